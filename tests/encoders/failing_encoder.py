@@ -150,6 +150,21 @@ class Served:
         self.reception.take(request(words), ("lengths",), caller)
         return caller
 
+    def ask_and_hold(self, words: str = "first") -> Caller:
+        """The caller of a step that ends no sooner than ``runner.may_go`` is set."""
+        self.runner.may_go.clear()
+        self.runner.entered.clear()
+        caller = self.ask(words)
+        assert self.runner.entered.wait(60)
+        return caller
+
+    def ask_together(self, *words: str) -> list[Caller]:
+        """The callers of one step, after that of one who asked for ``first`` and leads them."""
+        callers = [self.ask_and_hold(), *map(self.ask, words)]
+        assert self.waits(len(words))
+        self.runner.may_go.set()
+        return callers
+
     def close(self, grace_s: float = 10.0) -> None:
         self.reception.stop(grace_s)
 

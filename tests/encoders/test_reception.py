@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -73,14 +74,7 @@ def test_nothing_holds_a_failed_request_in_memory(
 
 def test_neighbours_of_one_step_do_not_fail_with_one_of_them() -> None:
     with serving() as served:
-        served.runner.may_go.clear()
-        served.ask("first")
-        assert served.runner.entered.wait(60)
-        callers = [
-            served.ask(words) for words in ("a bc", "unlucky too", "raise-within-reduce", "def")
-        ]
-        assert served.waits(4)
-        served.runner.may_go.set()
+        _, *callers = served.ask_together("a bc", "unlucky too", "raise-within-reduce", "def")
         assert callers[0].answer() == [1, 2]
         assert callers[3].answer() == [3]
         assert "unlucky" in str(callers[1].answer())
@@ -89,15 +83,13 @@ def test_neighbours_of_one_step_do_not_fail_with_one_of_them() -> None:
         assert served.is_idle()
 
 
-def test_an_answer_that_is_no_number_is_an_error_of_its_own() -> None:
+@pytest.mark.parametrize("gathered", [list, torch.stack])
+def test_answers_that_are_no_numbers_fail_alone(gathered: Callable[..., Any]) -> None:
     with serving() as served:
-        served.engine._reduce = lambda outputs, _: [one / (one - 7) * (one - 7) for one in outputs]
-        served.runner.may_go.clear()
-        served.ask("first")
-        assert served.runner.entered.wait(60)
-        callers = [served.ask(words) for words in ("four", "sevenon", "five5")]
-        assert served.waits(3)
-        served.runner.may_go.set()
+        served.engine._reduce = lambda outputs, _: gathered(
+            [one[:1] / (one[0] - 7) * (one[0] - 7) for one in outputs]
+        )
+        _, *callers = served.ask_together("four", "sevenon", "five5")
         assert callers[0].answer() == [4]
         error = callers[1].answer()
         assert isinstance(error, EngineError)
@@ -105,33 +97,11 @@ def test_an_answer_that_is_no_number_is_an_error_of_its_own() -> None:
         assert callers[2].answer() == [5]
 
 
-def test_rows_of_one_tensor_that_are_no_numbers_fail_alone() -> None:
-    with serving() as served:
-        served.engine._reduce = lambda outputs, _: torch.stack(
-            [one[:1] / (one[0] - 7) * (one[0] - 7) for one in outputs]
-        )
-        served.runner.may_go.clear()
-        served.ask("first")
-        assert served.runner.entered.wait(60)
-        callers = [served.ask(words) for words in ("four", "sevenon", "five5")]
-        assert served.waits(3)
-        served.runner.may_go.set()
-        assert callers[0].answer() == [4]
-        assert "is no number" in str(callers[1].answer())
-        assert callers[2].answer() == [5]
-
-
 def test_the_engine_sends_lone_answers_and_those_that_took_less_than_sending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def answered_by() -> set[str]:
-        served.runner.may_go.clear()
-        served.runner.entered.clear()
-        callers = [served.ask("first")]
-        assert served.runner.entered.wait(60)
-        callers += [served.ask(words) for words in ("a", "bc")]
-        assert served.waits(2)
-        served.runner.may_go.set()
+        callers = served.ask_together("a", "bc")
         assert [caller.answer() for caller in callers] == [[5], [1], [2]]
         return {caller.answered_by for caller in callers}
 
@@ -147,9 +117,7 @@ def test_the_engine_sends_lone_answers_and_those_that_took_less_than_sending(
 
 def test_a_caller_that_cannot_be_asked_whether_it_left_is_answered() -> None:
     with serving() as served:
-        served.runner.may_go.clear()
-        served.ask("first")
-        assert served.runner.entered.wait(60)
+        served.ask_and_hold()
         odd = served.ask("second", breaks="is_cancelled")
         assert served.waits(1)
         time.sleep(0.1)
@@ -210,9 +178,7 @@ def test_a_request_without_anything_to_compute_is_answered() -> None:
 
 def test_a_request_of_very_many_rows_lets_others_through() -> None:
     with serving() as served:
-        served.runner.may_go.clear()
-        many = served.ask("word " * 20_000)
-        assert served.runner.entered.wait(60)
+        many = served.ask_and_hold("word " * 20_000)
         computed_after = note_steps_before(served.runner, len("too"))
         few = served.ask("me too")
         assert served.waits(1)
