@@ -36,7 +36,8 @@ _IS_MMAPPED = 2
 _ALIGNMENT = 64  # of torch's and FBGEMM's memory
 _MAP_FIXED = 0x10  # of Linux, on all processors
 
-_kept: list[tuple[Any, int, int]] = []  # a weak reference to what holds memory, its first page, end
+# A weak reference to what holds memory, and where memory lies that was new when it was made.
+_noted: list[tuple[Any, int, int]] = []
 _weights: list[Any] = []  # weak references to parameters
 _is_on = False
 
@@ -82,30 +83,25 @@ def noting(owner: Any, num_bytes: int, make: Callable[[], object]) -> None:
                 start = other_end
             elif start < other_start < end:
                 end = other_start
-        while end - start > num_bytes:
-            size = _allocated(start, end)
-            if size > num_bytes:
-                _note(owner, start + 1, start + size)
-            start += size or mmap.PAGESIZE
+        if end - start > num_bytes:
+            _noted.append((weakref.ref(owner), start, end))
 
 
-def _allocated(start: int, end: int) -> int:
-    """The bytes of the piece of glibc's malloc, which nobody but its owner writes to, that begins
-    with a page: by the size and the flag before it (malloc.c, IS_MMAPPED), as it is or after an
-    aligned start. 0 where none does.
+def _pieces(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """What glibc's malloc gave out there in pieces that begin with a page, and whose pages nobody
+    but their owner writes to: by the size and the flag before each (malloc.c, IS_MMAPPED), as it is
+    or after an aligned start.
     """
-    for skipped in (0, _ALIGNMENT - 16):
-        word = ctypes.c_size_t.from_address(start + skipped + 8).value
-        size = (word & ~7) + skipped
-        if word & 7 == _IS_MMAPPED and size % mmap.PAGESIZE == 0 and size <= end - start:
-            return size
-    return 0
-
-
-def _note(owner: Any, start: int, end: int) -> None:
-    start, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-    if end - start >= _LEAST_BYTES:
-        _kept.append((weakref.ref(owner), start, end))
+    while start < end:
+        step = mmap.PAGESIZE
+        for skipped in (0, _ALIGNMENT - 16):
+            word = ctypes.c_size_t.from_address(start + skipped + 8).value
+            size = (word & ~7) + skipped
+            if word & 7 == _IS_MMAPPED and size % mmap.PAGESIZE == 0 and size <= end - start:
+                yield start + 1, start + size
+                step = size
+                break
+        start += step
 
 
 def _private_memory() -> list[tuple[int, int]]:
@@ -119,56 +115,57 @@ def _private_memory() -> list[tuple[int, int]]:
     return found
 
 
-def _note_living_weights() -> None:
-    """Where their numbers lie now: those of a parameter may have been replaced since."""
+def _living() -> Iterator[tuple[int, int]]:
+    """Where weights lie now, from where to where: what was noted may have been freed since, the
+    numbers of a parameter replaced.
+    """
     memory = _private_memory()
+    for owner, start, end in _noted:
+        for first, last in memory if owner() is not None else ():
+            yield from _pieces(max(start, first), min(end, last))
     for reference in _weights:
         weight = reference()
         if weight is not None and type(weight.data).__name__ == "Tensor":
             start = weight.data_ptr()
             end = start + weight.nbytes
             if any(first <= start and end <= last for first, last in memory):
-                _note(weight, start, end)
-    _weights.clear()
+                yield start, end
 
 
 def _share_all(prefix: Path) -> None:
-    num_bytes = 0
-    _note_living_weights()
-    try:
-        for owner, start, end in _kept:
-            if owner() is not None:
-                num_bytes += _share(prefix, start, end)
-    except OSError as error:
-        log.warn(f"copies of a model don't share all weights: {reason(error)}")
-    _kept.clear()
+    num_bytes, failures = 0, []
+    for start, end in _living():
+        try:
+            num_bytes += _share(prefix, start, end)
+        except OSError as error:
+            failures.append(reason(error))
+    if failures:
+        log.warn(f"copies of a model don't share all weights: {failures[0]}")
+    _noted.clear()
+    _weights.clear()
     with suppress(OSError), _alone(prefix):
         _remove_unused(prefix)
     log.info(f"{num_bytes / 2**20:.0f} MiB of weights are shared with the model's other copies")
 
 
 def _share(prefix: Path, start: int, end: int) -> int:
-    """Maps a file in the place of memory that holds the same -> bytes shared. Raises OSError."""
-    size = end - start
+    """Maps a file in the place of pages that hold the same -> bytes shared. Raises OSError."""
+    start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    size = (end - start) // mmap.PAGESIZE * mmap.PAGESIZE
+    if size < _LEAST_BYTES:
+        return 0
     own = (ctypes.c_char * size).from_address(start)
-    pages = memoryview(own).cast("B")
-    digest = hashlib.sha256(str(size).encode())
-    for offset in range(0, size, _SAMPLED * mmap.PAGESIZE):
-        digest.update(pages[offset : offset + mmap.PAGESIZE])
-    path = Path(f"{prefix}{digest.hexdigest()[:32]}")
-    file = _opened(path)
-    if file is None:
-        with _alone(prefix):
-            file = _opened(path)  # which another has written meanwhile
-            file = _written(path, pages) if file is None else file
-    there = _mapped(0, size, file, 0)
-    is_same = (
-        _libc.memcmp(ctypes.c_void_p(there), ctypes.c_void_p(start), ctypes.c_size_t(size)) == 0
-    )
-    _libc.munmap(ctypes.c_void_p(there), ctypes.c_size_t(size))
-    if is_same:
-        _mapped(start, size, file, _MAP_FIXED)
-    os.close(file)  # what is mapped keeps its lock
+    file = _opened(prefix, memoryview(own).cast("B"))
+    try:  # what is mapped keeps the file's lock
+        there = _mapped(0, size, file, 0)
+        is_same = (
+            _libc.memcmp(ctypes.c_void_p(there), ctypes.c_void_p(start), ctypes.c_size_t(size)) == 0
+        )
+        _libc.munmap(ctypes.c_void_p(there), ctypes.c_size_t(size))
+        if is_same:
+            _mapped(start, size, file, _MAP_FIXED)
+    finally:
+        os.close(file)
     return size if is_same else 0
 
 
@@ -180,35 +177,37 @@ def _mapped(start: int, size: int, file: int, flags: int) -> int:
     return int(place)
 
 
-def _opened(path: Path) -> int | None:
-    """A file that another copy has written, locked against its removal."""
-    with suppress(OSError):
+def _opened(prefix: Path, pages: memoryview) -> int:
+    """The file of such pages, which a copy has written, locked against its removal. Raises OSError
+    where it can't be written, or is another user's, who could change it.
+    """
+    digest = hashlib.sha256(str(len(pages)).encode())
+    for offset in range(0, len(pages), _SAMPLED * mmap.PAGESIZE):
+        digest.update(pages[offset : offset + mmap.PAGESIZE])
+    path = Path(f"{prefix}{digest.hexdigest()[:32]}")
+    with _alone(prefix):
+        if not path.exists():
+            _write(path, pages)
+        if path.lstat().st_uid != os.getuid():
+            raise PermissionError(errno.EPERM, f"{path} is another user's")
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            if os.fstat(file).st_nlink:
-                return file
-        os.close(file)
-    return None
+        fcntl.flock(file, fcntl.LOCK_SH)
+    return file
 
 
-def _written(path: Path, pages: memoryview) -> int:
-    """A new file, whole once others see it, for the one that holds _alone's lock."""
+def _write(path: Path, pages: memoryview) -> None:
+    """Makes a file, whole once it has its name."""
     _check_room(path.parent, len(pages))
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    file = os.open(temporary, flags, 0o600)
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(file, fcntl.LOCK_SH)
         written = 0
         while written < len(pages):
             written += os.write(file, pages[written:])
         temporary.rename(path)
-        return file
-    except BaseException:
+    finally:
         os.close(file)
         temporary.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager

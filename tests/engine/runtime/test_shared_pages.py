@@ -65,6 +65,9 @@ def share_and_write(folder: Path) -> None:
     with shared_pages.sharing(2):
         first, second = copy(), copy()
         before = outputs(first)
+        freed: list[torch.Tensor] = []  # before the end, as by another thread
+        shared_pages.noting(first[0], 2**20, lambda: freed.append(torch.ones(2**21)))
+        freed.clear()
     assert len(mapped(folder)) == 6
     # By the names that remain: others hold what is mapped under no name for left behind.
     assert {Path(line.split()[-1]) for line in mapped(folder)} == files(folder)
@@ -115,22 +118,39 @@ def fill_the_disk(folder: Path) -> None:
     assert any("No space left" in line for line in said)
 
 
-def leave_room(folder: Path) -> None:
-    """Of 64 MiB, a container's usual, half: a model whose memory of requests finds none fails."""
-    there = os.statvfs_result((4096, 4096, 2**14, 2**13, 2**13, 0, 0, 0, 0, 255))
+def leave_others_files(folder: Path) -> None:
+    """Who wrote them may change them later."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         said: list[str] = []
         monkeypatch.setattr(log, "warn", said.append)
-        monkeypatch.setattr(os, "statvfs", lambda _: there)
+        monkeypatch.setattr(os, "getuid", lambda: -1)
         with shared_pages.sharing(2):
             layers = copy()
-    assert not files(folder)
+    assert not mapped(folder)
     assert len(layers) == 3
-    assert any(f"leave too little of {folder} to Triton" in line for line in said)
+    assert any("is another user's" in line for line in said)
 
 
-def fill_the_disk_and_leave_room(folder: Path) -> None:
+def leave_room(folder: Path) -> None:
+    """Of 64 MiB, a container's usual, half: a model whose memory of requests finds none fails. What
+    is small enough is shared.
+    """
+    for num_left, num_files in ((2**13, 0), (2**13 + 2**9 + 8, 1)):
+        there = os.statvfs_result((4096, 4096, 2**14, num_left, num_left, 0, 0, 0, 0, 255))
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            said: list[str] = []
+            monkeypatch.setattr(log, "warn", said.append)
+            monkeypatch.setattr(os, "statvfs", lambda _, there=there: there)
+            with shared_pages.sharing(2):
+                layers = copy()
+        assert len(files(folder)) == num_files
+        assert len(layers) == 3
+        assert any(f"leave too little of {folder} to Triton" in line for line in said)
+
+
+def refuse(folder: Path) -> None:
     fill_the_disk(folder)
+    leave_others_files(folder)
     leave_room(folder)
 
 
@@ -142,10 +162,8 @@ def test_unused_files_are_removed_and_others_bytes_are_not_mapped(folder: Path) 
     in_a_fresh_process(remove_and_refuse, folder)
 
 
-def test_weights_stay_as_they_are_on_a_full_disk_and_where_triton_needs_the_room(
-    folder: Path,
-) -> None:
-    in_a_fresh_process(fill_the_disk_and_leave_room, folder)
+def test_weights_stay_as_they_are_where_files_have_no_room_or_another_owner(folder: Path) -> None:
+    in_a_fresh_process(refuse, folder)
 
 
 def test_the_only_copy_shares_nothing(folder: Path) -> None:
