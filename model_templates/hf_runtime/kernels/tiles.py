@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import sys
 from functools import cache
-from typing import Any
 
 _ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # arch/x86/include/uapi/asm/prctl.h
-_FEATURES = {"+amx-tile", "+amx-bf16", "+avx512bf16", "+avx512f"}
+_FEATURES = ("amx-tile", "amx-bf16", "avx512bf16", "avx512f")
+# Of Numba, whose import takes longer than loading all kernels.
+_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
 
 
 @cache
@@ -23,16 +25,13 @@ def may_use_tiles() -> bool:
 
 
 def _numba_knows_tiles() -> bool:
-    """By the processor, or what Numba's variables of the environment say instead."""
+    """By the processor, unless the environment tells Numba something else."""
+    if any(name in os.environ for name in _VARIABLES):
+        return False
     try:
-        import llvmlite.binding
-        from numba import config
-    except ImportError:
+        from llvmlite import binding
+
+        features = binding.get_host_cpu_features()
+    except (ImportError, RuntimeError):  # not all processors have a list
         return False
-    settings: Any = config
-    if settings.CPU_NAME is not None or not settings.ENABLE_AVX:
-        return False
-    features = settings.CPU_FEATURES
-    if features is None:
-        features = llvmlite.binding.get_host_cpu_features().flatten()
-    return set(features.split(",")) >= _FEATURES
+    return all(features.get(name) for name in _FEATURES)
