@@ -37,17 +37,13 @@ class LayoutTimes:
     def __init__(self, rows: tuple[int, ...], others: torch.Tensor) -> None:
         self._rows, self._others = rows, others
         self._conditions = _conditions(rows, len(others))
-        self._seconds: dict[str, float] = {}
-        self._disturbed: dict[str, tuple[float, int]] = {}  # and how often to time them anew
-        for key, (seconds, num_left) in self._kept().items():
-            if num_left:
-                self._disturbed[key] = seconds, num_left
-            else:
-                self._seconds[key] = seconds
+        self._before = self._kept()
+        self._seconds = {key: seconds for key, (seconds, left) in self._before.items() if not left}
         self._timed: set[str] = set()
         self._timed_s, self._num_interruptions = 0.0, 0
 
     def _kept(self) -> dict[str, tuple[float, int]]:
+        """Seconds, and how often they are to be timed anew."""
         return kept.read(_KIND, self._conditions) or {}
 
     def known(self, key: str) -> float:
@@ -59,7 +55,7 @@ class LayoutTimes:
         if key not in self._seconds:
             begun_s, num_before = time.perf_counter(), num_interruptions()
             seconds = seconds_of(run, weight, self._rows, self._others)
-            before, _ = self._disturbed.get(key, (seconds, 0))
+            before, _ = self._before.get(key, (seconds, 0))
             self._seconds[key] = min(seconds, before)
             self._timed.add(key)
             self._timed_s += time.perf_counter() - begun_s
@@ -75,7 +71,7 @@ class LayoutTimes:
         is_quiet = self._num_interruptions <= max(1.0, _MOST_INTERRUPTIONS * self._timed_s)
         new: dict[str, tuple[float, int]] = {}
         for key in self._timed:
-            _, num_left = self._disturbed.get(key, (0.0, _MOST_TIMINGS))
+            _, num_left = self._before.get(key, (0.0, _MOST_TIMINGS))
             new[key] = self._seconds[key], 0 if is_quiet else num_left - 1
         kept.keep(_KIND, self._conditions, self._kept() | new)
 
