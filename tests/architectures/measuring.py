@@ -21,9 +21,9 @@ import torch
 from hf_runtime import log
 from hf_runtime.devices.device import Placement
 from hf_runtime.errors import reason
+from hf_runtime.fused.reading.rotary import stable_length
 from hf_runtime.weights.served_model import ServedModel
 from text_generation.engine.own_logits import difference, own_logits
-from text_generation.kv.kv_cache import stable_length
 from text_generation.loading import ModelParts, load_parts, start_engine
 from text_generation.options import Options
 from text_generation.sequence.source import Source

@@ -14,7 +14,7 @@ import torch
 from ..texts.encoding import Encoding
 from .packed_attention import ATTENTION_NAME, PackedRow, attending, register
 from .packed_rows import PackedRows
-from .runner import RunnerSetup, rotates_by_batch
+from .runner import RunnerSetup, check_rotation
 
 
 class PackedRunner(PackedRows):
@@ -27,8 +27,7 @@ class PackedRunner(PackedRows):
         model = setup.model
         if not getattr(model, "_supports_attention_backend", False):
             raise TypeError("the model does not use transformers' attention interface")
-        if rotates_by_batch(setup):
-            raise TypeError("its rotary embedding depends on the longest text of a batch")
+        check_rotation(setup)
         if getattr(model.config, "token_dropout", False):
             raise TypeError("its embeddings depend on how many of a text's tokens are masked")
         self._body = model.base_model

@@ -14,7 +14,7 @@ import torch
 from hf_runtime.devices.device import to_device
 
 from ..texts.encoding import Encoding
-from .runner import Runner, RunnerFactory, RunnerSetup, output_of, rotates_by_batch
+from .runner import Runner, RunnerFactory, RunnerSetup, check_rotation, output_of
 
 _MAX_PADDING = 0.1  # of a batch's tokens
 _MIN_ROOM = 8  # tokens per text: so little padding costs less than another forward
@@ -31,8 +31,8 @@ class PaddedRunner(Runner):
 
     def __init__(self, setup: RunnerSetup, forward_padded: Forward | None = None) -> None:
         super().__init__(setup)
-        if self.min_room and rotates_by_batch(setup):
-            raise TypeError("its rotary embedding depends on the longest text of a batch")
+        if self.min_room:
+            check_rotation(setup)
         self._forward = forward_padded or self._model_forward
         # ONNX Runtime has a pool of its own; compiled code is compiled anew for another number.
         self.follows_threads = forward_padded is None

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from hf_runtime import log
 from hf_runtime.errors import LoadError, reason
+from hf_runtime.fused.reading.rotary import stable_length
 
 from ..task import OutputKind
 from ..texts.encoding import Encoding
@@ -164,18 +165,11 @@ def _trial_positions(output: OutputKind, num_tokens: int) -> tuple[int, ...] | N
     return tuple(range(2, num_tokens)) if output == "hidden" and num_tokens > 9 else None
 
 
-def rotates_by_batch(setup: RunnerSetup) -> bool:
-    """Whether a text's rotary embedding depends on the longest text of its batch: LongRoPE,
-    https://arxiv.org/abs/2402.13753, has other angles beyond a length.
-    """
-    found = getattr(setup.model.config.get_text_config(), "rope_parameters", None) or {}
-    kinds = [found, *(kind for kind in found.values() if isinstance(kind, dict))]
-    limits = [
-        kind.get("original_max_position_embeddings") or 0
-        for kind in kinds
-        if kind.get("rope_type") == "longrope"
-    ]
-    return any(setup.max_length > limit for limit in limits)
+def check_rotation(setup: RunnerSetup) -> None:
+    """Raises TypeError where a text's rotary embedding may depend on the longest of its batch."""
+    stable = stable_length(setup.model.config.get_text_config())
+    if stable is not None and setup.max_length > stable:
+        raise TypeError("its rotary embedding depends on the longest text of a batch")
 
 
 def largest_difference(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:

@@ -12,9 +12,10 @@ from typing import Any
 from hf_runtime import log
 from hf_runtime.devices.device import total_bytes
 from hf_runtime.errors import LoadError, reason
+from hf_runtime.fused.reading.rotary import stable_length
 
 from ..engine.engine import EngineSetup
-from ..kv.kv_cache import CacheSize, KVCache, context_length, plan_size, stable_length
+from ..kv.kv_cache import CacheSize, KVCache, context_length, plan_size
 from ..kv.layer_shapes import LayerShape, keep_states, layer_shapes
 from ..runners.attention_interface import use_attention_interface
 from ..sampling.sampler import argmax

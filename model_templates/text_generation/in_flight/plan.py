@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hf_runtime.errors import reason
+from hf_runtime.fused.reading.rotary import stable_length
 
 from ..engine.engine import EngineSetup
-from ..kv.kv_cache import context_length, stable_length
+from ..kv.kv_cache import context_length
 from ..kv.layer_shapes import LayerShape, fit_pages, keep_states, layer_shapes
 from ..lora.linear import attach
 from ..runners.attention_interface import use_attention_interface

@@ -73,20 +73,6 @@ def context_length(config: Any) -> int | None:
     return None
 
 
-def stable_length(config: Any) -> int | None:
-    """The most tokens before a longest sequence changes the rotary embedding of its whole batch
-    (LongRoPE, https://arxiv.org/abs/2402.13753, as transformers computes it); None without that.
-    """
-    rope = getattr(config, "rope_parameters", None) or {}
-    kinds = [rope] if "rope_type" in rope else rope.values()  # one for each kind of layer
-    lengths = [
-        kind.get("original_max_position_embeddings")
-        for kind in kinds
-        if isinstance(kind, dict) and kind.get("rope_type") == "longrope"
-    ]
-    return min((length for length in lengths if isinstance(length, int)), default=None)
-
-
 def plan_size(
     shapes: list[LayerShape],
     *,

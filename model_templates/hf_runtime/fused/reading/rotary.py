@@ -17,6 +17,20 @@ _ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 _SINUSOIDS = "embed_positions"  # GPT-J's buffer, sines before cosines
 
 
+def stable_length(config: Any) -> int | None:
+    """The most tokens before a longest sequence changes the rotary embedding of its whole batch
+    (LongRoPE, https://arxiv.org/abs/2402.13753, as transformers computes it); None without that.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope] if "rope_type" in rope else rope.values()  # one for each kind of layer
+    lengths = [
+        kind.get("original_max_position_embeddings")
+        for kind in kinds
+        if isinstance(kind, dict) and kind.get("rope_type") == "longrope"
+    ]
+    return min((length for length in lengths if isinstance(length, int)), default=None)
+
+
 @dataclass(frozen=True)
 class Rotation:
     """``cos`` and ``sin`` (2, pairs): at the first position and at the furthest. ``step`` is how
