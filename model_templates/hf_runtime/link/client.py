@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import BinaryIO
 
-from ..errors import CancelledError
+from ..errors import CancelledError, RuntimeModelError
 from . import frames, protocol
 from .connection import Connection
 from .frames import Frame
@@ -19,7 +19,7 @@ _STATUSES = frozenset(
     ("INVALID_ARG", "NOT_FOUND", "UNSUPPORTED", "UNAVAILABLE", "INTERNAL", "CANCELLED")
 )
 
-Retry = Callable[[PendingRequest, EngineAnswerError], None]
+Retry = Callable[[PendingRequest, RuntimeModelError], None]
 
 
 class EngineClient:
@@ -44,7 +44,7 @@ class EngineClient:
         self.address = address
         self.pending: dict[int, PendingRequest] = {}  # changed one key at a time, which is atomic
         self.is_usable = True
-        self._engine = engine
+        self._is_draining = False
         self._on_drain, self._on_gone = on_drain, on_gone
         self._retry: Retry = PendingRequest.on_engine_lost
         self._gone_text = f"the engine {engine} went away before it answered: try again"
@@ -74,11 +74,12 @@ class EngineClient:
     def close(self) -> None:
         """Disconnects; pending requests are answered with UNAVAILABLE, or given back."""
         self._gone_text = "the model is being unloaded: try again"
+        self._retry = PendingRequest.on_engine_lost
         self._connection.close()
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind == frames.DRAIN:
-            self.is_usable = False
+            self.is_usable, self._is_draining = False, True
             self._on_drain()
         elif frame.kind == frames.ANSWER:
             self._answer(frame, final=bool(frame.flags & frames.FINAL))
@@ -109,7 +110,12 @@ class EngineClient:
         self._on_gone(self, fault)
         for number in list(self.pending):
             pending = self.pending.pop(number, None)
-            if pending is not None:
+            if pending is None:
+                continue
+            if self._is_draining and not pending.has_begun:
+                # It answers what it has read before it hangs up: this came too late.
+                self._retry(pending, UnavailableError(self._gone_text))
+            else:
                 pending.on_engine_lost(UnavailableError(self._gone_text))
 
 

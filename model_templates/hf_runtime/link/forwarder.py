@@ -12,7 +12,7 @@ from ..request.cancellation import CancellationWatch
 from ..request.responder import Responder
 from .engine_pool import EnginePool
 from .link_request import LinkRequest
-from .pending_request import EngineAnswerError, PendingRequest
+from .pending_request import PendingRequest
 
 
 class Forwarder:
@@ -68,7 +68,7 @@ class Forwarder:
         data = request.encode(number)
         return PendingRequest(number, data, request.outputs, responder, on_lost)
 
-    def _forward_again(self, pending: PendingRequest, error: EngineAnswerError) -> None:
+    def _forward_again(self, pending: PendingRequest, error: RuntimeModelError) -> None:
         """Forwards a request that an engine gave back, because it is being unloaded, to another
         engine.
 

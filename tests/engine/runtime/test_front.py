@@ -289,6 +289,21 @@ def test_what_draining_engines_give_back_goes_to_others_while_there_are_any(
     third.listener.close()
 
 
+def test_a_request_that_a_draining_engine_has_not_read_goes_to_another(
+    engine: Engine, front: Front
+) -> None:
+    (first,) = ask(front, "first")
+    engine.waits_for(1)
+    (peer,) = engine.listener._callers
+    peer.connection._on_frame = lambda _: None  # hangs up before it reads more
+    (late,) = ask(front, "late")
+    second = Engine(echo)
+    echo(engine.taken[0])
+    engine.listener.close()
+    assert [first.result(), late.result()] == ["first", "late"]
+    second.listener.close()
+
+
 def test_a_request_that_went_again_can_still_be_cancelled(engine: Engine, front: Front) -> None:
     (request,) = ask(front, "a")
     engine.waits_for(1)
