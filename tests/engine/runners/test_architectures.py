@@ -68,6 +68,16 @@ def tokens_in_flight(
     return tokens, engine.runner.name, steps
 
 
+def steps_of(
+    model: Any, runner: str, expected: list[tuple[int, ...]], **options: Any
+) -> list[Step]:
+    """The steps by which that runner computed those tokens."""
+    tokens, used, steps = tokens_in_flight(model, **options)
+    assert used == runner
+    assert tokens == expected
+    return steps
+
+
 def recorded(engine: InFlightEngine) -> list[Step]:
     steps: list[Step] = []
     forward: Callable[[Step], torch.Tensor] = engine.runner.forward
@@ -106,14 +116,20 @@ def assert_mixed(steps: list[Step]) -> None:
     assert any(later < earlier for earlier, later in itertools.pairwise(counts))
 
 
+def assert_preempted_or_mixed(steps: list[Step], storage_kind: str) -> None:
+    """Some are preempted where pages are few."""
+    if storage_kind == "pages":
+        assert_mixed(steps)
+    else:
+        assert any(s.num_preemptions for step in steps for s in step.decodes)
+
+
 def test_fused_runner_gives_generates_tokens(
     packed_model: tuple[Any, list[tuple[int, ...]], str],
 ) -> None:
     model, expected, own_attention = packed_model
-    tokens, runner, steps = tokens_in_flight(model)
+    steps = steps_of(model, "fused", expected)
     model.set_attn_implementation(own_attention)
-    assert runner == "fused"
-    assert tokens == expected
     assert_mixed(steps)
 
 
@@ -122,10 +138,7 @@ def test_packed_runner_gives_generates_tokens(
     packed_model: tuple[Any, list[tuple[int, ...]], str],
 ) -> None:
     model, expected, _ = packed_model
-    tokens, runner, steps = tokens_in_flight(model)
-    assert runner == "packed"
-    assert tokens == expected
-    assert_mixed(steps)
+    assert_mixed(steps_of(model, "packed", expected))
 
 
 @pytest.mark.parametrize("storage_kind", ["pages", "few pages, a step ahead"], indirect=True)
@@ -136,13 +149,7 @@ def test_paged_runner_gives_generates_tokens(
     model.set_attn_implementation(own_attention)
     few = {"max_model_len": 56, "at_first": len(ASKED)}
     options = few if storage_kind != "pages" else {}
-    tokens, runner, steps = tokens_in_flight(model, **options)
-    assert runner == "paged"
-    assert tokens == expected
-    if storage_kind == "pages":
-        assert_mixed(steps)
-    else:
-        assert any(s.num_preemptions for step in steps for s in step.decodes)
+    assert_preempted_or_mixed(steps_of(model, "paged", expected, **options), storage_kind)
 
 
 @pytest.mark.usefixtures("cache_runner_only")
@@ -151,39 +158,26 @@ def test_cache_runner_gives_generates_tokens(
 ) -> None:
     model, expected, own_attention = packed_model
     model.set_attn_implementation(own_attention)
-    tokens, runner, steps = tokens_in_flight(model)
-    assert runner == "cache"
-    assert tokens == expected
-    assert_mixed(steps)
+    assert_mixed(steps_of(model, "cache", expected))
 
 
 @pytest.mark.parametrize("name", sorted(CACHED))
 def test_models_without_attention_interface_go_through_the_cache(name: str) -> None:
     model = tiny_model(name)
-    expected = varied_reference(model)
-    tokens, runner, steps = tokens_in_flight(model)
-    assert runner == "cache"
-    assert tokens == expected
-    assert_mixed(steps)
+    assert_mixed(steps_of(model, "cache", varied_reference(model)))
 
 
 def test_a_local_window_follows_each_rows_position() -> None:
     model = random_model("gpt_neo", **GPT_NEO)
     expected = varied_reference(model)
-    tokens, runner, steps = tokens_in_flight(model)
-    assert runner == "packed"
-    assert tokens == expected
-    assert_mixed(steps)
+    assert_mixed(steps_of(model, "packed", expected))
     assert reference(random_model("gpt_neo", **{**GPT_NEO, "window_size": 99}), ASKED) != expected
 
 
 def test_chunked_attention_and_its_temperature_follow_each_tokens_position() -> None:
     model = random_model("llama4_text", **LLAMA4)
     expected = varied_reference(model)
-    tokens, runner, steps = tokens_in_flight(model)
-    assert runner == "packed"
-    assert tokens == expected
-    assert_mixed(steps)
+    assert_mixed(steps_of(model, "packed", expected))
     for without in ({"attention_chunk_size": CONTEXT}, {"attn_temperature_tuning": False}):
         assert reference(random_model("llama4_text", **{**LLAMA4, **without}), ASKED) != expected
 
@@ -191,11 +185,7 @@ def test_chunked_attention_and_its_temperature_follow_each_tokens_position() -> 
 @pytest.mark.parametrize("name", sorted(COMPILED))
 def test_models_that_keep_states_are_packed(name: str) -> None:
     model = tiny_model(name)
-    expected = varied_reference(model)
-    tokens, runner, steps = tokens_in_flight(model)
-    assert runner == "packed, states"
-    assert tokens == expected
-    assert_mixed(steps)
+    assert_mixed(steps_of(model, "packed, states", varied_reference(model)))
 
 
 @pytest.mark.parametrize("storage_kind", ["pages", "few pages, a step ahead"], indirect=True)
@@ -204,13 +194,7 @@ def test_models_that_keep_states_run_in_pages(name: str, storage_kind: str) -> N
     model = tiny_model(name)
     expected = varied_reference(model)
     options = {"max_model_len": 56} if storage_kind != "pages" else {}
-    tokens, runner, steps = tokens_in_flight(model, **options)
-    assert runner == "paged, states"
-    assert tokens == expected
-    if storage_kind == "pages":
-        assert_mixed(steps)
-    else:
-        assert any(s.num_preemptions for step in steps for s in step.decodes)
+    assert_preempted_or_mixed(steps_of(model, "paged, states", expected, **options), storage_kind)
 
 
 @pytest.mark.usefixtures("not_fused")
@@ -218,11 +202,7 @@ def test_models_that_keep_states_run_in_pages(name: str, storage_kind: str) -> N
 def test_latents_are_attended_to_packed(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latent_runner, "_FEW_TOKENS", few)
     model = random_model("deepseek_v3", **LATENT)
-    expected = varied_reference(model)
-    tokens, runner, steps = tokens_in_flight(model)
-    assert runner == "packed"
-    assert tokens == expected
-    assert_mixed(steps)
+    assert_mixed(steps_of(model, "packed", varied_reference(model)))
 
 
 @pytest.mark.usefixtures("not_fused")
@@ -230,10 +210,8 @@ def test_latents_are_attended_to_packed(few: int, monkeypatch: pytest.MonkeyPatc
 def test_models_that_keep_states_go_through_the_cache_elsewhere(name: str) -> None:
     model = tiny_model(name)
     expected = varied_reference(model)
-    tokens, runner, steps = tokens_in_flight(model)
     takes_no_state = name in {"mamba", "jamba", "minimax"}  # in the middle of a prompt
-    assert runner == ("cache, whole prompts" if takes_no_state else "cache")
-    assert tokens == expected
+    steps = steps_of(model, "cache, whole prompts" if takes_no_state else "cache", expected)
     if takes_no_state:
         assert all(chunk.is_first and chunk.is_last for step in steps for chunk in step.prefills)
     else:
