@@ -82,23 +82,6 @@ def chosen_backend(call: AttentionCall, capability: tuple[int, int]) -> str:
     return next(backend for backend in order if fitting[backend])
 
 
-def by_math(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    """The plain kernel's operators, which say what memory it takes."""
-    plain = torch.ops.aten._scaled_dot_product_attention_math
-    mask = (attn_mask, dropout_p, is_causal, None)
-    out: torch.Tensor = plain(query, key, value, *mask, scale=scale, enable_gqa=enable_gqa)[0]
-    return out
-
-
 def _fits_flash(call: AttentionCall, capability: tuple[int, int]) -> bool:
     widths = {call.query[-1], call.key[-1], call.value[-1]}
     return (
