@@ -82,6 +82,14 @@ class Peer:
             return True
 
 
+def ask(peer: Peer, taken: list[ForwardedRequest], *numbers: int) -> None:
+    """Asks, and waits until the engine has taken the requests."""
+    expected = len(taken) + len(numbers)
+    for number in numbers:
+        peer.ask(number)
+    assert eventually(lambda: len(taken) == expected)
+
+
 def test_an_address_fits_and_is_found_whatever_the_models_name(identity: str) -> None:
     names = ["m", "m_stream", "m-1", "x" * 200, "ü"]
     listeners = [EngineListener(name, lambda _: None) for name in names]
@@ -129,8 +137,7 @@ def test_a_request_reaches_the_engine_and_its_answer_comes_back(
         for _ in range(2):  # the second is ignored
             request.responder.send({"text_output": np.array([1.5])}, final=True)
         request.responder.fail(ValueError("late"))
-        peer.ask(8)
-        assert eventually(lambda: len(taken) == 2)
+        ask(peer, taken, 8)
         taken[1].responder.fail(ValueError("a secret"))
         answer, error = peer.read(), peer.read()
     assert (answer.kind, answer.number, answer.flags) == (frames.ANSWER, 7, frames.FINAL)
@@ -158,8 +165,7 @@ def test_an_answer_too_large_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with Peer(identity) as peer:
-        peer.ask(1)
-        assert eventually(lambda: len(taken) == 1)
+        ask(peer, taken, 1)
         monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 300)
         taken[0].responder.send({"x": np.zeros(400)}, final=True)
         error = peer.read()
@@ -172,9 +178,7 @@ def test_a_cancelled_request_is_seen_so_and_gets_no_answer(
     listener: EngineListener, taken: list[ForwardedRequest], identity: str
 ) -> None:
     with Peer(identity) as peer:
-        for number in (1, 2):
-            peer.ask(number)
-        assert eventually(lambda: len(taken) == 2)
+        ask(peer, taken, 1, 2)
         peer.send(Frame(frames.CANCEL, 1))
         peer.send(Frame(frames.CANCEL, 99))
         assert eventually(taken[0].responder.is_cancelled)
@@ -189,10 +193,8 @@ def test_the_requests_of_a_front_that_vanishes_count_as_cancelled(
 ) -> None:
     with Peer(identity) as other:
         with Peer(identity) as peer:
-            peer.ask(1)
-            assert eventually(lambda: len(taken) == 1)
-        other.ask(1)
-        assert eventually(lambda: len(taken) == 2)
+            ask(peer, taken, 1)
+        ask(other, taken, 1)
         assert eventually(taken[0].responder.is_cancelled)
         assert not taken[1].responder.is_cancelled()
         for request in taken:
@@ -223,8 +225,7 @@ def test_garbage_ends_its_own_connection_only(
         assert bad.is_hung_up_on()
         assert eventually(lambda: len(log_lines) == 1)
         assert log_lines[0].startswith("W a caller's connection was ended: ")
-        peer.ask(1)
-        assert eventually(lambda: len(taken) == 1)
+        ask(peer, taken, 1)
 
 
 def test_another_users_process_is_refused(
@@ -248,9 +249,7 @@ def test_a_stream_travels_piece_by_piece_and_ends_once(
     listener: EngineListener, taken: list[ForwardedRequest], identity: str
 ) -> None:
     with Peer(identity) as peer:
-        for number in (1, 2):
-            peer.ask(number)
-        assert eventually(lambda: len(taken) == 2)
+        ask(peer, taken, 1, 2)
         first, second = (request.responder for request in taken)
         first.send({"x": np.array([1])}, final=False)
         second.send({"x": np.array([2])}, final=False)
@@ -270,9 +269,7 @@ def test_a_stream_that_is_cancelled_sends_no_more(
     listener: EngineListener, taken: list[ForwardedRequest], identity: str
 ) -> None:
     with Peer(identity) as peer:
-        for number in (1, 2):
-            peer.ask(number)
-        assert eventually(lambda: len(taken) == 2)
+        ask(peer, taken, 1, 2)
         taken[0].responder.send({}, final=False)
         assert peer.read().number == 1
         peer.send(Frame(frames.CANCEL, 1))
@@ -294,8 +291,7 @@ def test_a_handler_that_raises_costs_one_request(identity: str, log_lines: list[
     with Peer(identity) as peer:
         peer.ask(1)
         assert peer.read().texts == ["INTERNAL", "internal error: RuntimeError"]
-        peer.ask(2)
-        assert eventually(lambda: len(taken) == 2)
+        ask(peer, taken, 2)
         taken[1].responder.send({}, final=True)
         assert peer.read().number == 2
     listener.close()
@@ -306,8 +302,7 @@ def test_a_draining_engine_answers_what_it_has_and_takes_no_more(
     listener: EngineListener, taken: list[ForwardedRequest], identity: str
 ) -> None:
     with Peer(identity) as peer:
-        peer.ask(1)
-        assert eventually(lambda: len(taken) == 1)
+        ask(peer, taken, 1)
         listener.drain()
         assert protocol.find_addresses(identity, "m_stream") == []
         peer.ask(2)
