@@ -85,11 +85,13 @@ class Echo(Runner):
         self.steps.append(len(batch))
         if any(13 in encoding.input_ids for encoding in batch):
             raise RuntimeError("unlucky")
-        return [torch.tensor(encoding.input_ids) for encoding in batch]
+        return [torch.tensor(encoding.input_ids, dtype=torch.float64) for encoding in batch]
 
 
 class Caller:
-    """A responder that keeps its answers."""
+    """A responder that keeps the numbers that it is sent, or their error; ``breaks`` names what
+    raises.
+    """
 
     request_id = "7"
 
@@ -105,7 +107,8 @@ class Caller:
         assert final
         if self._breaks == "send":
             raise OSError("no shared memory left")
-        self._keep(outputs["lengths"].tolist())
+        (array,) = outputs.values()
+        self._keep([int(value) for value in array.reshape(-1)])
 
     def fail(self, error: Exception) -> None:
         self._keep(error)

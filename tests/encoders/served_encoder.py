@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from stub_server import StubServer
 from wire import Array, Reply, Request, strings
 
@@ -56,6 +57,33 @@ def refused(server: StubServer, *parts: str, **tensors: Any) -> None:
     reply = server.infer(request(**tensors))
     assert reply.status == 400, reply
     assert all(part in reply.error for part in parts), reply.error
+
+
+def pipeline(task: str, model: Path) -> Any:
+    """transformers' own, whose answers are expected."""
+    import transformers
+
+    make: Any = transformers.pipeline
+    return make(task, model=str(model), device="cpu")
+
+
+def written(reply: Reply) -> Any:
+    """What the JSON of a good answer's one output says."""
+    assert reply.ok, reply.error
+    (text,) = reply.texts("output")
+    return json.loads(text)
+
+
+def assert_same(got: Any, expected: Any) -> None:
+    """Scored dictionaries, or lists of them, are the pipeline's."""
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        if isinstance(other, list):
+            assert_same(one, other)
+            continue
+        assert list(one) == list(other)
+        assert one.pop("score") == pytest.approx(float(other["score"]), abs=1e-4)
+        assert one == {name: other[name] for name in one}
 
 
 def outputs_of(reply: Reply) -> dict[str, Array]:

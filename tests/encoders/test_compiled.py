@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,7 +24,7 @@ from hf_encoder.runners.runner import (
 )
 from hf_runtime.errors import LoadError
 
-from tests.encoders.tiny_encoders import tiny_encoder
+from tests.encoders.tiny_encoders import Wrapping, tiny_encoder
 
 pytestmark = pytest.mark.slow
 
@@ -62,19 +61,11 @@ def test_every_shape_is_computed_as_the_model_does_without_compiling_again(tmp_p
             runner.forward(random_encodings(setup, lengths))
 
 
-class OtherWhenCompiled(torch.nn.Module):
+class OtherWhenCompiled(Wrapping):
     """A model that a compiler would get wrong."""
 
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-        self.config, self.dtype = model.config, model.dtype
-
-    def forward(self, **inputs: torch.Tensor) -> Any:
-        result = self.model(**inputs)
-        if torch.compiler.is_compiling():
-            result.last_hidden_state = result.last_hidden_state + 0.25
-        return result
+    def changed(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden + 0.25 if torch.compiler.is_compiling() else hidden
 
 
 @needs_compiler

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -25,25 +25,8 @@ from hf_runtime.errors import (
     OverloadedError,
 )
 
+from tests.encoders.failing_encoder import Echo
 from tests.support.triton import eventually
-
-
-class Echo(Runner):
-    """Gives back each encoding's token ids; fails where one is 13, and can be held up."""
-
-    def __init__(self) -> None:
-        self.may_go = threading.Event()
-        self.may_go.set()
-        self.entered = threading.Event()
-        self.steps: list[int] = []
-
-    def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
-        self.entered.set()
-        self.may_go.wait(60)
-        self.steps.append(len(batch))
-        if any(13 in encoding.input_ids for encoding in batch):
-            raise RuntimeError("unlucky")
-        return [torch.tensor(encoding.input_ids, dtype=torch.float64) for encoding in batch]
 
 
 class Caller:
@@ -77,6 +60,14 @@ def started(runner: Echo, **options: Any) -> EncoderEngine:
     return engine
 
 
+def asking(engine: EncoderEngine, numbers: Iterable[int]) -> list[Caller]:
+    """Callers of one encoding each."""
+    callers = [Caller(number) for number in numbers]
+    for caller in callers:
+        engine.thread.submit([caller.work])
+    return callers
+
+
 def test_each_caller_gets_its_own_results_in_order() -> None:
     engine = started(Echo())
     callers = [Caller(*range(first, first + 5)) for first in range(20, 120, 5)]
@@ -93,9 +84,7 @@ def test_what_came_during_a_step_is_computed_together() -> None:
     runner = Echo()
     engine = started(runner)
     runner.may_go.clear()
-    callers = [Caller(number) for number in range(30, 40)]
-    for caller in callers:
-        engine.thread.submit([caller.work])
+    callers = asking(engine, range(30, 40))
     runner.may_go.set()
     for caller in callers:
         caller.result()
@@ -155,9 +144,7 @@ def test_what_waits_when_the_engine_stops_is_told_so() -> None:
     runner = Echo()
     engine = started(runner)
     runner.may_go.clear()
-    callers = [Caller(number) for number in range(30, 60)]
-    for caller in callers:
-        engine.thread.submit([caller.work])
+    callers = asking(engine, range(30, 60))
     stopping = threading.Thread(target=engine.thread.stop)
     stopping.start()
     assert eventually(lambda: engine.thread.stop_at_s is not None)
@@ -234,9 +221,7 @@ def test_a_step_that_never_ends_does_not_hold_up_the_unload(
     runner = Echo()
     engine = started(runner)
     runner.may_go.clear()
-    callers = [Caller(number) for number in range(30, 60)]
-    for caller in callers:
-        engine.thread.submit([caller.work])
+    callers = asking(engine, range(30, 60))
     assert runner.entered.wait(60)
     engine.thread.stop()
     assert engine.thread.is_alive, "it is still in its step"
@@ -255,14 +240,12 @@ def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(log_lines: lis
 
     engine = started(runner, check_device=check_device)
     runner.may_go.clear()
-    callers = [Caller(number) for number in (30, 31, 13, 32, 13, 33)]
-    engine.thread.submit([callers[0].work])
+    (first,) = asking(engine, [30])
     assert runner.entered.wait(60)
-    for caller in callers[1:]:
-        engine.thread.submit([caller.work])
+    callers = asking(engine, (31, 13, 32, 13, 33))
     runner.may_go.set()
-    assert callers[0].result()[0].tolist() == [30] * 4
-    for caller in callers[1:]:
+    assert first.result()[0].tolist() == [30] * 4
+    for caller in callers:
         error = caller.result()
         assert isinstance(error, OverloadedError)
         assert "the engine died: cuda:0 computes nothing any more" in str(error)

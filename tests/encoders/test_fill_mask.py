@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,17 @@ from fill_mask.candidates import Choice, MaskedEncoding, best_tokens
 from fill_mask.options import Options
 from hf_encoder.texts.encoding import Encoding
 from stub_server import StubServer
-from wire import Reply
 
 from tests.encoders.other_tokenizers import KINDS, spelt_otherwise
-from tests.encoders.served_encoder import refused, request, rows, served
+from tests.encoders.served_encoder import (
+    assert_same,
+    pipeline,
+    refused,
+    request,
+    rows,
+    served,
+    written,
+)
 from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
 
 AUTO_CLASS = "AutoModelForMaskedLM"
@@ -35,37 +41,13 @@ def masked(text: str, mask: str) -> str:
     return text.replace("{}", mask)
 
 
-def pipeline(model: Path) -> Any:
-    import transformers
-
-    make: Any = transformers.pipeline
-    return make(TASK, model=str(model), device="cpu")
-
-
-def predictions(reply: Reply) -> Any:
-    assert reply.ok, reply.error
-    (text,) = reply.texts("output")
-    return json.loads(text)
-
-
-def assert_same(got: Any, expected: Any) -> None:
-    assert len(got) == len(expected)
-    for one, other in zip(got, expected, strict=True):
-        if isinstance(other, list):
-            assert_same(one, other)
-            continue
-        assert list(one) == list(other)
-        assert one.pop("score") == pytest.approx(other["score"], abs=1e-4)
-        assert one == {name: other[name] for name in one}
-
-
 @pytest.mark.parametrize("kind", [*EACH_ARCHITECTURE, *KINDS])
 def test_masks_of_texts_in_one_batch_are_filled_as_in_transformers(
     kind: str, tmp_path: Path
 ) -> None:
     make = spelt_otherwise if kind in KINDS else tiny_encoder
     model = make(kind, AUTO_CLASS, tmp_path / "model")
-    reference = pipeline(model)
+    reference = pipeline(TASK, model)
     mask = reference.tokenizer.mask_token
     asked: list[dict[str, Any]] = [
         {"text_input": masked(text, mask), "top_k": top_k} for text in TEXTS for top_k in (1, 5, 20)
@@ -78,7 +60,7 @@ def test_masks_of_texts_in_one_batch_are_filled_as_in_transformers(
         replies = [pending.reply() for pending in server.send_together(requests)]
     for reply, one in zip(replies, asked, strict=True):
         expected = reference(one.pop("text_input"), tokenizer_kwargs={"truncation": True}, **one)
-        assert_same(predictions(reply), expected)
+        assert_same(written(reply), expected)
 
 
 @pytest.fixture(scope="module")
@@ -86,24 +68,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_encoder("bert", AUTO_CLASS, tmp_path_factory.mktemp("filler"))
 
 
-@pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubServer]:
-    with served(tmp_path_factory.mktemp("served"), TASK, model) as server:
-        yield server
-
-
 def test_five_predictions_are_answered_unless_the_request_says_otherwise(
     server: StubServer, model: Path
 ) -> None:
     text = "the [MASK] sat on the mat"
-    assert_same(predictions(server.infer(request(text_input=text))), pipeline(model)(text))
+    assert_same(written(server.infer(request(text_input=text))), pipeline(TASK, model)(text))
 
 
 def test_a_target_of_several_tokens_counts_as_its_first(server: StubServer, model: Path) -> None:
     text = "the [MASK] sat on the mat"
     targets = ["cat", "catdog", "Paris", ""]
-    got = predictions(server.infer(request(text_input=text, targets=targets)))
-    assert_same(got, pipeline(model)(text, targets=targets[:3]))
+    got = written(server.infer(request(text_input=text, targets=targets)))
+    assert_same(got, pipeline(TASK, model)(text, targets=targets[:3]))
 
 
 @pytest.mark.parametrize(
@@ -149,14 +125,14 @@ def test_the_options_change_what_a_request_does_not_say(model: Path, tmp_path: P
     options = {"top_k": 2, "max_top_k": 3, "max_num_masks": 1, "truncation": True}
     long = "[MASK]" + " a" * 200
     with served(tmp_path, TASK, model, options=options) as server:
-        got = predictions(server.infer(request(text_input=long)))
+        got = written(server.infer(request(text_input=long)))
         refused(server, "top_k: got 4, allowed: 1 to 3", text_input="[MASK]", top_k=4)
         refused(server, "got 2 mask tokens", text_input="[MASK] [MASK]")
-    assert_same(got, pipeline(model)(long, top_k=2, tokenizer_kwargs={"truncation": True}))
+    assert_same(got, pipeline(TASK, model)(long, top_k=2, tokenizer_kwargs={"truncation": True}))
 
 
 def test_a_clients_batch_has_a_row_for_each_text(model: Path, tmp_path: Path) -> None:
-    reference = pipeline(model)
+    reference = pipeline(TASK, model)
     given = [masked(text, "[MASK]") for text in TEXTS[:3]]
     targets = [["cat", "dog"], ["red", ""], ["", ""]]
     with served(tmp_path, TASK, model, max_batch_size=4) as server:

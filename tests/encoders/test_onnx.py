@@ -31,7 +31,7 @@ from hf_runtime.request.tensors import RequestFields
 from hf_runtime.weights.served_model import ServedModel
 
 from tests.encoders.served_encoders import served_model
-from tests.encoders.tiny_encoders import ARCHITECTURES, tiny_encoder
+from tests.encoders.tiny_encoders import ARCHITECTURES, Wrapping, tiny_encoder
 from tests.support.triton import eventually
 
 pytest.importorskip("onnxscript", reason="the extra onnx needs numpy 2 on Python 3.13")
@@ -176,30 +176,13 @@ def test_int8_is_near_the_model_and_uses_the_file_that_is_there(
     assert "MatMulInteger" in kinds
 
 
-class _Wrapping(torch.nn.Module):
-    """A model with something behind it."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-        self.config, self.dtype = model.config, model.dtype
-
-    def forward(self, **inputs: torch.Tensor) -> Any:
-        result = self.model(**inputs)
-        result.last_hidden_state = self.changed(result.last_hidden_state)
-        return result
-
-    def changed(self, hidden: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
-
-
-class OfAnOperatorUnknownToOnnx(_Wrapping):
+class OfAnOperatorUnknownToOnnx(Wrapping):
     def changed(self, hidden: torch.Tensor) -> torch.Tensor:
         changed: torch.Tensor = torch.special.bessel_j0(hidden)
         return changed
 
 
-class OtherWhenExported(_Wrapping):
+class OtherWhenExported(Wrapping):
     def changed(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden + 0.25 if torch.compiler.is_exporting() else hidden
 

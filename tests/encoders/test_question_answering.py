@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from stub_server import StubServer
 from wire import Reply
 
 from tests.encoders.other_tokenizers import KINDS, spelt_otherwise
-from tests.encoders.served_encoder import refused, request, rows, served
+from tests.encoders.served_encoder import refused, request, rows, served, written
 from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
 
 AUTO_CLASS = "AutoModelForQuestionAnswering"
@@ -126,9 +125,7 @@ class Reference:
 
 
 def answers(reply: Reply) -> list[dict[str, Any]]:
-    assert reply.ok, reply.error
-    (text,) = reply.texts("output")
-    found = json.loads(text)
+    found = written(reply)
     return found if isinstance(found, list) else [found]
 
 
@@ -159,12 +156,6 @@ def test_questions_in_one_batch_are_answered_as_in_transformers(kind: str, tmp_p
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_encoder("bert", AUTO_CLASS, tmp_path_factory.mktemp("reader"))
-
-
-@pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubServer]:
-    with served(tmp_path_factory.mktemp("served"), TASK, model) as server:
-        yield server
 
 
 @pytest.mark.parametrize(

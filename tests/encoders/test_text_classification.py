@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from text_classification.options import Options
 from triton_python_backend_utils import TritonModelException
 from wire import Reply, Request
 
-from tests.encoders.served_encoder import outputs_of, refused, request, rows, served
+from tests.encoders.served_encoder import outputs_of, pipeline, refused, request, rows, served
 from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
 
+TASK = "text-classification"
 LABELS = {0: "bad", 1: "fair", 2: "good"}
 TEXTS = texts(9)
 PAIRS = list(zip(texts(7, longest=40), texts(7, longest=40, seed=5)[::-1], strict=True))
@@ -27,12 +27,6 @@ def classifier(folder: Path, architecture: str = "bert", **config: Any) -> Path:
     return tiny_encoder(
         architecture, "AutoModelForSequenceClassification", folder / "model", **{**labels, **config}
     )
-
-
-def pipeline(model: Path) -> Any:
-    import transformers
-
-    return transformers.pipeline("text-classification", model=str(model), device="cpu")
 
 
 def ranked(reply: Reply) -> list[dict[str, Any]]:
@@ -55,8 +49,8 @@ def test_texts_and_pairs_of_one_batch_score_as_in_transformers(
     architecture: str, tmp_path: Path
 ) -> None:
     model = classifier(tmp_path, architecture)
-    reference = pipeline(model)
-    with served(tmp_path, "text-classification", model) as server:
+    reference = pipeline(TASK, model)
+    with served(tmp_path, TASK, model) as server:
         asked = [request(text_input=text, top_k=-1) for text in TEXTS]
         asked += [request(text_input=one, text_pair=two, top_k=-1) for one, two in PAIRS]
         got = [ranked(pending.reply()) for pending in server.send_together(asked)]
@@ -83,8 +77,8 @@ def test_texts_and_pairs_of_one_batch_score_as_in_transformers(
 )
 def test_the_function_is_the_problem_types(config: dict[str, Any], tmp_path: Path) -> None:
     model = classifier(tmp_path, **config)
-    reference = pipeline(model)
-    with served(tmp_path, "text-classification", model) as server:
+    reference = pipeline(TASK, model)
+    with served(tmp_path, TASK, model) as server:
         for text in TEXTS[:3]:
             got = ranked(server.infer(request(text_input=text, top_k=-1)))
             assert_same(got, reference(text, top_k=None))
@@ -99,12 +93,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return classifier(tmp_path_factory.mktemp("classifier"))
 
 
-@pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubServer]:
-    with served(tmp_path_factory.mktemp("served"), "text-classification", model) as server:
-        yield server
-
-
 def test_one_label_is_answered_unless_more_are_asked_for(server: StubServer) -> None:
     sizes = {None: 1, 1: 1, 2: 2, 3: 3, 50: 3, -1: 3}
     for top_k, size in sizes.items():
@@ -116,7 +104,7 @@ def test_one_label_is_answered_unless_more_are_asked_for(server: StubServer) -> 
 
 
 def test_logits_are_the_models_in_its_own_order(server: StubServer, model: Path) -> None:
-    expected = pipeline(model)(TEXTS[2], top_k=None, function_to_apply="none")
+    expected = pipeline(TASK, model)(TEXTS[2], top_k=None, function_to_apply="none")
     by_label = {one["label"]: one["score"] for one in expected}
     logits = outputs_of(server.infer(request(text_input=TEXTS[2])))["logits"]
     np.testing.assert_allclose(logits, [by_label[label] for label in LABELS.values()], atol=1e-4)
@@ -162,7 +150,7 @@ def test_what_is_wrong_is_named(
 def test_a_long_text_is_cut_where_the_request_says_so(server: StubServer, model: Path) -> None:
     long = "the big red cat sat on a mat . " * 40
     got = ranked(server.infer(request(text_input=long, truncate=True, top_k=-1)))
-    assert_same(got, pipeline(model)(long, top_k=None, truncation=True))
+    assert_same(got, pipeline(TASK, model)(long, top_k=None, truncation=True))
 
 
 def test_an_unknown_parameter_is_named(server: StubServer) -> None:
@@ -179,11 +167,11 @@ def test_a_bad_request_does_not_touch_its_neighbours(server: StubServer) -> None
 
 def test_the_options_change_what_a_request_does_not_say(model: Path, tmp_path: Path) -> None:
     options = {"top_k": 2, "function_to_apply": "sigmoid", "pairs": "required", "truncation": True}
-    with served(tmp_path, "text-classification", model, options=options) as server:
+    with served(tmp_path, TASK, model, options=options) as server:
         got = ranked(server.infer(request(text_input="a cat", text_pair="a dog " * 200)))
         refused(server, "text_pair: missing", "text_input", text_input="a cat")
         refused(server, "text_input: missing", "text_pair", text_pair="a cat")
-    expected = pipeline(model)(
+    expected = pipeline(TASK, model)(
         {"text": "a cat", "text_pair": "a dog " * 200},
         top_k=2,
         function_to_apply="sigmoid",
@@ -193,8 +181,8 @@ def test_the_options_change_what_a_request_does_not_say(model: Path, tmp_path: P
 
 
 def test_a_clients_batch_has_a_row_for_each_text(model: Path, tmp_path: Path) -> None:
-    reference = pipeline(model)
-    with served(tmp_path, "text-classification", model, max_batch_size=8) as server:
+    reference = pipeline(TASK, model)
+    with served(tmp_path, TASK, model, max_batch_size=8) as server:
         asked = rows(text_input=TEXTS[:3], text_pair=TEXTS[3:6], top_k=[-1, 1, 2])
         outputs = outputs_of(server.infer(asked))
         missing = server.infer(rows(text_pair=TEXTS[:2]))
@@ -222,7 +210,7 @@ def test_a_bad_row_of_a_clients_batch_is_named(model: Path, tmp_path: Path) -> N
         ("text_input: got an empty text", rows(text_input=[""])),
         ("top_k: got 0, allowed", replace(rows(text_input=two), parameters={"top_k": 0})),
     ]
-    with served(tmp_path, "text-classification", model, max_batch_size=8) as server:
+    with served(tmp_path, TASK, model, max_batch_size=8) as server:
         for said, row, tensors in bad:
             reply = server.infer(rows(**tensors))
             assert reply.status == 400
@@ -267,7 +255,7 @@ def test_what_is_wrong_with_a_list_is_named(
 
 
 def test_tokens_of_a_pair_are_counted(server: StubServer, model: Path) -> None:
-    ids = pipeline(model).tokenizer("a cat", "a dog sat")["input_ids"]
+    ids = pipeline(TASK, model).tokenizer("a cat", "a dog sat")["input_ids"]
     outputs = outputs_of(server.infer(request(text_input="a cat", text_pair="a dog sat")))
     assert outputs["num_input_tokens"].tolist() == [len(ids)]
 
@@ -284,7 +272,7 @@ def test_a_rerankers_score_is_what_its_own_activation_makes(
 ) -> None:
     labels: dict[str, Any] = {"id2label": {0: "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     model = classifier(tmp_path, num_labels=1, **labels, **config)
-    with served(tmp_path, "text-classification", model) as server:
+    with served(tmp_path, TASK, model) as server:
         outputs = outputs_of(server.infer(request(text_input="a cat", text_pair="a dog")))
     np.testing.assert_array_equal(outputs["score"], outputs["logits"])
 
@@ -295,7 +283,7 @@ def test_an_activation_that_is_not_known_is_refused_at_load(tmp_path: Path) -> N
     model = classifier(tmp_path, num_labels=1, **labels, sentence_transformers=own)
     with (
         pytest.raises(TritonModelException, match=r"activation_fn: got .*Tanh, known: Sigmoid"),
-        served(tmp_path, "text-classification", model),
+        served(tmp_path, TASK, model),
     ):
         pass
 
@@ -310,6 +298,6 @@ def test_a_model_without_a_classifier_is_not_loaded(tmp_path: Path) -> None:
     model = tiny_encoder("roberta", "AutoModelForMaskedLM", tmp_path / "model")
     with (
         pytest.raises(TritonModelException, match=r"no weights for classifier.* text-classif"),
-        served(tmp_path, "text-classification", model),
+        served(tmp_path, TASK, model),
     ):
         pass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,19 @@ from stub_server import StubServer
 from token_classification.entities import STRATEGIES
 from token_classification.options import Options
 from token_classification.tagging import TokenClassification
-from wire import Array, Reply
+from wire import Array
 
+from tests.encoders import served_encoder
 from tests.encoders.other_tokenizers import KINDS, spelt_otherwise
-from tests.encoders.served_encoder import refused, request, rows, served, tensor
+from tests.encoders.served_encoder import (
+    assert_same,
+    refused,
+    request,
+    rows,
+    served,
+    tensor,
+    written,
+)
 from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
 from tests.support.slow_cases import slow_but
 
@@ -45,10 +53,7 @@ def labelled() -> dict[str, Any]:
 
 
 def pipeline(model: Path) -> Any:
-    import transformers
-
-    make: Any = transformers.pipeline
-    found = make(TASK, model=str(model), device="cpu")
+    found = served_encoder.pipeline(TASK, model)
 
     def ask(text: str, **options: Any) -> Any:
         with warnings.catch_warnings():
@@ -56,20 +61,6 @@ def pipeline(model: Path) -> Any:
             return found(text, **options)
 
     return ask
-
-
-def entities(reply: Reply) -> Any:
-    assert reply.ok, reply.error
-    (text,) = reply.texts("output")
-    return json.loads(text)
-
-
-def assert_same(got: Any, expected: Any) -> None:
-    assert len(got) == len(expected)
-    for one, other in zip(got, expected, strict=True):
-        assert list(one) == list(other)
-        assert one.pop("score") == pytest.approx(float(other["score"]), abs=1e-4)
-        assert one == {name: other[name] for name in one}
 
 
 @pytest.mark.parametrize("architecture", EACH_ARCHITECTURE)
@@ -83,7 +74,7 @@ def test_entities_of_texts_in_one_batch_are_transformers_own(
         replies = [pending.reply() for pending in server.send_together(requests)]
     reference = pipeline(model)
     for reply, (text, strategy) in zip(replies, asked, strict=True):
-        assert_same(entities(reply), reference(text, aggregation_strategy=strategy))
+        assert_same(written(reply), reference(text, aggregation_strategy=strategy))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -95,22 +86,16 @@ def test_offsets_are_right_where_tokens_hold_bytes_or_spaces(kind: str, tmp_path
             for strategy in STRATEGIES:
                 asked = request(text_input=text, aggregation_strategy=strategy, truncate=True)
                 expected = reference(text, aggregation_strategy=strategy)
-                assert_same(entities(server.infer(asked)), expected)
+                assert_same(written(server.infer(asked)), expected)
         for stride in (0, 20):
             asked = request(text_input=LONG, aggregation_strategy="first", stride=stride)
             expected = reference(LONG, aggregation_strategy="first", stride=stride)
-            assert_same(entities(server.infer(asked)), expected)
+            assert_same(written(server.infer(asked)), expected)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_encoder("bert", AUTO_CLASS, tmp_path_factory.mktemp("tagger"), **labelled())
-
-
-@pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubServer]:
-    with served(tmp_path_factory.mktemp("served"), TASK, model) as server:
-        yield server
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[1:])
@@ -120,7 +105,7 @@ def test_windows_of_a_long_text_are_merged_as_in_transformers(
 ) -> None:
     asked = request(text_input=LONG, stride=stride, aggregation_strategy=strategy)
     expected = pipeline(model)(LONG, stride=stride, aggregation_strategy=strategy)
-    got = entities(server.infer(asked))
+    got = written(server.infer(asked))
     assert got[-1]["end"] > len(LONG) // 2, "there is more than one window"
     assert_same(got, expected)
 
@@ -129,12 +114,12 @@ def test_the_strategy_is_simple_unless_the_request_says_otherwise(
     server: StubServer, model: Path
 ) -> None:
     expected = pipeline(model)(TEXTS[3], aggregation_strategy="simple")
-    assert_same(entities(server.infer(request(text_input=TEXTS[3]))), expected)
+    assert_same(written(server.infer(request(text_input=TEXTS[3]))), expected)
 
 
 def test_offsets_count_characters_of_the_text_as_sent(server: StubServer) -> None:
     text = "☃🐈 Anna lives in Paris"
-    found = entities(server.infer(request(text_input=text, aggregation_strategy="none")))
+    found = written(server.infer(request(text_input=text, aggregation_strategy="none")))
     words = {text[one["start"] : one["end"]].lower(): one["word"] for one in found}
     assert all(spelt == word.removeprefix("##") for spelt, word in words.items())
 
@@ -147,16 +132,16 @@ def test_labels_are_left_out_as_the_request_says(server: StubServer, model: Path
                 text_input=TEXTS[2], ignore_labels=ignored, aggregation_strategy=strategy
             )
             expected = reference(TEXTS[2], ignore_labels=ignored, aggregation_strategy=strategy)
-            assert_same(entities(server.infer(asked)), expected)
+            assert_same(written(server.infer(asked)), expected)
     everything = server.infer(
         request(text_input=TEXTS[2], ignore_labels="", aggregation_strategy="none")
     )
     expected = reference(TEXTS[2], ignore_labels=[], aggregation_strategy="none")
-    assert_same(entities(everything), expected)
+    assert_same(written(everything), expected)
 
 
 def test_a_long_text_is_cut_where_the_request_says_so(server: StubServer, model: Path) -> None:
-    got = entities(server.infer(request(text_input=LONG, truncate=True)))
+    got = written(server.infer(request(text_input=LONG, truncate=True)))
     assert_same(got, pipeline(model)(LONG, aggregation_strategy="simple"))  # which always cuts
 
 
@@ -214,9 +199,9 @@ def test_the_options_change_what_a_request_does_not_say(model: Path, tmp_path: P
     options = {"aggregation_strategy": "max", "ignore_labels": "O, PER", "stride": 30}
     reference = pipeline(model)
     with served(tmp_path, TASK, model, options=options) as server:
-        got = entities(server.infer(request(text_input=LONG)))
-        cut = entities(server.infer(request(text_input=LONG, truncate=True)))
-        short = entities(server.infer(request(text_input="a cat", aggregation_strategy="none")))
+        got = written(server.infer(request(text_input=LONG)))
+        cut = written(server.infer(request(text_input=LONG, truncate=True)))
+        short = written(server.infer(request(text_input="a cat", aggregation_strategy="none")))
         refused(server, "at most 128", text_input=LONG, aggregation_strategy="none")
     how: dict[str, Any] = {"aggregation_strategy": "max", "ignore_labels": ["O", "PER"]}
     assert_same(got, reference(LONG, stride=30, **how))
@@ -294,7 +279,7 @@ class WithoutOffsets:
         setup = TaskSetup(Options(**options), self.model.config, None, tokenization, batched=False)
         return TokenClassification(setup)
 
-    def entities(self, prepared: Prepared) -> Any:
+    def written(self, prepared: Prepared) -> Any:
         device = torch.device("cpu")
         setup = RunnerSetup(self.model, device, "tokens", 128, has_token_types=True)
         logits = [reference_forward(setup, encoding).numpy() for encoding in prepared.encodings]
@@ -328,7 +313,7 @@ def test_a_tokenizer_without_offsets_gives_entities_without_them(tmp_path: Path)
         prepared = task.prepare(
             asked(text_input=TEXTS[6], aggregation_strategy=strategy), frozenset()
         )
-        got = found.entities(prepared)
+        got = found.written(prepared)
         assert got[0]["start"] is None
         assert_same(got, reference(TEXTS[6], aggregation_strategy=strategy))
     for wrong in ({"aggregation_strategy": "first"}, {"stride": 4}):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from triton_python_backend_utils import TritonModelException
 from wire import Reply
 from zero_shot_classification.options import Options
 
-from tests.encoders.served_encoder import outputs_of, refused, request, rows, served
+from tests.encoders.served_encoder import outputs_of, pipeline, refused, request, rows, served
 from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
 
 TASK = "zero-shot-classification"
@@ -32,12 +31,6 @@ def nli_model(
     return tiny_encoder(
         architecture, "AutoModelForSequenceClassification", folder / "model", **config
     )
-
-
-def pipeline(model: Path) -> Any:
-    import transformers
-
-    return transformers.pipeline("zero-shot-classification", model=str(model), device="cpu")
 
 
 def answer(reply: Reply) -> dict[str, Any]:
@@ -58,7 +51,7 @@ def assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize("architecture", EACH_ARCHITECTURE)
 def test_texts_of_one_batch_score_as_in_transformers(architecture: str, tmp_path: Path) -> None:
     model = nli_model(tmp_path, architecture)
-    reference = pipeline(model)
+    reference = pipeline(TASK, model)
     ways: list[dict[str, Any]] = [{}, {"multi_label": True}, {"hypothesis_template": "{} is bad"}]
     asked = [(text, way) for text in TEXTS for way in ways]
     with served(tmp_path, TASK, model) as server:
@@ -75,22 +68,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return nli_model(tmp_path_factory.mktemp("nli"))
 
 
-@pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubServer]:
-    with served(tmp_path_factory.mktemp("served"), TASK, model) as server:
-        yield server
-
-
 def test_one_text_with_commas_is_a_list_of_labels(server: StubServer, model: Path) -> None:
     reply = server.infer(request(text_input=TEXTS[2], candidate_labels="food, Paris ,, a cat"))
-    assert_same(answer(reply), pipeline(model)(TEXTS[2], "food, Paris ,, a cat"))
+    assert_same(answer(reply), pipeline(TASK, model)(TEXTS[2], "food, Paris ,, a cat"))
 
 
 def test_one_label_is_weighed_against_its_contradiction(server: StubServer, model: Path) -> None:
     reply = server.infer(request(text_input=TEXTS[2], candidate_labels="food"))
     got = answer(reply)
     assert 0 < got["scores"][0] < 1
-    assert_same(got, pipeline(model)(TEXTS[2], "food"))
+    assert_same(got, pipeline(TASK, model)(TEXTS[2], "food"))
 
 
 def test_labels_in_any_script_come_back_as_they_were(server: StubServer) -> None:
@@ -101,7 +88,7 @@ def test_labels_in_any_script_come_back_as_they_were(server: StubServer) -> None
 def test_only_the_text_is_cut(server: StubServer, model: Path) -> None:
     long = "the big red cat sat on a mat . " * 40
     asked = request(text_input=long, candidate_labels=LABELS, truncate=True)
-    assert_same(answer(server.infer(asked)), pipeline(model)(long, LABELS))
+    assert_same(answer(server.infer(asked)), pipeline(TASK, model)(long, LABELS))
 
 
 def test_flat_json_takes_a_list_of_labels(server: StubServer) -> None:
@@ -149,7 +136,7 @@ def test_rows_of_a_batch_may_have_fewer_labels(model: Path, tmp_path: Path) -> N
     outputs = outputs_of(reply)
     assert outputs["label"].shape == outputs["score"].shape == (2, 2)
     assert outputs["output"].shape == (2, 1)
-    reference = pipeline(model)
+    reference = pipeline(TASK, model)
     for row, kept in enumerate((["food", "Paris"], ["a cat"])):
         got = json.loads(outputs["output"][row, 0])
         assert_same(got, reference(TEXTS[row], kept))
@@ -160,7 +147,7 @@ def test_the_options_change_what_a_request_does_not_say(model: Path, tmp_path: P
     options = {"hypothesis_template": "{} is what it is .", "multi_label": True}
     with served(tmp_path, TASK, model, options=options) as server:
         got = answer(server.infer(request(text_input=TEXTS[1], candidate_labels=LABELS)))
-    assert_same(got, pipeline(model)(TEXTS[1], LABELS, **options))
+    assert_same(got, pipeline(TASK, model)(TEXTS[1], LABELS, **options))
 
 
 def test_entailment_first_is_found_by_its_name(tmp_path: Path) -> None:
@@ -168,7 +155,7 @@ def test_entailment_first_is_found_by_its_name(tmp_path: Path) -> None:
     with served(tmp_path, TASK, model) as server:
         asked = request(text_input=TEXTS[1], candidate_labels=LABELS, multi_label=True)
         got = answer(server.infer(asked))
-    assert_same(got, pipeline(model)(TEXTS[1], LABELS, multi_label=True))
+    assert_same(got, pipeline(TASK, model)(TEXTS[1], LABELS, multi_label=True))
 
 
 def test_without_a_label_for_entailment_the_last_is_taken_with_a_warning(
@@ -180,7 +167,7 @@ def test_without_a_label_for_entailment_the_last_is_taken_with_a_warning(
     with served(tmp_path, TASK, model) as server:
         got = answer(server.infer(request(text_input=TEXTS[1], candidate_labels=LABELS)))
     assert any("entail" in line for line in lines)
-    assert_same(got, pipeline(model)(TEXTS[1], LABELS))
+    assert_same(got, pipeline(TASK, model)(TEXTS[1], LABELS))
 
 
 def test_a_model_of_one_label_is_not_loaded(tmp_path: Path) -> None:

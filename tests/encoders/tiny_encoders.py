@@ -140,3 +140,20 @@ def texts(num_texts: int, *, longest: int = 60, seed: int = 1) -> list[str]:
     draw = random.Random(seed)
     lengths = [1, *(draw.randint(2, longest) for _ in range(num_texts - 2)), longest][:num_texts]
     return [" ".join(draw.choices(WORDS, k=length)) for length in lengths]
+
+
+class Wrapping(torch.nn.Module):
+    """A model with something behind it."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.config, self.dtype = model.config, model.dtype
+
+    def forward(self, **inputs: torch.Tensor) -> Any:
+        result = self.model(**inputs)
+        result.last_hidden_state = self.changed(result.last_hidden_state)
+        return result
+
+    def changed(self, hidden: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError

@@ -14,18 +14,15 @@ import numpy as np
 import pytest
 from hf_runtime.errors import EngineError, OverloadedError, RequestError
 from hf_runtime.request.plain_request import PlainRequest, RequestLike
-from hf_runtime.request.responder import Array, Responder
+from hf_runtime.request.responder import Responder
 from pipeline.engine import PipelineEngine, Work
 from pipeline.options import Options
 from pipeline.reception import Reception
 from pipeline.request import Query, ReadRow, Row
 
+from tests.encoders.failing_encoder import Caller, Panic
 from tests.pipeline.test_engine import Doubling
 from tests.support.triton import eventually
-
-
-class Panic(BaseException):
-    """What a panic in Rust is in Python: no Exception."""
 
 
 class Numbers:
@@ -48,44 +45,6 @@ class Numbers:
         return ReadRow([Query([item], is_list=False)], {}, "")
 
 
-class Caller:
-    """A responder that keeps its answers."""
-
-    request_id = "7"
-
-    def __init__(self, breaks: str = "") -> None:
-        self.answers: list[Any] = []
-        self.was_asked = False
-        self._breaks = breaks
-        self._done = threading.Event()
-
-    def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
-        assert final
-        if self._breaks == "send":
-            raise OSError("no shared memory left")
-        self._keep([int(text) for text in outputs["output"].reshape(-1)])
-
-    def fail(self, error: Exception) -> None:
-        self._keep(error)
-        if self._breaks == "fail":
-            raise OSError("no shared memory left")
-
-    def is_cancelled(self) -> bool:
-        self.was_asked = True
-        if self._breaks == "is_cancelled":
-            raise OSError("no shared memory left")
-        return False
-
-    def _keep(self, answer: Any) -> None:
-        self.answers.append(answer)
-        self._done.set()
-
-    def answer(self) -> Any:
-        assert self._done.wait(60), "never answered"
-        assert len(self.answers) == 1
-        return self.answers[0]
-
-
 class Served:
     """A reception, its engine and what they are made of."""
 
@@ -104,7 +63,7 @@ class Served:
         )
 
     def ask(self, *words: str, breaks: str = "") -> Caller:
-        caller = Caller(breaks)
+        caller = Caller(breaks=breaks)
         array = np.array([[word.encode()] for word in words], dtype=np.object_)
         self.reception.take(PlainRequest({"inputs": array}, {}), ("output",), caller)
         return caller
