@@ -54,9 +54,13 @@ class TextAttention:
         attentions = {id(layer.attention): layer.attention for layer in encoder.layers}
         self._placing = {key: loops.placing(one) for key, one in attentions.items()}
         scales = [one.scale for one in attentions.values()]
-        self._is_relative = any(map(_is_relative, attentions.values()))
-        may_be_tiles = loops.dtype == torch.bfloat16 and min(scales) > 0 and not self._is_relative
-        self._in_tiles = may_be_tiles and may_use_tiles()
+        self._in_tiles = loops.dtype == torch.bfloat16 and min(scales) > 0 and may_use_tiles()
+        arrange = _in_tiles if self._in_tiles else torch.Tensor.float
+        self._relative = {
+            key: [None if table is None else arrange(table) for table in _relative(one)]
+            for key, one in attentions.items()
+            if _is_relative(one)
+        }
         name, source = ("tiles", TILE_KERNELS) if self._in_tiles else ("texts", TEXT_KERNELS)
         dtype = str(loops.dtype).removeprefix("torch.")
         self._attend = load_kernel(f"attend_{name}", dtype, source)
@@ -111,18 +115,27 @@ class TextAttention:
             *(self._scratch.data_ptr(), size, stride, wide),
             *(attention.window, int(attention.is_causal), bits_of(attention.scale)),
             *((0, 0) if bias is None else (bias.data_ptr(), (bias.shape[1] + 1) // 2)),
-            *_relative_arguments(attention),
+            *self._relative_arguments(attention),
         )
+
+    def _relative_arguments(self, attention: Attention) -> tuple[int, int, int]:
+        """Addresses or 0, and columns before that of distance 0."""
+        tables = self._relative.get(id(attention), [None, None])
+        keys, queries = (0 if table is None else table.data_ptr() for table in tables)
+        columns = max(0 if one is None else one.shape[2] for one in _relative(attention))
+        return keys, queries, _columns_before(columns) if self._in_tiles else columns // 2
 
     def _sizes(self, longest: int) -> tuple[int, int, int]:
         """float32 of a thread's scratch, and what tokens and a head's numbers are filled up to."""
-        dim, wide = self._dim, self._dim + -self._dim % COLUMNS
+        dim, wide = self._dim, _whole(self._dim)
         if not self._in_tiles:
             stride = longest + COLUMNS
-            relative = stride * stride + 17 * (stride + _ROWS) if self._is_relative else 0
+            relative = stride * stride + 17 * (stride + _ROWS) if self._relative else 0
             return (dim + wide + _ROWS) * stride + _ROWS * (dim + wide) + relative, stride, wide
-        stride = longest + -longest % COLUMNS
-        return stride * (wide + _TILE_WIDTH) + wide * _TILE_WIDTH + _TILE_OFFSETS, stride, wide
+        stride = _whole(longest)
+        relative = stride * stride + 16 * (stride + 2 * COLUMNS) if self._relative else 0
+        size = stride * (wide + _TILE_WIDTH) + wide * _TILE_WIDTH + _TILE_OFFSETS
+        return size + relative, stride, wide
 
     def _attend_long(self, attention: Attention, qkv: torch.Tensor, out: torch.Tensor) -> None:
         """One text."""
@@ -158,15 +171,31 @@ def _is_plain(attention: Attention) -> bool:
     return not attention.window and attention.bias is None and not _is_relative(attention)
 
 
+def _relative(attention: Attention) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    return attention.relative_keys, attention.relative_queries
+
+
 def _is_relative(attention: Attention) -> bool:
-    return attention.relative_keys is not None or attention.relative_queries is not None
+    return any(table is not None for table in _relative(attention))
 
 
-def _relative_arguments(attention: Attention) -> tuple[int, int, int]:
-    tables = attention.relative_keys, attention.relative_queries
-    addresses = [0 if table is None else table.data_ptr() for table in tables]
-    (width, *_) = [table.shape[2] for table in tables if table is not None] or [1]
-    return addresses[0], addresses[1], width // 2
+def _whole(count: int) -> int:
+    """As many in whole COLUMNS."""
+    return count + -count % COLUMNS
+
+
+def _columns_before(columns: int) -> int:
+    """How many stand before that of distance 0 in tiles, with which they are whole COLUMNS."""
+    return _whole(columns // 2 + 1) - 1
+
+
+def _in_tiles(table: torch.Tensor) -> torch.Tensor:
+    """(heads, dim, 2 * n + 1) as attend_tiles takes it."""
+    heads, dim, columns = table.shape
+    more = _columns_before(columns) - columns // 2
+    whole = F.pad(table, (more, more + 1, 0, -dim % COLUMNS))
+    parts = whole.view(heads, -1, COLUMNS // 2, 2, whole.shape[2] // COLUMNS, 2, COLUMNS // 2)
+    return parts.permute(0, 4, 1, 5, 2, 6, 3).contiguous()
 
 
 def _seconds(run: Callable[[], None]) -> float:

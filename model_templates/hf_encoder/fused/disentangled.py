@@ -13,8 +13,9 @@ from hf_runtime.fused.parts import UnsupportedLayersError
 from hf_runtime.fused.reading.recording import Attended, Call, same
 
 from .attention import COLUMNS
-from .own_attention import TOLERANCE, error_of
+from .own_attention import error_of
 
+_TOLERANCE = 0.1  # of the largest number; bfloat16 rounds three products and their sums
 _MARK = "disentangled_attention_bias"
 
 
@@ -29,7 +30,7 @@ def note_disentangled_attention(model: Any, root: Call, max_length: int) -> None
                 raise UnsupportedLayersError(f"{call.kind} projects something else")
             call.inner = leaves[:3]
             attended = _attended(call, leaves[3:], _rows_by_distance(model, call, max_length))
-            if error_of(attended, _added(attended), call.output) > TOLERANCE:
+            if error_of(attended, _added(attended), call.output) > _TOLERANCE:
                 raise UnsupportedLayersError(f"{call.kind} attends in a way of its own")
             call.attended.append(attended)
 
@@ -66,8 +67,8 @@ def _attended(call: Call, projected: list[Call], rows: torch.Tensor) -> Attended
 
 
 def _table(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """(distances, heads * dim) -> (heads, dim, distances) float32."""
-    return rows.float().view(len(rows), heads, -1).permute(1, 2, 0).contiguous()
+    """(distances, heads * dim) -> (heads, dim, distances)."""
+    return rows.view(len(rows), heads, -1).permute(1, 2, 0).contiguous()
 
 
 def _added(attended: Attended) -> torch.Tensor:
@@ -77,8 +78,10 @@ def _added(attended: Attended) -> torch.Tensor:
     scale, total = attended.given["scaling"], torch.zeros(())
     if (keys := attended.given.get("relative_keys")) is not None:
         columns = keys[:, :, keys.shape[2] // 2 + distance]
-        total = torch.einsum("rhid,hdij->rhij", attended.query.float(), columns) * scale
+        total = torch.einsum("rhid,hdij->rhij", attended.query.float(), columns.float()) * scale
     if (queries := attended.given.get("relative_queries")) is not None:
         columns = queries[:, :, queries.shape[2] // 2 - distance]
-        total = total + torch.einsum("rhjd,hdij->rhij", attended.key.float(), columns) * scale
+        total = (
+            total + torch.einsum("rhjd,hdij->rhij", attended.key.float(), columns.float()) * scale
+        )
     return total

@@ -13,7 +13,7 @@ import torch
 from hf_runtime.fused.parts import UnsupportedLayersError
 from hf_runtime.fused.reading.recording import Attended, Call, same
 
-TOLERANCE = 0.03  # of the largest number; bfloat16 rounds scores and weights to less
+_TOLERANCE = 0.03  # of the largest number; bfloat16 rounds scores and weights to less
 _MAKER = "compute_position_bias"
 
 
@@ -41,7 +41,7 @@ def _read(call: Call, config: Any) -> tuple[torch.Tensor | None, Attended] | Non
     if not all(same(leaf.input, call.input) for leaf in leaves[:3]):
         return None
     for bias, attended in _readings(call, [leaf.output for leaf in leaves[:3]], config):
-        if error_of(attended, bias, leaves[-1].input) <= TOLERANCE:
+        if error_of(attended, bias, leaves[-1].input) <= _TOLERANCE:
             return bias, attended
     return None
 

@@ -35,6 +35,7 @@ def check_sizes(encoder: Encoder, length: int, dtype: torch.dtype) -> None:
             raise UnsupportedLayersError(f"a position bias of {tuple(bias.shape)}")
         for table in (attention.relative_keys, attention.relative_queries):
             width = 2 * (length - 1 + COLUMNS) + 1
-            if table is not None and table.shape != (attention.num_heads, encoder.dim, width):
+            wanted = attention.num_heads, encoder.dim, width
+            if table is not None and (table.shape != wanted or not table.is_contiguous()):
                 raise UnsupportedLayersError(f"relative positions of {tuple(table.shape)}")
         check_layer(layer, hidden, (encoder.kv_heads, encoder.dim, length))

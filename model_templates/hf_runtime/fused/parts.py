@@ -58,7 +58,7 @@ class Attention:
     distance: from the key n - 1 before its query to the one n - 1 behind it. To DeBERTa's
     scores are added, times ``scale``, the query's product with a column of ``relative_keys``, n +
     the key's position less the query's; and the key's with a column of ``relative_queries``, n +
-    the query's position less the key's. Both are (heads, dim, 2 * n + 1) float32.
+    the query's position less the key's. Both are (heads, dim, 2 * n + 1), in the model's dtype.
     """
 
     qkv: Linear

@@ -84,7 +84,8 @@ def _keep_values(x: Any, at: Any, width: Any, count: Any, dim: Any, deep: Any, v
 @njit(fastmath=True, error_model="numpy")
 def _attend_tiles(a: Any) -> None:
     """As attend_texts in text_kernels.py, but for 11 the most tokens of a text in whole DEEP, 12
-    dim in whole DEEP.
+    dim in whole DEEP, 18 and 19 (heads, columns, dim) in tiles as keys are, with the columns of
+    distances from -a[20] to a[20] + 1, a[20] + 1 in whole DEEP.
     """
     set_up()
     qkv = bfloat16_at(a[6])
@@ -106,9 +107,63 @@ def _attend_tiles(a: Any) -> None:
         _keep_keys(qkv, key, width, count, dim, deep, keys, rest)
         _keep_values(qkv, key + kv_heads * dim, width, count, dim, deep, values)
         for head in range(kv_head * groups, (kv_head + 1) * groups):
+            if a[19] != 0:
+                _keep_by_keys(a, key, width, count, head, rest)
             for begin in range(0, count, ROWS):
                 _attend_rows(a, first, begin, count, head, keys, values, rest)
     let_go()
+
+
+@njit(fastmath=True, error_model="numpy")
+def _relative_scratch(a: Any, scratch: Any) -> Any:
+    """Behind a thread's queries, scores and weights: products with columns of distances, ROWS rows
+    of a[11] + 2 * DEEP numbers; and what keys add to scores, a[11] rows of as many, from the second
+    address on.
+    """
+    products = scratch + 3 * a[12] // DEEP * TILE + 96 * a[11] + TILE // 2
+    return products, products + 4 * ROWS * (a[11] + 2 * DEEP)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _by_distance(a: Any, table: Any, head: Any, token: Any, count: Any, scratch: Any) -> Any:
+    """Products of the ROWS vectors at ``scratch`` with the columns of ``table`` for t - (token +
+    r), of the tokens t below ``count``; where that of the first vector and token is. Each row lies
+    one further to the left than the one before.
+    """
+    deep, row = a[12] // DEEP, a[11] + 2 * DEEP
+    products, _ = _relative_scratch(a, scratch)
+    made = scratch + deep * TILE
+    first = a[20] - token - (ROWS - 1)
+    before = first % DEEP
+    columns = table + (head * (2 * a[20] + 2) + first - before) * deep * 64
+    for t in range(0, before + count + ROWS - 1, DEEP):
+        multiply(scratch, TILE, columns + t * deep * 64, 2 * TILE, deep, made)
+        for r in range(ROWS):
+            for half in range(2):
+                to = products + 4 * (r * row + t + half * ROWS)
+                copy(float32_at(made + half * TILE), r * ROWS, float32_at(to))
+    return products + 4 * (before + ROWS - 1)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _keep_by_keys(a: Any, key: Any, width: Any, count: Any, head: Any, scratch: Any) -> None:
+    """What a text's keys, from ``qkv[key]`` on, add to the scores of its queries."""
+    row = a[11] + 2 * DEEP - 1
+    _, added = _relative_scratch(a, scratch)
+    for j in range(0, count, ROWS):
+        _copy_rows(bfloat16_at(a[6]), key + j * width, width, count - j, a[5], scratch)
+        products = _by_distance(a, a[19], head, j, count, scratch)
+        for i in range(0, count, ROWS):
+            to = float32_at(added + 4 * (i * a[11] + j))
+            transpose_at(float32_at(products), i, row, to, a[11])
+
+
+@njit(fastmath=True, error_model="numpy")
+def _add(row: Any, pairs: Any, x: Any) -> None:
+    for tile in range(2 * pairs):
+        for c in range(ROWS):
+            at = tile * FLOATS + c
+            store(row, at, load(row, at) + load(x, tile * ROWS + c))
 
 
 @njit(fastmath=True, error_model="numpy")
@@ -139,11 +194,18 @@ def _attend_rows(
     keys, values = keys + low // DEEP * step, values + low // DEEP * step
     for pair in range(pairs):
         multiply(queries, TILE, keys + pair * step, 2 * TILE, deep, scores + pair * 2 * TILE)
+    products, added = _relative_scratch(a, queries)
+    if a[18] != 0:
+        products = _by_distance(a, a[18], head, begin - low, high - low, queries)
     sums = float32_at(queries)
     for r in range(rows):
         row, token = float32_at(scores + 64 * r), begin + r
         least, most = seen(a, token, token, count)
         least, most = least - low, most - low
+        if a[18] != 0:
+            _add(row, pairs, float32_at(products + 4 * r * (a[11] + 2 * DEEP - 1)))
+        if a[19] != 0:
+            _add(row, pairs, float32_at(added + 4 * (token * a[11] + low)))
         if a[16] != 0:
             _add_bias(a, row, head, low - token, min(most, 2 * ROWS * pairs))
         for tile in range((least + ROWS - 1) // ROWS):
