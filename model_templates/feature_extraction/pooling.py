@@ -38,7 +38,7 @@ class Pooling:
         """
         if len(texts) > 1 and self.modes == ("mean",):
             return _means(texts)
-        if len(texts) > 1 and self.modes in (("cls",), ("lasttoken",)):
+        if self.modes in (("cls",), ("lasttoken",)):
             return torch.cat([*texts]).float()
         return torch.stack([*map(self._pooled, texts, positions)])
 
