@@ -68,20 +68,24 @@ def test_a_task_streams_where_its_options_file_says_so(work: Path) -> None:
     }
 
 
-def test_a_word_for_whether_a_task_streams_is_named(work: Path) -> None:
+@pytest.mark.parametrize(
+    "line, read, message",
+    [
+        ("STREAMS = 'yes'", "streams", "STREAMS is 'yes', must be True or False"),
+        ("OUTPUT = 'images'", "output", "OUTPUT is 'images', must be one of hidden, tokens"),
+        (
+            "PACKAGES = ('nowhere',)",
+            "runtime_files",
+            "PACKAGES names 'nowhere', which is no package",
+        ),
+    ],
+)
+def test_a_wrong_word_about_a_task_is_named(line: str, read: str, message: str, work: Path) -> None:
     task = find_tasks()["fake-task"]
     path = task.folder / "options.py"
-    path.write_text(path.read_text() + "STREAMS = 'yes'\n")
-    with pytest.raises(TemplateError, match="STREAMS is 'yes', must be True or False"):
-        _ = task.streams
-
-
-def test_an_unknown_output_of_a_tasks_model_is_named(work: Path) -> None:
-    task = find_tasks()["fake-stream"]
-    path = task.folder / "options.py"
-    path.write_text(path.read_text() + "OUTPUT = 'images'\n")
-    with pytest.raises(TemplateError, match="OUTPUT is 'images', must be one of hidden, tokens"):
-        _ = task.output
+    path.write_text(f"{path.read_text()}{line}\n")
+    with pytest.raises(TemplateError, match=message):
+        getattr(task, read)
 
 
 def test_a_missing_front_is_named(work: Path) -> None:
@@ -106,14 +110,6 @@ def test_a_package_that_a_task_shares_is_copied_beside_its_model(work: Path) -> 
     )
     assert list(task.options) == ["size"]
     assert "1/shared_package/base_options.py" in task.runtime_files
-
-
-def test_a_package_that_is_not_there_is_named(work: Path) -> None:
-    task = find_tasks()["fake-task"]
-    path = task.folder / "options.py"
-    path.write_text(path.read_text() + "PACKAGES = ('nowhere',)\n")
-    with pytest.raises(TemplateError, match="PACKAGES names 'nowhere', which is no package"):
-        _ = task.runtime_files
 
 
 @pytest.mark.parametrize(
