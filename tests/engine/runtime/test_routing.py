@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,18 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 def weights(driver: Driver) -> dict[str, float]:
     table = driver.intake._routing.table
     return {} if table is None else {a.name: float(a.weight) for a in table.routing.arms}
+
+
+@contextmanager
+def taken_by_other(
+    driver: Driver, folder: Path, *, may_stream: bool = False
+) -> Iterator[tuple[Other, Caller, ForwardedRequest]]:
+    """Another arm, who asked, and the request as that arm has it, which is to be answered."""
+    with Other() as other:
+        route(driver, folder, stable=0, new=100)
+        caller = driver.start("a", may_stream=may_stream)
+        (taken,) = other.wait_for(1)
+        yield other, caller, taken
 
 
 def counted(driver: Driver, prefix: str = "hf_triton_arm") -> dict[tuple[str, str], float]:
@@ -283,10 +296,7 @@ def test_an_arm_that_dies_before_it_answers_is_answered_for(driver: Driver, tmp_
 
 
 def test_an_arm_that_is_unloaded_gives_its_requests_back(driver: Driver, tmp_path: Path) -> None:
-    with Other() as other:
-        route(driver, tmp_path, stable=0, new=100)
-        caller = driver.start("a")
-        (taken,) = other.wait_for(1)
+    with taken_by_other(driver, tmp_path) as (other, caller, taken):
         other.listener.drain()
         taken.responder.fail(OverloadedError("the model is being unloaded: try again"))
         assert caller.wait().text == "a"
@@ -330,10 +340,7 @@ def test_an_arms_errors_are_the_answer(driver: Driver, tmp_path: Path) -> None:
 
 
 def test_a_stream_comes_through_piece_by_piece(driver: Driver, tmp_path: Path) -> None:
-    with Other() as other:
-        route(driver, tmp_path, stable=0, new=100)
-        caller = driver.start("a", may_stream=True)
-        (taken,) = other.wait_for(1)
+    with taken_by_other(driver, tmp_path, may_stream=True) as (_, caller, taken):
         for text in "xy":
             taken.responder.send({"text_output": strings(text)}, final=False)
         assert eventually(lambda: len(caller.responses) == 2)
@@ -345,10 +352,7 @@ def test_a_stream_comes_through_piece_by_piece(driver: Driver, tmp_path: Path) -
 
 
 def test_a_stream_that_breaks_off_is_an_error(driver: Driver, tmp_path: Path) -> None:
-    with Other() as other:
-        route(driver, tmp_path, stable=0, new=100)
-        caller = driver.start("a", may_stream=True)
-        (taken,) = other.wait_for(1)
+    with taken_by_other(driver, tmp_path, may_stream=True) as (other, caller, taken):
         taken.responder.send({"text_output": strings("x")}, final=False)
         assert eventually(lambda: len(caller.responses) == 1)
         other.vanish()
@@ -357,10 +361,7 @@ def test_a_stream_that_breaks_off_is_an_error(driver: Driver, tmp_path: Path) ->
 
 
 def test_an_arm_learns_that_its_caller_has_gone(driver: Driver, tmp_path: Path) -> None:
-    with Other() as other:
-        route(driver, tmp_path, stable=0, new=100)
-        caller = driver.start("a")
-        (taken,) = other.wait_for(1)
+    with taken_by_other(driver, tmp_path) as (_, caller, taken):
         caller.is_gone = True
         assert eventually(taken.responder.is_cancelled)
         assert isinstance(caller.wait().error, CancelledError)
@@ -369,10 +370,7 @@ def test_an_arm_learns_that_its_caller_has_gone(driver: Driver, tmp_path: Path) 
 
 
 def test_an_arm_whose_weight_ends_answers_what_it_has(driver: Driver, tmp_path: Path) -> None:
-    with Other() as other:
-        route(driver, tmp_path, stable=0, new=100)
-        caller = driver.start("a")
-        (taken,) = other.wait_for(1)
+    with taken_by_other(driver, tmp_path) as (_, caller, taken):
         (tmp_path / "routing.json").unlink()
         assert eventually(lambda: driver.intake._routing.table is None)
         time.sleep(0.2)
