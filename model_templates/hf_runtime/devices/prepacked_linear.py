@@ -140,11 +140,18 @@ def prepack(model: nn.Module, rows: tuple[int, ...] = _ROWS) -> int:
 
 
 def _shares_inputs(model: nn.Module) -> bool:
-    """True where layers of these names have one input: not in cross-attention, nor in code that is
-    not transformers' own.
+    """True where layers of these names have one input: not in cross-attention, in DeBERTa with a
+    convolution, nor in code that is not transformers' own.
     """
-    is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", True)
-    return not is_encoder_decoder and type(model).__module__.startswith("transformers.")
+    config = getattr(model, "config", None)
+    # Not fused, it would multiply positions by all three in each forward, and use two.
+    is_convolved = hasattr(config, "share_att_key") and getattr(config, "conv_kernel_size", 0) > 0
+    is_encoder_decoder = getattr(config, "is_encoder_decoder", True)
+    return (
+        not is_encoder_decoder
+        and not is_convolved
+        and type(model).__module__.startswith("transformers.")
+    )
 
 
 class _Choice:
