@@ -2,8 +2,8 @@
 
 Each copy lays its weights out by itself, in memory of its own, and all come to the same bytes. The
 first puts whole pages of them in a file of shared memory; the others, which find it, compare and
-map it in the place of their own. A page that one of them writes to is its own again. A file that no
-process holds is removed by the next that looks; `hf-triton serve` removes all at its end.
+map it in the place of their own. A page that one of them writes to is its own again. `hf-triton
+serve` removes a file that no process holds any more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,11 @@ def sharing(num_copies: int) -> Iterator[None]:
         _is_on = False
         _libc.mallopt(_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
         _libc.mallopt(_TRIM_THRESHOLD, 2 * _LARGEST_THRESHOLD)
-    _share_all(Path(f"{prefix.removesuffix('beat_')}weights_"))
+    _share_all(_prefix(prefix))
+
+
+def _prefix(heartbeats: str) -> Path:
+    return Path(f"{heartbeats.removesuffix('beat_')}weights_")
 
 
 def note_weights(model: Any) -> None:
@@ -143,8 +147,6 @@ def _share_all(prefix: Path) -> None:
         log.warn(f"copies of a model don't share all weights: {failures[0]}")
     _noted.clear()
     _weights.clear()
-    with suppress(OSError), _alone(prefix):
-        _remove_unused(prefix)
     log.info(f"{num_bytes / 2**20:.0f} MiB of weights are shared with the model's other copies")
 
 
@@ -211,14 +213,14 @@ def _write(path: Path, pages: memoryview) -> None:
 
 
 @contextmanager
-def _alone(prefix: Path) -> Iterator[None]:
-    """No other copy writes or removes files meanwhile: several that write the same would take its
-    memory several times.
+def _alone(prefix: Path, flags: int = 0) -> Iterator[None]:
+    """Nobody else writes, opens or removes files meanwhile: several that write the same would take
+    its memory several times. With ``LOCK_NB`` raises OSError where somebody does.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    lock = os.open(f"{prefix}lock", flags, 0o600)
+    creating = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(f"{prefix}lock", creating, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX | flags)
         yield
     finally:
         os.close(lock)
@@ -236,15 +238,21 @@ def _check_room(folder: Path, num_bytes: int) -> None:
         )
 
 
-def _remove_unused(prefix: Path) -> None:
-    for path in prefix.parent.glob(f"{prefix.name}*"):
-        with suppress(OSError):
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-            finally:
-                os.close(file)
+def remove_unused(heartbeats: str) -> None:
+    """Removes the files of a server that no process holds, unless a copy opens or writes some now;
+    ``heartbeats`` is the server's ``VARIABLE``.
+    """
+    prefix = _prefix(heartbeats)
+    paths = [*prefix.parent.glob(f"{prefix.name}*")]
+    with suppress(OSError), _alone(prefix, fcntl.LOCK_NB) if paths else nullcontext():
+        for path in paths:
+            with suppress(OSError):
+                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+                finally:
+                    os.close(file)
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

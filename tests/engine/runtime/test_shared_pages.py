@@ -81,7 +81,7 @@ def share_and_write(folder: Path) -> None:
 
 
 def remove_and_refuse(folder: Path) -> None:
-    """What no copy holds is removed by the next, and a file of other bytes is not mapped."""
+    """What no copy holds is removed, and a file of other bytes is not mapped."""
     with shared_pages.sharing(2):
         layers = copy()
     left = files(folder)
@@ -90,6 +90,7 @@ def remove_and_refuse(folder: Path) -> None:
     assert len(files(folder) - left) == 3  # those of the first were still mapped
     with shared_pages.sharing(2):
         layers += copy(seed=1)
+    shared_pages.remove_unused(os.environ[VARIABLE])
     assert len(files(folder) - left) == len(files(folder)) == 3
     for path in files(folder):
         with path.open("r+b") as file:  # in a page by which no file is named
@@ -129,6 +130,7 @@ def leave_others_files(folder: Path) -> None:
     assert not mapped(folder)
     assert len(layers) == 3
     assert any("is another user's" in line for line in said)
+    shared_pages.remove_unused(os.environ[VARIABLE])
 
 
 def leave_room(folder: Path) -> None:
