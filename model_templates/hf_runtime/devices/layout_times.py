@@ -24,7 +24,10 @@ _REPEATS = 4
 # busy process does so a hundred times and more.
 _MOST_INTERRUPTIONS = 30
 _MOST_TIMINGS = 3  # of one kind of layer, where none can be trusted
-_CODE = ("layout_times.py", "linear_layouts.py", "int8_linear.py", "prepacked_linear.py")
+_CODE = (
+    *("layout_times.py", "linear_layouts.py", "int8_linear.py", "prepacked_linear.py"),
+    *("tile_linear.py", "../kernels/product_kernels.py"),
+)
 _VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_")  # of the environment
 _PROCESSOR = ("model name", "stepping", "cache size", "flags", "CPU", "Features")  # x86's, ARM's
 
@@ -88,7 +91,7 @@ def _conditions(rows: tuple[int, ...], num_other_bytes: int) -> tuple[Any, ...]:
         first, _, _ = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")
         lines = tuple(line for line in first.splitlines() if line.startswith(_PROCESSOR))
     variables = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_VARIABLES)))
-    code = b"".join(Path(__file__).with_name(name).read_bytes() for name in _CODE)
+    code = b"".join(Path(__file__).parent.joinpath(name).read_bytes() for name in _CODE)
     threads = torch.get_num_threads()
     processor = (lines, variables, torch.__version__, threads, hashlib.sha256(code).hexdigest())
     return (*processor, rows, num_other_bytes)
