@@ -101,7 +101,7 @@ def _pieces(start: int, end: int) -> Iterator[tuple[int, int]]:
         for skipped in (0, _ALIGNMENT - 16):
             word = ctypes.c_size_t.from_address(start + skipped + 8).value
             size = (word & ~7) + skipped
-            if word & 7 == _IS_MMAPPED and size % mmap.PAGESIZE == 0 and size <= end - start:
+            if word & 7 == _IS_MMAPPED and size % mmap.PAGESIZE == 0 and 0 < size <= end - start:
                 yield start + 1, start + size
                 step = size
                 break

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import multiprocessing
 import os
 from collections.abc import Callable
@@ -172,3 +174,10 @@ def test_the_only_copy_shares_nothing(folder: Path) -> None:
     with shared_pages.sharing(1):
         copy()
     assert not [*folder.iterdir()]
+
+
+def test_a_small_number_where_a_size_would_be_is_none() -> None:
+    memory = torch.zeros(3 * mmap.PAGESIZE, dtype=torch.uint8)
+    page = -(-memory.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    ctypes.c_size_t.from_address(page + 8).value = 2  # the flag alone
+    assert next(shared_pages._pieces(page, page + mmap.PAGESIZE), None) is None
