@@ -26,7 +26,6 @@ from .vectors import (
     call,
     gelu,
     gelu_tanh,
-    loop,
     rounded,
     upper_bits,
     upper_halves,
@@ -89,63 +88,67 @@ def _keep(typing_context: Any, x: Any, index: Any, to: Any) -> Any:
     return signature, generate
 
 
-def _multiplying(tiles: int) -> Any:
-    """Multiplies one or two ``tiles`` of rows with two of weights."""
+def _move(builder: Any, name: str, tile: int, address: Any, offset: int, stride: int) -> None:
+    place = builder.inttoptr(builder.add(address, I64(offset)), I8.as_pointer())
+    call(builder, f"llvm.x86.{name}64", ir.VoidType(), I8(tile), place, I64(stride))
+
+
+def _moving(name: str) -> Any:
+    """Moves four tiles from or to sums (BLOCK, BLOCK) float32."""
 
     @intrinsic
-    def multiply(
-        typing_context: Any,
-        x: Any,
-        rows: Any,
-        others: Any,
-        weights: Any,
-        depth: Any,
-        sums: Any,
-        is_first: Any,
-    ) -> Any:
-        """Addresses of the first and the second 16 rows, of weights, and of ``sums`` (BLOCK, BLOCK)
-        float32, which are added to if it isn't the first: for each of ``depth`` a tile of each
-        piece, of weights two.
-        """
-        number = types.int64
-        signature = types.void(x, *[number] * 5, types.boolean)
+    def move(typing_context: Any, sums: Any) -> Any:
+        """``sums``: their address."""
+        signature = types.void(types.int64)
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _, rows, others, weights, depth, sums, is_first = args
-            pieces = PIECES[signature.args[0].dtype]
+            for i in range(4):
+                _move(builder, name, i, args[0], (i // 2 * BLOCK + i % 2) * ROWS * 4, 4 * BLOCK)
+            return context.get_dummy_value()
 
-            def move(name: str, tile: int, address: Any, offset: int, stride: int = 64) -> None:
-                place = builder.inttoptr(builder.add(address, I64(offset)), I8.as_pointer())
-                call(builder, f"llvm.x86.{name}64", ir.VoidType(), I8(tile), place, I64(stride))
+        return signature, generate
 
-            def move_sums(name: str) -> None:
+    return move
+
+
+_load_sums, _store_sums = _moving("tileloadd"), _moving("tilestored")
+
+
+@intrinsic
+def _clear_sums(typing_context: Any) -> Any:
+    """Makes tiles 0 to 3 zeros."""
+    signature = types.void()
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        for i in range(4):
+            call(builder, "llvm.x86.tilezero", ir.VoidType(), I8(i))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _multiplying(tiles: int) -> Any:
+    """Adds one or two ``tiles`` of rows times two of weights to the sums in tiles 0 to 3."""
+
+    @intrinsic
+    def multiply(typing_context: Any, x: Any, rows: Any, others: Any, weights: Any) -> Any:
+        """Addresses of the first and the second 16 rows and of weights: a tile of each piece, of
+        weights two.
+        """
+        signature = types.void(x, *[types.int64] * 3)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _, *left, right = args
+            before: tuple[int, ...] = (-1, -1)
+            for pair in _ORDER[PIECES[signature.args[0].dtype]]:
+                for i in range(tiles if pair[0] != before[0] else 0):
+                    _move(builder, "tileloadd", 4 + i, left[i], pair[0] * TILE, 64)
+                for j in range(2 if pair[1] != before[1] else 0):
+                    _move(builder, "tileloadd", 6 + j, right, (2 * pair[1] + j) * TILE, 64)
                 for i in range(2 * tiles):
-                    move(name, i, sums, (i // 2 * BLOCK + i % 2) * ROWS * 4, 4 * BLOCK)
-
-            def step(k: Any, carried: list[Any]) -> list[Any]:
-                offset = builder.mul(k, I64(pieces * TILE))
-                left = [builder.add(one, offset) for one in (rows, others)[:tiles]]
-                right = builder.add(weights, builder.mul(offset, I64(2)))
-                before: tuple[int, ...] = (-1, -1)
-                for pair in _ORDER[pieces]:
-                    for i in range(tiles if pair[0] != before[0] else 0):
-                        move("tileloadd", 4 + i, left[i], pair[0] * TILE)
-                    for j in range(2 if pair[1] != before[1] else 0):
-                        move("tileloadd", 6 + j, right, (2 * pair[1] + j) * TILE)
-                    for i in range(2 * tiles):
-                        numbers = I8(i), I8(4 + i // 2), I8(6 + i % 2)
-                        call(builder, "llvm.x86.tdpbf16ps", ir.VoidType(), *numbers)
-                    before = pair
-                return []
-
-            with builder.if_else(is_first) as (then, otherwise):
-                with then:
-                    for i in range(2 * tiles):
-                        call(builder, "llvm.x86.tilezero", ir.VoidType(), I8(i))
-                with otherwise:
-                    move_sums("tileloadd")
-            loop(builder, depth, [], step)
-            move_sums("tilestored")
+                    numbers = I8(i), I8(4 + i // 2), I8(6 + i % 2)
+                    call(builder, "llvm.x86.tdpbf16ps", ir.VoidType(), *numbers)
+                before = pair
             return context.get_dummy_value()
 
         return signature, generate
@@ -248,36 +251,47 @@ def _linear(a: Any, x: Any, out: Any) -> None:
 def _multiply_blocks(
     a: Any, x: Any, rows: Any, column: Any, inputs: Any, places: Any, out: Any
 ) -> None:
-    """Of a task's rows and outputs, with some inputs; the last ones finish them."""
+    """Of a task's rows and outputs, with some inputs; the last ones finish them. A block's rows
+    are finished between the products of the next: the processor computes both at once.
+    """
     (first, count), (begin, depth), (kept, sums) = rows, inputs, places
     deep, size = (a[4] + DEEP - 1) // DEEP, TILE * _pieces(x)
-    is_last, block = begin + depth == deep, 0
-    before = sums, 0, 0  # what is finished while the processor multiplies the next
+    is_last, made = begin + depth == deep, sums
+    place, row, end, to_row, to_column = 0, 0, 0, 0, 0
     for c in range(column, min(column + a[13], a[3]), BLOCK):
         weights = a[6] + (c // BLOCK * deep + begin) * 2 * size
         for r in range(0, count, BLOCK):
-            at = kept + r // ROWS * depth * size
-            to = sums + 4 * BLOCK * BLOCK * (block % 2 if depth == deep else block)
-            if r + ROWS < count:
-                _multiply_two(x, at, at + depth * size, weights, depth, to, begin == 0)
+            if begin == 0:
+                _clear_sums()
             else:
-                _multiply_one(x, at, at, weights, depth, to, begin == 0)
-            if is_last and block > 0:
-                _finish(
-                    a, before[0], first + before[1], min(BLOCK, count - before[1]), before[2], out
-                )
-            before, block = (to, r, c), block + 1
-    if is_last:
-        _finish(a, before[0], first + before[1], min(BLOCK, count - before[1]), before[2], out)
+                _load_sums(made)
+            at, has_two = kept + r // ROWS * depth * size, r + ROWS < count
+            for k in range(depth):
+                if has_two:
+                    _multiply_two(x, at + k * size, at + (depth + k) * size, weights + 2 * k * size)
+                else:
+                    _multiply_one(x, at + k * size, at, weights + 2 * k * size)
+                upto = end * (k + 1) // depth
+                _finish(a, place, row, upto, to_row, to_column, out)
+                row = upto
+            _store_sums(made)
+            if is_last:
+                place, row, end = made, 0, min(BLOCK, count - r)
+                to_row, to_column = first + r, c
+            if depth == deep:
+                made = sums + (4 * BLOCK * BLOCK if made == sums else 0)
+            else:
+                made += 4 * BLOCK * BLOCK
+    _finish(a, place, row, end, to_row, to_column, out)
 
 
-@njit(fastmath=True, error_model="numpy")
-def _finish(a: Any, sums: Any, first: Any, count: Any, column: Any, out: Any) -> None:
-    """Writes ``count`` rows of sums to ``out``, with bias and what follows."""
+@njit(fastmath=True, error_model="numpy", inline="always")
+def _finish(a: Any, sums: Any, begin: Any, end: Any, to_row: Any, column: Any, out: Any) -> None:
+    """Writes rows of sums to ``out``, with bias and what follows."""
     bias, outputs = a[7] + 4 * column, a[3]
-    for r in range(count):
-        row, to = sums + 4 * BLOCK * r, (first + r) * outputs + column
-        whole = column + BLOCK <= outputs
+    whole = column + BLOCK <= outputs
+    for r in range(begin, end):
+        row, to = sums + 4 * BLOCK * r, (to_row + r) * outputs + column
         place, at = (out, to) if whole else (_like(out, row), 0)
         if a[9] == 1:
             _gelu_row(place, at, row, bias)
