@@ -14,7 +14,7 @@ _TEMPLATES = Path(__file__).resolve().parents[2] / "model_templates"
 if str(_TEMPLATES) not in sys.path:
     sys.path.append(str(_TEMPLATES))  # last: its folders' names are no names for others to find
 
-from hf_runtime.devices.shared_pages import remove_unused  # noqa: E402
+from hf_runtime.devices.weight_files import remove_unused  # noqa: E402
 from hf_runtime.request.cache_salt import CACHE_SALT, CALLER  # noqa: E402
 from hf_runtime.request.chat_formats import (  # noqa: E402
     MAX_HEAD,

@@ -20,7 +20,7 @@ FOLDERS = {
 # Read by path, and compiled.
 READ = {
     *("kernels.py", "state_kernels.py", "expert_kernels.py", "text_kernels.py"),
-    *("tile_kernels.py", "tile_operations.py"),
+    *("tile_kernels.py", "tile_operations.py", "product_kernels.py", "vectors.py"),
 }
 
 

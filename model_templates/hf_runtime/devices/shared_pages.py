@@ -16,13 +16,14 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from .. import log
 from ..errors import reason
 from ..heartbeat import VARIABLE
+from .weight_files import alone, prefix_of
 
 _LEAST_BYTES = 2**18  # what is smaller is not worth a file
 _LEAST_FREE = 2**28  # of the folder, through which Triton passes tensors; half of a smaller one
@@ -60,11 +61,7 @@ def sharing(num_copies: int) -> Iterator[None]:
         _is_on = False
         _libc.mallopt(_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
         _libc.mallopt(_TRIM_THRESHOLD, 2 * _LARGEST_THRESHOLD)
-    _share_all(_prefix(prefix))
-
-
-def _prefix(heartbeats: str) -> Path:
-    return Path(f"{heartbeats.removesuffix('beat_')}weights_")
+    _share_all(prefix_of(prefix))
 
 
 def note_weights(model: Any) -> None:
@@ -187,7 +184,7 @@ def _opened(prefix: Path, pages: memoryview) -> int:
     for offset in range(0, len(pages), _SAMPLED * mmap.PAGESIZE):
         digest.update(pages[offset : offset + mmap.PAGESIZE])
     path = Path(f"{prefix}{digest.hexdigest()[:32]}")
-    with _alone(prefix):
+    with alone(prefix):
         if not path.exists():
             _write(path, pages)
         if path.lstat().st_uid != os.getuid():
@@ -212,20 +209,6 @@ def _write(path: Path, pages: memoryview) -> None:
         temporary.unlink(missing_ok=True)
 
 
-@contextmanager
-def _alone(prefix: Path, flags: int = 0) -> Iterator[None]:
-    """Nobody else writes, opens or removes files meanwhile: several that write the same would take
-    its memory several times. With ``LOCK_NB`` raises OSError where somebody does.
-    """
-    creating = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    lock = os.open(f"{prefix}lock", creating, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | flags)
-        yield
-    finally:
-        os.close(lock)
-
-
 def _check_room(folder: Path, num_bytes: int) -> None:
     """Raises OSError where files of this size would leave too little to Triton."""
     there = os.statvfs(folder)
@@ -236,23 +219,6 @@ def _check_room(folder: Path, num_bytes: int) -> None:
             f"{num_bytes / 2**20:.1f} MiB more leave too little of {folder} to Triton; give it "
             "room for the weights beside (a container: --shm-size)",
         )
-
-
-def remove_unused(heartbeats: str) -> None:
-    """Removes the files of a server that no process holds, unless a copy opens or writes some now;
-    ``heartbeats`` is the server's ``VARIABLE``.
-    """
-    prefix = _prefix(heartbeats)
-    paths = [*prefix.parent.glob(f"{prefix.name}*")]
-    with suppress(OSError), _alone(prefix, fcntl.LOCK_NB) if paths else nullcontext():
-        for path in paths:
-            with suppress(OSError):
-                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()
-                finally:
-                    os.close(file)
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -14,6 +14,7 @@ import torch
 from hf_runtime import log
 from hf_runtime.devices import shared_pages
 from hf_runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
+from hf_runtime.devices.weight_files import remove_unused
 from hf_runtime.heartbeat import VARIABLE
 from torch import nn
 
@@ -92,7 +93,7 @@ def remove_and_refuse(folder: Path) -> None:
     assert len(files(folder) - left) == 3  # those of the first were still mapped
     with shared_pages.sharing(2):
         layers += copy(seed=1)
-    shared_pages.remove_unused(os.environ[VARIABLE])
+    remove_unused(os.environ[VARIABLE])
     assert len(files(folder) - left) == len(files(folder)) == 3
     for path in files(folder):
         with path.open("r+b") as file:  # in a page by which no file is named
@@ -132,7 +133,7 @@ def leave_others_files(folder: Path) -> None:
     assert not mapped(folder)
     assert len(layers) == 3
     assert any("is another user's" in line for line in said)
-    shared_pages.remove_unused(os.environ[VARIABLE])
+    remove_unused(os.environ[VARIABLE])
 
 
 def leave_room(folder: Path) -> None:
