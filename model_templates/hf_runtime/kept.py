@@ -4,11 +4,14 @@ small values of Python, one file each. Whatever is wrong with a file, its value 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import marshal
 import os
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import hf_runtime
 from .private_folders import private_folders
 
 _DIGEST_BYTES = 32
+_MOST_WAIT_S, _BETWEEN_S = 60.0, 0.02  # for others, and until it is asked again
 
 
 def read(kind: str, key: tuple[Any, ...]) -> Any:
@@ -56,10 +60,37 @@ def keep_at(path: Path, key: tuple[Any, ...], value: Any) -> None:
         temporary.unlink(missing_ok=True)  # where it could not be moved
 
 
+def folder_of(kind: str) -> Path | None:
+    """Where values of a kind are kept, if they can be."""
+    return hf_runtime.version_folder and next(private_folders(kind, "kept"), None)
+
+
+@contextmanager
+def alone(folder: Path | None) -> Iterator[None]:
+    """No other process works out meanwhile what a folder keeps, so that copies of a model that load
+    at once don't all do the same: look again what is kept. Goes on beside them after a minute, and
+    where nothing can be kept.
+    """
+    with ExitStack() as locks:
+        with suppress(OSError):  # not all file systems lock
+            if folder is not None:
+                lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+                locks.callback(os.close, lock)
+                _wait_for(lock)
+        yield
+
+
+def _wait_for(lock: int) -> None:
+    end_s = time.monotonic() + _MOST_WAIT_S
+    while time.monotonic() < end_s:
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        time.sleep(_BETWEEN_S)
+
+
 def _path(kind: str, key: tuple[Any, ...]) -> Path | None:
-    if hf_runtime.version_folder is None:
-        return None
-    folder = next(private_folders(kind, "kept"), None)
+    folder = folder_of(kind)
     return folder and folder / hashlib.sha256(_named(key).encode()).hexdigest()[:32]
 
 

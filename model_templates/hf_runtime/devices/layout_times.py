@@ -9,7 +9,8 @@ import os
 import resource
 import statistics
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ class LayoutTimes:
         self._seconds = {key: seconds for key, (seconds, left) in self._before.items() if not left}
         self._timed: set[str] = set()
         self._timed_s, self._num_interruptions = 0.0, 0
+        self._alone: ExitStack | None = None
 
     def _kept(self) -> dict[str, tuple[float, int]]:
         """Seconds, and how often they are to be timed anew."""
@@ -55,6 +57,8 @@ class LayoutTimes:
 
     def of(self, key: str, run: nn.Module, weight: torch.Tensor) -> float:
         """Known, or those of ``run``, a layer of ``weight`` (out, in)."""
+        if key not in self._seconds and self._alone is None:
+            self._wait_for_others()
         if key not in self._seconds:
             begun_s, num_before = time.perf_counter(), num_interruptions()
             seconds = seconds_of(run, weight, self._rows, self._others)
@@ -65,9 +69,30 @@ class LayoutTimes:
             self._num_interruptions += num_interruptions() - num_before
         return self._seconds[key]
 
-    def keep(self) -> None:
-        """Keeps what it has timed, to be timed anew by the next models where others disturbed it:
-        the best of some times is near that of a quiet machine, which some never are.
+    def _wait_for_others(self) -> None:
+        """Takes what other processes time now, such as copies of one model: with other layouts they
+        would not share their pages.
+        """
+        self._alone = ExitStack()
+        self._alone.enter_context(kept.alone(kept.folder_of(_KIND)))
+        now = self._kept()
+        if now != self._before:
+            self._before = now
+            self._seconds = {key: seconds for key, (seconds, _) in now.items()} | self._seconds
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keeps at the end of the block what it has timed; nobody else times meanwhile."""
+        try:
+            yield
+            self._keep()
+        finally:
+            if self._alone is not None:
+                self._alone.close()
+
+    def _keep(self) -> None:
+        """To be timed anew by the next models where others disturbed it: the best of some times is
+        near that of a quiet machine, which some never are.
         """
         if not self._timed:
             return

@@ -122,25 +122,29 @@ def prepack(model: nn.Module, rows: tuple[int, ...] = _ROWS) -> int:
     num_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     others = torch.zeros(min(num_bytes, _MOST_OTHER_BYTES), dtype=torch.uint8)
     choice = _Choice(rows, others)
-    replaced = 0
     joins = _SHARED_INPUT if _shares_inputs(model) else ()
-    for parent in list(model.modules()):
-        layers = {layer.name: layer for layer in _linear_layers(parent)}
-        for names in joins:
-            group = [layers[name] for name in names if name in layers]
-            linear = choice.joined(group) if len(group) == len(names) else None
-            if linear is not None:
-                shared = _SharedInput(linear, [layer.weight.shape[0] for layer in group])
-                for index, layer in enumerate(group):
-                    setattr(parent, layer.name, LinearPart(shared, index))
-                    del layers[layer.name]
-                replaced += len(group)
-        for layer in layers.values():
-            linear = choice.packed(layer)
-            if linear is not None:
-                setattr(parent, layer.name, linear)
-                replaced += 1
-    choice.times.keep()
+    with choice.times.keeping():
+        return sum(_prepack_layers(parent, choice, joins) for parent in list(model.modules()))
+
+
+def _prepack_layers(parent: nn.Module, choice: _Choice, joins: tuple[tuple[str, ...], ...]) -> int:
+    """As ``prepack``, of a module's own layers."""
+    replaced = 0
+    layers = {layer.name: layer for layer in _linear_layers(parent)}
+    for names in joins:
+        group = [layers[name] for name in names if name in layers]
+        linear = choice.joined(group) if len(group) == len(names) else None
+        if linear is not None:
+            shared = _SharedInput(linear, [layer.weight.shape[0] for layer in group])
+            for index, layer in enumerate(group):
+                setattr(parent, layer.name, LinearPart(shared, index))
+                del layers[layer.name]
+            replaced += len(group)
+    for layer in layers.values():
+        linear = choice.packed(layer)
+        if linear is not None:
+            setattr(parent, layer.name, linear)
+            replaced += 1
     return replaced
 
 

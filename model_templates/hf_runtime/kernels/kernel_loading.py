@@ -51,9 +51,13 @@ def load_kernel(name: str, dtype: str, source: str = KERNELS) -> Kernel:
     found = path and kept.read_at(path, key)
     if found:
         return _loaded(*found)
-    function = _compiled(name, dtype, source)
-    _keep(path, key, function)
-    return Kernel(function.address, function)
+    with kept.alone(path and path.parent):
+        found = path and kept.read_at(path, key)
+        if not found:
+            function = _compiled(name, dtype, source)
+            _keep(path, key, function)
+            return Kernel(function.address, function)
+    return _loaded(*found)
 
 
 def _compiled(name: str, dtype: str, source: str) -> Any:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -431,6 +432,22 @@ def test_a_kernel_is_compiled_once_for_all_processes_of_a_user(tmp_path: Path) -
     again = f"{COMPILE}{tiles}assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", again], cwd=root, env=env, check=True)
     assert kept.stat().st_mtime_ns == before
+
+
+def test_copies_that_load_at_once_compile_a_kernel_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiled, compile_one = [], kernel_loading._compiled
+
+    def counted(name: str, dtype: str, source: str) -> Any:
+        compiled.append(name)
+        return compile_one(name, dtype, source)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kernel_loading, "_compiled", counted)
+    with ThreadPoolExecutor() as copies:
+        list(copies.map(load_kernel.__wrapped__, ["argmax"] * 3, ["float32"] * 3))
+    assert compiled == ["argmax"]
 
 
 def test_a_folder_that_others_can_write_to_is_not_run_from(tmp_path: Path) -> None:

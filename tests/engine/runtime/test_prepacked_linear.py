@@ -5,6 +5,7 @@ missing or slower.
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import hf_runtime
 import pytest
 import torch
 from hf_runtime.devices import layout_times
+from hf_runtime.devices.layout_times import LayoutTimes
 from hf_runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
 from hf_runtime.devices.prepacked_linear import LinearPart, prepack
 from hf_runtime.devices.tile_linear import TileLinear
@@ -276,6 +278,28 @@ def test_a_machine_that_is_never_quiet_keeps_the_best_of_three_times(
     packed = [prepack(nn.Sequential(nn.Linear(8, 8))) for _ in range(4)]
     assert packed == [1, 1, 1, 1]
     assert not [*seconds]
+
+
+def test_copies_that_load_at_once_take_the_times_of_the_first(
+    monkeypatch: pytest.MonkeyPatch, model_process: Path
+) -> None:
+    """On a busy machine, too: with other layouts they would not share their pages."""
+    seconds = iter([1.0, 2.0])
+    monkeypatch.setattr(layout_times, "num_interruptions", itertools.count(step=10).__next__)
+    monkeypatch.setattr(layout_times, "seconds_of", lambda *_: next(seconds))
+    linear, taken = nn.Linear(8, 8), []
+    first, second = (LayoutTimes((1, 32), torch.zeros(8)) for _ in range(2))
+
+    def load_second() -> None:
+        with second.keeping():
+            taken.append(second.of("a layer", linear, linear.weight))
+
+    thread = threading.Thread(target=load_second)
+    with first.keeping():
+        assert first.of("a layer", linear, linear.weight) == 1.0
+        thread.start()
+    thread.join()
+    assert taken == [1.0]
 
 
 class Branches(nn.Module):
