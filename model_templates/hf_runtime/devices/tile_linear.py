@@ -87,15 +87,18 @@ def _whole(number: int, part: int) -> int:
 
 
 def _in_tiles(weight: torch.Tensor) -> torch.Tensor:
-    """(out, in) -> (32 outputs, 32 inputs, piece, 16 outputs, two inputs, output, input)."""
-    pieces, rest = [], weight.float()
-    for _ in range(_PIECES[weight.dtype]):
-        pieces.append(rest.bfloat16())
-        rest = rest - pieces[-1].float()
-    whole = torch.stack(pieces)
-    whole = F.pad(whole, (0, -weight.shape[1] % _DEEP, 0, -weight.shape[0] % _BLOCK))
-    blocks = whole.unflatten(1, (-1, 2, 16)).unflatten(4, (-1, 16, 2))
-    packed: torch.Tensor = blocks.permute(1, 4, 0, 2, 5, 3, 6).contiguous()
+    """(out, in) -> (32 outputs, 32 inputs, piece, 16 outputs, two inputs, output) int32, of two
+    inputs' bfloat16 each. A block at a time: no more memory, and in the processor's caches.
+    """
+    (outputs, inputs), num_pieces = weight.shape, _PIECES[weight.dtype]
+    sizes = -(-outputs // _BLOCK), -(-inputs // _DEEP), num_pieces, 2, 16, 16
+    packed = torch.empty(sizes, dtype=torch.int32)
+    for block, rows in zip(packed, weight.split(_BLOCK), strict=True):
+        rest = F.pad(rows.float(), (0, -inputs % _DEEP, 0, -len(rows) % _BLOCK))
+        for piece in range(num_pieces):
+            part = rest.bfloat16()
+            block[:, piece] = part.view(torch.int32).view(2, 16, -1, 16).permute(2, 0, 3, 1)
+            rest = rest - part
     return packed
 
 
