@@ -200,8 +200,8 @@ class _Choice:
             try:
                 linear = _joined(layers, form)
                 seconds = self.times.of(keys[form], linear, layers[0].weight)
-            except (AttributeError, RuntimeError):
-                continue  # this build of torch, or this weight, does not allow the form
+            except (AttributeError, ImportError, RuntimeError):
+                continue  # this installation, or this weight, does not allow the form
             if seconds < fastest[1]:
                 fastest = (linear, seconds)
         return fastest

@@ -205,7 +205,10 @@ def test_a_prepacked_layer_keeps_the_weights_dtype_for_modules_that_look() -> No
     assert (packed.in_features, packed.out_features) == (3, 4)
 
 
-@pytest.mark.parametrize("failure", [AttributeError("no operator"), RuntimeError("no oneDNN")])
+@pytest.mark.parametrize(
+    "failure",
+    [AttributeError("no operator"), RuntimeError("no oneDNN"), ImportError("no Numba")],
+)
 def test_layers_stay_plain_where_the_operator_is_missing(
     failure: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
