@@ -22,17 +22,20 @@ from .tile_operations import (
     FLOATS,
     ROWS,
     TILE,
+    clear,
     copy,
+    find_offsets,
+    find_parts,
     interleave,
     let_go,
     mask,
     multiply,
     set_up,
-    soften,
     store_row,
+    weigh,
 )
 
-_LOG2_E, _ZERO, _ONE = np.float32(1.44269504), np.float32(0), np.float32(1)
+_LOG2_E, _ZERO = np.float32(1.44269504), np.float32(0)
 
 
 @njit(fastmath=True, error_model="numpy")
@@ -197,7 +200,7 @@ def _attend_rows(
     products, added = _relative_scratch(a, queries)
     if a[18] != 0:
         products = _by_distance(a, a[18], head, begin - low, high - low, queries)
-    sums = float32_at(queries)
+    offsets, sums = float32_at(queries), float32_at(made)
     for r in range(rows):
         row, token = float32_at(scores + 64 * r), begin + r
         least, most = seen(a, token, token, count)
@@ -212,12 +215,17 @@ def _attend_rows(
             mask(row, tile, least, most)
         for tile in range(most // ROWS, 2 * pairs):
             mask(row, tile, least, most)
-        to = float32_at(weights + 64 * r)
-        store(sums, r, soften(row, pairs, _LOG2_E if a[16] != 0 else scale, to))
+    scale = _LOG2_E if a[16] != 0 else scale
+    find_offsets(float32_at(scores), pairs, scale, offsets)
+    clear(sums)
+    for pair in range(pairs):
+        tiles, to = float32_at(scores + pair * 2 * TILE), float32_at(weights + pair * TILE)
+        weigh(tiles, scale, offsets, to, sums)
+    find_parts(sums, offsets)
     for i in range(deep):
         multiply(weights, TILE, values + i * 2 * TILE, step, pairs, made + i * 2 * TILE)
     for r in range(rows):
-        at, part = ((first + begin + r) * heads + head) * dim, _ONE / load(sums, r)
+        at, part = ((first + begin + r) * heads + head) * dim, load(offsets, r)
         for i in range(0, dim, ROWS):
             row = float32_at(made + i // ROWS * TILE + 64 * r)
             if i + ROWS <= dim:

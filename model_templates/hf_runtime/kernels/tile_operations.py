@@ -6,10 +6,11 @@ Instruction Set Extensions Programming Reference, chapter 3).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from .vectors import (
@@ -21,11 +22,12 @@ from .vectors import (
     at,
     call,
     constant,
+    folded,
     larger,
     loop,
     power,
-    reduced,
     rounded,
+    rounded_pair,
     splat,
 )
 
@@ -132,51 +134,87 @@ def mask(typing_context: Any, row: Any, tile: Any, least: Any, most: Any) -> Any
 
 
 @intrinsic
-def _soften_row(typing_context: Any, row: Any, pairs: Any, scale: Any, weights: Any) -> Any:
+def find_offsets(typing_context: Any, scores: Any, pairs: Any, scale: Any, offsets: Any) -> Any:
+    """``offsets`` (16,) = less the largest of each row of pairs of tiles of scores * ``scale``."""
     floats = types.CPointer(types.float32)
-    signature = types.float32(floats, types.int64, types.float32, floats)
+    signature = types.void(floats, types.int64, types.float32, floats)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        row, pairs, scale, weights = args
+        scores, pairs, scale, offsets = args
 
-        def scores(pair: Any) -> list[Any]:
-            first = builder.mul(pair, I64(2 * FLOATS))
-            places = first, builder.add(first, I64(FLOATS))
-            return [builder.load(at(builder, row, place), align=64) for place in places]
+        def largest(pair: Any, peaks: list[Any]) -> list[Any]:
+            tiles = builder.gep(scores, [builder.mul(pair, I64(2 * FLOATS))])
+            for first in (0, ROWS):
+                rows = [_row(builder, tiles, first + r) for r in range(ROWS)]
+                peaks = [larger(builder, *both) for both in zip(peaks, rows, strict=True)]
+            return peaks
 
-        def largest(pair: Any, carried: list[Any]) -> list[Any]:
-            return [larger(builder, *both) for both in zip(carried, scores(pair), strict=True)]
-
-        lowest = constant(_LOWEST)
-        peaks = loop(builder, pairs, [lowest, lowest], largest)
-        peak = reduced(builder, "fmax", larger(builder, *peaks))
-        scales = splat(builder, scale)
-        offset = splat(builder, builder.fneg(builder.fmul(peak, scale)))
-
-        def weigh(pair: Any, sums: list[Any]) -> list[Any]:
-            made = [power(builder, x, scales, offset) for x in scores(pair)]
-            halves = [rounded(builder, one) for one in made]
-            both = builder.shuffle_vector(
-                *halves, ir.Constant(ir.VectorType(I32, DEEP), list(range(DEEP)))
-            )
-            place = at(builder, weights, builder.mul(pair, I64(FLOATS)), both.type)
-            builder.store(both, place, align=64)
-            return [builder.fadd(*one, flags=["contract"]) for one in zip(sums, made, strict=True)]
-
-        zero = constant(0.0)
-        sums = loop(builder, pairs, [zero, zero], weigh)
-        return reduced(builder, "fadd", builder.fadd(*sums))
+        peaks = loop(builder, pairs, [constant(_LOWEST)] * ROWS, largest)
+        peak = folded(builder, partial(larger, builder), peaks)
+        made = builder.fneg(builder.fmul(peak, splat(builder, scale)))
+        builder.store(made, at(builder, offsets, I64(0)), align=64)
+        return context.get_dummy_value()
 
     return signature, generate
 
 
-# Not reassociated, as exp in kernels.py: numbers are rounded by what is added and subtracted.
-@njit(fastmath={"contract", "nnan", "ninf", "nsz"}, error_model="numpy")
-def soften(row: Any, pairs: Any, scale: Any, weights: Any) -> Any:
-    """A row of pairs of tiles of scores, times ``scale``, to a row of tiles of weights in bfloat16:
-    2 to the score less the largest -> their sum.
+@intrinsic
+def weigh(
+    typing_context: Any, scores: Any, scale: Any, offsets: Any, weights: Any, sums: Any
+) -> Any:
+    """A pair of tiles of scores to a tile of weights in bfloat16, 2 to the score * ``scale`` + the
+    row's offset; adds them to ``sums`` (16, 16).
     """
-    return _soften_row(row, pairs, scale, weights)
+    floats = types.CPointer(types.float32)
+    signature = types.void(floats, types.float32, floats, floats, floats)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        scores, scale, offsets, weights, sums = args
+        scales = splat(builder, scale)
+        for r in range(ROWS):
+            offset = splat(builder, builder.load(builder.gep(offsets, [I64(r)])))
+            halves = [_row(builder, scores, first + r) for first in (0, ROWS)]
+            made = [power(builder, x, scales, offset) for x in halves]
+            both = rounded_pair(builder, *made)
+            builder.store(both, at(builder, weights, I64(r * ROWS), both.type), align=64)
+            sum_ = builder.fadd(_row(builder, sums, r), builder.fadd(*made))
+            builder.store(sum_, at(builder, sums, I64(r * ROWS)), align=64)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def find_parts(typing_context: Any, sums: Any, parts: Any) -> Any:
+    """``parts`` (16,) = 1 / the sum of each row of ``sums`` (16, 16)."""
+    floats = types.CPointer(types.float32)
+    signature = types.void(floats, floats)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        sums, parts = args
+        rows = [_row(builder, sums, r) for r in range(ROWS)]
+        sum_ = folded(builder, builder.fadd, rows)
+        builder.store(builder.fdiv(constant(1), sum_), at(builder, parts, I64(0)), align=64)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def clear(typing_context: Any, tile: Any) -> Any:
+    """Makes a tile's rows zeros."""
+    signature = types.void(types.CPointer(types.float32))
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        for r in range(ROWS):
+            builder.store(constant(0), at(builder, args[0], I64(r * ROWS)), align=64)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _row(builder: Any, tile: Any, row: int) -> Any:
+    return builder.load(at(builder, tile, I64(row * ROWS)), align=64)
 
 
 @intrinsic
