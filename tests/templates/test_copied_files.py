@@ -21,6 +21,7 @@ FOLDERS = {
 READ = {
     *("kernels.py", "state_kernels.py", "expert_kernels.py", "text_kernels.py"),
     *("tile_kernels.py", "tile_operations.py", "product_kernels.py", "vectors.py"),
+    "run_kernels.py",
 }
 
 

@@ -38,7 +38,7 @@ from .tile_linear import TileLinear
 _ROWS = (1, 32)  # decode of one sequence, decode of many: the shapes that generation lives on
 _MOST_OTHER_BYTES = 2**26  # more than a core keeps in its caches
 # Joined layers save calls, and compiled loops the copying of their outputs into one.
-_JOINING_SAVES = 1.1
+_JOINING_SAVES = 1.25
 # Children that transformers' models give the same tensor, one after the other.
 _SHARED_INPUT = (
     ("q_proj", "k_proj", "v_proj"),

@@ -11,6 +11,9 @@ is not libgomp the loops run on the calling thread alone.
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,7 @@ class ThreadTeam:
 
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
-        self._parallel = _gomp_parallel() if num_threads > 1 else None
+        self._parallel = gomp_parallel() if num_threads > 1 else None
         if self._parallel is None:
             self.num_threads = 1
 
@@ -45,6 +48,8 @@ class ThreadTeam:
             self._parallel(kernel.address, values, num_threads, 0)
         else:
             kernel.call(values)
+        if _recorded.runs is not None:
+            _recorded.runs.append((kernel, values, num_threads))
 
 
 class Kernel:
@@ -59,13 +64,34 @@ class Kernel:
         self.call = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64))(address)
 
 
+Run = tuple[Kernel, "ctypes.Array[ctypes.c_int64]", int]  # with its arguments, on so many threads
+
+
+class _Recorded(threading.local):
+    runs: list[Any] | None = None
+
+
+_recorded = _Recorded()
+
+
+@contextmanager
+def recorded_runs() -> Iterator[list[Any]]:
+    """Each ``Run`` of the calling thread meanwhile, of every team."""
+    runs: list[Any] = []
+    _recorded.runs = runs
+    try:
+        yield runs
+    finally:
+        _recorded.runs = None
+
+
 @cache
 def bits_of(value: float) -> int:
     """A float64 as the integer that has its bits."""
     return ctypes.c_int64.from_buffer(ctypes.c_double(value)).value
 
 
-def _gomp_parallel() -> Any:
+def gomp_parallel() -> Any:
     """libgomp's entry, of the copy that torch has loaded; None where there is none."""
     torch_folder = Path(torch.__file__).parent
     copies = [

@@ -198,7 +198,7 @@ def test_tokens_are_the_models_own_while_the_number_of_threads_changes(
 def test_a_team_is_as_large_as_torchs_at_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     kernel = load_kernel("silu_mul", "float32")
-    monkeypatch.setattr(thread_team, "_gomp_parallel", lambda: lambda *args: sizes.append(args[2]))
+    monkeypatch.setattr(thread_team, "gomp_parallel", lambda: lambda *args: sizes.append(args[2]))
     team = ThreadTeam(4)
     for count in (1, 3, 8):
         monkeypatch.setattr(torch, "get_num_threads", partial(int, count))
@@ -395,7 +395,7 @@ def test_without_numba_the_engine_says_so_and_serves(
 
 
 def test_a_team_without_libgomp_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_team, "_gomp_parallel", lambda: None)
+    monkeypatch.setattr(thread_team, "gomp_parallel", lambda: None)
     assert ThreadTeam(8).num_threads == 1
 
 
