@@ -24,6 +24,7 @@ _SHM_PER_PROCESS_MIB = 64
 _LEAST_SHM_MIB = 256
 _SHM_PER_GPU_MIB = _GIB  # through which the GPUs of one node talk, where they have no link
 _UNKNOWN_STORAGE_MIB = 20 * _GIB
+_TILED = 1.5  # an encoder's float32 in tiles, at the most: hf_runtime/devices/tile_linear.py
 _SPARE_STORAGE = 1.5  # a new revision is fetched while the old one is still there
 
 _WEIGHTS = (".safetensors", ".bin")
@@ -172,7 +173,15 @@ def _shared_weights_mib(unit: Unit, gpus: int) -> int:
         if _num_copies(spec) > 1
         and not (gpus and any(group.kind != "KIND_CPU" for group in spec.instance_groups))
     )
-    return sum(_weights_mib(part) for spec in several for part in spec.parts)
+    return sum(
+        math.ceil(_weights_mib(part) * (_TILED if _may_be_tiled(spec) else 1))
+        for spec in several
+        for part in spec.parts
+    )
+
+
+def _may_be_tiled(spec: ModelSpec) -> bool:
+    return spec.task not in _WAITING_TASKS and spec.dtype in ("auto", "float32")
 
 
 def _memory(unit: Unit, shm_mib: int) -> int:
