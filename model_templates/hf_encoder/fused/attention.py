@@ -185,12 +185,12 @@ def _whole(count: int) -> int:
 
 
 def _columns_before(columns: int) -> int:
-    """How many stand before that of distance 0 in tiles, with which they are whole COLUMNS."""
+    """Columns before that of distance 0 in tiles: with that one, a multiple of COLUMNS."""
     return _whole(columns // 2 + 1) - 1
 
 
 def _in_tiles(table: torch.Tensor) -> torch.Tensor:
-    """(heads, dim, 2 * n + 1) as attend_tiles takes it."""
+    """A table of distances (heads, dim, 2 * n + 1), laid out as attend_tiles reads it."""
     heads, dim, columns = table.shape
     more = _columns_before(columns) - columns // 2
     whole = F.pad(table, (more, more + 1, 0, -dim % COLUMNS))

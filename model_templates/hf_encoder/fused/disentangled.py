@@ -1,7 +1,8 @@
 """Reads DeBERTa's attention, https://arxiv.org/abs/2006.03654, as its second and third versions
-compute it: queries and keys are multiplied by projections of distances, too.
+compute it: to a score are added the products of the query, and of the key, with projections of the
+distance between the two.
 
-What such a module computed is held against this attention over its queries, keys and values.
+What was read is held against what the module computed of its queries, keys and values.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def note_disentangled_attention(model: Any, root: Call, max_length: int) -> None
 
 
 def _rows_by_distance(model: Any, call: Call, max_length: int) -> torch.Tensor:
-    """Which row of the relative embeddings is of a distance, from the key that is furthest behind
-    its query on, for the longest text and COLUMNS beyond it on both sides.
+    """Which row of the relative embeddings is that of each distance from a query to its key, int64:
+    from -(max_length - 1) to max_length - 1, and COLUMNS more on both sides.
     """
     if not call.module.relative_attention:
         return torch.zeros(0)
@@ -50,7 +51,7 @@ def _rows_by_distance(model: Any, call: Call, max_length: int) -> torch.Tensor:
 
 
 def _attended(call: Call, projected: list[Call], rows: torch.Tensor) -> Attended:
-    """``projected``: the calls with relative embeddings."""
+    """``projected``: the calls that project relative embeddings."""
     module, made = call.module, {id(leaf.module): leaf.output[0] for leaf in projected}
     kinds = [kind for kind in ("c2p", "p2c") if kind in module.pos_att_type]
     heads, prefix = module.num_attention_heads, "" if module.share_att_key else "pos_"

@@ -89,9 +89,9 @@ def noting(owner: Any, num_bytes: int, make: Callable[[], object]) -> None:
 
 
 def _pieces(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """What glibc's malloc gave out there in pieces that begin with a page, and whose pages nobody
-    but their owner writes to: by the size and the flag before each (malloc.c, IS_MMAPPED), as it is
-    or after an aligned start.
+    """The pieces of memory there that malloc has mapped by themselves, so that nobody but their
+    owner writes to their pages. Each begins with a page; glibc writes its size and a flag
+    (malloc.c, IS_MMAPPED) just before what it gives out, which torch aligns.
     """
     while start < end:
         step = mmap.PAGESIZE
@@ -117,8 +117,8 @@ def _private_memory() -> list[tuple[int, int]]:
 
 
 def _living() -> Iterator[tuple[int, int]]:
-    """Where weights lie now, from where to where: what was noted may have been freed since, the
-    numbers of a parameter replaced.
+    """Where weights lie now, from where to where. What was noted may have been freed since, and a
+    parameter may have been given other memory.
     """
     memory = _private_memory()
     for owner, start, end in _noted:

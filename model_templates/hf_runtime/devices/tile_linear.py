@@ -14,15 +14,17 @@ from ..kernels.thread_team import ThreadTeam
 from ..kernels.tiles import may_use_tiles
 from .linear_layouts import PrepackedLinear
 
+# As in product_kernels.py, which imports Numba: that takes longer than loading its kernels.
 _PIECES = {torch.float32: 3, torch.bfloat16: 1}  # numbers in bfloat16 that make one
 _BLOCK, _DEEP = 32, 32
 _FOLLOWING = {"gelu": 1, "gelu_tanh": 2}
-# Of a task: what a core keeps in its second cache of rows, weights and sums.
+# Of a task, so that a core's second cache holds its rows, weights and sums. Rows of more numbers
+# in bfloat16, all together, are multiplied in parts of fewer inputs.
 _MOST_ROWS, _MOST_OUTPUTS = 256, 768
 _MOST_ROW_PIECES, _MOST_INPUT_PIECES = 600_000, 1152
 _PARTS = 4  # tasks for each thread, so that a late one holds up little
-_KEPT_TASKS = 256  # of numbers of rows
-_OTHER_BYTES = 2**13  # of a thread's scratch
+_KEPT_TASKS = 256  # divisions into tasks that are remembered
+_OTHER_BYTES = 2**13  # of a thread's scratch: the end of a row, and what alignment skips
 _LEAST_PRODUCTS = 2**19  # for fewer, starting the threads costs more than it saves
 
 
@@ -71,7 +73,9 @@ class TileLinear(PrepackedLinear):
 def _task(
     num_rows: int, outputs: int, inputs: int, pieces: int, num_threads: int
 ) -> tuple[int, int, int, int]:
-    """A task's rows, outputs and inputs, and a thread's scratch in bytes."""
+    """A task's rows, its outputs, how many inputs are multiplied at once, and the bytes of a
+    thread's scratch.
+    """
     rows = min(_MOST_ROWS, _whole(num_rows, _BLOCK))
     parts = max(1, num_threads * _PARTS * rows // (num_rows or 1))
     outputs = min(_MOST_OUTPUTS, _whole(-(-outputs // parts), _BLOCK))

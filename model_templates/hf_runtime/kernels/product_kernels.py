@@ -5,6 +5,10 @@ nine products of two such sums the six largest are added up, in float32: what th
 is less than float32 itself rounds (Henry, Tang and Heinecke, https://arxiv.org/abs/1904.06376).
 Processors with tiles multiply bfloat16 in them sixteen times as fast as float32.
 
+A task is some rows times some outputs. Its thread writes the rows as tiles to its scratch
+(``_keep_rows``), multiplies BLOCK of them at a time with BLOCK outputs' weights
+(``_multiply_blocks``), and writes the sums with what follows (``_finish``).
+
 Arguments are as in kernels.py. A row's outputs don't depend on the other rows.
 """
 
@@ -63,8 +67,9 @@ def _pieces(typing_context: Any, x: Any) -> Any:
 
 @intrinsic
 def _keep(typing_context: Any, x: Any, index: Any, to: Any) -> Any:
-    """DEEP numbers from ``x[index]`` on to a row of a tile at address ``to``, or of several, one
-    for each piece. Pieces are cut off, which takes a third of the time of rounding to them.
+    """Writes DEEP numbers from ``x[index]`` on as a row of the tile at address ``to``; float32 as a
+    row of three tiles, one for each piece. A piece is cut off, not rounded to: that takes a third
+    of the time.
     """
     signature = types.void(x, types.int64, types.int64)
 
@@ -94,7 +99,7 @@ def _move(builder: Any, name: str, tile: int, address: Any, offset: int, stride:
 
 
 def _moving(name: str) -> Any:
-    """Moves four tiles from or to sums (BLOCK, BLOCK) float32."""
+    """Makes what loads tiles 0 to 3 from sums (BLOCK, BLOCK) float32, or stores them there."""
 
     @intrinsic
     def move(typing_context: Any, sums: Any) -> Any:
@@ -128,12 +133,12 @@ def _clear_sums(typing_context: Any) -> Any:
 
 
 def _multiplying(tiles: int) -> Any:
-    """Adds one or two ``tiles`` of rows times two of weights to the sums in tiles 0 to 3."""
+    """Makes what adds one or two ``tiles`` of rows times two of weights to tiles 0 to 3."""
 
     @intrinsic
     def multiply(typing_context: Any, x: Any, rows: Any, others: Any, weights: Any) -> Any:
-        """Addresses of the first and the second 16 rows and of weights: a tile of each piece, of
-        weights two.
+        """Addresses: of the first 16 rows, of the second, each a tile for each piece, and of the
+        weights, two tiles for each piece.
         """
         signature = types.void(x, *[types.int64] * 3)
 
@@ -160,7 +165,7 @@ _multiply_one, _multiply_two = _multiplying(1), _multiplying(2)
 
 
 def _finishing(follow: Callable[..., Any] | None) -> Any:
-    """Writes BLOCK sums, with their bias and what follows."""
+    """Makes what writes BLOCK sums of a row, with bias and what is to ``follow``."""
 
     @intrinsic
     def finish(typing_context: Any, out: Any, index: Any, sums: Any, bias: Any) -> Any:
@@ -197,8 +202,9 @@ _row, _gelu_row, _gelu_tanh_row = _finishing(None), _finishing(gelu), _finishing
 def _keep_rows(
     a: Any, x: Any, first: Any, count: Any, begin: Any, depth: Any, to: Any, end: Any
 ) -> None:
-    """``depth`` DEEP inputs, from the ``begin``th on, of rows from ``first`` on, as tiles, in whole
-    ROWS, whose missing numbers are 0; ``end`` is room for the end of a row.
+    """Writes ``count`` rows from ``first`` on as tiles to ``to``, of their inputs ``depth`` times
+    DEEP from ``begin`` times DEEP on; zeros stand for missing rows and inputs. ``end`` is room for
+    the end of a row, filled up to DEEP.
     """
     inputs, size = a[4], TILE * _pieces(x)
     for tile in range((count + ROWS - 1) // ROWS * depth):
@@ -219,10 +225,11 @@ def _keep_rows(
 
 @njit(fastmath=True, error_model="numpy")
 def _linear(a: Any, x: Any, out: Any) -> None:
-    """2 rows, 3 outputs, 4 inputs, 5 x (rows, inputs), 6 weights, for each BLOCK of outputs as
-    ``multiply`` reads them, 7 bias in whole BLOCKs float32, 8 out (rows, outputs), 9 what follows:
-    0 nothing, 1 GELU, 2 its tanh form, 10 a scratch for each thread, 11 its bytes, 12 rows and 13
-    outputs of a task, in whole BLOCKs, 14 inputs that are multiplied at once, in whole DEEP.
+    """2 rows, 3 outputs, 4 inputs, 5 x (rows, inputs), 6 weights as devices/tile_linear.py lays
+    them out, 7 bias float32, zeros up to whole BLOCKs, 8 out (rows, outputs), 9 what follows: 0
+    nothing, 1 GELU, 2 its tanh form, 10 all threads' scratch, 11 bytes of one's, 12 rows and 13
+    outputs of a task, in whole BLOCKs, 14 inputs that are multiplied before others are, in whole
+    DEEP.
     """
     set_up()
     rows, outputs, deep, step = a[2], a[3], (a[4] + DEEP - 1) // DEEP, a[14] // DEEP
@@ -251,8 +258,9 @@ def _linear(a: Any, x: Any, out: Any) -> None:
 def _multiply_blocks(
     a: Any, x: Any, rows: Any, column: Any, inputs: Any, places: Any, out: Any
 ) -> None:
-    """Of a task's rows and outputs, with some inputs; the last ones finish them. A block's rows
-    are finished between the products of the next: the processor computes both at once.
+    """Adds the products of some inputs to a task's sums; with the last inputs writes them to
+    ``out``: each block's rows between the products of the next block, which the processor computes
+    meanwhile.
     """
     (first, count), (begin, depth), (kept, sums) = rows, inputs, places
     deep, size = (a[4] + DEEP - 1) // DEEP, TILE * _pieces(x)
