@@ -10,6 +10,7 @@ from functools import cache
 
 _ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # arch/x86/include/uapi/asm/prctl.h
 _FEATURES = ("amx-tile", "amx-bf16", "avx512bf16", "avx512f")
+_LEAST_LLVM = 20  # Numba 0.62's; the one before ends the process at numbers in bfloat16
 # Of Numba, whose import takes longer than loading all kernels.
 _VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
 
@@ -34,4 +35,5 @@ def _numba_knows_tiles() -> bool:
         features = binding.get_host_cpu_features()
     except (ImportError, RuntimeError):  # not all processors have a list
         return False
-    return all(features.get(name) for name in _FEATURES)
+    is_new_enough = binding.llvm_version_info[0] >= _LEAST_LLVM
+    return is_new_enough and all(features.get(name) for name in _FEATURES)

@@ -21,7 +21,9 @@ from hf_runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLine
 from hf_runtime.devices.prepacked_linear import LinearPart, prepack
 from hf_runtime.devices.tile_linear import TileLinear
 from hf_runtime.fused.reading.layers import ACTIVATIONS
+from hf_runtime.kernels import tiles
 from hf_runtime.kernels.tiles import may_use_tiles
+from llvmlite import binding
 from text_generation.in_flight.engine import InFlightEngine
 from torch import nn
 from transformers.models.falcon.modeling_falcon import FalconLinear
@@ -137,6 +139,16 @@ def test_an_activation_stays_apart_where_it_would_be_another() -> None:
 
 needs_tiles = pytest.mark.skipif(not may_use_tiles(), reason="this processor has no tiles (AMX)")
 _SIZES = [(48, 80), (384, 96), (33, 31), (1, 1), (1600, 800)]  # one that is multiplied in parts
+
+
+@pytest.mark.parametrize("version, knows", [((20, 1, 8), True), ((15, 0, 7), False)])
+def test_old_compilers_are_asked_for_no_tiles(
+    version: tuple[int, ...], knows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = dict.fromkeys(tiles._FEATURES, True)
+    monkeypatch.setattr(binding, "get_host_cpu_features", lambda: features)
+    monkeypatch.setattr(binding, "llvm_version_info", version)
+    assert tiles._numba_knows_tiles() == knows
 
 
 @needs_tiles
