@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
 from generator import cli
 from tests.deploy.workspace import GOLDEN, read_folder, write_lock, write_workspace
+from tests.support.text_sections import write_tree
 
 # The dashboard and the rules are long, the same everywhere, and tested by themselves.
 LEFT_OUT = ("dashboard.json", "hf-triton.json", "rules.yaml", "prometheusrule.yaml")
@@ -29,11 +29,7 @@ CASES: dict[str, tuple[str, ...]] = {
 
 def main() -> None:
     for case in CASES:
-        shutil.rmtree(GOLDEN / case, ignore_errors=True)
-        for path, text in rendered(case).items():
-            target = GOLDEN / case / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8")
+        write_tree(GOLDEN / f"{case}.txt", rendered(case))
 
 
 def rendered(case: str) -> dict[str, str]:

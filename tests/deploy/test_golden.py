@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.deploy.regenerate import CASES, rendered
-from tests.deploy.workspace import GOLDEN, read_folder
+from tests.deploy.workspace import GOLDEN
+from tests.support.text_sections import read_tree
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_files_are_the_golden_ones(case: str) -> None:
-    assert rendered(case) == read_folder(GOLDEN / case)
+    assert rendered(case) == read_tree(GOLDEN / f"{case}.txt")

@@ -1,4 +1,4 @@
-"""Rewrites the expected texts and trees beside the YAMLs: ``python -m tests.generator.regenerate``.
+"""Rewrites the expected texts beside the YAMLs: ``python -m tests.generator.regenerate``.
 
 Read the difference before committing it.
 """
@@ -15,18 +15,18 @@ from pathlib import Path
 
 from generator import cli
 from generator.models_yaml.reading import load
+from generator.render.manifest import MANIFEST_FILE
 from generator.render.model_folder import VALUES_FILE, render, render_config
 from generator.spec import task_folders
 from generator.spec.task_folders import Task, find_tasks
 from generator.spec.triton_models import triton_models
 from tests.generator import workspace
+from tests.support.text_sections import write_tree
 
 
 def main() -> None:
     for task in find_tasks().values():
-        for path, content in rendered_task(task).items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content, encoding="utf-8")
+        write_tree(workspace.GOLDEN_TASKS / f"{task.folder.name}.txt", rendered_task(task))
     with tempfile.TemporaryDirectory() as scratch:
         folder = workspace.make_templates(Path(scratch) / "templates")
         task_folders.default_directory = lambda: folder
@@ -36,25 +36,33 @@ def main() -> None:
             new = [case._replace(says=report_of(case.text, Path(scratch))) for case in cases]
             workspace.write_broken(file, new)
         for case in workspace.golden_cases():
-            target = workspace.GOLDEN / case
-            shutil.rmtree(target, ignore_errors=True)
-            config = str(workspace.GOLDEN / f"{case}.yaml")
-            cli.main(["generate", "--config", config, "--repository", str(target)])
-            for source in target.rglob("*.py"):  # copies; the manifest holds their hashes
-                source.unlink()
+            write_tree(workspace.GOLDEN / f"{case}.txt", rendered_case(case, Path(scratch)))
 
 
-def rendered_task(task: Task) -> dict[Path, str]:
-    """What is made of a real task's example.yaml, by its place in golden/tasks: ``config.pbtxt``
-    without the digest of the task's code, and ``model.json``.
+def rendered_case(case: str, work: Path) -> dict[str, str]:
+    """What ``generate`` makes of a YAML in golden/, but for copied code and manifests. ``work`` is
+    the current folder.
+    """
+    shutil.copytree(workspace.GOLDEN, work / "golden", dirs_exist_ok=True)
+    config = str(work / "golden" / f"{case}.yaml")
+    assert cli.main(["generate", "--config", config, "--repository", f"golden/{case}"]) == 0
+    return {
+        path: content.decode()
+        for path, content in workspace.snapshot(work / "golden" / case).items()
+        if not path.endswith((".py", MANIFEST_FILE))
+    }
+
+
+def rendered_task(task: Task) -> dict[str, str]:
+    """What is made of a real task's example.yaml: ``config.pbtxt`` without the digest of the
+    task's code, and ``model.json``.
     """
     spec = load(task.folder / "example.yaml", {task.tag: task})[0]
     found = {}
     for model in triton_models(spec):
         values = json.loads(render(model, task, Path("model_repository"))[VALUES_FILE])
-        folder = workspace.GOLDEN_TASKS / task.folder.name / model.name
-        found[folder / "config.pbtxt"] = render_config(model, task)
-        found[folder / "model.json"] = json.dumps(values, indent=2) + "\n"
+        found[f"{model.name}/config.pbtxt"] = render_config(model, task)
+        found[f"{model.name}/model.json"] = json.dumps(values, indent=2) + "\n"
     return found
 
 

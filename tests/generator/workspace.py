@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.support.text_sections import read_sections, write_sections
 
 HERE = Path(__file__).resolve().parent
 REAL_TEMPLATES = HERE.parent.parent / "model_templates"
@@ -55,15 +56,16 @@ class BrokenYaml(NamedTuple):
 
 def read_broken(file: Path) -> list[BrokenYaml]:
     """The cases of a file: each a line ``=== name``, its YAML, a line ``=== says``, its report."""
-    parts = re.split(r"^=== (.+)\n", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-    names, texts, reports = parts[0::4], parts[1::4], parts[3::4]
-    return [BrokenYaml(*case) for case in zip(names, texts, reports, strict=True)]
+    parts = read_sections(file)
+    pairs = zip(parts[0::2], parts[1::2], strict=True)
+    return [BrokenYaml(name, text, says) for (name, text), (_, says) in pairs]
 
 
 def write_broken(file: Path, cases: Iterable[BrokenYaml]) -> None:
     """The inverse of ``read_broken``."""
-    text = "".join(f"=== {case.name}\n{case.text}=== says\n{case.says}" for case in cases)
-    file.write_text(text, encoding="utf-8")
+    write_sections(
+        file, [part for case in cases for part in ((case.name, case.text), ("says", case.says))]
+    )
 
 
 def broken_cases() -> dict[str, BrokenYaml]:
