@@ -13,6 +13,7 @@ from generator.openai_api.described.operation import Operation
 from generator.openai_api.routes.encoders.endpoint import (
     FIELDS,
     NUM_TOKENS,
+    TEXTS,
     Answers,
     Batch,
     Common,
@@ -22,16 +23,29 @@ from generator.openai_api.routes.encoders.endpoint import (
 )
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.body import Body
+from generator.openai_api.schema.errors import bad_field
+from generator.openai_api.schema.json_body import schema_of, takes
 from generator.openai_api.schema.request import TensorValue
 from generator.openai_api.triton.catalog import EMBEDDING_TASKS, ServedModel
 
 VECTORS = "embedding"
 # Passed on to the model; the second is its own name for what OpenAI does not have.
 _OPTIONS = {"dimensions": json_body.count, "prompt_name": json_body.text}
+
+
+@takes(**schema_of(texts))
+def _no_token_ids(name: str, value: Any) -> list[str]:
+    """As ``texts``, with advice for clients that send another model's token ids."""
+    if isinstance(value, list) and value and type(value[0]) in (int, list):
+        fix = f"{TEXTS} (langchain-openai sends texts with check_embedding_ctx_length=False)"
+        raise bad_field(name, "token ids", fix)
+    return texts(name, value)
+
+
 BODY = Body(
     {
         **FIELDS,
-        "input": texts,
+        "input": _no_token_ids,
         "encoding_format": json_body.one_of("float", "base64"),
         **_OPTIONS,
     },

@@ -34,7 +34,7 @@ from generator.openai_api.triton.tensors import (
 from generator.spec.runtime_rules import CACHE_SALT
 
 MAX_INPUTS = 2048  # OpenAI's
-TEXTS = "a text or a list of texts (token ids are not: a string is needed)"
+TEXTS = "a text or a list of texts"
 NUM_TOKENS = "num_input_tokens"
 # In errors a model calls its texts so.
 _TEXTS = ("text_input", "input_text")
