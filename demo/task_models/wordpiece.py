@@ -6,6 +6,7 @@ differently among equally frequent pieces each time, so the file is kept and not
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -36,7 +37,7 @@ SPECIAL = {
 
 def wordpiece_tokenizer() -> PreTrainedTokenizerFast:
     """Return the tokenizer of VOCABULARY: ``[CLS] text [SEP]``, with token types."""
-    pieces = VOCABULARY.read_text(encoding="utf-8").splitlines()
+    pieces = VOCABULARY.read_text(encoding="utf-8").split()
     tokenizer = _split_into_words({piece: number for number, piece in enumerate(pieces)})
     tokenizer.decoder = decoders.WordPiece()
     marks = [(mark, tokenizer.token_to_id(mark)) for mark in ("[CLS]", "[SEP]")]
@@ -76,4 +77,5 @@ def choose_vocabulary(texts: Iterable[str]) -> list[str]:
 
 if __name__ == "__main__":
     chosen = choose_vocabulary(texts(NUM_TEXTS, seed=1))
-    VOCABULARY.write_text("".join(f"{piece}\n" for piece in chosen), encoding="utf-8")
+    lines = textwrap.wrap(" ".join(chosen), 100, break_long_words=False, break_on_hyphens=False)
+    VOCABULARY.write_text("\n".join(lines) + "\n", encoding="utf-8")
