@@ -132,8 +132,8 @@ class FusedRunner(PackedRows):
 
 def _span(wanted: list[int] | None, length: int) -> tuple[int, int] | None:
     """The first of the wanted tokens and the one behind the last, where none lies between."""
-    if wanted is None:
-        return 0, length
+    if not wanted:
+        return (0, length) if wanted is None else None
     ends = wanted[0], wanted[-1] + 1
     return ends if wanted == [*range(*ends)] else None
 
