@@ -52,7 +52,7 @@ _SHARED_INPUT = (
 READ_BY_PARENT = ("dt_proj",)
 _FORMS = (Float16StoredLinear, PrepackedLinear)
 _INT8_FORMS = (Int8Linear,)
-_FEWEST_ROWS = 16  # of a tile
+_FEWEST_ROWS = 16  # a tile has as many: with fewer, most of a product in tiles is for nothing
 
 
 class _SharedInput:

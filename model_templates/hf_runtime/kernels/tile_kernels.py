@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .kernels import bfloat16_at, float32_at, float_of, integers_at, load, store, take
+from .kernels import LOG2_E, bfloat16_at, float32_at, float_of, integers_at, load, store, take
 from .text_kernels import seen, transpose_at
 from .tile_operations import (
     DEEP,
@@ -35,7 +35,7 @@ from .tile_operations import (
     weigh,
 )
 
-_LOG2_E, _ZERO = np.float32(1.44269504), np.float32(0)
+_ZERO = np.float32(0)
 
 
 @njit(fastmath=True, error_model="numpy")
@@ -182,7 +182,7 @@ def _attend_rows(
 ) -> None:
     """Up to ROWS queries of a head from a text's token ``begin`` on."""
     out, heads, dim, deep = bfloat16_at(a[7]), a[3], a[5], a[12] // DEEP
-    width, scale = (heads + 2 * a[4]) * dim, float_of(a[15]) * _LOG2_E
+    width, scale = (heads + 2 * a[4]) * dim, float_of(a[15]) * LOG2_E
     rows = min(ROWS, count - begin)
     low, high = seen(a, begin, begin + rows - 1, count)
     low = low // DEEP * DEEP
@@ -215,7 +215,7 @@ def _attend_rows(
             mask(row, tile, least, most)
         for tile in range(most // ROWS, 2 * pairs):
             mask(row, tile, least, most)
-    scale = _LOG2_E if a[16] != 0 else scale
+    scale = LOG2_E if a[16] != 0 else scale
     find_offsets(float32_at(scores), pairs, scale, offsets)
     clear(sums)
     for pair in range(pairs):
