@@ -25,7 +25,7 @@ _MOST_WAIT_S, _BETWEEN_S = 60.0, 0.02  # for others, and until it is asked again
 
 def read(kind: str, key: tuple[Any, ...]) -> Any:
     """The value that was kept under this key, or None. It is the caller's to change."""
-    path = _path(kind, key)
+    path = path_of(kind, key)
     return path and read_at(path, key)
 
 
@@ -43,7 +43,7 @@ def read_at(path: Path, key: tuple[Any, ...]) -> Any:
 
 def keep(kind: str, key: tuple[Any, ...], value: Any) -> None:
     """Keeps a value of numbers, texts, tuples, sets and dicts, if that can be."""
-    path = _path(kind, key)
+    path = path_of(kind, key)
     if path is not None:
         with suppress(OSError):
             keep_at(path, key, value)
@@ -60,21 +60,16 @@ def keep_at(path: Path, key: tuple[Any, ...], value: Any) -> None:
         temporary.unlink(missing_ok=True)  # where it could not be moved
 
 
-def folder_of(kind: str) -> Path | None:
-    """Where values of a kind are kept, if they can be."""
-    return hf_runtime.version_folder and next(private_folders(kind, "kept"), None)
-
-
 @contextmanager
-def alone(folder: Path | None) -> Iterator[None]:
-    """No other process works out meanwhile what a folder keeps, so that copies of a model that load
+def alone(path: Path | None) -> Iterator[None]:
+    """No other process works out meanwhile what a file keeps, so that copies of a model that load
     at once don't all do the same: look again what is kept. Goes on beside them after a minute, and
     where nothing can be kept.
     """
     with ExitStack() as locks:
         with suppress(OSError):  # not all file systems lock
-            if folder is not None:
-                lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            if path is not None:
+                lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 locks.callback(os.close, lock)
                 _wait_for(lock)
         yield
@@ -89,8 +84,11 @@ def _wait_for(lock: int) -> None:
         time.sleep(_BETWEEN_S)
 
 
-def _path(kind: str, key: tuple[Any, ...]) -> Path | None:
-    folder = folder_of(kind)
+def path_of(kind: str, key: tuple[Any, ...]) -> Path | None:
+    """Where a value is kept, if it can be."""
+    if hf_runtime.version_folder is None:
+        return None
+    folder = next(private_folders(kind, "kept"), None)
     return folder and folder / hashlib.sha256(_named(key).encode()).hexdigest()[:32]
 
 

@@ -75,7 +75,7 @@ class LayoutTimes:
         would not share their pages.
         """
         self._alone = ExitStack()
-        self._alone.enter_context(kept.alone(kept.folder_of(_KIND)))
+        self._alone.enter_context(kept.alone(kept.path_of(_KIND, self._conditions)))
         now = self._kept()
         if now != self._before:
             self._before = now

@@ -53,7 +53,7 @@ def load_kernel(name: str, dtype: str, source: str = KERNELS) -> Kernel:
     found = path and kept.read_at(path, key)
     if found:
         return _loaded(*found)
-    with kept.alone(path and path.parent):
+    with kept.alone(path):
         found = path and kept.read_at(path, key)
         if not found:
             function = _compiled(name, dtype, source)
