@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 
 from generator.deploy import values
+from generator.flag_values import whole
 
 TARGETS = ("compose", "kubernetes", "kserve")
 _EXAMPLES = """\
@@ -77,7 +78,7 @@ def _add_common(parser: argparse.ArgumentParser, target: str) -> None:
     )
     parser.add_argument(
         "--gpus",
-        type=values.count,
+        type=whole(0, 64),
         metavar="N",
         help="GPUs of each server (default: as many as its instance groups name, else 1)",
     )
@@ -128,7 +129,7 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--gpus-per-node",
-        type=values.positive,
+        type=whole(1, 10_000),
         metavar="N",
         help="a model for which vLLM needs more GPUs (tensor_parallel_size x "
         "pipeline_parallel_size) runs on several nodes, as a LeaderWorkerSet with Ray (default: 8)",
@@ -142,25 +143,25 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
 def _add_scaling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("scaling")
     group.add_argument(
-        "--replicas", type=values.positive, default=1, metavar="N", help="default: 1"
+        "--replicas", type=whole(1, 10_000), default=1, metavar="N", help="default: 1"
     )
     group.add_argument(
         "--max-replicas",
-        type=values.positive,
+        type=whole(1, 10_000),
         metavar="N",
         help="scale up to N replicas by queue and slots, if prometheus-adapter runs with the rules "
         "that are written for it; the same as --replicas: never scale (default: 4)",
     )
     group.add_argument(
         "--waiting-target",
-        type=values.positive,
+        type=whole(1, 10_000),
         default=4,
         metavar="N",
         help="scale up beyond N waiting requests in each server (default: 4)",
     )
     group.add_argument(
         "--open-target",
-        type=values.positive,
+        type=whole(1, 10_000),
         default=32,
         metavar="N",
         help="scale encoders up beyond N open requests in each server (default: 32)",
@@ -227,7 +228,7 @@ def _add_placing(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--load-minutes",
-        type=values.positive,
+        type=whole(1, 10_000),
         default=30,
         metavar="N",
         help="how long weights may take to load before a rollout counts as failed (default: 30)",

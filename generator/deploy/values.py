@@ -89,17 +89,3 @@ def cores(text: str) -> str:
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text) or float(text) == 0:
         raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected cores, such as 4 or 0.5")
     return text
-
-
-def count(text: str) -> int:
-    """0 or more."""
-    if not (text.isascii() and text.isdecimal() and int(text) <= 64):
-        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected a number from 0 to 64")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    """1 or more."""
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 10_000):
-        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected a number from 1 to 10000")
-    return int(text)

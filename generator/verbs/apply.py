@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from generator.errors import ServerError, UsageError
+from generator.flag_values import address, port, zero_or_more
 
 HELP = "make a running server run what models.yaml says; no request is lost"
 
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--drain-timeout-s",
-        type=_seconds,
+        type=zero_or_more,
         default=60.0,
         metavar="SECONDS",
         help="how long to wait for the last requests of a replaced version; it is unloaded after "
@@ -112,20 +113,20 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--http-port",
-        type=_port,
+        type=port,
         metavar="PORT",
         help="HTTP port of the server, if several run on the repository",
     )
     group.add_argument(
         "--url",
-        type=_address,
+        type=address("Triton's HTTP, such as gpu-7:8000"),
         metavar="HOST:PORT",
         help="HTTP address of a server, such as one in a container: it must read its models from "
         "the same files as --repository, and its admin key is needed",
     )
     group.add_argument(
         "--grpc-port",
-        type=_port,
+        type=port,
         metavar="PORT",
         help="gRPC port of --url, through which models are loaded: over HTTP, clients would wait "
         "for the load (default: the HTTP port plus 1)",
@@ -153,28 +154,3 @@ def _admin_key(args: argparse.Namespace) -> str:
     from generator.server.admin_key import take_admin_key
 
     return take_admin_key(args.admin_key_file, os.environ) or ""
-
-
-def _port(text: str) -> int:
-    if not (text.isdecimal() and 1 <= int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"got '{text}', expected a port from 1 to 65535")
-    return int(text)
-
-
-def _address(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    if not host or "/" in text or not (port.isdecimal() and 1 <= int(port) <= 65535):
-        raise argparse.ArgumentTypeError(
-            f"got '{text}', expected HOST:PORT of Triton's HTTP, such as gpu-7:8000"
-        )
-    return text
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"got '{text}', expected a number of seconds")
-    return seconds

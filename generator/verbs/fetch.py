@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from generator.errors import FetchError
 from generator.fetch.names import chosen_models, hub_models
+from generator.flag_values import whole
 from generator.models_yaml import models_lock
 from generator.models_yaml.reading import load_unpinned
 from generator.spec.model_spec import ModelSpec
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-workers",
-        type=_count,
+        type=whole(1, 64),
         default=NUM_WORKERS,
         metavar="N",
         help=f"files downloaded at once (default: {NUM_WORKERS})",
@@ -178,9 +179,3 @@ def _wait(busy: str) -> None:
 
 def _refuse(busy: str) -> None:
     raise FetchError(f"{busy}; wait for that one")
-
-
-def _count(text: str) -> int:
-    if not (text.isdecimal() and 1 <= int(text) <= 64):
-        raise argparse.ArgumentTypeError(f"got '{text}', expected a number from 1 to 64")
-    return int(text)

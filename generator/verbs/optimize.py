@@ -20,6 +20,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from generator.errors import ModelError
+from generator.flag_values import positive
 from generator.models_yaml.reading import load
 from generator.python_env.building import folder_of
 from generator.python_env.ensuring import ensure_environments
@@ -56,14 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seconds",
-        type=_positive,
+        type=positive,
         default=10.0,
         help="how long each length and batch size is timed, with all engines in turns; each engine "
         "runs at least 5 times (default: 10)",
     )
     parser.add_argument(
         "--tolerance",
-        type=_positive,
+        type=positive,
         metavar="SHARE",
         help="largest difference from plain PyTorch, as a share of the largest value where that is "
         "above 1 (default: 1e-4 in float32, 0.03 in float16, 0.08 in bfloat16, 0.1 for int8); the "
@@ -210,13 +211,3 @@ def _counts(text: str) -> list[int]:
     if not all(word.isdecimal() and 1 <= int(word) <= 2**20 for word in words):
         raise argparse.ArgumentTypeError(f"got '{text}', expected whole numbers such as 16,128")
     return sorted({int(word) for word in words})
-
-
-def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"got '{text}', expected a number above 0")
-    return number

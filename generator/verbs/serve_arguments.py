@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from generator.errors import UsageError
+from generator.flag_values import address, port, positive, whole, zero_or_more
 from generator.models_yaml.server_settings import LOG_FORMATS, ORIGIN, ORIGIN_EXAMPLE
 
 
@@ -18,14 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="address to listen on; 0.0.0.0: all of this machine (default: 127.0.0.1)",
     )
-    for flag, port in (("--http-port", 8000), ("--grpc-port", 8001), ("--metrics-port", 8002)):
-        parser.add_argument(flag, type=_port, default=port, metavar="PORT", help=f"default: {port}")
+    for flag, usual in (("--http-port", 8000), ("--grpc-port", 8001), ("--metrics-port", 8002)):
+        parser.add_argument(
+            flag, type=port, default=usual, metavar="PORT", help=f"default: {usual}"
+        )
     _add_callers(parser)
     _add_openai(parser)
     _add_admin(parser)
     parser.add_argument(
         "--load-timeout-s",
-        type=_seconds,
+        type=positive,
         metavar="SECONDS",
         help="serve without models that take longer to load (default: wait for all)",
     )
@@ -75,7 +78,7 @@ def _add_supervision(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--max-restarts",
-        type=_count,
+        type=whole(0, 1000),
         default=5,
         metavar="N",
         help="give up a model that fails to load more often in a row, and serve the others; deaths "
@@ -84,14 +87,14 @@ def _add_supervision(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--health-port",
-        type=_port_or_none,
+        type=whole(0, 65535, "port"),
         default=8003,
         metavar="PORT",
         help="port of /live, /ready and /metrics; 0: none (default: 8003)",
     )
     group.add_argument(
         "--drain-s",
-        type=_seconds_or_none,
+        type=zero_or_more,
         default=0.0,
         metavar="SECONDS",
         help="after a stop signal, report not ready for this long before stopping, so that load "
@@ -108,7 +111,7 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--openai-port",
-        type=_port,
+        type=port,
         metavar="PORT",
         help="serve it on this port, such as 9000 (default: not at all)",
     )
@@ -142,7 +145,7 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--triton-url",
-        type=_address,
+        type=address("Triton's gRPC, such as 127.0.0.1:8001"),
         metavar="HOST:PORT",
         help="serve only this API, for the Triton with this gRPC address; generate and start "
         "nothing else",
@@ -186,25 +189,6 @@ def check_openai(args: argparse.Namespace) -> None:
         )
 
 
-def _port(text: str) -> int:
-    if not (text.isdecimal() and 1 <= int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"got '{text}', expected a port from 1 to 65535")
-    return int(text)
-
-
-def _port_or_none(text: str) -> int:
-    return 0 if text == "0" else _port(text)
-
-
-def _address(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    if not host or "/" in text or not (port.isdecimal() and 1 <= int(port) <= 65535):
-        raise argparse.ArgumentTypeError(
-            f"got '{text}', expected HOST:PORT of Triton's gRPC, such as 127.0.0.1:8001"
-        )
-    return text
-
-
 def _origins(text: str) -> tuple[str, ...]:
     origins = tuple(origin.strip() for origin in text.split(","))
     for origin in origins:
@@ -223,23 +207,3 @@ def _hosts(text: str) -> tuple[str, ...]:
                 f"got '{host}', expected HOST or HOST:PORT, such as images.example.com"
             )
     return hosts
-
-
-def _count(text: str) -> int:
-    if not (text.isdecimal() and int(text) <= 1000):
-        raise argparse.ArgumentTypeError(f"got '{text}', expected a number from 0 to 1000")
-    return int(text)
-
-
-def _seconds_or_none(text: str) -> float:
-    return 0.0 if text == "0" else _seconds(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"got '{text}', expected a positive number of seconds")
-    return seconds

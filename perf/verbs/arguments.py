@@ -1,10 +1,11 @@
-"""Arguments that several verbs have, and how a number or a name is read from the command line."""
+"""Arguments that several verbs have, and how lists and ranges are read from the command line."""
 
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable, Collection
+
+from generator.flag_values import number, whole
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
@@ -18,19 +19,6 @@ def add_places(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def whole(least: int = 1, most: int | None = None) -> Callable[[str], int]:
-    """Reads a whole number within bounds. What it returns raises ArgumentTypeError."""
-    expected = f"a whole number from {least}" + ("" if most is None else f" to {most}")
-
-    def read(text: str) -> int:
-        is_number = text.isascii() and text.isdecimal() and len(text) < 19
-        if not is_number or int(text) < least or (most is not None and int(text) > most):
-            raise argparse.ArgumentTypeError(f"got {text!r}, expected {expected}")
-        return int(text)
-
-    return read
-
-
 def counts(text: str) -> tuple[int, ...]:
     """``1,8,32``: numbers from 1, each once. Raises ArgumentTypeError."""
     try:
@@ -42,29 +30,13 @@ def counts(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def positive(text: str) -> float:
-    """A number above zero. Raises ArgumentTypeError."""
-    number = _number(text)
-    if number is None or number <= 0:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number above 0")
-    return number
-
-
 def share(text: str) -> float:
     """``5%`` or ``0.05`` as 0.05. Raises ArgumentTypeError."""
     is_percent = text.rstrip().endswith("%")
-    number = _number(text.rstrip().removesuffix("%"))
-    if number is None or number < 0 or (not is_percent and number >= 1):
+    found = number(text.rstrip().removesuffix("%"))
+    if found is None or found < 0 or (not is_percent and found >= 1):
         raise argparse.ArgumentTypeError(f"got {text!r}, expected per cent as in 5%, or 0.05")
-    return number / 100 if is_percent else number
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+    return found / 100 if is_percent else found
 
 
 def names(allowed: Collection[str]) -> Callable[[str], tuple[str, ...]]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from generator.errors import EXIT_OK
+from generator.flag_values import whole
 from perf.baselines.targets import DTYPES, TARGETS, variants
-from perf.verbs.arguments import counts, names, port_range, whole
+from perf.verbs.arguments import counts, names, port_range
 
 if TYPE_CHECKING:
     from perf.baselines.plan import Plan

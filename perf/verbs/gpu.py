@@ -11,8 +11,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
+from generator.flag_values import positive
 from perf.gpu.plan import SECTIONS, chosen
-from perf.verbs.arguments import names, positive
+from perf.verbs.arguments import names
 
 OUTPUT = Path("perf-results/gpu")
 BUDGET_S = 600.0

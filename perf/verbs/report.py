@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from generator.errors import EXIT_OK, PerfError
-from perf.verbs.arguments import positive
+from generator.flag_values import positive
 
 HELP = "write a run's page, table, CSV and JSON"
 DESCRIPTION = """\

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from generator.errors import EXIT_OK, PerfError
+from generator.flag_values import whole
 from generator.yaml_file.regular_file import read_json
-from perf.verbs.arguments import counts, whole
+from perf.verbs.arguments import counts
 
 HELP = "the tokens/s that this machine's memory and cores allow a decoder"
 DESCRIPTION = """\

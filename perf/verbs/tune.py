@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from generator.errors import UsageError
-from perf.verbs.arguments import add_places, positive, whole
+from generator.flag_values import positive, whole
+from perf.verbs.arguments import add_places
 
 HELP = "find a model's settings for a goal, by trying them"
 DESCRIPTION = """\

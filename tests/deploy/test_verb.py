@@ -181,12 +181,12 @@ WRONG_VALUES = {
     ("--memory", "8GB"): "a whole number of Mi, Gi or Ti, such as 16Gi",
     ("--shm-size", "0Gi"): "a whole number of Mi, Gi or Ti, such as 16Gi",
     ("--cpu", "0"): "cores, such as 4 or 0.5",
-    ("--gpus", "-1"): "a number from 0 to 64",
+    ("--gpus", "-1"): "a whole number from 0 to 64",
     ("--namespace", "a.b"): "lower-case letters, digits and -, at most 63",
     ("--storage-class", "a_b"): "a name of lower-case letters, digits, - and .",
     ("--node-selector", "gpu"): "a label such as pool=gpu",
     ("--local-models", "weights"): "an absolute path",
-    ("--replicas", "0"): "a number from 1 to 10000",
+    ("--replicas", "0"): "a whole number from 1 to 10000",
     ("--host", 'x"\nkind: Pod'): "a name of lower-case letters, digits, - and .",
 }
 

@@ -256,7 +256,7 @@ def test_a_tritonserver_on_path_comes_first_and_its_failure_is_told(tmp_path: Pa
     [
         (["serious"], "unexpected 'serious'"),
         (["--http-port=0"], "expected a port from 1 to 65535"),
-        (["--load-timeout-s=-1"], "expected a positive number of seconds"),
+        (["--load-timeout-s=-1"], "expected a number above 0"),
     ],
 )
 def test_a_wrong_command_line_is_refused(

@@ -15,6 +15,7 @@ MOST_MODULES = 15  # of a folder, its __init__.py not counted
 # From the ground up: a folder imports those before it, never those after it.
 GENERATOR_FLOORS = (
     "errors",
+    "flag_values",
     "yaml_file",
     "spec",
     "models_yaml",
