@@ -39,6 +39,9 @@ _ROWS = (1, 32)  # decode of one sequence, decode of many: the shapes that gener
 _MOST_OTHER_BYTES = 2**26  # more than a core keeps in its caches
 # Joined layers save calls, and compiled loops the copying of their outputs into one.
 _JOINING_SAVES = 1.25
+# A plain layer that is timed as a little faster is a tenth slower in a model: noise is more than
+# what it can gain, and its call is the module's.
+_PACKING_SAVES = 1.1
 # Children that transformers' models give the same tensor, one after the other.
 _SHARED_INPUT = (
     ("q_proj", "k_proj", "v_proj"),
@@ -174,7 +177,7 @@ class _Choice:
     def packed(self, layer: _Layer) -> PrepackedLinear | None:
         """The fastest form that the layer can take, or None where it is best left as it is."""
         linear, packed_s = self._fastest([layer])
-        return linear if self._plain_seconds(layer) > packed_s else None
+        return linear if self._plain_seconds(layer) * _PACKING_SAVES > packed_s else None
 
     def joined(self, layers: list[_Layer]) -> PrepackedLinear | None:
         """One layer for all, where that is no slower by more than what else it saves."""

@@ -235,7 +235,7 @@ def test_layers_stay_plain_where_the_operator_is_missing(
 
 
 @needs_onednn
-@pytest.mark.parametrize("plain_s, replaced", [(2.0, 2), (1.0, 0)])
+@pytest.mark.parametrize("plain_s, replaced", [(2.0, 2), (0.95, 2), (0.5, 0)])
 def test_each_shape_is_timed_once_and_replaced_where_it_gains(
     plain_s: float, replaced: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
