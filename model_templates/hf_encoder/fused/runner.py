@@ -25,7 +25,7 @@ from .reading import read_encoder
 from .sizes import check_sizes
 
 _DTYPES = (torch.float32, torch.bfloat16)
-_MOST_RECORDED = 256  # tokens; with more, Python's share is small
+_MOST_RECORDED = 128  # tokens; with more, Python's share is small
 
 
 class FusedRunner(PackedRows):

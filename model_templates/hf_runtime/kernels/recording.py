@@ -110,8 +110,12 @@ class Recording:
         self._input.copy_(x)
         for step in self._steps:
             step()
-        output: torch.Tensor = self._output.clone()
-        return output
+        return self.output()
+
+    def output(self) -> torch.Tensor:
+        """What was computed last, by this or while it was recorded, if no other ran since."""
+        copied: torch.Tensor = self._output.clone()
+        return copied
 
 
 class Recordings:
@@ -143,7 +147,7 @@ class Recordings:
             self._refused.add(key)
             return compute(x)
         self._found[key] = recording
-        return recording(x)
+        return recording.output()
 
 
 class _Watch(TorchFunctionMode):
