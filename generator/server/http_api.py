@@ -22,6 +22,8 @@ from generator.server.listen import Listen
 ADMIN_KEY_HEADER = "hf-triton-admin-key"
 # Triton puts this before the header's name in --grpc-restricted-protocol.
 HEADER_PREFIX = "triton-grpc-protocol-"
+# The reason of a load whose Python process ended meanwhile.
+PROCESS_DIED = "its Python process died while loading (out of memory?)"
 _CONNECT_TIMEOUT_S = 2.0
 _METRICS_TIMEOUT_S = 5.0
 
@@ -216,7 +218,7 @@ def one_line(error: str) -> str:
     if _NO_GPUS in text:
         text = "instance_group asks for KIND_GPU, and Triton finds no GPU here: use KIND_CPU"
     if "is not healthy" in text:
-        text = "its Python process died while loading (out of memory?)"
+        text = PROCESS_DIED
     return " ".join(text.split()).rstrip(" ;") or "no reason given"
 
 

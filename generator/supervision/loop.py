@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from generator.apply.file_watch import WatchedFiles
 from generator.errors import ServerError
-from generator.server.http_api import ServerApi
+from generator.server.http_api import PROCESS_DIED, ServerApi
 from generator.server.loading import SERVER_WENT_AWAY, Loaded
 from generator.server.process import TritonServer
 from generator.server.restart_policy import RestartPolicy
@@ -80,6 +80,7 @@ class Supervisor:
         self._seen_ready: set[str] = set()  # whoever has loaded them
         self._failures: dict[str, str] = {}
         self._loading: list[str] = []
+        self._tried_twice: set[str] = set()  # of those whose process died in its first load
         self._folders: dict[str, list[str]] = {}
         self._states: dict[str, str] | None = None  # folder -> "" where it is ready, or why not
         self._ask_at_s = self._sweep_at_s = 0.0
@@ -132,6 +133,7 @@ class Supervisor:
         what = "is up again, loading" if self._has_served else "is up, loading"
         say(f"tritonserver {what} {counted(len(models))}: {', '.join(models)}")
         self._failures, self._loading, self._states = {}, list(models), None
+        self._tried_twice.clear()
         self._began_s = time.monotonic()
         self._remind_at_s = self._began_s + _REMIND_EVERY_S
         self._server.loader.begin(models)
@@ -140,6 +142,13 @@ class Supervisor:
     def _take(self, outcome: Loaded) -> None:
         """Reports a model that was loaded or failed to load."""
         model = outcome.model
+        is_known = model in self._were_ready | self._seen_ready
+        if outcome.failure == PROCESS_DIED and not is_known and model not in self._tried_twice:
+            # What killed it may have gone, such as the memory that others took while they loaded.
+            self._tried_twice.add(model)
+            say(f"model '{model}': {outcome.failure}; it is loaded once more")
+            self._server.loader.begin([model])
+            return
         if model in self._loading:
             self._loading.remove(model)
         tell_loaded(outcome, self._loading, self._has_served and model in self._were_ready)
@@ -148,7 +157,7 @@ class Supervisor:
             if model not in self._were_ready:
                 print_curl_lines(self._server, model, self._children)
             self._were_ready.add(model)
-        elif model in self._were_ready | self._seen_ready:
+        elif is_known:
             self._healer.bring_back(model, outcome.failure)
         else:
             self._failures[model] = f"failed to load: {outcome.failure}"

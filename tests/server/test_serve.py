@@ -195,6 +195,17 @@ def test_a_model_whose_process_dies_is_named(tmp_path: Path) -> None:
         assert served.generate("other", "x").status == 200
 
 
+def test_a_model_killed_in_its_first_load_is_loaded_once_more(tmp_path: Path) -> None:
+    go_on = tmp_path / "go-on"
+    with serve(tmp_path, f"- {{name: killed, options: {{load_until: {go_on}}}}}\n") as served:
+        served.wait_for("killed prints")
+        os.kill(served.stub_pid("killed"), signal.SIGKILL)
+        served.wait_for("died while loading (out of memory?); it is loaded once more")
+        go_on.touch()
+        served.wait_for("serving 1 of 1 model ")
+        assert served.generate("killed", "x").status == 200
+
+
 def test_no_model_that_loads_is_a_failure(tmp_path: Path) -> None:
     with serve(tmp_path, "- {name: broken, options: {fail: no weights}}\n") as served:
         assert served.exit_code() == 1
