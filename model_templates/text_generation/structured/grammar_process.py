@@ -1,115 +1,38 @@
 """The processes in which grammars are made and followed; each can be killed without harm to others.
 
-Run as a program: it makes llguidance's form of the tokenizer once, then forks a process for each
-constraint, which shares that form's memory. Such a process has a limit on its memory, and one on
-the time of each thing that it does: then the kernel ends it, whatever code runs. No thread runs
-where it forks. Imports neither torch nor transformers.
+They are forked by a program that makes llguidance's form of the tokenizer once, whose memory they
+share. Such a process has a limit on its memory, and one on the time of each thing that it does:
+then the kernel ends it, whatever code runs. Imports neither torch nor transformers.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 import json
 import os
-import resource
-import signal
 import socket
 import struct
-import sys
 import threading
 import time
-from pathlib import Path
-from types import FrameType
+from collections.abc import Callable
 from typing import Any
 
-from hf_runtime.errors import RequestError, reason
+from hf_runtime.errors import RequestError
+from hf_runtime.sandbox.limits import end_after, limit_memory, num_own_bytes
 
 from . import frames
 from .constraint import Constraint, Reasoning
 from .llguidance_grammars import make_matcher, refusal_reason
 
-FORK, KILL = 1, 2
-CONTROL = struct.Struct("<BI")  # FORK, with a socket, or KILL; and the number of a process
 _STACK_BYTES = 64 * 2**20
 _TURN_S = 0.1  # of CPU time; most grammars take a few milliseconds
 _NICENESS = 10
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_PAGE = resource.getpagesize()
 
 
-def main() -> None:
-    """Reads the tokenizer from one descriptor, answers on the socket at the other, then forks."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    with open(int(sys.argv[2]), encoding="utf-8") as file:  # noqa: PTH123, a descriptor
-        file.seek(0)
-        given = json.load(file)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    tokenizer: Any = None
-    problem = ""
-    try:
-        tokenizer = _tokenizer(given)
-    except BaseException as error:  # PyO3's PanicException is not an Exception
-        problem = reason(Exception(str(error) or type(error).__name__), 120)
-    control.send(problem.encode() or b"\n")
-    del given
-    gc.freeze()  # a collection in a fork would write to the memory that all share
-    _Forks(control, tokenizer).run()
-
-
-class _Forks:
-    """Forks, reaps and kills the processes of constraints, by the numbers that they are given."""
-
-    def __init__(self, control: socket.socket, tokenizer: Any) -> None:
-        self._control, self._tokenizer = control, tokenizer
-        self._numbers: dict[int, int] = {}  # by process id
-        self._libc = ctypes.CDLL(None)
-
-    def run(self) -> None:
-        """Until the engine's process closes its end, however that ends; then all forks die."""
-        signal.signal(signal.SIGCHLD, self._reap)
-        while True:
-            order, descriptors, _, _ = socket.recv_fds(self._control, CONTROL.size, 1)
-            if not order:
-                return
-            kind, number = CONTROL.unpack(order)
-            # Nothing is reaped meanwhile: a number of a process that is known is still its own.
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-            if kind == FORK:
-                self._fork(number, socket.socket(fileno=descriptors[0]))
-            else:
-                for pid in [pid for pid, known in self._numbers.items() if known == number]:
-                    os.kill(pid, signal.SIGKILL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-
-    def _fork(self, number: int, connection: socket.socket) -> None:
-        pid, parent = 0, os.getpid()
-        with connection, contextlib.suppress(OSError):  # no room for another: its socket closes
-            pid = os.fork()
-            if not pid:
-                self._work(connection, parent)
-        if pid:
-            self._numbers[pid] = number
-
-    def _work(self, connection: socket.socket, parent: int) -> None:
-        """All that a fork does; never returns."""
-        status = 1
-        try:
-            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-            self._control.close()
-            if os.getppid() == parent:  # else it ended before the kernel was told to tell of it
-                Worker(connection, self._tokenizer).run()
-                status = 0
-        finally:
-            os._exit(status)
-
-    def _reap(self, signum: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(ChildProcessError):
-            while pid := os.waitpid(-1, os.WNOHANG)[0]:
-                self._numbers.pop(pid, None)
+def prepare(content: bytes) -> Callable[[socket.socket], None]:
+    """llguidance's form of a tokenizer, and what a fork does with its connection."""
+    tokenizer = _tokenizer(json.loads(content))
+    return lambda connection: Worker(connection, tokenizer).run()
 
 
 class Worker:
@@ -119,17 +42,17 @@ class Worker:
         self._connection, self._tokenizer = connection, tokenizer
         self._first: Any = None
         self._matchers: dict[int, Any] = {}
-        self._base = _num_bytes()
+        self._base = num_own_bytes()
 
     def run(self) -> None:
         """Until the other end is closed."""
         asked = json.loads(self._receive_text())
         self._step_s: float = asked["step_s"]
         self._masks: bool = asked["masks"]
-        _limit_memory(asked["max_bytes"])
-        _end_after(asked["time_limit_s"])
+        limit_memory(asked["max_bytes"] + _STACK_BYTES)
+        end_after(asked["time_limit_s"])
         problem = self._make(_constraint(asked))
-        _end_after(0)
+        end_after(0)
         state = frames.IS_REFUSED if problem else frames.GOES_ON
         self._send(frames.STATE, 0, bytes([state]) + problem.encode())
         if not problem:
@@ -182,7 +105,7 @@ class Worker:
 
     def _follow(self, number: int, token_id: int) -> bool:
         """Takes a token; whether another may follow."""
-        _end_after(self._step_s)
+        end_after(self._step_s)
         matcher = self._matchers.get(number)
         if matcher is None:
             matcher = self._matchers[number] = self._first.deep_copy()
@@ -197,13 +120,13 @@ class Worker:
     def _send_mask(self, number: int) -> None:
         matcher = self._matchers.get(number)
         if matcher is not None:
-            _end_after(self._step_s)
+            end_after(self._step_s)
             mask = matcher.compute_bitmask()
             self._send(frames.MASK, number, mask)
 
     def _send(self, kind: int, number: int, payload: bytes) -> None:
-        _end_after(0)
-        num_bytes = max(0, _num_bytes() - self._base)
+        end_after(0)
+        num_bytes = max(0, num_own_bytes() - self._base)
         self._connection.sendall(frames.answer(kind, number, num_bytes, payload))
 
     def _receive_text(self) -> bytes:
@@ -234,32 +157,3 @@ def _tokenizer(given: dict[str, Any]) -> Any:
     return LLTokenizer(
         given["tokenizer"], n_vocab=given["num_tokens"], eos_token=given["eos_token_ids"] or None
     )
-
-
-def _end_after(seconds: float) -> None:
-    """The kernel ends this process then; 0 is never."""
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-def _limit_memory(max_bytes: int) -> None:
-    """To so many bytes beyond what is shared."""
-    with contextlib.suppress(OSError, ValueError):
-        # Where the machine has no memory left, this process goes first.
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    with contextlib.suppress(OSError, ValueError):
-        most = _statm()[0] + max_bytes + _STACK_BYTES
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-
-def _num_bytes() -> int:
-    """The memory of this process that is no file's; 0 where the kernel does not tell."""
-    try:
-        _, resident, shared, *_ = _statm()
-    except OSError:
-        return 0
-    return resident - shared
-
-
-def _statm() -> list[int]:
-    """In bytes: proc(5), /proc/pid/statm."""
-    return [int(pages) * _PAGE for pages in Path("/proc/self/statm").read_bytes().split()]

@@ -1,19 +1,14 @@
 """Starts the processes in which grammars are made and followed, and talks with them.
 
-The first is a program of its own (grammar_process.py), which starts with the first constraint and
-makes llguidance's form of the tokenizer; it forks one for each constraint. Knows no grammar
-library.
+The program that forks them starts with the first constraint and makes llguidance's form of the
+tokenizer. Knows no grammar library.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import itertools
 import json
-import os
-import socket
-import subprocess
 import threading
 import weakref
 from collections.abc import Iterable
@@ -22,25 +17,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hf_runtime
 from hf_runtime import log
 from hf_runtime.errors import OverloadedError, RequestError, reason
-from hf_runtime.python_program import python_program
+from hf_runtime.sandbox.fork_server import ForkServer, ForkServerError
 
-from . import grammar_process
 from .constraint import Constraint
 from .following import Following, Limits
+from .grammar_process import prepare
 
 MAX_PROCESSES = 256  # each has 5 MiB from the beginning
 MAX_BYTES = 2**30  # beyond that, of all of them
-_START_S = 60.0
 _DIED = "the process that makes grammars has ended: try again later"
-# The package by its folder's name: what the engine's process calls it can depend on Triton.
-_FOLDER = Path(__file__).parent
-_PROGRAM = (
-    "import sys; sys.path[:0] = sys.argv[3:]; "
-    f"from {_FOLDER.name}.{grammar_process.__name__.rpartition('.')[2]} import main; main()"
-)
 
 
 class GrammarProcesses:
@@ -55,8 +42,7 @@ class GrammarProcesses:
         self._eos_token_ids = sorted(eos_token_ids)
         self.limits = Limits()
         self._lock = threading.Lock()  # guards what follows
-        self._program: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._server = ForkServer(prepare, _import_folders())
         self._problem, self._closed = "", False
         self._numbers = itertools.count(1)
         self._open: weakref.WeakValueDictionary[int, Following] = weakref.WeakValueDictionary()
@@ -71,9 +57,8 @@ class GrammarProcesses:
         about a second. Where it can't be, each request is told why.
         """
         with self._lock:
-            if self._problem or self._closed or self._runs:
+            if self._problem or self._closed or self._server.runs:
                 return
-            self._end_program()
             try:
                 described = self._described()
             except BaseException as error:  # a tokenizer's panic is not an Exception
@@ -85,7 +70,12 @@ class GrammarProcesses:
                     "runs the server can add it: pip install 'llguidance>=1.7,<2'"
                 )
                 return
-            self._start_program(described)
+            try:
+                self._server.start(described)
+            except ForkServerError as error:
+                self._problem = str(error) and _unknown_tokenizer(error)
+                if not self._problem:
+                    log.error("the process that makes grammars does not start")
 
     def begin(self, constraint: Constraint, time_limit_s: float) -> Following:
         """Begins with a grammar; ``Following.wait`` says when it is made.
@@ -99,25 +89,19 @@ class GrammarProcesses:
         with self._lock:
             if self._problem:
                 raise RequestError(f"{constraint.kind}: {self._problem}")
-            if self._control is None:
-                raise OverloadedError(_DIED)
             if len(self._open) >= MAX_PROCESSES:
                 raise OverloadedError(
                     f"{len(self._open)} different constraints are in use, allowed: at most "
                     f"{MAX_PROCESSES} at once: try again later"
                 )
             number = next(self._numbers)
-            here, there = socket.socketpair()
-            with there:
-                fork = grammar_process.CONTROL.pack(grammar_process.FORK, number)
-                try:
-                    socket.send_fds(self._control, [fork], [there.fileno()], socket.MSG_NOSIGNAL)
-                except OSError:
-                    here.close()
-                    raise OverloadedError(_DIED) from None
-            kill = partial(self._kill, number)
+            try:
+                connection = self._server.fork(number)
+            except OSError:
+                raise OverloadedError(_DIED) from None
+            kill = partial(self._server.kill, number)
             following = Following(
-                here, constraint, special_tokens, self.limits, self._limit_memory, kill
+                connection, constraint, special_tokens, self.limits, self._limit_memory, kill
             )
             self._open[number] = following
         following.ask(time_limit_s, masks=self._masks)
@@ -127,64 +111,12 @@ class GrammarProcesses:
         """Ends them all."""
         with self._lock:
             self._closed = True
-            self._end_program()
-
-    @property
-    def _runs(self) -> bool:
-        return self._program is not None and self._program.poll() is None
+            self._server.close()
 
     def _limit_memory(self) -> None:
         """Ends the process with the most memory where all together have too much."""
         while self.num_bytes > MAX_BYTES:
             max(list(self._open.values()), key=lambda one: one.num_bytes).end()
-
-    def _kill(self, number: int) -> None:
-        """Without a lock: it may be called by a collection, within anything."""
-        control = self._control
-        if control is not None:
-            with contextlib.suppress(OSError):
-                kill = grammar_process.CONTROL.pack(grammar_process.KILL, number)
-                control.send(kill, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-
-    def _start_program(self, described: bytes) -> None:
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with there, _memory_file(described) as file:
-            descriptors = (there.fileno(), file.fileno())
-            arguments = map(str, (*descriptors, *_import_folders()))
-            try:
-                self._program = subprocess.Popen(
-                    [python_program(), "-IS", "-c", _PROGRAM, *arguments],
-                    pass_fds=descriptors,
-                    env=_environment(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,  # a panic would print the caller's text there
-                )
-            except OSError as error:
-                here.close()
-                self._problem = f"its process does not start ({reason(error)})"
-                return
-        self._control = here
-        here.settimeout(_START_S)
-        try:
-            answer = here.recv(4096)
-        except OSError:
-            answer = b""
-        here.settimeout(None)
-        if problem := answer.decode().strip():
-            self._problem = _unknown_tokenizer(Exception(problem))
-        if problem or not answer:
-            self._end_program()
-        if not answer:
-            log.error("the process that makes grammars does not start")
-
-    def _end_program(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        if self._program is not None:
-            self._program.kill()
-            self._program.wait()
-        self._control = self._program = None
 
     def _described(self) -> bytes:
         """The tokenizer as llguidance takes it (llguidance.hf.from_tokenizer)."""
@@ -205,25 +137,9 @@ class GrammarProcesses:
 
 
 def _import_folders() -> list[str]:
-    """Where the program finds its modules: this package, the runtime, llguidance."""
-    folders = [_FOLDER.parent, Path(hf_runtime.__file__).parents[1]]
+    """Where the program finds llguidance."""
     spec = importlib.util.find_spec("llguidance")
-    if spec is not None and spec.origin is not None:
-        folders.append(Path(spec.origin).parents[1])
-    return list(dict.fromkeys(map(str, folders)))
-
-
-def _environment() -> dict[str, str]:
-    """No secret, and no allocator per thread: its address space would count as memory."""
-    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-    return {**kept, "MALLOC_ARENA_MAX": "1", "PYTHONUTF8": "1", "RAYON_NUM_THREADS": "1"}
-
-
-def _memory_file(content: bytes) -> Any:
-    file = os.fdopen(os.memfd_create("tokenizer"), "w+b")
-    file.write(content)
-    file.flush()
-    return file
+    return [] if spec is None or spec.origin is None else [str(Path(spec.origin).parents[1])]
 
 
 def _unknown_tokenizer(error: BaseException) -> str:

@@ -77,8 +77,8 @@ def children(pid: int) -> list[int]:
 
 
 def program_id(processes: GrammarProcesses) -> int:
-    assert processes._program is not None
-    return processes._program.pid
+    assert processes._server.pid is not None
+    return processes._server.pid
 
 
 def follow_often(grammar: Grammar, token_id: int) -> None:
@@ -132,7 +132,7 @@ def test_a_model_that_is_unloaded_does_not_wait_for_what_never_ends(
 ) -> None:
     compiler = Compiler(processes, time_limit_s=600.0)
     hostile = [Told(compiler, endless(40 + number)) for number in range(6)]
-    assert eventually(lambda: processes._runs and bool(children(program_id(processes))))
+    assert eventually(lambda: processes._server.runs and bool(children(program_id(processes))))
     began_s = time.monotonic()
     compiler.close()
     assert time.monotonic() - began_s < 5
