@@ -88,27 +88,29 @@ class Sandbox:
         with self._lock:
             self._closed = True
             self._server.close()
-            for process in self._idle:
-                process.end()
-            self._idle.clear()
+            self._end_idle()
 
     def _take(self) -> _Process:
         with self._lock:
             if self._closed:
                 raise OverloadedError("the model is being unloaded: try again later")
-            while self._idle:
+            while self._idle and self._server.runs:  # else it dies soon
                 if (process := self._idle.pop()).is_usable:
                     return process
                 process.end()
             try:
                 if not self._server.runs:
+                    self._end_idle()
                     self._server.start(b"")
-                number = next(self._numbers)
-                return _Process(self._server, number)
+                return _Process(self._server, next(self._numbers))
             except (ForkServerError, OSError):
-                raise OverloadedError(
-                    "no process for this can be started: try again later"
-                ) from None
+                text = "no process for this can be started: try again later"
+                raise OverloadedError(text) from None
+
+    def _end_idle(self) -> None:
+        for process in self._idle:
+            process.end()
+        self._idle.clear()
 
     def _give_back(self, process: _Process) -> None:
         with self._lock:
