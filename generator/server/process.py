@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,6 +38,8 @@ _STOP_POLL_S = 0.25
 _REAP_TIMEOUT_S = 2.0
 _LAST_LINES_TIMEOUT_S = 3.0  # a process that left the group may hold the log open
 _NUM_HTTP_THREADS = 8 + NUM_LOADERS  # 8 is Triton's default; a load keeps one to itself
+# Triton puts paths into command lines for bash, unquoted; its Python can encode ASCII alone.
+_PLAIN_PATH = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 HEARTBEATS_VARIABLE = "HF_TRITON_HEARTBEATS"  # hf_runtime/heartbeat.py
 
 
@@ -147,7 +150,7 @@ class TritonServer:
 
     def _flags(self) -> list[str]:
         return [
-            f"--model-repository={self.repository.resolve()}",
+            f"--model-repository={self._repository_path()}",
             "--model-control-mode=explicit",
             # Without it every model is first imported in a process that only asks for its config:
             # torch twice, and a process that dies while loading hangs the load for ever (24.10).
@@ -159,6 +162,18 @@ class TritonServer:
             *(restrictions.flags(server_guard.SECRET) if self.api.admin_key else ()),
             *restrictions.forwarding(self.arguments),
         ]
+
+    def _repository_path(self) -> Path:
+        """A path of the repository that Triton can take: where its own has other letters, a link
+        beside the sockets.
+        """
+        path = self.repository.resolve()
+        if _PLAIN_PATH.fullmatch(str(path)) or not self.listen.sockets:
+            return path
+        link = Path(self.listen.sockets, "repository")
+        link.unlink(missing_ok=True)
+        link.symlink_to(path)
+        return link
 
     def _wait_live(self, deadline: float) -> None:
         while True:

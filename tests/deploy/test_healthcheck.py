@@ -7,6 +7,7 @@ import http.server
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -54,7 +55,12 @@ def test_the_supervisor_is_believed_before_triton() -> None:
     assert reason.endswith('/ready: 503 {"reason": "models are being loaded"}')
 
 
-def test_ready_is_healthy() -> None:
+def test_ready_is_healthy_whatever_proxy_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_port()}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setattr(urllib.request, "_opener", None)  # which reads the environment once
     with answering({"/ready": 200}) as health:
         assert why_unready({"HEALTH_PORT": health, "HTTP_PORT": unused_port()}) == ""
 

@@ -34,7 +34,9 @@ def test_good_models_serve_beside_bad_ones_until_a_graceful_stop(tmp_path: Path)
     - {name: killed, options: {die: true}}
     - {name: busy, options: {answer_s: 2}}
     """
-    with serve(tmp_path, models) as served:
+    folder = tmp_path / "a b $HOME; & 'c' né"  # letters that Triton's bash or Python can't take
+    folder.mkdir()
+    with serve(folder, models) as served:
         served.wait_for("Ctrl-C stops")
 
         lines = [line for line in served.out.splitlines() if line.startswith("curl ")]

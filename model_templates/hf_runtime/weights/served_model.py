@@ -8,7 +8,10 @@ Knows the file's keys; knows neither tasks nor their options (a task builds its 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +91,31 @@ class ServedModel:
     def source(self) -> str:
         """The Hugging Face model, with its revision, for log lines and errors."""
         if self.local:
-            return str(self.local_path)
+            return self._real_path.decode("utf-8", "replace")
         return self.model if self.revision is None else f"{self.model}@{self.revision}"
 
     @property
     def local_path(self) -> Path:
         """The folder of a local Hugging Face model; a relative path is relative to ``folder``."""
-        return Path(self.folder, self.model).resolve()
+        return Path(_openable(self._real_path))
+
+    @property
+    def _real_path(self) -> bytes:
+        path = os.path.join(self.folder, self.model)  # noqa: PTH118, no Path has these letters
+        return os.path.realpath(path.encode("utf-8", "surrogateescape"))
+
+
+@lru_cache
+def _openable(path: bytes) -> str:
+    """A folder's path as this process can open it: Triton's Python encodes ASCII alone, so another
+    letter's path is a descriptor of the folder.
+    """
+    if path.isascii() or sys.getfilesystemencoding() == "utf-8":
+        return os.fsdecode(path)
+    try:
+        return f"/proc/{os.getpid()}/fd/{os.open(path, os.O_PATH)}"
+    except OSError:  # it is missing, which is told by whoever opens it
+        return path.decode("ascii", "backslashreplace")
 
 
 def read_served_model(folder: Path, version: str) -> ServedModel:

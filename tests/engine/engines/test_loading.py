@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +24,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 from tests.engine.driving import Answers
 from tests.engine.tiny_models import tiny_model
 from tests.support import served_models
+from tests.support.triton import ROOT
 
 VALUES: dict[str, Any] = {
     **served_models.VALUES,
@@ -154,6 +157,37 @@ def test_model_json_is_read_with_its_paths_relative_to_the_models_folder(tmp_pat
     assert model.local_path == tmp_path.parents[1] / "weights"
     assert model.cache_dir == tmp_path.parent / "tiny" / "hf_cache"
     assert Options(**model.options).max_num_seqs == 2
+
+
+READ_IN_ASCII = """
+import sys
+from pathlib import Path
+from hf_runtime.weights.served_model import read_served_model
+assert sys.getfilesystemencoding() != "utf-8"
+model = read_served_model(Path(sys.argv[1]), "1")
+assert str(model.local_path).isascii()
+print((model.local_path / "config.json").read_text(), ascii(model.source))
+"""
+
+
+def test_a_path_of_letters_that_tritons_python_can_not_encode_is_opened(tmp_path: Path) -> None:
+    folder = tmp_path / "served"
+    folder.mkdir()
+    write_model_json(folder, json.dumps({**VALUES, "model": "../modèle"}))
+    (tmp_path / "modèle").mkdir()
+    (tmp_path / "modèle/config.json").write_text("{}")
+    ran = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", READ_IN_ASCII, str(folder)],
+        env={
+            "LC_ALL": "C",
+            "PYTHONCOERCECLOCALE": "0",
+            "PYTHONPATH": str(ROOT / "model_templates"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stdout == f"{{}} {str(tmp_path / 'modèle')!a}\n", ran.stderr
 
 
 @pytest.mark.parametrize(
