@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -22,6 +23,7 @@ from generator.openai_api.playground.routes import Playground
 from generator.openai_api.settings import Settings
 from generator.openai_api.triton.catalog import Catalog
 from generator.openai_api.triton.client import Triton
+from generator.openai_api.triton.supervisor import why_not_ready
 from generator.proxy.tls import tls_context
 from generator.repository import served_record
 from generator.server.listen import listening_socket
@@ -42,8 +44,9 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
     try:
         await _check(triton)
         connections = Connections(most_connections())
-        catalog = Catalog(triton, lambda: _to_be_served(settings.repository))
-        playground = Playground(triton, settings.health_url, settings.repository)
+        reasons = functools.partial(why_not_ready, settings.health_url)
+        catalog = Catalog(triton, lambda: _to_be_served(settings.repository), reasons)
+        playground = Playground(triton, reasons, settings.repository)
         app = OpenAiApp(
             *(triton, settings.access, connections, catalog, media_hosts),
             metrics_socket=settings.metrics_socket,

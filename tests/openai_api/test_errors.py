@@ -11,9 +11,12 @@ from generator.openai_api.key import VARIABLE, take_key
 from generator.openai_api.triton.catalog import Catalog
 from generator.openai_api.triton.statuses import of_text
 from generator.repository import served_record
+from generator.server.listen import Listen
+from generator.supervision.health import Health
+from generator.supervision.health_port import health_port
 from tests.openai_api.conftest import Starter, Translator
 from tests.openai_api.fake_triton import Model
-from tests.support.triton import eventually
+from tests.support.triton import eventually, free_ports
 
 
 def test_models_are_listed_under_their_users_names(api: Translator) -> None:
@@ -71,6 +74,23 @@ def test_a_model_that_is_loaded_again_is_a_503_meanwhile(
     api.triton.models[folder] = gone
     api.triton.loading.clear()
     assert eventually(lambda: api.completion(model=name).status == 200)
+
+
+def test_a_model_that_did_not_load_is_told_with_its_reason(starter: Starter) -> None:
+    fake, port = starter.triton()
+    fake.models.pop("whole")
+    fake.loading.add("whole")
+    health, listen = Health(), Listen("127.0.0.1", health_port=free_ports().health_port)
+    with health_port(listen, health):
+        url = f"http://127.0.0.1:{listen.health_port}/ready"
+        api = starter.translator(fake, f"127.0.0.1:{port}", health_url=url)
+        health.set_models({"whole": "no file config.json"})
+        reply = api.completion(model="whole")
+        health.set_models({"whole": "is being loaded"})
+        late = api.completion(model="whole")
+    assert (reply.status, late.status) == (503, 503)
+    assert reply.error["message"] == "model: 'whole' is not ready: no file config.json"
+    assert late.error["message"] == "model: 'whole' is being loaded; try again"
 
 
 def test_what_is_to_be_served_is_known_by_the_repositorys_record(

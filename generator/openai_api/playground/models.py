@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import aiohttp
 
 from generator.openai_api.playground.generate import datatype
 from generator.openai_api.schema.errors import ApiError, model_is_loading, model_not_found
 from generator.openai_api.triton.catalog import CHAT_TASKS, COMPLETION_TASKS
 from generator.openai_api.triton.client import Triton
+from generator.openai_api.triton.supervisor import WhyNotReady, is_loading
 from generator.render import model_config
 from generator.render.sample_requests import sample_request
 from generator.spec.triton_models import (
@@ -26,19 +23,15 @@ from generator.spec.triton_models import (
     runs_our_code,
 )
 
-_TIMEOUT = aiohttp.ClientTimeout(total=2)
-_IS_LOADING = re.compile("is being loaded|waits to be loaded|LOADING")
 _HIDDEN_ROLES = ("engine", *STEPS)  # a front or an ensemble stands for them
 
 
 class Models:
-    """Those of one Triton. ``health_url`` is where its supervisor answers /ready, "" where it has
-    none here; ``repository`` is its model repository, None where it is elsewhere.
-    """
+    """Those of one Triton; ``repository`` is its model repository, None where it is elsewhere."""
 
-    def __init__(self, triton: Triton, health_url: str, repository: Path | None) -> None:
+    def __init__(self, triton: Triton, why_not_ready: WhyNotReady, repository: Path | None) -> None:
         self._triton = triton
-        self._health_url = health_url
+        self._why_not_ready = why_not_ready
         self._repository = repository
 
     async def states(self) -> list[dict[str, Any]]:
@@ -76,19 +69,6 @@ class Models:
             sample = await asyncio.to_thread(sample_request, self._repository, name, config)
         return {"inputs": inputs, "sample": sample or {one["name"]: "" for one in inputs[:1]}}
 
-    async def _why_not_ready(self) -> dict[str, str]:
-        if not self._health_url:
-            return {}
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=_TIMEOUT) as session,
-                session.get(self._health_url) as answer,
-            ):
-                found: dict[str, str] = json.loads(await answer.read())["not_ready"]
-                return found
-        except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, KeyError):
-            return {}
-
 
 def one_answer(config: Any) -> bool:
     """Whether each request has one answer. Raises ApiError, 400, for one half of a model."""
@@ -111,7 +91,7 @@ def _is_public(config: Any) -> bool:
 def _state(reason: str) -> dict[str, str]:
     if not reason:
         return {"state": "ready"}
-    return {"state": "loading" if _IS_LOADING.search(reason) else "failed", "reason": reason}
+    return {"state": "loading" if is_loading(reason) else "failed", "reason": reason}
 
 
 def _described(config: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from generator.openai_api.sending import json_response
 from generator.openai_api.triton.catalog import ServedModel
 from generator.openai_api.triton.client import Triton
 from generator.openai_api.triton.request_headers import id_of, trace_context
+from generator.openai_api.triton.supervisor import WhyNotReady
 
 ReadBody = Callable[[web.Request, Callable[[dict[str, Any]], dict[str, Any]]], Awaitable[Any]]
 
@@ -27,9 +28,9 @@ class Playground:
 
     pages = pages.PATHS
 
-    def __init__(self, triton: Triton, health_url: str, repository: Path | None) -> None:
+    def __init__(self, triton: Triton, why_not_ready: WhyNotReady, repository: Path | None) -> None:
         self._triton = triton
-        self._models = Models(triton, health_url, repository)
+        self._models = Models(triton, why_not_ready, repository)
 
     def add_to(self, router: web.UrlDispatcher, read_body: ReadBody) -> None:
         """Adds the paths; ``read_body`` reads a JSON object."""

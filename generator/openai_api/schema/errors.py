@@ -51,6 +51,12 @@ def model_is_loading(name: str) -> ApiError:
     return ApiError(503, message, param="model", code="unavailable")
 
 
+def model_is_not_ready(name: str, why: str) -> ApiError:
+    """It is to be served, and did not load or has ended; ``why`` is the supervisor's word."""
+    message = f"model: '{name[:100]}' is not ready: {why}"
+    return ApiError(503, message, param="model", code="unavailable")
+
+
 def served_elsewhere(name: str, task: str) -> ApiError:
     """The model is there, but no path of this port is for its task."""
     path = f"POST /v2/models/{name}/infer"

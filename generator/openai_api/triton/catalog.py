@@ -16,10 +16,12 @@ from generator.openai_api.schema.errors import (
     ApiError,
     bad_field,
     model_is_loading,
+    model_is_not_ready,
     model_not_found,
     served_elsewhere,
     wrong_task,
 )
+from generator.openai_api.triton.supervisor import WhyNotReady, is_loading
 from generator.spec.triton_models import (
     ADAPTERS_PARAMETER,
     ENGINE_SUFFIX,
@@ -84,8 +86,11 @@ class Catalog:
     knows them.
     """
 
-    def __init__(self, source: Source, to_be_served: ToBeServed = lambda: None) -> None:
+    def __init__(
+        self, source: Source, to_be_served: ToBeServed, why_not_ready: WhyNotReady
+    ) -> None:
         self._source = source
+        self._why_not_ready = why_not_ready
         self._to_be_served = to_be_served
         self._models: dict[str, ServedModel] = {}
         self._elsewhere: dict[str, str] = {}  # the tasks of models that no path here is for
@@ -103,15 +108,17 @@ class Catalog:
     async def find(self, name: str, tasks: Sequence[str] = ()) -> ServedModel:
         """The model of that name; without a name the only one. Raises ApiError: 400 where several
         could be meant, or no path here is for its task; 404 where there is none, or it is of none
-        of ``tasks``; 503 while it is being loaded.
+        of ``tasks``; 503 while it is not ready.
         """
         if not name:
             return self._only_one(await self.models(), tasks)
         found = _of_name(name, await self.models())
         if found is None:
             found = _of_name(name, await self.models(_MISSES_GOOD_FOR_S))
-        if found is None and await self._is_being_loaded(name.partition(":")[0]):
-            raise model_is_loading(name)
+        if found is None and await self._is_to_be_served(model := name.partition(":")[0]):
+            why = (await self._why_not_ready()).get(model, "")
+            is_late = not why or is_loading(why)
+            raise model_is_loading(name) if is_late else model_is_not_ready(name, why)
         if found is None and tasks and name in self._elsewhere:
             raise served_elsewhere(name, self._elsewhere[name])
         if found is None:
@@ -127,7 +134,7 @@ class Catalog:
             raise bad_field("model", "none", allowed)
         return found[0]
 
-    async def _is_being_loaded(self, name: str) -> bool:
+    async def _is_to_be_served(self, name: str) -> bool:
         """Whether it will be there: Triton knows it and has no version of it that is ready, as
         while a model is loaded again; or is still to be told of it, as after a restart.
         """
