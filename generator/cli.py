@@ -23,6 +23,7 @@ from generator.errors import (
     GeneratorError,
     error_text,
 )
+from generator.python_modules import leave_out_working_directory
 
 VERBS = (
     "validate",
@@ -71,6 +72,7 @@ exit codes: 0 fine, 1 your input or stale output, 2 usage, 3 a bug of ours, 130 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns the exit code. Raises SystemExit(2) for a wrong command line."""
+    leave_out_working_directory()
     args = make_parser().parse_args(argv)
     try:
         return run_verb(args)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from generator.openai_api.triton.catalog import (
     MEDIA_TASKS,
 )
 from generator.proxy.settings import EVERYBODY, Access
+from generator.python_modules import run_module
 from generator.render import model_config
 from generator.render.sample_requests import sample_chat
 from generator.server.child_process import ChildProcess
@@ -60,7 +60,7 @@ class OpenAiProcess(ChildProcess):
         def environment() -> dict[str, str]:
             return {**os.environ, VARIABLE: settings.to_text()}
 
-        command = (sys.executable, "-m", "generator.openai_api")
+        command = run_module("generator.openai_api")
         super().__init__("the OpenAI API", command, environment, policy)
         self._listen = listen
         self._key, self._access = key, access

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from generator.proxy.settings import VARIABLE, Access, ProxySettings
+from generator.python_modules import run_module
 from generator.server.child_process import ChildProcess
 from generator.server.listen import Listen
 from generator.server.restart_policy import RestartPolicy
@@ -33,8 +33,12 @@ def proxies(
     def environment() -> dict[str, str]:
         return {**os.environ, VARIABLE: settings.to_text()}
 
-    command = (sys.executable, "-m", "generator.proxy")
     return tuple(
-        ChildProcess(f"the proxy of Triton's {name} port", (*command, kind), environment, policy)
+        ChildProcess(
+            f"the proxy of Triton's {name} port",
+            run_module("generator.proxy", kind),
+            environment,
+            policy,
+        )
         for kind, name in _KINDS.items()
     )

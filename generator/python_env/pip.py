@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from generator.errors import mask_tokens
+from generator.python_modules import run_module
 
 _OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off")
 _STEPS = ("Collecting ", "Downloading ", "Building ", "Installing ")
@@ -41,7 +42,7 @@ def install(
 
     Raises ``InstallError``, and ``OSError`` where there is no such interpreter.
     """
-    run_pip([python, "-m", "pip"], words, folder, show=show)
+    run_pip(run_module("pip", python=python), words, folder, show=show)
 
 
 def run_pip(

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from generator.errors import ServerError
+from generator.python_modules import ROOT_FOLDER
 from generator.render import model_config, vllm_model_json
 from generator.server import binary as server_binary
 from generator.server import guard as server_guard
@@ -127,8 +128,8 @@ class TritonServer:
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
-            # Where the paths start that it is told.
-            cwd=self.repository if vllm_model_json.is_used_in(self.repository) else None,
+            # Its stubs import from there first; a model.json of vLLM's has paths that start there.
+            cwd=self.repository if vllm_model_json.is_used_in(self.repository) else ROOT_FOLDER,
         )
         reader = threading.Thread(target=self._pass_log_on, args=(process,), daemon=True)
         self._started, self._is_cleared_away = (process, reader), False

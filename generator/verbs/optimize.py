@@ -24,6 +24,7 @@ from generator.flag_values import positive
 from generator.models_yaml.reading import load
 from generator.python_env.building import folder_of
 from generator.python_env.ensuring import ensure_environments
+from generator.python_modules import ROOT_FOLDER, run_module
 from generator.repository.compare import folder_version
 from generator.repository.native_model import place_models
 from generator.spec.model_spec import ModelSpec
@@ -139,6 +140,7 @@ def _compare(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespac
     process = subprocess.Popen(
         _command(folder.resolve(), python, spec, args),
         env=_environment(folder.resolve()),
+        cwd=ROOT_FOLDER,  # what libraries start in turn imports from there
         start_new_session=True,  # the terminal's Ctrl-C reaches it through us, and once
     )
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM,)}
@@ -178,7 +180,7 @@ def _command(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespac
         "--json": args.json and str(args.json.resolve()),
     }
     return [
-        *(python, "-m", f"{_PACKAGE}.optimize", str(folder)),
+        *run_module(f"{_PACKAGE}.optimize", str(folder), python=python),
         *("--version", str(folder_version(folder))),
         *("--kind", groups[0].kind if groups else "KIND_AUTO"),
         *("--instances", str(sum(group.count for group in groups) or 1)),

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "arguments",
         nargs="*",
         metavar="-- ARGUMENT",
-        help="arguments for tritonserver itself, such as -- --log-verbose=1",
+        help="arguments for tritonserver itself, which starts in /: -- --log-verbose=1",
     )
 
 

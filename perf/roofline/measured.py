@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from generator.python_modules import run_module
 from perf.orphans import our_environment
 from perf.roofline.step import Machine
 
@@ -39,7 +39,7 @@ def figures() -> dict[str, float]:
         raise NotMeasuredError("torch is not installed here (pip install 'hf-triton[serve]')")
     try:
         done = subprocess.run(
-            [sys.executable, "-m", __name__],
+            run_module(__name__),
             env=our_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,

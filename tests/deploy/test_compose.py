@@ -106,7 +106,7 @@ def test_the_gpu_is_asked_for_where_models_use_one(deploy: Deploy) -> None:
 
 def test_healthy_means_ready(deploy: Deploy) -> None:
     check = triton(deploy("compose"))["healthcheck"]["test"]
-    assert check == ["CMD", "python", "-m", "generator.deploy.healthcheck"]
+    assert check == ["CMD", "python", "-I", "-m", "generator.deploy.healthcheck"]
 
 
 def test_a_dollar_of_the_users_is_no_variable() -> None:

@@ -71,7 +71,7 @@ def test_no_secret_enters_a_layer() -> None:
 def test_health_is_asked_at_the_port_that_the_environment_names(target: str) -> None:
     (check,) = STAGES[target].values("HEALTHCHECK")
     _, _, command = check.partition("CMD ")
-    assert json.loads(command) == ["python", "-m", "generator.deploy.healthcheck"]
+    assert json.loads(command) == ["python", "-I", "-m", "generator.deploy.healthcheck"]
     environment = _environment(STAGES[target])
     assert (environment["HEALTH_PORT"], environment["HTTP_PORT"]) == ("8003", "8000")
 

@@ -16,6 +16,7 @@ MOST_MODULES = 15  # of a folder, its __init__.py not counted
 GENERATOR_FLOORS = (
     "errors",
     "flag_values",
+    "python_modules",
     "yaml_file",
     "spec",
     "models_yaml",

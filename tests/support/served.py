@@ -8,12 +8,12 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from generator.python_modules import run_module
 from generator.server.listen import Listen
 from tests.support.triton import Answer, echo_templates, eventually, free_ports, get, post
 
@@ -151,7 +151,7 @@ def started(
     ports = [f"{flag}={port}" for flag, port in listen.ports().items() if port]
     files = ("--config=models.yaml", "--repository=repository")
     process = subprocess.Popen(
-        [sys.executable, "-m", *command, "serve", *ports, *files, *arguments],
+        run_module(*command, "serve", *ports, *files, *arguments),
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
         stdin=subprocess.DEVNULL,

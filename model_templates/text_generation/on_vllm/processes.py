@@ -90,5 +90,5 @@ def children_die_with_parent() -> Iterator[None]:
 
 def _script(program: str) -> str:
     quoted = shlex.quote(program)
-    dying = f"{quoted} -c {shlex.quote(_DIE_WITH_PARENT)} {os.getpid()}"
+    dying = f"{quoted} -I -c {shlex.quote(_DIE_WITH_PARENT)} {os.getpid()}"
     return f'#!/bin/sh\nexec {dying} {quoted} "$@"\n'

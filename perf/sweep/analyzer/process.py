@@ -9,13 +9,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from generator.errors import mask_tokens
+from generator.python_modules import run_module
 from perf.orphans import end, ends_with_us, our_environment
 from perf.sweep.analyzer.finding import Analyzer
 from perf.sweep.commands import ANALYZER
@@ -68,12 +68,14 @@ def run(
 
     Raises OSError where it can't be started.
     """
-    program, environment = sys.executable, our_environment()
     if command[0] == ANALYZER:
-        program, environment = analyzer.path, {**os.environ, **analyzer.environment}
+        command = [analyzer.path, *command[1:]]
+        environment = {**os.environ, **analyzer.environment}
+    else:
+        command, environment = run_module(*command[2:]), our_environment()
     deadline = time.monotonic() + timeout_s
     process = subprocess.Popen(
-        [program, *command[1:]],
+        command,
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from generator.errors import PerfError
 from generator.models_yaml.reading import load_unpinned
+from generator.python_modules import run_module
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 from generator.yaml_file.schema import did_you_mean
@@ -45,7 +45,7 @@ def own_server(
     Raises PerfError where it does not start, or ends before ``models`` are ready.
     """
     listen, log = free_listen(), folder / LOG_FILE
-    command = [sys.executable, "-m", "generator", "serve", "--health-port", "0"]
+    command = run_module("generator", "serve", "--health-port", "0")
     command += ["--config", str(config), "--repository", str(repository)]
     for flag, port in listen.triton_ports().items():
         command += [flag, str(port)]

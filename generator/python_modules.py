@@ -1,0 +1,48 @@
+"""How Python processes of ours start without the working directory: a ``torch.py`` that lies where
+a command is typed is nobody's torch.
+
+``python -m`` and ``python -c`` look there first, and so does whatever has an empty entry in its
+search path. -P and PYTHONSAFEPATH need Python 3.11, and -I leaves out the user's own packages.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+
+# Where a process starts that puts its working directory first by itself, as Triton's stubs do.
+ROOT_FOLDER = "/"
+# In which an empty entry stands for the working directory.
+_SEARCH_PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
+_PATHS = (
+    *("HF_HOME", "HF_HUB_CACHE", "HF_TOKEN_PATH", "HF_TRITON_PYTHON_ENVS", "XDG_CACHE_HOME"),
+    *("NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR"),
+    *("REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"),
+)
+_RUN = (
+    "import sys; sys.path[:] = filter(None, sys.path); del sys.argv[0]; "
+    "from runpy import run_module; run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+)
+
+
+def run_module(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
+    """``python -m module``, which finds nothing in the working directory."""
+    return [python, "-c", _RUN, module, *arguments]
+
+
+def leave_out_working_directory(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Takes empty entries out of the search paths that every process of ours inherits, and writes
+    folders in full, for some processes start elsewhere.
+    """
+    for name in _SEARCH_PATHS:
+        entries = filter(None, environment.get(name, "").split(os.pathsep))
+        if found := os.pathsep.join(str(Path(entry).absolute()) for entry in entries):
+            environment[name] = found
+        else:
+            environment.pop(name, None)
+    for name in _PATHS:
+        path = environment.get(name)
+        if path and not path.startswith("~"):  # which their readers expand
+            environment[name] = str(Path(path).absolute())
