@@ -97,7 +97,7 @@ async def test_more_at_once_than_tritonserver_accepts_at_once_are_served() -> No
 async def test_classes_are_of_numbers(kind: str, status: int) -> None:
     async def script(request: Message, writer: asyncio.StreamWriter) -> None:
         if request.first.startswith("GET"):
-            found = {"outputs": [{"name": "y", "datatype": kind}]}
+            found = {"inputs": [], "outputs": [{"name": "y", "datatype": kind}]}
             writer.write(answer(json.dumps(found).encode()))
         else:
             await echo(request, writer)

@@ -13,6 +13,7 @@ from generator.proxy.http_port.json_bodies import (
     checked_infer,
     checked_object,
     endpoint_of,
+    texts_with_zero_byte,
 )
 from generator.proxy.refusal import RefusedError
 from generator.spec.runtime_rules import CALLER
@@ -111,7 +112,7 @@ def test_outputs_to_be_classified_are_told() -> None:
         (b'{"inputs": [{"name":"x","datatype":"INT32","shape":["1"]}]}', r"shape\[0\]"),
         (b'{"inputs":' + b"[" * 100_000, "Expected|nested too deep"),
         (tensor(data=0).replace(b": 0}", b": " + b"[" * 40_000 + b"]" * 40_000 + b"}"), "nested"),
-        ('{"inputs": []}'.encode("utf-16"), "malformed"),
+        ('{"inputs": []}'.encode("utf-16"), "UTF-8"),
         (tensor(name="_").replace(b"_", b"\xff"), "UTF-8"),
         (infer(inputs=[TENSOR] * (MAX_KEYS + 1)), f"inputs: got {MAX_KEYS + 1} entries"),
         (infer(parameters={str(i): i for i in range(60_000)}), "parameters: got 60000 entries"),
@@ -123,6 +124,45 @@ def test_what_triton_could_not_read_is_refused(body: bytes, expected: str) -> No
     with pytest.raises(RefusedError, match=expected) as caught:
         checked_infer(body, len(body))
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "body, where",
+    [
+        (infer(id="a\0b"), "id"),
+        (infer(parameters={"cache_salt": "T\0A"}), "parameters"),
+        (infer(parameters={"cache_salt\0x": "T"}), "parameters"),
+        (tensor(name="x\0y"), r"inputs\[0\]"),
+        (tensor(datatype="INT32\0"), r"inputs\[0\]"),
+        (tensor(parameters={"shared_memory_region": "a\0b"}), r"inputs\[0\]"),
+        (infer(outputs=[{"name": "y"}, {"name": "y\0z"}]), r"outputs\[1\]"),
+    ],
+)
+def test_what_triton_would_read_another_text_in_is_refused(body: bytes, where: str) -> None:
+    with pytest.raises(RefusedError, match=f"^{where}: got a text with a zero byte in it$"):
+        checked_infer(body, len(body))
+
+
+def test_zero_bytes_in_data_and_what_only_looks_like_one_go_on() -> None:
+    body = tensor(datatype="BYTES", shape=[1], data=["a\0b"])
+    assert checked_infer(body, len(body))[0] == body.replace(b": ", b":").replace(b", ", b",")
+    body = infer(parameters={"cache_salt": "\\u0000"})
+    assert json.loads(checked_infer(body, len(body))[0])["parameters"]["cache_salt"] == "\\u0000"
+
+
+def test_fields_of_generate_with_a_zero_byte_are_told() -> None:
+    fields = {"a": "x\0y", "b": "\\u0000", "c": ["x\0"], "d": 1}
+    assert texts_with_zero_byte(checked_object(json.dumps(fields).encode())) == ["a"]
+    for refused in ({"a\0b": 1}, {"parameters": {"a": "\0"}}, {"parameters": {"\0": 1}}):
+        with pytest.raises(RefusedError, match="zero byte"):
+            checked_object(json.dumps(refused).encode())
+
+
+@pytest.mark.parametrize("text", [rb"\ud800", rb"\udc00", b"\xff", b"\xed\xa0\x80"])
+def test_what_is_no_text_of_unicode_is_refused(text: bytes) -> None:
+    for body in (b'{"a":"%b"}' % text, b'{"parameters":{"a":"%b"}}' % text):
+        with pytest.raises(RefusedError, match="the body: "):
+            checked_object(body)
 
 
 def test_a_flat_object_goes_on_with_each_key_once() -> None:

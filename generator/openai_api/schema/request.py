@@ -169,6 +169,9 @@ def asked(
 
 def parameters_of(body: Mapping[str, Any]) -> dict[str, str]:
     """What changes no answer, as parameters of Triton's request. Raises ApiError."""
+    for name in ("user", "safety_identifier", CACHE_SALT):
+        if "\0" in str(body.get(name)):  # at which Triton would take it to end
+            raise bad_field(name, "a text with a zero byte in it", "one without")
     user, salt = _user_of(body), body.get(CACHE_SALT)
     return {**({USER: user} if user else {}), **({} if salt is None else {CACHE_SALT: salt})}
 

@@ -71,11 +71,17 @@ def checked(message: bytes, *, may_name_caller: bool) -> tuple[str, list[Output]
 
 
 def _check_names(request: service_pb2.ModelInferRequest) -> None:
-    """Triton reads a name up to its first zero byte, and so another one than is checked here."""
-    outputs = [output.name for output in request.outputs]
-    names = [request.model_name, request.model_version, *request.parameters, *outputs]
-    if any("\0" in name for name in names):
-        raise RefusedError(400, "got a name with a zero byte in it")
+    """Triton reads a name, and a parameter's text, up to its first zero byte, and so another one
+    than is checked here, or than another caller has sent.
+    """
+    texts = [request.model_name, request.model_version, request.id]
+    texts += (text for tensor in request.inputs for text in (tensor.name, tensor.datatype))
+    texts += (output.name for output in request.outputs)
+    for holder in (request, *request.inputs, *request.outputs):
+        texts += holder.parameters
+        texts += (value.string_param for value in holder.parameters.values())
+    if any("\0" in text for text in texts):
+        raise RefusedError(400, "got a name or a parameter with a zero byte in it")
 
 
 def _parsed(message: bytes) -> service_pb2.ModelInferRequest:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,6 +23,9 @@ MAX_KEYS = 256
 MAX_VALUES = 8_388_608
 # Triton makes room for a tensor before it looks for its data; shared memory has its own bounds.
 _MAX_SHARED_ELEMENTS = 2**40
+# Triton reads names, and texts of parameters, up to their first zero byte: two different ones would
+# be one. JSON has no other way to write it.
+_ZERO_BYTE = rb"\u0000"
 _BINARY_SIZE = "binary_data_size"
 _SHARED_MEMORY = "shared_memory_region"
 _MODEL_PATH = re.compile(r"/v2/models/[^/]+(?:/versions/[^/]+)?/([a-z_]+)/?")
@@ -64,6 +68,7 @@ class InferRequest(msgspec.Struct, omit_defaults=True):
 
 _INFER = msgspec.json.Decoder(InferRequest)
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
+_ANY = msgspec.json.Decoder()
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -80,6 +85,8 @@ def checked_infer(head: bytes, num_bytes: int, alias: str = "") -> tuple[bytes, 
     """
     _check_size(head)
     request = _decoded(_INFER, head)
+    if _ZERO_BYTE in head:
+        _check_texts(request)
     inputs, outputs = request.inputs, request.outputs or []
     _check_count(len(inputs), "inputs")
     _check_count(len(outputs), "outputs")
@@ -104,15 +111,23 @@ def checked_object(body: bytes, alias: str = "") -> bytes:
     _check_size(body)
     fields = _decoded(_OBJECT, body)
     _check_count(len(fields), "the body")
+    _check_whole("the body", fields)
     if "parameters" in fields and bytes(fields["parameters"]).lstrip()[:1] == b"{":
         parameters = _decoded(_OBJECT, bytes(fields["parameters"]))
         _check_count(len(parameters), "parameters")
+        _check_whole("parameters", parameters)
+        refuse_zero_bytes(_with_zero_byte(parameters))
         parameters.pop(CALLER, None)
         fields["parameters"] = Raw(_ENCODER.encode(parameters))
     fields.pop(CALLER, None)
     if alias:
         fields[CALLER] = Raw(_ENCODER.encode(alias))
     return _ENCODER.encode(fields)
+
+
+def texts_with_zero_byte(body: bytes) -> list[str]:
+    """The fields of a flat JSON object whose texts have a zero byte in them: a tensor's may."""
+    return _with_zero_byte(_decoded(_OBJECT, body)) if _ZERO_BYTE in body else []
 
 
 def checked_index(body: bytes) -> bytes:
@@ -131,6 +146,41 @@ def _check_size(body: bytes) -> None:
             f"the body: got {num_values} values in JSON, allowed: {MAX_VALUES}; send large "
             "tensors as binary data",
         )
+
+
+def _check_texts(request: InferRequest) -> None:
+    """Raises RefusedError for a text that Triton would read another one in."""
+    _check_whole("id", [_decoded(_ANY, bytes(request.id)) if request.id else None])
+    _check_whole("parameters", _texts_of(request))
+    for where, tensors in (("inputs", request.inputs), ("outputs", request.outputs or [])):
+        for index, tensor in enumerate(tensors):
+            kind = tensor.datatype if isinstance(tensor, Input) else None
+            _check_whole(f"{where}[{index}]", [tensor.name, kind, *_texts_of(tensor)])
+
+
+def _texts_of(holder: InferRequest | Input | Output) -> list[object]:
+    """The parameters' names and values."""
+    parameters = holder.parameters or {}
+    return [*parameters, *parameters.values()]
+
+
+def _with_zero_byte(fields: dict[str, Raw]) -> list[str]:
+    found = [(name, bytes(value)) for name, value in fields.items()]
+    return [name for name, value in found if _ZERO_BYTE in value and _has_zero(_ANY.decode(value))]
+
+
+def _has_zero(value: object) -> bool:
+    return isinstance(value, str) and "\0" in value
+
+
+def _check_whole(where: str, texts: Iterable[object]) -> None:
+    refuse_zero_bytes([where] if any(map(_has_zero, texts)) else [])
+
+
+def refuse_zero_bytes(fields: list[str]) -> None:
+    """Raises RefusedError where there are fields that have one."""
+    if fields:
+        raise RefusedError(400, f"{fields[0][:64]}: got a text with a zero byte in it")
 
 
 def _check_count(count: int, where: str) -> None:
@@ -162,6 +212,8 @@ def _check_binary(tensor: Input, num_bytes: int) -> None:
 
 def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     try:
+        if not body.isascii():
+            body.decode()  # what is copied as it came, too
         return decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise RefusedError(400, f"the body: {error}") from None

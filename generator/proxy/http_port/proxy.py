@@ -19,6 +19,8 @@ from generator.proxy.http_port.json_bodies import (
     checked_infer,
     checked_object,
     endpoint_of,
+    refuse_zero_bytes,
+    texts_with_zero_byte,
 )
 from generator.proxy.http_port.request import Request
 from generator.proxy.http_port.upstream import Pool, Question, Upstream
@@ -148,7 +150,7 @@ class HttpProxy:
         head_length = request.head_length()
         body, request.body = bytes(request.body), b""
         alias = request.account.alias if request.account else ""
-        classified: list[str] = []
+        classified, zero_bytes = list[str](), list[str]()
         endpoint = endpoint_of(request.path)
         if endpoint == "infer" and request.method == b"POST":
             end = len(body) if head_length is None else head_length
@@ -157,9 +159,12 @@ class HttpProxy:
             head_length = None if head_length is None else len(head)
         elif body:
             body, head_length = self._checked_other(request, endpoint, body, alias), None
+            zero_bytes = texts_with_zero_byte(body) if endpoint in _GENERATE else []
         with_key = not self.callers.have_keys
         ready = request.bytes_for_triton(body, head_length, with_key)
-        return partial(self._classifying, request, classified, ready) if classified else ready
+        if classified or zero_bytes:
+            return partial(self._checked_later, request, classified, zero_bytes, ready)
+        return ready
 
     def _checked_other(self, request: Request, endpoint: str, body: bytes, alias: str) -> bytes:
         if endpoint in _GENERATE:
@@ -169,14 +174,21 @@ class HttpProxy:
         is_admin = _ADMIN_PATH.match(request.path)
         return checked_object(body) if is_admin else b""  # others have no body to be read
 
-    async def _classifying(self, request: Request, names: list[str], ready: bytes) -> bytes:
-        """Triton divides by the size of an element, which a string has not, and dies (24.10)."""
+    async def _checked_later(
+        self, request: Request, classified: list[str], zero_bytes: list[str], ready: bytes
+    ) -> bytes:
+        """What only the model's metadata tell: Triton divides by the size of an element, which a
+        string has not, and dies (24.10); and fields of /generate that are no tensors are
+        parameters, whose texts end at a zero byte.
+        """
         model = request.path.rpartition("/")[0]
         status, found = await Question(self.pool).get(quote(model, safe="/%"))
         if status != HTTPStatus.OK:
             raise RefusedError(status, found["error"])
         kinds = {output["name"]: output["datatype"] for output in found["outputs"]}
-        for name in names:
+        tensors = {tensor["name"] for tensor in found["inputs"]}
+        refuse_zero_bytes([name for name in zero_bytes if name not in tensors])
+        for name in classified:
             if kinds.get(name, "BYTES") == "BYTES":
                 text = f"output '{name[:64]}': got classification, but it has no numbers"
                 raise RefusedError(400, text)

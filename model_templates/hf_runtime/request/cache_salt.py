@@ -62,9 +62,11 @@ def _with_one_caller(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The caller is all values that stand under its name, in any case: a client that adds one of
     its own becomes no other caller by it. HTTP headers arrive spelt as they were sent.
     """
-    callers = [str(value) for name, value in pairs if name.lower() == CALLER]
+    callers = [value for name, value in pairs if name.lower() == CALLER]
     values = {name: value for name, value in pairs if name.lower() not in (CALLER, CALL)}
-    return {**values, CALLER: ",".join(callers)} if callers else values
+    if not callers:
+        return values
+    return {**values, CALLER: callers if len(callers) > 1 else callers[0]}
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_with_one_caller)

@@ -87,6 +87,13 @@ def test_nobody_becomes_another_caller_by_a_parameter_of_that_name() -> None:
         assert salt_of(read_parameters(text)) not in (victim, None)
 
 
+def test_two_callers_are_none_whose_name_looks_like_both() -> None:
+    two = read_parameters('{"hf-triton-caller": "a", "hf-triton-caller": "b"}')
+    one = read_parameters('{"hf-triton-caller": "a,b"}')
+    assert salt_of(two) != salt_of(one)
+    assert read_parameters(json.dumps(two)) == two, "hooks get them as parameters again"
+
+
 @pytest.mark.parametrize("text", ["", "{}"])
 def test_a_request_without_parameters_has_none(text: str) -> None:
     assert read_parameters(text) == {}

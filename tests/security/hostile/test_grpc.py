@@ -63,6 +63,21 @@ def test_classifying_texts_is_refused_and_numbers_are_classified(checked: Door) 
     assert answer.raw_output_contents[0] == b"\3\0\0\x007:1\3\0\0\x005:2"
 
 
+def test_two_texts_that_differ_after_a_zero_byte_are_not_one(checked: Door) -> None:
+    """A parameter of Triton's ends there; a tensor's text does not."""
+    for change in (
+        {"parameters": {"cache_salt": service_pb2.InferParameter(string_param="T\0A")}},
+        {"parameters": {"cache_salt\0": service_pb2.InferParameter(string_param="T")}},
+        {"id": "a\0b"},
+    ):
+        request = texts(b"a")
+        request.MergeFrom(service_pb2.ModelInferRequest(**change))
+        code, details = refusal(lambda r=request: checked.stub.ModelInfer(r))
+        assert (code, details) == (INVALID, "got a name or a parameter with a zero byte in it")
+    answer = checked.stub.ModelInfer(texts(b"a\0b"))
+    assert answer.raw_output_contents[0] == b"\3\0\0\0a\0b"
+
+
 def test_a_request_that_is_refused_ends_its_stream_and_no_other(checked: Door) -> None:
     held = threading.Event()
 

@@ -112,6 +112,20 @@ def test_texts_are_not_classified(count: int, checked: Door) -> None:
     assert "output 'output'" in body
 
 
+def test_two_texts_that_differ_after_a_zero_byte_are_not_one(checked: Door) -> None:
+    """A parameter of Triton's ends there; a tensor's text does not."""
+    salted = infer(parameters={"cache_salt": "T\0A"})
+    generated = json.dumps({"input": "a\0b", "cache_salt": "T\0A"}).encode()
+    for path, body in ((TEXT, salted), (GENERATE, generated)):
+        status, text = post(checked, path, body)
+        assert status == 400
+        assert "got a text with a zero byte in it" in text
+    status, text = post(checked, GENERATE, json.dumps({"input": "a\0b"}).encode())
+    assert (status, r'"output":"a\u0000b"' in text) == (200, True), text
+    status, text = post(checked, TEXT, infer(request(data=["a\0b"])))
+    assert (status, json.loads(text)["outputs"][0]["data"]) == (200, ["a\0b"])
+
+
 def test_a_compressed_body_is_refused_unread(checked: Door) -> None:
     bomb = gzip.compress(b"\0" * 10_000_000)
     for coding in ("gzip", "DEFLATE", "br", "gzip, identity"):
