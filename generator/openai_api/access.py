@@ -33,7 +33,11 @@ class AccessCheck:
         """Counts the request to its caller. Raises ApiError (401, 429)."""
         if request.path in self._open_paths:
             return
-        header = _authorization(request)
+        header, *others = _authorizations(request) or [None]
+        if others and self._callers.have_keys:
+            # Whoever stands before this port may have looked at another one.
+            text = "Authorization, x-api-key: got two different ones, allowed: one, or both alike"
+            raise ApiError(400, text)
         given = None if header is None else header.encode(errors="surrogateescape")
         try:
             account = self._callers.of(given, request.remote or "")
@@ -66,10 +70,10 @@ class AccessCheck:
         response.headers.update(cors.headers(self._access, request.headers.get("Origin")))
 
 
-def _authorization(request: web.Request) -> str | None:
-    """OpenAI's header, or Anthropic's as one of OpenAI's."""
-    key = request.headers.get("x-api-key")
-    return request.headers.get("Authorization", None if key is None else f"Bearer {key}")
+def _authorizations(request: web.Request) -> list[str]:
+    """OpenAI's header, or Anthropic's as one of OpenAI's; all of them where they differ."""
+    keys = [f"Bearer {key}" for key in request.headers.getall("x-api-key", [])]
+    return list(dict.fromkeys([*request.headers.getall("Authorization", []), *keys]))
 
 
 def caller_of(request: web.Request) -> dict[str, str]:

@@ -48,6 +48,7 @@ from generator.openai_api.sending import (
 from generator.openai_api.triton.catalog import MEDIA_TASKS, SPEECH_TASKS, Catalog, ServedModel
 from generator.openai_api.triton.client import Triton
 from generator.openai_api.triton.request_headers import Metadata, id_of, send_id, trace_context
+from generator.proxy.hosts import WRONG_HOST, is_host
 from generator.proxy.settings import Access
 
 Asked = TypeVar("Asked")
@@ -117,7 +118,10 @@ class OpenAiApp:
 
     @web.middleware
     async def _check_headers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The key first: nothing of a body is read before."""
+        """The key first: nothing of a body is read before. aiohttp refuses two Host headers."""
+        host = request.headers.get("Host", "")
+        if not is_host(host.encode(errors="surrogateescape")) or request.url.user:
+            raise ApiError(400, f"Host: {WRONG_HOST}")
         preflight = self._access.preflight(request)
         if preflight:
             return preflight

@@ -83,6 +83,47 @@ def test_the_key_is_asked_for_before_a_body_is_read(
         assert (answer or client.recv(4096)).startswith(b"HTTP/1.1 401 ")
 
 
+@pytest.mark.parametrize(
+    "first, second, status",
+    [
+        (b"Authorization: Bearer KEY", b"authorization: Bearer other", 400),
+        (b"authorization: Bearer other", b"Authorization: Bearer KEY", 400),
+        (b"Authorization: Bearer KEY", b"x-api-key: other", 400),
+        (b"x-api-key: KEY", b"X-Api-Key: other", 400),
+        (b"x-api-key: KEY", b"Authorization: Bearer KEY", 200),
+        (b"x-api-key: KEY", b"Host: other", 400),
+        (b"x-api-key: KEY", b"Content-Type: a/b\r\nContent-Type: c/d", 400),
+        (b"x-api-key: KEY", b"Content-Length: 0\r\nContent-Length: 0", 400),
+        (b"x-api-key: KEY", b"Content-Length: 0\r\nTransfer-Encoding: chunked", 400),
+    ],
+)
+def test_a_header_that_counts_comes_once(
+    first: bytes, second: bytes, status: int, starter: Starter, closing: contextlib.ExitStack
+) -> None:
+    asked = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n" + first + b"\r\n" + second + b"\r\n\r\n"
+    client = opened(with_key(starter), closing, asked.replace(b"KEY", b"secret-key"))
+    assert status_of(client) == status
+
+
+@pytest.mark.parametrize(
+    "target, host, status",
+    [
+        (b"/v1/models", b"a", 200),
+        (b"http://other/v1/models", b"a", 200),
+        (b"/v1/models", b"a, b", 400),
+        (b"/v1/models", b"a/b", 400),
+        (b"/v1/models", b"[", 400),
+        (b"/v1/models", b"a@b", 400),
+        (b"http://a@b/v1/models", b"b", 400),
+    ],
+)
+def test_a_host_is_one(
+    target: bytes, host: bytes, status: int, api: Translator, closing: contextlib.ExitStack
+) -> None:
+    asked = b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n"
+    assert status_of(opened(api, closing, asked)) == status
+
+
 def test_a_length_beyond_the_limit_is_refused_before_it_is_sent(
     api: Translator, closing: contextlib.ExitStack
 ) -> None:

@@ -19,7 +19,7 @@ KEYED = Access(callers=(Caller("ann", "k" * 16),))
 
 
 def posted(path: str, header: str = "", body: str = "{}") -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\n{header}Content-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: a\r\n{header}Content-Length: {len(body)}\r\n\r\n"
     return (head + body).encode()
 
 

@@ -37,7 +37,7 @@ async def test_a_client_that_goes_ends_its_request(has_begun: bool) -> None:
         client.writer.transport.abort()
         await port.until(lambda: port.triton.num_open == 0)
         port.triton.script = echo
-        assert (await port.ask(b"GET /v2 HTTP/1.1\r\n\r\n")).status == 200
+        assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
 
 
 async def test_a_client_that_goes_while_a_check_is_under_way_leaves_nothing() -> None:
@@ -54,7 +54,7 @@ async def test_a_client_that_goes_while_a_check_is_under_way_leaves_nothing() ->
         client.writer.transport.abort()
         await port.until(lambda: port.proxy.num_connections == 0)
         go.set()
-        assert (await port.ask(b"GET /v2 HTTP/1.1\r\n\r\n")).status == 200
+        assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
         assert len(port.triton.asked) == 2
         client = await port.client()  # goes before the check has begun
         client.post(INFER, json.dumps(CLASSIFIED).encode())
@@ -63,7 +63,11 @@ async def test_a_client_that_goes_while_a_check_is_under_way_leaves_nothing() ->
 
 
 async def test_clients_may_go_at_any_byte() -> None:
-    whole = f"POST {GENERATE} HTTP/1.1\r\nContent-Length: 30\r\n\r\n".encode() + b"{}" + b" " * 28
+    whole = (
+        f"POST {GENERATE} HTTP/1.1\r\nHost: a\r\nContent-Length: 30\r\n\r\n".encode()
+        + b"{}"
+        + b" " * 28
+    )
     async with open_port(ONE_AT_ONCE) as port:
         for cut in range(1, len(whole) + 1):
             client = await port.client()
@@ -83,7 +87,7 @@ async def test_a_client_that_does_not_read_holds_up_nobody() -> None:
         client.get("/next")
         await port.until(lambda: len(port.triton.asked) == 1)
         port.triton.script = echo
-        assert (await port.ask(b"GET /v2 HTTP/1.1\r\n\r\n")).status == 200
+        assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
         assert [asked.first for asked in port.triton.asked][1:] == ["GET /v2 HTTP/1.1"]
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert len((await client.answer()).body) == 8 * MIB
@@ -97,10 +101,10 @@ async def test_a_kept_connection_is_read_again_after_one_who_did_not_read() -> N
         number = port._number
         await asyncio.get_running_loop().run_in_executor(None, small.connect, ("127.0.0.1", number))
         for _ in range(40):
-            small.send(b"GET / HTTP/1.1\r\n\r\n")
+            small.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         await asyncio.sleep(0.3)
         for _ in range(3):
-            assert (await port.ask(b"GET /v2 HTTP/1.1\r\n\r\n")).status == 200
+            assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
         await port.pass_time(121)
         await port.until(lambda: port.proxy.num_connections <= 3)
         small.close()
@@ -109,7 +113,7 @@ async def test_a_kept_connection_is_read_again_after_one_who_did_not_read() -> N
 async def send_part(port: Port, num_bytes: int) -> Client:
     """A client that has sent so much of a body that is twice as long."""
     client = await port.client()
-    head = f"POST {GENERATE} HTTP/1.1\r\nContent-Length: {2 * num_bytes}\r\n\r\n"
+    head = f"POST {GENERATE} HTTP/1.1\r\nHost: a\r\nContent-Length: {2 * num_bytes}\r\n\r\n"
     before = port.proxy.num_buffered
     client.send(head.encode() + b" " * num_bytes)
     await port.until(lambda: port.proxy.num_buffered == before + num_bytes)

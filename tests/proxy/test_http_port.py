@@ -28,6 +28,8 @@ from tests.proxy.http_ports import (
 )
 from tests.support.triton import free_ports
 
+BEGUN = f"POST {GENERATE} HTTP/1.1\r\nHost: a\r\n"
+
 
 async def test_a_body_goes_on_as_json_with_a_length() -> None:
     async with open_port() as port:
@@ -40,7 +42,7 @@ async def test_a_body_goes_on_as_json_with_a_length() -> None:
             '{"text_input":"hello"}',
         ]
         chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\nTrailer: x\r\n\r\n"
-        head = f"POST {GENERATE} HTTP/1.1\r\n{kind}Transfer-Encoding: chunked\r\n\r\n".encode()
+        head = f"{BEGUN}{kind}Transfer-Encoding: chunked\r\n\r\n".encode()
         client.send(head + chunks)
         assert (await client.answer()).json[1] == '{"text_input":"hello"}'
         for request in port.triton.asked:
@@ -84,7 +86,7 @@ async def test_answers_come_in_the_order_of_their_requests() -> None:
     async with open_port(script=slow_first) as port:
         client = await port.client()
         client.get("/slow")
-        client.send(b"DELETE /later HTTP/1.1\r\n\r\n")
+        client.send(b"DELETE /later HTTP/1.1\r\nHost: a\r\n\r\n")
         client.get("/lost")
         assert (await client.answer()).json[0] == "GET /slow HTTP/1.1"
         assert (await client.answer()).status == 405
@@ -137,7 +139,7 @@ async def test_one_that_asks_for_another_protocol_gets_this_one() -> None:
         for number in range(3):
             client.post(GENERATE, b'{"a":%d}' % number, upgrade)
         client.get("/v2", upgrade)
-        head = f"POST {GENERATE} HTTP/1.1\r\n{upgrade}Transfer-Encoding: chunked\r\n\r\n".encode()
+        head = f"{BEGUN}{upgrade}Transfer-Encoding: chunked\r\n\r\n".encode()
         client.send(head + b"1\r\n{\r\n")
         for number in range(3):
             assert (await client.answer()).json[1] == f'{{"a":{number}}}'
@@ -145,6 +147,32 @@ async def test_one_that_asks_for_another_protocol_gets_this_one() -> None:
         client.send(b"1\r\n}\r\n0\r\n\r\n")
         assert (await client.answer()).json[1] == "{}"
         assert "upgrade" not in port.triton.asked[0].headers
+
+
+@pytest.mark.parametrize(
+    "target, host, path",
+    [
+        ("http://b:80/v2?a=http://c/", "b:80", "/v2?a=http://c/"),
+        ("HTTPS://[::1]:8000", "[::1]:8000", "/"),
+        ("http://b?a", "b", "/?a"),
+        ("/v2", "a", "/v2"),
+    ],
+)
+async def test_the_host_of_a_target_counts(target: str, host: str, path: str) -> None:
+    async with open_port() as port:
+        client = await port.client()
+        client.get(target)
+        assert (await client.answer()).status == 200
+        (asked,) = port.triton.asked
+        assert (asked.first, asked.headers["host"]) == (f"GET {path} HTTP/1.1", host)
+
+
+async def test_the_path_within_a_target_is_the_one_that_is_judged() -> None:
+    async with open_port(admin_key="the-admin-key") as port:
+        client = await port.client()
+        client.post("http://b/v2/repository/models/m/load", b"{}")
+        assert (await client.answer()).status == 403
+        assert port.triton.asked == []
 
 
 async def test_http_1_0_gets_its_answer_and_the_end() -> None:
@@ -214,7 +242,7 @@ async def test_metrics_need_no_key(tmp_path: Path) -> None:
     found = []
     for port in ports[:2]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
         found.append((await asyncio.wait_for(read_message(reader), PATIENCE_S)).status)
         writer.close()
     stop.set()

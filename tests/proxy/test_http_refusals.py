@@ -10,18 +10,34 @@ import pytest
 
 from generator.proxy.settings import MIB, Access, Caller, Limits, Tls
 from generator.proxy.tls import tls_context
+from generator.server.http_api import ADMIN_KEY_HEADER
 from tests.proxy.http_ports import GENERATE, Message, open_port
 
 KEY = "a-key-of-alice-123"
 KEYED = Access(callers=(Caller("alice", KEY),), max_body_mib=1)
 BEARER = f"Authorization: Bearer {KEY}\r\n"
-POST = f"POST {GENERATE} HTTP/1.1\r\n"
+GET = b"GET /v2 HTTP/1.1\r\nHost: a\r\n"
+POST = f"POST {GENERATE} HTTP/1.1\r\nHost: a\r\n"
 LARGE = MIB + 1
 
 REFUSED = {
     "no HTTP": (b"\x16\x03\x01\x02\x00\x01", 400, "no HTTP request"),
-    "no path": (b"GET http://other/v2 HTTP/1.1\r\n\r\n", 400, "no path"),
-    "asterisk": (b"GET * HTTP/1.1\r\n\r\n", 400, "no path"),
+    "no path": (b"GET ftp://other/v2 HTTP/1.1\r\nHost: a\r\n\r\n", 400, "no path"),
+    "no host": (b"GET /v2 HTTP/1.1\r\n\r\n", 400, "no Host"),
+    "no host beside a target's": (b"GET http://a/v2 HTTP/1.1\r\n\r\n", 400, "no Host"),
+    "two hosts": (GET + b"host: a\r\n\r\n", 400, "host twice"),
+    "two in one": (b"GET /v2 HTTP/1.1\r\nHost: a, b\r\n\r\n", 400, "got a host"),
+    "a host with a path": (b"GET /v2 HTTP/1.1\r\nHost: a/b\r\n\r\n", 400, "got a host"),
+    "a host with a user": (b"GET http://a@b/v2 HTTP/1.1\r\nHost: b\r\n\r\n", 400, "got a host"),
+    "a wrong host beside a target's": (
+        b"GET http://a/v2 HTTP/1.1\r\nHost: a@b\r\n\r\n",
+        *(400, "got a host"),
+    ),
+    **{
+        f"two {name}": (f"{POST}{name}: 1\r\n{name.title()}: 1\r\n\r\n".encode(), 400, "twice")
+        for name in ("content-type", "inference-header-content-length", ADMIN_KEY_HEADER)
+    },
+    "asterisk": (b"GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400, "no path"),
     "two lengths": (f"{POST}Content-Length: 1\r\nContent-Length: 1\r\n\r\n".encode(), 400, ""),
     "a length and chunks": (
         f"{POST}Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n".encode(),
@@ -29,23 +45,47 @@ REFUSED = {
     ),
     "no chunk": (f"{POST}Transfer-Encoding: chunked\r\n\r\n-1\r\n".encode(), 400, "chunk"),
     "other encoding": (f"{POST}Transfer-Encoding: gzip\r\n\r\n".encode(), 400, "Encoding"),
-    "folded": (b"GET /v2 HTTP/1.1\r\nA: b\r\n c: d\r\n\r\n", 400, "whitespace"),
-    "two keys": (b"GET /v2 HTTP/1.1\r\nAuthorization: a\r\nAuthorization: b\r\n\r\n", 400, "twice"),
-    "two origins": (b"GET /v2 HTTP/1.1\r\nOrigin: a\r\norigin: b\r\n\r\n", 400, "origin twice"),
-    "method": (b"DELETE /v2 HTTP/1.1\r\n\r\n", 405, "allowed: GET, POST"),
-    "tunnel": (b"CONNECT a:80 HTTP/1.1\r\n\r\nGET /v2 HTTP/1.1\r\n\r\n", 400, "no path"),
-    "preflight where no page may ask": (b"OPTIONS /v2 HTTP/1.1\r\nOrigin: a\r\n\r\n", 405, "OPTI"),
+    "folded": (GET + b"A: b\r\n c: d\r\n\r\n", 400, "whitespace"),
+    "two keys": (
+        GET + b"Authorization: a\r\nAuthorization: b\r\n\r\n",
+        400,
+        "twice",
+    ),
+    "two origins": (
+        GET + b"Origin: a\r\norigin: b\r\n\r\n",
+        400,
+        "origin twice",
+    ),
+    "method": (b"DELETE /v2 HTTP/1.1\r\nHost: a\r\n\r\n", 405, "allowed: GET, POST"),
+    "tunnel": (
+        b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\nGET /v2 HTTP/1.1\r\nHost: a\r\n\r\n",
+        400,
+        "no path",
+    ),
+    "preflight where no page may ask": (
+        b"OPTIONS /v2 HTTP/1.1\r\nHost: a\r\nOrigin: a\r\n\r\n",
+        405,
+        "OPTI",
+    ),
     "large": (f"{POST}Content-Length: {65 * MIB}\r\n\r\n".encode(), 413, "allowed: 64 MiB"),
     "large, asks": (
         f"{POST}Content-Length: {65 * MIB}\r\nExpect: 100-continue\r\n\r\n".encode(),
         *(413, "max_body_mib"),
     ),
-    "target": (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", 414, "8192 bytes"),
+    "target": (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414, "8192 bytes"),
     "compressed": (f"{POST}Content-Encoding: gzip\r\n\r\n".encode(), 415, "uncompressed"),
     "expects": (f"{POST}Expect: miracles\r\n\r\n".encode(), 417, "100-continue"),
-    "many headers": (b"GET /v2 HTTP/1.1\r\n" + b"a: b\r\n" * 1000 + b"\r\n", 431, "256 headers"),
-    "long header": (b"GET /v2 HTTP/1.1\r\na: " + b"b" * 70_000 + b"\r\n\r\n", 431, "65536 bytes"),
-    "endless header": (b"GET /v2 HTTP/1.1\r\na: " + b"b" * 400_000, 431, "65536 bytes"),
+    "many headers": (
+        GET + b"" + b"a: b\r\n" * 1000 + b"\r\n",
+        431,
+        "256 headers",
+    ),
+    "long header": (
+        GET + b"a: " + b"b" * 70_000 + b"\r\n\r\n",
+        431,
+        "65536 bytes",
+    ),
+    "endless header": (GET + b"a: " + b"b" * 400_000, 431, "65536 bytes"),
     "endless trailer": (
         f"{POST}Transfer-Encoding: chunked\r\n\r\n0\r\na: ".encode() + b"b" * 400_000,
         *(431, "65536 bytes"),
@@ -127,14 +167,16 @@ async def test_a_body_comes_when_it_is_told_to() -> None:
 async def test_all_but_health_needs_a_key() -> None:
     async with open_port(KEYED) as port:
         for path in ("/v2/health/live", "/v2/health/ready"):
-            assert (await port.ask(f"GET {path} HTTP/1.1\r\n\r\n".encode())).status == 200
+            assert (
+                await port.ask(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            ).status == 200
         for request in (
-            "GET /v2 HTTP/1.1\r\n\r\n",
-            "GET /v2/health/live/ HTTP/1.1\r\n\r\n",
-            "GET //v2/health/live HTTP/1.1\r\n\r\n",
-            f"POST /v2/health/live HTTP/1.1\r\nContent-Length: {MIB}\r\n\r\n",
+            "GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET /v2/health/live/ HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET //v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n",
+            f"POST /v2/health/live HTTP/1.1\r\nHost: a\r\nContent-Length: {MIB}\r\n\r\n",
             f"{POST}Content-Length: {MIB}\r\n\r\n",
-            f"GET /v2 HTTP/1.1\r\nAuthorization: Bearer {KEY}x\r\n\r\n",
+            f"GET /v2 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}x\r\n\r\n",
         ):
             got = await port.ask(request.encode())
             assert (got.status, got.headers["www-authenticate"]) == (401, "Bearer")
@@ -151,7 +193,9 @@ async def test_all_but_health_needs_a_key() -> None:
 async def test_bodies_that_nobody_reads_take_no_room() -> None:
     async with open_port(KEYED) as port:
         client = await port.client()
-        client.send(f"GET /v2/health/live HTTP/1.1\r\nContent-Length: {MIB}\r\n\r\n".encode())
+        client.send(
+            f"GET /v2/health/live HTTP/1.1\r\nHost: a\r\nContent-Length: {MIB}\r\n\r\n".encode()
+        )
         client.send(b" " * (MIB - 1))
         await port.pass_time(0)
         assert port.proxy.num_buffered == 0
@@ -162,8 +206,8 @@ async def test_bodies_that_nobody_reads_take_no_room() -> None:
 
 async def test_a_key_of_ones_own_for_tritonserver_passes_where_none_is_ours() -> None:
     async with open_port() as port:
-        await port.ask(f"GET /v2 HTTP/1.1\r\n{BEARER}\r\n".encode())
-        assert port.triton.asked[0].headers == {"authorization": f"Bearer {KEY}"}
+        await port.ask(f"GET /v2 HTTP/1.1\r\nHost: a\r\n{BEARER}\r\n".encode())
+        assert port.triton.asked[0].headers["authorization"] == f"Bearer {KEY}"
 
 
 async def test_one_too_many_is_refused_and_costs_nothing_for_good() -> None:
@@ -188,7 +232,7 @@ async def test_a_page_asks_first_and_reads_then() -> None:
         client = await port.client()
         ask = "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: X-My\r\n"
         client.send(
-            f"OPTIONS {GENERATE} HTTP/1.1\r\nOrigin: http://page\r\n{ask}"
+            f"OPTIONS {GENERATE} HTTP/1.1\r\nHost: a\r\nOrigin: http://page\r\n{ask}"
             "Content-Length: 4\r\n\r\nbody".encode()
         )
         got = await client.answer()
@@ -202,10 +246,12 @@ async def test_a_page_asks_first_and_reads_then() -> None:
         client.get("/v2", "Origin: http://page\r\n")
         got = await client.answer()
         assert (got.status, got.headers["access-control-allow-origin"]) == (401, "http://page")
-        got = await port.ask(f"GET /v2 HTTP/1.1\r\n{BEARER}Origin: http://other\r\n\r\n".encode())
+        got = await port.ask(
+            f"GET /v2 HTTP/1.1\r\nHost: a\r\n{BEARER}Origin: http://other\r\n\r\n".encode()
+        )
         assert "access-control-allow-origin" not in got.headers
         assert got.headers["vary"] == "Origin", "the answer to another would differ"
-        got = await port.ask(b"GET /nowhere HTTP/1.1\r\n\r\n")
+        got = await port.ask(b"GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n")
         assert (got.status, got.headers["vary"]) == (401, "Origin")
 
 
@@ -284,7 +330,7 @@ async def test_the_port_speaks_tls(tmp_path: Path) -> None:
         client = await port.client(trusting)
         client.post(GENERATE, b'{"text_input":"%s"}' % (b"x" * 300_000))
         assert len((await client.answer()).json[1]) > 300_000
-        client.send(b"DELETE /v2 HTTP/1.1\r\n\r\n")
+        client.send(b"DELETE /v2 HTTP/1.1\r\nHost: a\r\n\r\n")
         assert (await client.answer()).status == 405
         await port.pass_time(6)
         assert await client.is_closed()

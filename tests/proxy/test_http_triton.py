@@ -35,7 +35,7 @@ async def test_a_tritonserver_that_dies_is_told_of() -> None:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await client.answer()  # cut off: no end that looks like one
         port.triton.script = echo
-        assert (await port.ask(b"GET /v2 HTTP/1.1\r\n\r\n")).status == 200
+        assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
 
 
 async def test_an_answer_after_which_tritonserver_closes_is_whole() -> None:

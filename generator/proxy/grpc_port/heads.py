@@ -19,13 +19,18 @@ _NOT_PASSED_ON = {CALLER.encode(), b"triton_grpc_error", b"grpc-encoding", b"grp
 _PSEUDO = ([b":method", b":path", b":scheme"], [b":authority", b":method", b":path", b":scheme"])
 _NAME = re.compile(rb":?[0-9a-z_.-]+")
 _VALUE = re.compile(rb"[ -~]*")
+# Each may come once: whoever reads another one than we do would be told another thing.
+_SINGLE = {
+    *(_KEY, GRPC_HEADER, b"host", b"content-type", b"content-length", b"te"),
+    *(b"grpc-encoding", b"grpc-timeout"),
+}
 _MAX_KEPT = 256
 
 
 @dataclass(frozen=True)
 class Head:
     """``path`` is the method, "" for what is no call; ``block`` is for Triton, without the key
-    and without who the caller is.
+    and without who the caller is; ``repeated`` is a header that may come once and did not.
     """
 
     path: str
@@ -33,6 +38,7 @@ class Head:
     encoding: bytes
     block: bytes
     has_admin_key: bool
+    repeated: str
 
 
 class HeadReader:
@@ -81,9 +87,12 @@ class HeadReader:
         passed_on = [(name, value) for name, value in headers if name not in self._leave_out]
         passed_on.sort(key=lambda header: not header[0].startswith(b":"))
         encoding = by_name.get(b"grpc-encoding", b"identity")
+        names = [name for name, _ in headers]
+        repeated = [name.decode() for name in sorted(_SINGLE) if names.count(name) > 1]
         return Head(
             *(path, by_name.get(_KEY), encoding, header_block(passed_on)),
             has_admin_key=GRPC_HEADER in by_name,
+            repeated=next(iter(repeated), ""),
         )
 
 

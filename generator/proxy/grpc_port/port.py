@@ -108,6 +108,8 @@ class GrpcPort:
         """Whose call it is, which counts from now on. Raises RefusedError."""
         if head.path not in _METHODS:
             raise RefusedError(501, "got a method that this server does not have")
+        if head.repeated:
+            raise RefusedError(400, f"got the header {head.repeated} twice")
         if head.path in _OPEN:
             return None
         account = self.callers.of(head.authorization, address)

@@ -152,10 +152,10 @@ def _check_texts(request: InferRequest) -> None:
     """Raises RefusedError for a text that Triton would read another one in."""
     _check_whole("id", [_decoded(_ANY, bytes(request.id)) if request.id else None])
     _check_whole("parameters", _texts_of(request))
-    for where, tensors in (("inputs", request.inputs), ("outputs", request.outputs or [])):
-        for index, tensor in enumerate(tensors):
-            kind = tensor.datatype if isinstance(tensor, Input) else None
-            _check_whole(f"{where}[{index}]", [tensor.name, kind, *_texts_of(tensor)])
+    for index, tensor in enumerate(request.inputs):
+        _check_whole(f"inputs[{index}]", [tensor.name, tensor.datatype, *_texts_of(tensor)])
+    for index, output in enumerate(request.outputs or []):
+        _check_whole(f"outputs[{index}]", [output.name, *_texts_of(output)])
 
 
 def _texts_of(holder: InferRequest | Input | Output) -> list[object]:

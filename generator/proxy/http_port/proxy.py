@@ -115,9 +115,9 @@ class HttpProxy:
 
     def _judge_admin(self, request: Request) -> None:
         """Raises RefusedError where the admin key is missing; tritonserver judges what is there."""
-        if request.path == _INDEX_PATH and not request.has_header(HTTP_HEADER):
-            request.add_header(HTTP_HEADER, self._admin_key)
-        elif not request.has_header(HTTP_HEADER):
+        if request.path == _INDEX_PATH:
+            request.noted.setdefault(HTTP_HEADER, self._admin_key)
+        elif HTTP_HEADER not in request.noted:
             raise needs_key(HTTP_HEADER)
 
     def take_body(self, request: Request, piece: bytes) -> None:

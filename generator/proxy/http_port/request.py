@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 
+from generator.proxy.admin import HTTP_HEADER
 from generator.proxy.callers import Account
+from generator.proxy.hosts import WRONG_HOST, is_host
 from generator.proxy.refusal import RefusedError
 from generator.spec.runtime_rules import CALLER
 
@@ -17,12 +20,17 @@ _IDENTITY = (b"", b"identity")
 # What a connection has for itself, and what is written anew.
 _DROPPED = {
     *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te"),
-    *(b"trailer", b"upgrade", b"content-type", CALLER.encode()),
+    *(b"trailer", b"upgrade", CALLER.encode()),
 }
+# Each may come once.
 _NOTED = {
+    *(b"host", b"content-type", HTTP_HEADER),
     *(b"content-length", b"content-encoding", b"inference-header-content-length", b"expect"),
     *(b"authorization", b"origin", b"access-control-request-headers", b"transfer-encoding"),
 }
+# Of those what goes on as it came.
+_PASSED_ON = ((b"host", b"Host"), (b"origin", b"Origin"), (HTTP_HEADER, HTTP_HEADER))
+_ABSOLUTE = re.compile(rb"https?://([^/?#]+)(/?.*)", re.IGNORECASE)
 
 
 class Request:
@@ -59,15 +67,7 @@ class Request:
                 self.refuse(400, f"got the header {lower.decode()} twice")
             self.noted[lower] = value
         elif lower not in _DROPPED:
-            self.add_header(name, value)
-
-    def has_header(self, name: bytes) -> bool:
-        """Whether one that is passed on was sent."""
-        return any(line.lower() == name for line in self.lines[::4])
-
-    def add_header(self, name: bytes, value: bytes) -> None:
-        """One of our own."""
-        self.lines += (name, b": ", value, b"\r\n")
+            self.lines += (name, b": ", value, b"\r\n")
 
     def refuse(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         """The first reason counts."""
@@ -78,6 +78,7 @@ class Request:
         self.method, self.version = method, version.encode()
         self.is_last = not keep_alive or version != "1.1"
         self.awaits_continue = version != "1.0" and b"expect" in self.noted
+        self._judge_host()
         self._judge_target()
         if version not in _VERSIONS:
             self.refuse(505, f"got HTTP/{version}, allowed: HTTP/1.1, HTTP/1.0")
@@ -89,6 +90,18 @@ class Request:
             self.refuse(415, text, {"Accept-Encoding": "identity"})
         if self.noted.get(b"expect", b"100-continue").lower() != b"100-continue":
             self.refuse(417, "got an Expect header, allowed: 100-continue")
+
+    def _judge_host(self) -> None:
+        """A target with a host in it counts, whatever the header says."""
+        host = self.noted.get(b"host")
+        if host is None and self.version == b"1.1":
+            self.refuse(400, "got no Host header")
+        if absolute := _ABSOLUTE.fullmatch(self.target):
+            path = absolute[2]
+            self.target = path if path.startswith(b"/") else b"/" + path
+            self.noted[b"host"] = absolute[1]
+        if not (is_host(host or b"") and is_host(self.noted.get(b"host", b""))):
+            self.refuse(400, WRONG_HOST)
 
     def _judge_target(self) -> None:
         self.path = self.target.partition(b"?")[0].decode("latin-1")
@@ -146,9 +159,9 @@ class Request:
     def bytes_for_triton(self, body: bytes, head_length: int | None, with_key: bool) -> bytes:
         """The request in one piece; ``with_key``: the Authorization header is not for us."""
         pieces = [self.method, b" ", self.target, b" HTTP/", self.version, b"\r\n", *self.lines]
-        origin = self.noted.get(b"origin")
-        if origin is not None:
-            pieces += (b"Origin: ", origin, b"\r\n")
+        for noted, name in _PASSED_ON:
+            if noted in self.noted:
+                pieces += (name, b": ", self.noted[noted], b"\r\n")
         if with_key and b"authorization" in self.noted:
             pieces += (b"Authorization: ", self.noted[b"authorization"], b"\r\n")
         if head_length is not None:

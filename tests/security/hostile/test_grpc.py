@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
+from generator.proxy.admin import GRPC_HEADER
 from generator.proxy.settings import Access, Caller, Limits
 from tests.support.grpc_door import METHODS, Door, door, numbers, texts
 from tests.support.triton import eventually
@@ -76,6 +77,13 @@ def test_two_texts_that_differ_after_a_zero_byte_are_not_one(checked: Door) -> N
         assert (code, details) == (INVALID, "got a name or a parameter with a zero byte in it")
     answer = checked.stub.ModelInfer(texts(b"a\0b"))
     assert answer.raw_output_contents[0] == b"\3\0\0\0a\0b"
+
+
+@pytest.mark.parametrize("name", ["authorization", GRPC_HEADER.decode()])
+def test_a_header_that_counts_comes_once(checked: Door, name: str) -> None:
+    both = [(name, "a"), (name, "a")]
+    code, details = refusal(lambda: checked.stub.ModelInfer(texts(b"a"), metadata=both))
+    assert (code, details) == (INVALID, f"got the header {name} twice")
 
 
 def test_a_request_that_is_refused_ends_its_stream_and_no_other(checked: Door) -> None:

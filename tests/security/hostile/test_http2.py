@@ -85,13 +85,14 @@ def test_a_call_is_answered(server: Door) -> None:
         h2.frame(h2.HEADERS, 0, 3, b"") + b"".join([h2.frame(h2.CONTINUATION, 0, 3)] * 100),
         h2.frame(h2.HEADERS, 0, 3, b"") + h2.frame(h2.DATA, 0, 3),
         h2.header_frames(3, h2.header_block([*HEADERS, (b":path", b"/x")])),
+        h2.header_frames(3, h2.header_block([(b":authority", b"a"), *HEADERS])),
         h2.header_frames(3, h2.header_block([*HEADERS, (b"HF-Triton-Caller", b"x")])),
         h2.header_frames(3, h2.header_block([*HEADERS, (b"a", b"x" * 200_000)])),
         h2.header_frames(3, b"\xbf"),
         h2.header_frames(2, h2.header_block(HEADERS)),
         h2.frame(h2.DATA, h2.PADDED, 1, b"\xff"),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_what_breaks_the_protocol_ends_its_own_connection_only(server: Door, frames: bytes) -> None:
     with Client(server) as client:
