@@ -8,6 +8,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import IPv6Network, ip_address
 
 from generator.proxy.refusal import RefusedError
 from generator.proxy.settings import Access, Caller, Limits
@@ -94,6 +96,7 @@ class Callers:
         return Account(limits, caller.alias, 0, limits.requests_per_minute, self._clock())
 
     def _of_address(self, address: str) -> Account:
+        address = _of_one_caller(address)
         account = self._by_address.pop(address, None)
         if account is None:
             limits = self._access.limits
@@ -102,3 +105,15 @@ class Callers:
         if len(self._by_address) > _MOST_KNOWN:
             self._by_address.popitem(last=False)
         return account
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def _of_one_caller(address: str) -> str:
+    """What all addresses of one caller have in common: of IPv6 everybody has a whole /64."""
+    try:
+        found = ip_address(address)
+    except ValueError:  # a Unix socket's
+        return address
+    if found.version == 4 or found.ipv4_mapped:
+        return str(found if found.version == 4 else found.ipv4_mapped)
+    return str(IPv6Network((int(found), 64), strict=False))

@@ -85,6 +85,25 @@ def test_requests_at_once_are_counted_by_key() -> None:
     callers.enter(bob)
 
 
+@pytest.mark.parametrize(
+    "one, other, is_same",
+    [
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff::7", True),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
+        ("fe80::1%eth0", "fe80::2%eth1", True),
+        ("::ffff:1.2.3.4", "1.2.3.4", True),
+        ("::ffff:1.2.3.4", "::ffff:1.2.3.5", False),
+        ("1.2.3.4", "1.2.3.5", False),
+        ("", "", True),
+    ],
+)
+def test_all_addresses_of_a_network_of_ipv6_are_one_caller(
+    one: str, other: str, is_same: bool
+) -> None:
+    callers = Callers(Access(limits=Limits(concurrent_requests=1)))
+    assert (callers.of(None, one) is callers.of(None, other)) == is_same
+
+
 def test_requests_in_a_minute_come_back_as_time_goes() -> None:
     clock = Clock()
     callers = Callers(Access(limits=Limits(requests_per_minute=60)), clock)
