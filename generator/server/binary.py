@@ -49,15 +49,17 @@ def numpy_below() -> str:
     return "" if shutil.which("tritonserver") else _NUMPY_BELOW
 
 
-def find() -> Binary:
-    """The tritonserver to use. Raises ServerError where there is none that can run."""
+def find(scratch: str = "") -> Binary:
+    """The tritonserver to use. Raises ServerError where there is none that can run. ``scratch`` is
+    a folder that goes with the server, for what the user's cache has no room for.
+    """
     on_path = shutil.which("tritonserver")
     if on_path:
         return Binary((on_path,), on_path, _python_environment())
-    return embedded()
+    return embedded(scratch)
 
 
-def embedded() -> Binary:
+def embedded(scratch: str = "") -> Binary:
     """The wheel's tritonserver. Raises ServerError where it is missing or can't run here."""
     try:
         wheel = metadata.distribution(_WHEEL)
@@ -73,7 +75,7 @@ def embedded() -> Binary:
     if not server.is_file():
         raise ServerError(f"{_WHEEL} is installed without its server ({server}); {_INSTALL}")
     libraries = home.parent.parent / "nvidia_pytriton.libs"
-    backends = _backends_folder(home)
+    backends = _backends_folder(home, scratch)
     command = (
         str(server),
         f"--backend-directory={backends}",
@@ -137,11 +139,12 @@ def _libpython_folder(libraries: Path) -> list[str]:
     )
 
 
-def _backends_folder(home: Path) -> Path:
+def _backends_folder(home: Path, scratch: str) -> Path:
     """A backend directory with the Python backend and the stub of this interpreter's version.
 
     The wheel keeps the two apart. The folder holds links only and is kept in the user's cache, one
-    for each wheel and version; where that can't be written, in a new temporary folder.
+    for each wheel and version; where that can't be written, in ``scratch`` or a new temporary
+    folder.
     """
     version = f"3.{sys.version_info.minor}"
     stub = home / "python_backend_stubs" / version / "triton_python_backend_stub"
@@ -158,7 +161,7 @@ def _backends_folder(home: Path) -> Path:
         folder = Path(cache) / "hf-triton" / "backends" / digest
         _link_all(parts, folder / "python")
     except (OSError, RuntimeError):  # not writable, or a user without a home
-        folder = Path(tempfile.mkdtemp(prefix="hf-triton-backends-"))
+        folder = Path(scratch or tempfile.mkdtemp(prefix="hf-triton-"), "backends")
         _link_all(parts, folder / "python")
     return folder
 

@@ -111,7 +111,7 @@ class TritonServer:
         self.listen.check_triton()
         self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
         self._log = LogFilter()  # the last lines are this server's
-        binary = server_binary.find()
+        binary = server_binary.find(self.listen.sockets)
         left = (self.shared_memory_prefix, self.listen.sockets)
         guard = [sys.executable, "-IS", server_guard.__file__, *left]
         process = subprocess.Popen(

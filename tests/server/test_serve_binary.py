@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -14,6 +15,7 @@ import pytest
 from generator.errors import ServerError
 from generator.server import binary as server_binary
 from generator.server.listen import Listen
+from tests.support.served import serve
 
 
 @pytest.fixture
@@ -77,7 +79,12 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = backends(server_binary.find())
     assert (folder / "python" / "triton_python_backend_stub").exists()
-    assert folder.parent == tmp_path
+    assert folder.parent.parent == tmp_path
+    before = set(tmp_path.iterdir())
+    (tmp_path / "goes with the server").mkdir()
+    folder = backends(server_binary.find(str(tmp_path / "goes with the server")))
+    assert (folder / "python" / "triton_python_backend_stub").exists()
+    assert set(tmp_path.iterdir()) - before == {folder.parent}
 
 
 def test_a_tritonserver_on_path_comes_first(wheel: Path, tmp_path: Path) -> None:
@@ -146,3 +153,17 @@ def test_a_wrong_host_is_refused(host: str, message: str) -> None:
 def test_a_server_on_every_address_is_reached_on_the_loopback() -> None:
     assert Listen(host="0.0.0.0").address(8000) == "127.0.0.1:8000"
     assert Listen(host="::").address(8000) == "[::1]:8000"
+
+
+@pytest.mark.server
+def test_a_user_without_a_home_leaves_nothing_behind(tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    nowhere = {"HOME": os.devnull, "XDG_CACHE_HOME": "", "TMPDIR": str(temporary)}
+    with serve(tmp_path, "- name: echo", environment=nowhere) as served:
+        served.wait_for("Ctrl-C stops")
+        assert served.generate("echo", "hello").status == 200
+        served.signal(signal.SIGTERM)
+        assert served.exit_code() == 0
+    kept = {"hf-triton-kept", "hf-triton-kernels"}  # one for each user, which starts make use of
+    assert {path.name.rpartition("-")[0] for path in temporary.iterdir()} <= kept
