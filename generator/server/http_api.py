@@ -252,7 +252,8 @@ def load_over_grpc(address: str, name: str, admin_key: str) -> str | None:
     from tritonclient.grpc import service_pb2, service_pb2_grpc
 
     # A channel of its own: the library's shared ones wait ever longer before they connect again.
-    options = [("grpc.use_local_subchannel_pool", 1)]
+    # And straight to the server, as HTTP goes: a proxy would get the key.
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(address, options=options) as channel:
         triton = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         metadata = [(HEADER_PREFIX + ADMIN_KEY_HEADER, admin_key)] if admin_key else None

@@ -7,7 +7,6 @@ import http.server
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -55,14 +54,22 @@ def test_the_supervisor_is_believed_before_triton() -> None:
     assert reason.endswith('/ready: 503 {"reason": "models are being loaded"}')
 
 
-def test_ready_is_healthy_whatever_proxy_the_environment_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_port()}")
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.setattr(urllib.request, "_opener", None)  # which reads the environment once
+def test_ready_is_healthy() -> None:
     with answering({"/ready": 200}) as health:
         assert why_unready({"HEALTH_PORT": health, "HTTP_PORT": unused_port()}) == ""
+
+
+def test_no_proxy_of_the_environment_is_asked() -> None:
+    """It is read when the command starts."""
+    with answering({"/ready": 200}) as health:
+        done = subprocess.run(
+            [sys.executable, "-m", "generator.deploy.healthcheck"],
+            env={"HEALTH_PORT": health, "http_proxy": f"http://127.0.0.1:{unused_port()}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_triton_is_asked_where_it_runs_alone() -> None:

@@ -28,6 +28,8 @@ _CHANNEL_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     # A test or a second translator in this process has its own connection.
     ("grpc.use_local_subchannel_pool", 1),
+    # Prompts are not for the proxy that the environment may name for what is outside.
+    ("grpc.enable_http_proxy", 0),
 ]
 _QUESTION_TIMEOUT_S = 5.0
 
