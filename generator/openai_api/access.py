@@ -33,12 +33,12 @@ class AccessCheck:
         """Counts the request to its caller. Raises ApiError (401, 429)."""
         if request.path in self._open_paths:
             return
-        header, *others = _authorizations(request) or [None]
-        if others and self._callers.have_keys:
+        headers = _authorizations(request)
+        if len(headers) > 1 and self._callers.have_keys:
             # Whoever stands before this port may have looked at another one.
             text = "Authorization, x-api-key: got two different ones, allowed: one, or both alike"
             raise ApiError(400, text)
-        given = None if header is None else header.encode(errors="surrogateescape")
+        given = headers[0].encode(errors="surrogateescape") if headers else None
         try:
             account = self._callers.of(given, request.remote or "")
             self._callers.enter(account)
