@@ -10,6 +10,7 @@ import argparse
 import errno
 import importlib
 import os
+import stat
 import sys
 import traceback
 from collections.abc import Sequence
@@ -73,6 +74,7 @@ exit codes: 0 fine, 1 your input or stale output, 2 usage, 3 a bug of ours, 130 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns the exit code. Raises SystemExit(2) for a wrong command line."""
     leave_out_working_directory()
+    os.umask(os.umask(0) | stat.S_IWOTH)  # what is written is run: nobody else may change it
     args = make_parser().parse_args(argv)
     try:
         return run_verb(args)

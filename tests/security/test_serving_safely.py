@@ -19,11 +19,12 @@ import pytest
 import tritonclient.grpc as grpc_client
 
 from generator.errors import ServerError
+from generator.python_modules import run_module
 from generator.server.http_api import ADMIN_KEY_HEADER
 from generator.server.process import TritonServer
 from generator.server.state_file import running_servers
 from tests.support.served import Served, serve
-from tests.support.triton import eventually, free_ports, get
+from tests.support.triton import DEMO_MODEL, eventually, free_ports, get
 
 KEY = "the-admin-key-of-this-test"
 SECRETS = {
@@ -69,6 +70,17 @@ def test_the_state_file_is_its_owners_alone_and_goes_with_the_server(tmp_path: P
         running.signal(signal.SIGTERM)
         running.exit_code()
         assert not list(folder.glob(".hf-triton-server-*"))
+
+
+def test_nothing_that_is_written_can_be_changed_by_everybody(tmp_path: Path) -> None:
+    """Whatever the umask: a group may share a repository."""
+    (tmp_path / "models.yaml").write_text(
+        f"models: [{{name: demo, task: text-generation, model: {DEMO_MODEL}}}]"
+    )
+    command = run_module("generator", "generate")
+    subprocess.run(command, cwd=tmp_path, umask=0, check=True, capture_output=True)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "model_repository").rglob("*")}
+    assert modes == {0o775, 0o664}
 
 
 @pytest.mark.server
