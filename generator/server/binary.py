@@ -7,6 +7,7 @@ here. Knows nothing of models, ports or processes.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -19,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 from generator.errors import ServerError
-from generator.spec.runtime_rules import NUMPY_VARIABLE
+from generator.spec.runtime_rules import NUMPY_VARIABLE, is_made_private
 
 _WHEEL = "nvidia-pytriton"
 _INSTALL = "pip install 'hf-triton[serve]'"
@@ -143,8 +144,8 @@ def _backends_folder(home: Path, scratch: str) -> Path:
     """A backend directory with the Python backend and the stub of this interpreter's version.
 
     The wheel keeps the two apart. The folder holds links only and is kept in the user's cache, one
-    for each wheel and version; where that can't be written, in ``scratch`` or a new temporary
-    folder.
+    for each wheel and version; where that can't be written, or can be by others, in ``scratch`` or
+    a new temporary folder.
     """
     version = f"3.{sys.version_info.minor}"
     stub = home / "python_backend_stubs" / version / "triton_python_backend_stub"
@@ -156,13 +157,14 @@ def _backends_folder(home: Path, scratch: str) -> Path:
     parts = [path for path in (home / "backends" / "python").iterdir() if path.is_file()]
     parts.append(stub)
     digest = hashlib.sha256(f"{home} {version}".encode()).hexdigest()[:16]
-    try:
+    with contextlib.suppress(OSError, RuntimeError):  # not writable, or a user without a home
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(cache) / "hf-triton" / "backends" / digest
-        _link_all(parts, folder / "python")
-    except (OSError, RuntimeError):  # not writable, or a user without a home
-        folder = Path(scratch or tempfile.mkdtemp(prefix="hf-triton-"), "backends")
-        _link_all(parts, folder / "python")
+        if is_made_private(folder):  # else others could change what tritonserver starts
+            _link_all(parts, folder / "python")
+            return folder
+    folder = Path(scratch or tempfile.mkdtemp(prefix="hf-triton-"), "backends")
+    _link_all(parts, folder / "python")
     return folder
 
 

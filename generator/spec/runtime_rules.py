@@ -15,6 +15,7 @@ if str(_TEMPLATES) not in sys.path:
     sys.path.append(str(_TEMPLATES))  # last: its folders' names are no names for others to find
 
 from hf_runtime.devices.weight_files import remove_unused  # noqa: E402
+from hf_runtime.private_folders import is_made_private  # noqa: E402
 from hf_runtime.request.cache_salt import CACHE_SALT, CALLER  # noqa: E402
 from hf_runtime.request.chat_formats import (  # noqa: E402
     MAX_HEAD,
@@ -88,6 +89,7 @@ __all__ = [
     "hash_file",
     "hub_token",
     "is_built",
+    "is_made_private",
     "is_safe_path",
     "look_inside",
     "missing_files",

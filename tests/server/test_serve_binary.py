@@ -87,6 +87,14 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     assert set(tmp_path.iterdir()) - before == {folder.parent}
 
 
+def test_a_cache_that_others_can_write_is_not_used(wheel: Path, tmp_path: Path) -> None:
+    """They could put another program in the place of the stub."""
+    folder = backends(server_binary.find(str(tmp_path)))
+    folder.parent.chmod(0o777)
+    scratch = tmp_path / "scratch"
+    assert backends(server_binary.find(str(scratch))) == scratch / "backends"
+
+
 def test_a_tritonserver_on_path_comes_first(wheel: Path, tmp_path: Path) -> None:
     server = tmp_path / "empty" / "tritonserver"
     server.parent.mkdir()
