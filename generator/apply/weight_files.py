@@ -7,13 +7,13 @@ model.safetensors.index.json names.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.runtime_rules import repository_folder, snapshot_folder
+from generator.yaml_file.regular_file import read_json
 
 _WHOLE = "model.safetensors"
 _INDEX = f"{_WHOLE}.index.json"
@@ -53,13 +53,13 @@ def _files(folder: Path, values: Mapping[str, Any]) -> Path:
 def _names(files: Path) -> set[str]:
     if not (files / _INDEX).is_file():
         return {_WHOLE}
-    index = json.loads((files / _INDEX).read_text(encoding="utf-8"))
+    index = read_json(files / _INDEX)
     return set(index["weight_map"].values())
 
 
 def _growth(files: Path, dtype: str) -> float:
     """How much larger than in the files the weights are in ``dtype``."""
-    config = json.loads((files / "config.json").read_text(encoding="utf-8"))
+    config = read_json(files / "config.json")
     stored = config.get("dtype", config.get("torch_dtype"))
     if dtype not in _ITEM_BYTES or stored not in _ITEM_BYTES or "quantization_config" in config:
         return 1.0

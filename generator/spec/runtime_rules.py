@@ -7,17 +7,10 @@ beside model.py; here they are imported from model_templates/.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-_TEMPLATES = Path(__file__).resolve().parents[2] / "model_templates"
-if str(_TEMPLATES) not in sys.path:
-    sys.path.append(str(_TEMPLATES))  # last: its folders' names are no names for others to find
-
-from hf_runtime.devices.weight_files import remove_unused  # noqa: E402
-from hf_runtime.private_folders import is_made_private  # noqa: E402
-from hf_runtime.request.cache_salt import CACHE_SALT, CALLER  # noqa: E402
-from hf_runtime.request.chat_formats import (  # noqa: E402
+from hf_runtime.devices.weight_files import remove_unused
+from hf_runtime.private_folders import is_made_private
+from hf_runtime.request.cache_salt import CACHE_SALT, CALLER
+from hf_runtime.request.chat_formats import (
     MAX_HEAD,
     ChatFormat,
     ReasoningForm,
@@ -25,19 +18,19 @@ from hf_runtime.request.chat_formats import (  # noqa: E402
     read_counts,
     read_format,
 )
-from hf_runtime.request.empty_final import EMPTY_FINAL  # noqa: E402
-from hf_runtime.request.left_calls import CALL  # noqa: E402
-from hf_runtime.request.left_calls import VARIABLE as LEFT_CALLS_VARIABLE  # noqa: E402
-from hf_runtime.request.tokenizer_question import TOKENIZER_QUESTION  # noqa: E402
-from hf_runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file  # noqa: E402
-from hf_runtime.weights.hub_files import (  # noqa: E402
+from hf_runtime.request.empty_final import EMPTY_FINAL
+from hf_runtime.request.left_calls import CALL
+from hf_runtime.request.left_calls import VARIABLE as LEFT_CALLS_VARIABLE
+from hf_runtime.request.tokenizer_question import TOKENIZER_QUESTION
+from hf_runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file
+from hf_runtime.weights.hub_files import (
     NotServableError,
     choose_adapter_files,
     choose_model_files,
     is_safe_path,
 )
-from hf_runtime.weights.hub_token import UnusableTokenError, error_line, hub_token  # noqa: E402
-from hf_runtime.weights.locked_files import (  # noqa: E402
+from hf_runtime.weights.hub_token import UnusableTokenError, error_line, hub_token
+from hf_runtime.weights.locked_files import (
     Difference,
     LockedFile,
     added_files,
@@ -46,7 +39,7 @@ from hf_runtime.weights.locked_files import (  # noqa: E402
     repository_folder,
     snapshot_folder,
 )
-from python_env.find_environment import (  # noqa: E402
+from python_env.find_environment import (
     FOLDER_VARIABLE,
     MARKER,
     NUMPY_VARIABLE,
@@ -56,6 +49,8 @@ from python_env.find_environment import (  # noqa: E402
     is_built,
     look_inside,
 )
+
+from generator import TEMPLATES
 
 __all__ = [
     "CACHE_SALT",
@@ -101,4 +96,4 @@ __all__ = [
 ]
 
 # The code by which the server finds a model's environment.
-ENVIRONMENT_CODE = _TEMPLATES / "python_env"
+ENVIRONMENT_CODE = TEMPLATES / "python_env"

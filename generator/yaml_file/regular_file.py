@@ -1,51 +1,5 @@
-"""Reads a file that a user names, whatever stands under that name.
+"""Reads a file that a user names, whatever stands under that name, by the server's own rule."""
 
-A pipe or a device could be waited for, or read, for ever: only regular files are read.
-"""
+from hf_runtime.regular_file import read_json, read_regular
 
-from __future__ import annotations
-
-import errno
-import json
-import os
-import stat
-from pathlib import Path
-from typing import Any
-
-MOST_JSON_BYTES = 64 * 2**20  # tokenizers have up to 30 MiB
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-)
-
-
-def read_regular(path: Path, most_bytes: int) -> bytes:
-    """The content. Raises OSError, whose ``strerror`` says why there is none: also for what is no
-    regular file, and for more than ``most_bytes``.
-    """
-    found = path.stat()
-    mode = found.st_mode
-    if not stat.S_ISREG(mode):
-        kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "a device")
-        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise OSError(number, f"it is {kind}, expected a regular file", str(path))
-    # A pipe that has come since is not waited for.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        content = file.read(most_bytes + 1) if found.st_size <= most_bytes else b""
-    if max(found.st_size, len(content)) > most_bytes:
-        raise OSError(errno.EFBIG, f"it is larger than {_size(most_bytes)}", str(path))
-    return content
-
-
-def read_json(path: Path) -> Any:
-    """What a file of JSON holds. Raises OSError as ``read_regular``, and ValueError for no JSON."""
-    try:
-        return json.loads(read_regular(path, MOST_JSON_BYTES))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes >> 20} MiB" if num_bytes >= 2**20 else f"{num_bytes >> 10} KiB"
+__all__ = ["read_json", "read_regular"]

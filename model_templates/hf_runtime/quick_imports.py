@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from . import kept
+from .regular_file import MOST_JSON_BYTES, read_regular
 from .weights.hub_files import ADAPTER_CONFIG
 
 RELEASES = {"torch": ("2.13",), "transformers": ("5.20", "5.21", "5.22", "5.23")}
@@ -216,5 +217,5 @@ def _is_plain(folder: Path, served: dict[str, Any]) -> bool:
         configs = [*cache.glob("models--*/snapshots/*/config.json")]
     if any(path.with_name(ADAPTER_CONFIG).exists() for path in configs):
         return False
-    texts = [path.read_text(encoding="utf-8") for path in configs]
-    return bool(texts) and not any("quantization_config" in text for text in texts)
+    texts = [read_regular(path, MOST_JSON_BYTES) for path in configs]
+    return bool(texts) and not any(b"quantization_config" in text for text in texts)
