@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from hf_runtime.errors import LoadError, reason
+from hf_runtime.weights.declared_size import WithinFiles
 from torch import nn
 
 from .sentence_transformers_files import Step
@@ -72,8 +73,11 @@ def module_of(step: Step, size: int) -> tuple[nn.Module, int]:
     }[step.kind]
     where = step.folder.name
     try:
-        module = kind(step.config)
+        with WithinFiles(step.folder):
+            module = kind(step.config)
         given, answered = int(step.config[size_in]), int(step.config[size_out])
+    except LoadError as error:
+        raise LoadError(f"{where}/{error}") from None
     except (KeyError, TypeError, ValueError) as error:
         raise LoadError(f"{where}/config.json: {reason(error)} is missing or no number") from error
     if given != size:

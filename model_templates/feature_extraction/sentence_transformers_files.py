@@ -8,13 +8,13 @@ for each (before 5.0), and the modes' names.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hf_runtime.errors import LoadError
+from hf_runtime.regular_file import read_json
 
 # In the order in which several are put together.
 _FLAGS = {
@@ -154,6 +154,6 @@ def _read(path: Path, default: Any) -> Any:
     if not path.is_file():
         return default
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except (OSError, ValueError) as error:
         raise LoadError(f"{path.parent.name}/{path.name}: can't be read: {error}") from error

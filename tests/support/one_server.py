@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,8 @@ _MORE_MODELS = """\
     task: automatic-speech-recognition
     model: {whisper}
     options: {{kv_cache_gib: 0.01}}
+  - {{name: piped, model: {piped}, streaming: false}}
+  - {{name: layered, model: {layered}, streaming: false}}
 """
 _TOOLS_TEMPLATE = """\
 {%- for tool in tools or () -%}{{- "Tool: " + tool.function.name + "\\n" -}}{%- endfor -%}
@@ -92,6 +95,8 @@ def _models_yaml(folder: Path) -> str:
         tools=_tools_model(folder / "tools"),
         endless=_endless_model(folder / "endless"),
         whisper=tiny_whisper(folder / "whisper_model"),
+        piped=_piped_model(folder / "piped"),
+        layered=_layered_model(folder / "layered"),
     )
 
 
@@ -108,4 +113,21 @@ def _endless_model(folder: Path) -> Path:
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**config, "max_position_embeddings": LONGEST_TEXT + 10}))
+    return folder
+
+
+def _piped_model(folder: Path) -> Path:
+    """The demo model with a configuration that nobody ever writes."""
+    shutil.copytree(DEMO_MODEL, folder)
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+    return folder
+
+
+def _layered_model(folder: Path) -> Path:
+    """The demo model with a configuration of ten million layers."""
+    shutil.copytree(DEMO_MODEL, folder)
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, "num_hidden_layers": 10_000_000}))
     return folder

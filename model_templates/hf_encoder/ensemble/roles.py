@@ -6,7 +6,7 @@ from typing import Any
 
 from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError
-from hf_runtime.weights.loading import load_config, load_on_meta_device
+from hf_runtime.weights.loading import load_config, load_on_meta_device, within_files
 from hf_runtime.weights.model_files import model_files
 from hf_runtime.weights.served_model import ServedModel
 
@@ -59,7 +59,8 @@ def weightless_task(
     """The task with its tokenizer, but without the model's weights."""
     files = model_files(served)
     config = load_config(served, files)
-    model = load_on_meta_device(served, auto_class_of(task_class, config), config)
+    with within_files(served, files):
+        model = load_on_meta_device(served, auto_class_of(task_class, config), config)
     tokenization = make_tokenization(served, options, files, model)
     batched = served.max_batch_size > 0
     return task_class(TaskSetup(options, model.config, files, tokenization, batched))

@@ -5,6 +5,7 @@ model_files.py gets the files.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,31 @@ from ..devices.device import Placement, choose_attention_kernels
 from ..devices.shared_pages import note_weights
 from ..errors import LoadError
 from ..log import info
+from .config_rules import FROM_PACKAGES
 from .hub_token import error_line
 from .quantization import quantization_config, repair_quantized_model, weights_line
 from .served_model import ServedModel
 
 
 def load_config(served: ServedModel, files: Path) -> Any:
-    """The model's transformers configuration."""
+    """The model's transformers configuration, without kernels of attention that transformers would
+    load from the Hub where their package is missing.
+    """
     from transformers import AutoConfig
 
-    return load_part(served, AutoConfig, files)
+    config = load_part(served, AutoConfig, files)
+    asked = set(_attention_kernels(config)).intersection(FROM_PACKAGES)
+    if asked and not served.trust_remote_code:
+        info(f"{served.name}: {min(asked)} of config.json is left out: models.yaml decides on code")
+        config._attn_implementation = None  # noqa: SLF001, of nested configurations too
+    return config
+
+
+def _attention_kernels(config: Any) -> Iterator[Any]:
+    """Those that a configuration and those within it ask for."""
+    yield getattr(config, "_attn_implementation", None)
+    for name in getattr(config, "sub_configs", None) or ():
+        yield from _attention_kernels(getattr(config, name, None))
 
 
 def load_tokenizer(served: ServedModel, files: Path) -> Any:
@@ -71,15 +87,30 @@ def _load_model(
     device_map = None if placement.device_map == {"": "cpu"} else placement.device_map
     dtype = resolve_dtype(served.dtype, config, placement.device)
     options = {"config": config, "dtype": dtype, **_quantized(served, config, placement)}
-    model, report = load_part(
-        served, auto_class, files, device_map=device_map, output_loading_info=True, **options
-    )
+    with within_files(served, files):
+        model, report = load_part(
+            served, auto_class, files, device_map=device_map, output_loading_info=True, **options
+        )
     if "quantization_config" in options:
         repair_quantized_model(model)
     note_weights(model)
     if getattr(model, "hf_quantizer", None) is not None:
         info(f"{served.name}: {weights_line(model)}")
     return model.eval(), set(report["missing_keys"])
+
+
+def within_files(served: ServedModel, files: Path) -> Any:
+    """A context in which no model is made that is many times larger than its files.
+
+    Raises:
+        LoadError: the files of weights are broken.
+    """
+    from .declared_size import WithinFiles
+
+    try:
+        return WithinFiles(files)
+    except LoadError as error:
+        raise LoadError(f"{served.source}: {error}") from None
 
 
 def _quantized(served: ServedModel, config: Any, placement: Placement) -> dict[str, Any]:
@@ -104,6 +135,8 @@ def load_on_meta_device(served: ServedModel, auto_class: Any, config: Any) -> An
     try:
         with torch.device("meta"):
             return auto_class.from_config(config, trust_remote_code=served.trust_remote_code)
+    except LoadError as error:
+        raise LoadError(f"{served.source}: {error}") from None
     except Exception as error:
         # Transformers raises many types; the operator gets one line for any of them.
         raise LoadError(f"{served.source}: {error_line(error)}") from error
@@ -133,6 +166,8 @@ def load_part(
         return auto_class.from_pretrained(
             files, local_files_only=True, trust_remote_code=served.trust_remote_code, **options
         )
+    except LoadError as error:
+        raise LoadError(f"{served.source}: {error}") from None
     except Exception as error:
         # Transformers raises many types; the operator gets one line for any of them.
         if "trust_remote_code" in str(error) and not served.trust_remote_code:

@@ -26,6 +26,7 @@ from .hub_files import (
 from .hub_token import error_line, hub_token
 from .locked_files import LockedFile, differences, missing_files, snapshot_folder
 from .served_model import ServedAdapter, ServedDraft, ServedModel
+from .untrusted_files import check_files
 
 _NUM_DOWNLOADS = 8
 _LISTING_S = 60.0
@@ -36,13 +37,27 @@ def model_files(served: ServedModel) -> Path:
     if it is not complete. A model that models.lock pins is checked against it at every load.
 
     Raises:
-        LoadError: the files are missing, forbidden, unreachable, or differ from models.lock.
+        LoadError: the files are missing, forbidden, unreachable, differ from models.lock, or can't
+            be used (untrusted_files.py).
     """
     if served.local:
+        _check(served, served.local_path)
         return _local_files(served)
-    if served.locked_files is not None:
-        return _locked_snapshot(served, served.locked_files)
-    return _cached_snapshot(served) or _download(served)
+    locked = served.locked_files
+    files = (
+        _cached_snapshot(served) or _download(served)
+        if locked is None
+        else _locked_snapshot(served, locked)
+    )
+    _check(served, files)
+    return files
+
+
+def _check(served: ServedModel, files: Path) -> None:
+    try:
+        check_files(files, trusts_code=served.trust_remote_code)
+    except LoadError as error:
+        raise LoadError(f"{served.source}: {error}") from None
 
 
 def _local_files(served: ServedModel) -> Path:

@@ -7,7 +7,6 @@ refused by name, never ignored.
 
 from __future__ import annotations
 
-import json
 import warnings
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from hf_runtime import log
 from hf_runtime.errors import LoadError, reason
+from hf_runtime.regular_file import read_json
 from hf_runtime.request.json_text import short
 from hf_runtime.weights.hub_files import ADAPTER_CONFIG
 from hf_runtime.weights.loading import load_on_meta_device
@@ -89,7 +89,7 @@ def _adapter(name: str, folder: Path, modules: Any, served: ServedModel) -> Adap
     from peft import PeftConfig
     from peft.utils.save_and_load import load_peft_weights
 
-    given = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    given = read_json(folder / ADAPTER_CONFIG)
     _check_kind(given)
     config = PeftConfig.from_pretrained(str(folder))
     _check_fields(config)

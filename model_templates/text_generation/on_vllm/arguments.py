@@ -6,13 +6,13 @@ Knows no vLLM: which arguments it has is told.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError
+from hf_runtime.regular_file import read_json
 from hf_runtime.weights.hub_files import ADAPTER_CONFIG
 from hf_runtime.weights.served_model import ServedModel
 
@@ -176,7 +176,7 @@ def adapter_arguments(folders: Mapping[str, Path], given: Mapping[str, Any]) -> 
 def _rank(name: str, folder: Path) -> int:
     """The least rank of vLLM's that holds the adapter."""
     try:
-        config = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        config = read_json(folder / ADAPTER_CONFIG)
         rank = max(map(int, (config["r"], *(config.get("rank_pattern") or {}).values())))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         problem = f"{ADAPTER_CONFIG} can't be read ({type(error).__name__}: {error})"

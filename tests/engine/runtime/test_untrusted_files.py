@@ -1,0 +1,407 @@
+"""A model's files that no model has are refused by name before anything opens or follows them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hf_runtime.errors import LoadError
+from hf_runtime.regular_file import MOST_JSON_BYTES
+from hf_runtime.weights import declared_size
+from hf_runtime.weights.loading import load_config, load_model
+from hf_runtime.weights.model_files import model_files
+from hf_runtime.weights.untrusted_files import check_files
+
+from tests.support.served_models import served_model
+from tests.support.triton import DEMO_MODEL
+
+INSIDE = "allowed: a path within the model's folder"
+BUILT_IN = (
+    "allowed: eager, sdpa, flex_attention, grouped_mm, batched_mm; others run code of the Hub "
+    "(trust_remote_code)"
+)
+
+OTHER = "audio_tokenizer_name_or_path"
+NONE = "allowed: none; it loads another model of the Hub (trust_remote_code)"
+VIDEOS = {"video_processor_type": "Glm4vVideoProcessor", "size": {"longest_edge": 100_352_000}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(DEMO_MODEL, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def write(folder: Path, name: str, content: Any) -> None:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def refusal(folder: Path, *, trusts_code: bool = False) -> str:
+    with pytest.raises(LoadError) as raised:
+        check_files(folder, trusts_code=trusts_code)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "name, content, said",
+    [
+        (
+            "config.json",
+            {"num_hidden_layers": 10**7},
+            "num_hidden_layers: got 10000000, allowed: at most 10000",
+        ),
+        (
+            "config.json",
+            {"text_config": {"n_layer": 10**6}},
+            "text_config.n_layer: got 1000000, allowed: at most 10000",
+        ),
+        ("config.json", {"depths": [2, 10**6]}, "depths: got 1000000, allowed: at most 10000"),
+        (
+            "config.json",
+            {"vision_config": {"image_size": 200_000}},
+            "vision_config.image_size: got 200000, allowed: at most 8192",
+        ),
+        (
+            "config.json",
+            {"vocab_size": 2**40},
+            "vocab_size: got 1099511627776, allowed: at most 33554432",
+        ),
+        (
+            "config.json",
+            {"num_labels": 10**8},
+            "num_labels: got 100000000, allowed: at most 1048576",
+        ),
+        (
+            "config.json",
+            {"attn_implementation": "someone/kernel"},
+            f"attn_implementation: got 'someone/kernel', {BUILT_IN}",
+        ),
+        (
+            "config.json",
+            {"text_config": {"_attn_implementation": {"": "a/b@v1:f"}}},
+            f"text_config._attn_implementation.: got 'a/b@v1:f', {BUILT_IN}",
+        ),
+        (
+            "config.json",
+            {"experts_implementation": "deepgemm"},
+            f"experts_implementation: got 'deepgemm', {BUILT_IN}",
+        ),
+        (
+            "config.json",
+            {"configuration_files": ["../config.4.0.0.json"]},
+            f"configuration_files: got '../config.4.0.0.json', {INSIDE}",
+        ),
+        (
+            "config.json",
+            {"transformers_weights": "/w.safetensors"},
+            f"transformers_weights: got '/w.safetensors', {INSIDE}",
+        ),
+        ("config.json", "[" * 100_000, "nested too deeply"),
+        ("config.json", '{"a":' * 70 + "1" + "}" * 70, "it is nested more than 64 deep"),
+        (
+            "tokenizer_config.json",
+            {"extra_ids": 10**9},
+            "extra_ids: got 1000000000, allowed: at most 1048576",
+        ),
+        (
+            "tokenizer_config.json",
+            {"fast_tokenizer_files": ["/x/tokenizer.4.0.json"]},
+            f"fast_tokenizer_files: got '/x/tokenizer.4.0.json', {INSIDE}",
+        ),
+        ("preprocessor_config.json", {"size": 200_000}, "size: got 200000, allowed: at most 8192"),
+        (
+            "preprocessor_config.json",
+            {"size": {"shortest_edge": 200_000}},
+            "size.shortest_edge: got 200000, allowed: at most 8192",
+        ),
+        (
+            "preprocessor_config.json",
+            {"crop_size": {"height": 200_000}},
+            "crop_size.height: got 200000, allowed: at most 8192",
+        ),
+        (
+            "preprocessor_config.json",
+            {"chunk_length": 10**6},
+            "chunk_length: got 1000000, allowed: at most 600",
+        ),
+        (
+            "preprocessor_config.json",
+            {"n_fft": 2**24},
+            "n_fft: got 16777216, allowed: at most 262144",
+        ),
+        (
+            "preprocessor_config.json",
+            {"feature_size": 10**6},
+            "feature_size: got 1000000, allowed: at most 16384",
+        ),
+        (
+            "preprocessor_config.json",
+            {"class_info_file": "/dev/zero"},
+            f"class_info_file: got '/dev/zero', {INSIDE}",
+        ),
+        (
+            "processor_config.json",
+            {"audio_tokenizer": {OTHER: "/other"}},
+            f"audio_tokenizer.{OTHER}: got '/other', {NONE}",
+        ),
+        (
+            "1_Pooling/config.json",
+            {"word_embedding_dimension": 2**30},
+            "word_embedding_dimension: got 1073741824, allowed: at most 33554432",
+        ),
+        (
+            "adapter_config.json",
+            {"rank_pattern": {"q": 1}, "r": 10**9},
+            "r: got 1000000000, allowed: at most 65536",
+        ),
+        (
+            "model.safetensors.index.json",
+            {"weight_map": {"a": "../../w.safetensors"}},
+            f"weight_map.a: got '../../w.safetensors', {INSIDE}",
+        ),
+        (
+            "model.safetensors.index.json",
+            {"weight_map": {"a": "/w.safetensors"}},
+            f"weight_map.a: got '/w.safetensors', {INSIDE}",
+        ),
+        (
+            "pytorch_model.bin.index.json",
+            {"weight_map": {"a": "../w.bin"}},
+            f"weight_map.a: got '../w.bin', {INSIDE}",
+        ),
+    ],
+)
+def test_what_a_file_may_not_say_is_refused_by_name(
+    folder: Path, name: str, content: Any, said: str
+) -> None:
+    write(folder, name, content)
+    assert refusal(folder) == f"{name}: {said}"
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("config.json", {"max_position_embeddings": 10_485_760, "rope_theta": 10**12}),
+        ("config.json", {"num_hidden_layers": 480, "vocab_size": 1_000_000}),
+        ("config.json", {"attn_implementation": None, "_attn_implementation": "flash_attention_2"}),
+        ("config.json", {"num_key_value_heads": 8, "num_hidden_layers": True, "x": -(10**30)}),
+        ("config.json", "{not json"),
+        ("tokenizer_config.json", {"model_max_length": 10**30, "name_or_path": "/home/me/model"}),
+        (
+            "preprocessor_config.json",
+            {"image_processor_type": "Qwen2VLImageProcessorFast", "size": {"longest_edge": 2**24}},
+        ),
+        (
+            "processor_config.json",
+            {"video_processor": VIDEOS},
+        ),
+        (
+            "preprocessor_config.json",
+            {"chunk_length": 30, "n_samples": 480_000, "nb_max_frames": 3000},
+        ),
+        ("model.safetensors.index.json", {"weight_map": {"a": "part/model-1.safetensors"}}),
+        ("results.json", {"num_layers": 10**9}),
+    ],
+)
+def test_what_models_say_is_let_through(folder: Path, name: str, content: Any) -> None:
+    write(folder, name, content)
+    check_files(folder, trusts_code=False)
+
+
+def test_code_of_the_hub_is_models_yamls_to_trust(folder: Path) -> None:
+    write(folder, "config.json", {"attn_implementation": "someone/kernel"})
+    check_files(folder, trusts_code=True)
+    write(folder, "config.json", {"num_hidden_layers": 10**7})
+    assert refusal(folder, trusts_code=True).startswith("config.json: num_hidden_layers: got")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "x/y.bin"])
+@pytest.mark.parametrize(
+    "kind, said",
+    [
+        ("pipe", "it is a pipe, expected a regular file"),
+        ("socket", "it is a socket, expected a regular file"),
+        ("device", "it is a link that leads out of the model's folder"),
+        ("link", "it is a link that leads out of the model's folder"),
+        ("circle", "Symlink loop"),
+    ],
+)
+def test_what_is_no_file_of_the_folder_is_refused_unopened(
+    tmp_path: Path, name: str, kind: str, said: str
+) -> None:
+    path = tmp_path / "model" / name
+    path.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path))
+    else:
+        (tmp_path / "secret").write_text("{}")
+        target = {"device": "/dev/zero", "link": "../secret", "circle": path.name}[kind]
+        path.symlink_to(tmp_path / "secret" if kind == "link" else target)
+    assert refusal(tmp_path / "model").startswith(f"{name}: {said}")
+
+
+def test_a_link_to_a_folder_elsewhere_is_refused(folder: Path) -> None:
+    (folder / "1_Pooling").symlink_to("/etc")
+    assert refusal(folder) == "1_Pooling: it is a link that leads out of the model's folder"
+
+
+def test_links_within_the_folder_and_to_the_caches_blobs_are_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "models--a--b/snapshots/c0ffee"
+    folder.mkdir(parents=True)
+    blobs = tmp_path / "models--a--b/blobs"
+    blobs.mkdir()
+    (blobs / "ab12").write_text("{}")
+    (folder / "config.json").symlink_to("../../blobs/ab12")
+    (folder / "same.json").symlink_to("config.json")
+    (folder / "missing.json").symlink_to("nowhere")
+    (folder / ".git").mkdir()
+    os.mkfifo(folder / ".git/fsmonitor")
+    check_files(folder, trusts_code=False)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja", "vocab.txt"])
+def test_a_file_of_a_size_that_no_model_has_is_refused_unread(folder: Path, name: str) -> None:
+    with (folder / name).open("wb") as file:
+        file.truncate(MOST_JSON_BYTES + 1)
+    assert refusal(folder) == f"{name}: it is larger than 64 MiB"
+
+
+def loaded(folder: Path, **config: Any) -> Any:
+    """The demo model with changes to its configuration, as it is served."""
+    import transformers
+    from hf_runtime.devices.device import Placement
+
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
+    served = served_model(folder.parent / "tiny", model="../model", local=True)
+    read = load_config(served, model_files(served))
+    auto_class = transformers.AutoModelForCausalLM
+    return load_model(served, folder, auto_class, read, Placement("cpu", {"": "cpu"}))
+
+
+@pytest.mark.parametrize(
+    "config, named",
+    [
+        ({"num_hidden_layers": 9000}, "num_hidden_layers is 9000"),
+        ({"hidden_size": 6 * 2**18}, "hidden_size is 1572864"),
+        ({"vocab_size": 2**24}, "vocab_size is 16777216"),
+        ({"intermediate_size": 2**22}, "intermediate_size is 4194304"),
+    ],
+)
+def test_a_model_many_times_larger_than_its_weights_is_refused_before_it_is_made(
+    folder: Path, config: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(LoadError) as raised:
+        loaded(folder, **config)
+    num_bytes = (DEMO_MODEL / "model.safetensors").stat().st_size
+    assert str(raised.value) == (
+        f"{folder}: config.json: {named}, and so the model that it describes is many times larger "
+        f"than its weights, which are {num_bytes} bytes"
+    )
+
+
+def test_flash_attention_of_a_config_is_left_out_with_one_line(
+    folder: Path, log_lines: list[str]
+) -> None:
+    model = loaded(folder, _attn_implementation="flash_attention_2")
+    assert model.config._attn_implementation == "sdpa"
+    assert log_lines == [
+        "I tiny: flash_attention_2 of config.json is left out: models.yaml decides on code"
+    ]
+
+
+def test_as_many_positions_as_a_model_may_have_cost_nothing(folder: Path) -> None:
+    assert loaded(folder, max_position_embeddings=10_485_760).config.vocab_size
+
+
+def rewritten(folder: Path, change: Callable[[dict[str, Any], bytes], bytes]) -> None:
+    """The weights' file with what ``change`` makes of its header and its data."""
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    (size,) = struct.unpack("<Q", content[:8])
+    path.write_bytes(change(json.loads(content[8 : 8 + size]), content[8 + size :]))
+
+
+def file_of(header: dict[str, Any], data: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def with_first(header: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    name = next(name for name in header if name != "__metadata__")
+    return {**header, name: {**header[name], **changes}}
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda header, data: file_of(header, data[:-1]), "incomplete metadata"),
+        (lambda header, data: b"", "header too small"),
+        (lambda header, data: struct.pack("<Q", 2**63) + b"{}", "header too large"),
+        (lambda header, data: struct.pack("<Q", 10**5) + b"[" * 10**5, "invalid JSON in header"),
+        (
+            lambda header, data: file_of(with_first(header, shape=[2**40, 2**40]), data),
+            "overflow computing buffer size",
+        ),
+        (
+            lambda header, data: file_of(with_first(header, dtype="F64"), data),
+            "invalid shape, data type, or offset",
+        ),
+    ],
+)
+def test_weights_that_are_not_whole_are_refused_by_the_name_of_their_file(
+    folder: Path, change: Callable[[dict[str, Any], bytes], bytes], said: str
+) -> None:
+    rewritten(folder, change)
+    with pytest.raises(LoadError, match=f"/model: model.safetensors: .*{said}"):
+        loaded(folder)
+
+
+def test_more_tensors_than_a_model_has_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(declared_size, "_MOST_TENSORS", 3)
+    with pytest.raises(
+        LoadError, match=r"model.safetensors: got \d+ tensors up to here, allowed: 3$"
+    ):
+        loaded(folder)
+
+
+@pytest.mark.parametrize(
+    "make, num",
+    [
+        (lambda: torch.empty(3, 4), 12),
+        (lambda: torch.zeros((3, 4), dtype=torch.int8), 12),
+        (lambda: torch.ones(size=(5,)), 5),
+        (lambda: torch.full((2, 3), 1.0), 6),
+        (lambda: torch.arange(7), 7),
+        (lambda: torch.arange(2, 10, 2), 4),
+        (lambda: torch.linspace(0, 1, 9), 9),
+        (lambda: torch.eye(3), 9),
+        (lambda: torch.meshgrid(torch.arange(3), torch.arange(4), indexing="ij"), 7 + 12),
+        (lambda: torch.einsum("i,j->ij", torch.arange(3), torch.arange(4)), 7 + 12),
+        (lambda: torch.zeros(3, 1) - torch.zeros(1, 4), 7 + 12),
+        (lambda: torch.zeros(3, 4) + torch.zeros(4), 12 + 4),
+    ],
+)
+def test_what_torch_makes_is_counted_before_it_is_made(
+    tmp_path: Path, make: Callable[[], object], num: int
+) -> None:
+    counted = declared_size.WithinFiles(tmp_path)
+    before = counted._left
+    with counted:
+        make()
+    assert before - counted._left == num
