@@ -134,6 +134,7 @@ BROKEN = {
     "cut short": (sound_file(speech(1.0))[:-2000], "audio: the WAV file is cut short"),
     "no samples": (sound_file(speech(0.0)), "audio: the sound has no samples"),
     "no numbers": (sound_file(speech(1.0) * np.nan), "audio: the WAV file has samples"),
+    "too loud": (sound_file(speech(1.0) * np.float32(1e30)), "audio: got a sample of "),
     "too long": (sound_file(speech(21.0)), "audio: got a sound of 21.0 s, at most 20 s"),
 }
 

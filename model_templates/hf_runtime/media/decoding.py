@@ -30,6 +30,8 @@ _HEAD = 256  # bytes
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # of a RIFF file that was written to a pipe
 
 _MOST_VALUES = 2**28  # samples of all channels: 1 GiB
+# Some send 16, 24 or 32 bits of integers as floats. What is larger overflows in a model.
+_LARGEST_SAMPLE = 2.0**31
 
 Samples = npt.NDArray[np.float32]
 
@@ -153,6 +155,11 @@ def _at_rate(
     _check_seconds(field, len(samples) / rate, limits)
     if not len(samples):
         raise RequestError(f"{field}: the sound has no samples")
+    largest = max(float(samples.max()), -float(samples.min()))
+    if largest > _LARGEST_SAMPLE:
+        raise RequestError(
+            f"{field}: got a sample of {largest:g}, allowed: -1 to 1, or integers of 32 bits"
+        )
     if not can_resample(rate, sampling_rate):
         raise RequestError(
             f"{field}: got {rate} Hz, send {sampling_rate} Hz, which the model takes"
