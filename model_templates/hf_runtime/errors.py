@@ -17,6 +17,8 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
+NO_NUMBERS = "the model computed a score that is no number"  # an EngineError's
+
 
 class RuntimeModelError(Exception):
     """Base of all errors whose text may be shown to a caller or an operator as it stands."""

@@ -16,7 +16,7 @@ import torch
 from hf_runtime import log
 from hf_runtime.engine import work as works
 from hf_runtime.engine.thread import EngineThread
-from hf_runtime.errors import EngineError, place, reason
+from hf_runtime.errors import NO_NUMBERS, EngineError, place, reason
 from hf_runtime.request.request_ids import labelled
 
 from ..runners.runner import Runner
@@ -103,7 +103,7 @@ class EncoderEngine:
         self.thread.renew_step()
         began_s, began_cpu_s = time.monotonic(), time.thread_time()
         try:
-            results = self._computed(encodings)
+            results = self._computed_apart(encodings)
         except Exception as error:
             self._check_device()
             if len(taken) == 1:
@@ -117,7 +117,7 @@ class EncoderEngine:
         for (work, _), (result, is_finite) in zip(taken, results, strict=True):
             work.results.append(result)
             if not is_finite:
-                self._drop(work, EngineError("the model computed a score that is no number"))
+                self._drop(work, EngineError(NO_NUMBERS))
         self.thread.end_step()
         self.sends_itself = self._sends_itself(len(taken), time.thread_time() - began_cpu_s)
         self._finish(dict.fromkeys(work for work, _ in taken if not work.num_left))
@@ -130,6 +130,18 @@ class EncoderEngine:
         """
         self.thread.take_in()
         return (num_computed == 1 and not self._line) or cpu_s < num_computed * _SEND_S
+
+    def _computed_apart(self, encodings: Sequence[Encoding]) -> list[tuple[Array, bool]]:
+        """The same as ``_computed``, where no text's numbers are none because another's are: what a
+        mask hides counts where it is NaN.
+        """
+        found = self._computed(encodings)
+        if len(encodings) == 1:
+            return found
+        return [
+            one if one[1] else self._computed([encoding])[0]
+            for one, encoding in zip(found, encodings, strict=True)
+        ]
 
     @torch.inference_mode()
     def _computed(self, encodings: Sequence[Encoding]) -> list[tuple[Array, bool]]:
