@@ -67,7 +67,7 @@ def test_so_does_a_step_of_every_way_at_once_in_few_launches(gpu: FakeGpu) -> No
     for _ in range(3):
         log = steps.run()
     assert [log.count(kind) for kind in ("h2d", "d2h", "wait")] == [0, 1, 1]
-    assert log.count("kernel") <= 45, log.told("kernel")
+    assert log.count("kernel") <= 49, log.told("kernel")
 
 
 def test_what_grammars_forbid_is_one_copy_more(gpu: FakeGpu) -> None:

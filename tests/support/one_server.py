@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
 from generator.verbs.generate import generate
 from tests.scenarios import served_models
@@ -39,6 +42,8 @@ _MORE_MODELS = """\
   - name: endless
     model: {endless}
     options: {{max_num_seqs: 1, max_queue_size: 0}}
+  - name: poisoned
+    model: {poisoned}
   - name: whisper
     task: automatic-speech-recognition
     model: {whisper}
@@ -94,6 +99,7 @@ def _models_yaml(folder: Path) -> str:
         seeing=DEMO_MODEL.parent / "seeing",
         tools=_tools_model(folder / "tools"),
         endless=_endless_model(folder / "endless"),
+        poisoned=_poisoned_model(folder / "poisoned"),
         whisper=tiny_whisper(folder / "whisper_model"),
         piped=_piped_model(folder / "piped"),
         layered=_layered_model(folder / "layered"),
@@ -104,6 +110,21 @@ def _tools_model(folder: Path) -> Path:
     """The demo model with a chat template of Hermes' and Qwen's kind."""
     shutil.copytree(DEMO_MODEL, folder)
     (folder / "chat_template.jinja").write_text(_TOOLS_TEMPLATE, encoding="utf-8")
+    return folder
+
+
+def _poisoned_model(folder: Path) -> Path:
+    """The demo model, for which the letter Q is no number."""
+    shutil.copytree(DEMO_MODEL, folder)
+    path, weights = folder / "config.json", folder / "model.safetensors"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    tensors = load_file(weights)
+    embedding = tensors["model.embed_tokens.weight"]
+    tensors["lm_head.weight"] = embedding.clone()
+    letter = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("Q")
+    embedding[letter] = torch.nan
+    save_file(tensors, weights, metadata={"format": "pt"})
     return folder
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from hf_runtime.errors import LoadError
 from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
 
 from ..sequence.source import Source
@@ -87,14 +88,29 @@ def _forcing_config(model: Any, forced: list[list[int]]) -> Any:
 
 def difference(logits: torch.Tensor, expected: torch.Tensor) -> float:
     """The largest difference of logits (..., vocab), as a share of their range. Tokens that the
-    model masks don't count.
+    model masks don't count, nor rows for which it computes no numbers.
     """
     top = expected.amax(-1, keepdim=True)
-    masked = expected < _MASKED
+    masked = (expected < _MASKED) | ~top.isfinite()
+    top = top.nan_to_num(0, 0, 0)
     logits, expected = (torch.where(masked, top, one) for one in (logits, expected))
     span = (top.squeeze(-1) - expected.amin(-1)).clamp_min(1e-6)
     worst = float(((logits - expected).abs().amax(-1) / span).max().item())
     return float("inf") if worst != worst else worst
+
+
+def check_numbers(logits: torch.Tensor) -> None:
+    """logits (..., vocab).
+
+    Raises:
+        LoadError: none of the rows has a finite largest one.
+    """
+    top = logits.amax(-1)
+    if (~top.isfinite()).all():
+        raise LoadError(
+            "the model's scores are no numbers: they are NaN or infinite after all "
+            f"{top.numel()} tokens of a trial; its weights hold such, or overflow in its dtype"
+        )
 
 
 @contextmanager

@@ -149,6 +149,25 @@ class Scheduler:
             self._space.discard(sequence)
         return self.retire(failed)
 
+    def expel(self, doubted: Iterable[Sequence]) -> list[SlotCopy]:
+        """The same of sequences whose keys and values are in doubt, and of what they share."""
+        doubted = list(doubted)
+        for sequence in doubted:
+            self._space.distrust(sequence)
+        return self.discard(doubted)
+
+    def restart(self, doubted: Iterable[Sequence]) -> list[SlotCopy]:
+        """The same, but they wait again: all of their tokens are computed anew, each sequence by
+        itself.
+        """
+        doubted = list(doubted)
+        copies = self.expel(doubted)
+        for sequence in doubted:
+            sequence.preempt()
+            sequence.is_alone = True
+            self._queue(sequence)
+        return copies
+
     def drain_running(self) -> list[Sequence]:
         """Takes out every sequence that is started, and forgets what was computed; those that wait
         go on waiting.

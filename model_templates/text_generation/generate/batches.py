@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from hf_runtime import log
 
-from ..engine.own_logits import difference, narrowed, own_logits
+from ..engine.own_logits import check_numbers, difference, narrowed, own_logits
 
 # Prompts -> input_ids and attention_mask (prompts, longest).
 Pad = Callable[[list[list[int]]], tuple[torch.Tensor, torch.Tensor]]
@@ -45,10 +45,11 @@ def shown_batches(model: Any, pad: Pad) -> Batches:
     decoded tokens; also warms up. Where sizes can't be narrowed to a few tokens, padding is not
     shown to change nothing.
 
-    Raises whatever the model raises on a short prompt.
+    Raises whatever the model raises on a short prompt, and LoadError where its scores are no
+    numbers.
     """
     trial = _Trial(model, pad)
-    trial.logits([0])
+    check_numbers(trial.logits([0]))
     for width in _WIDTHS:
         with suppress(Exception), narrowed(model, SIZES.search, width):
             return trial.largest((Batches.PADDED, Batches.EQUAL))

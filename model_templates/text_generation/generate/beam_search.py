@@ -38,13 +38,16 @@ class BeamSearch:
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         on_step: Callable[[], None],
+        on_doubt: Callable[[list[Sequence]], None],
     ) -> list[list[int]]:
-        """input_ids and attention_mask (batch, longest) -> each row's tokens, its end included."""
+        """input_ids and attention_mask (batch, longest) -> each row's tokens, its end included.
+        ``on_doubt`` is told of those whose scores are no numbers, and ends them.
+        """
         output = self._model.generate(
             input_ids,
             attention_mask=attention_mask,
             generation_config=self._config_for(batch),
-            logits_processor=LogitsProcessorList([_StepCallback(batch, on_step)]),
+            logits_processor=LogitsProcessorList([_StepCallback(batch, on_step, on_doubt)]),
             stopping_criteria=StoppingCriteriaList([Finished(batch)]),
         )
         return [self._until_end(row[1:]) for row in output.tolist()]
@@ -75,12 +78,24 @@ class BeamSearch:
 class _StepCallback(LogitsProcessor):
     """Calls back at every step, and forces the first token of the rows that have one."""
 
-    def __init__(self, batch: list[Sequence], on_step: Callable[[], None]) -> None:
-        self.batch, self.on_step = batch, on_step
+    def __init__(
+        self,
+        batch: list[Sequence],
+        on_step: Callable[[], None],
+        on_doubt: Callable[[list[Sequence]], None],
+    ) -> None:
+        self.batch, self.on_step, self.on_doubt = batch, on_step, on_doubt
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """scores (batch x beams, vocab) -> the same shape."""
+        """scores (batch x beams, vocab), which are NaN where the logits' softmax is -> the same
+        shape.
+        """
         self.on_step()
+        is_nan = scores.amax(dim=-1).isnan()
+        if is_nan.any():
+            rows = is_nan.view(len(self.batch), -1).any(dim=1).tolist()
+            self.on_doubt([one for one, doubted in zip(self.batch, rows, strict=True) if doubted])
+            scores = scores.masked_fill(is_nan.unsqueeze(1), 0)
         if input_ids.shape[1] > 1:
             return scores
         num_beams = scores.shape[0] // len(self.batch)

@@ -11,12 +11,13 @@ answered when the batch ends. Which prompts may share a batch is tried at load (
 from __future__ import annotations
 
 import copy
+import math
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from hf_runtime.errors import EngineError, LoadError, reason
+from hf_runtime.errors import NO_NUMBERS, EngineError, LoadError, reason
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from ..engine.engine import Engine, EngineSetup
@@ -80,6 +81,8 @@ class GenerateEngine(Engine):
         self.setup.prepare(self.setup.model)
         try:
             self.batches = shown_batches(self.setup.model, self._pad)
+        except LoadError:
+            raise
         except Exception as error:
             # An architecture that fails here fails every request: say so now.
             raise LoadError(
@@ -145,12 +148,14 @@ class GenerateEngine(Engine):
             inputs = {} if own is None else own.on(self.setup.device, model.dtype)
             logits = model(input_ids, attention_mask=attention_mask, **inputs).logits[0, :-1]
             asked = sequence.params.num_prompt_logprobs or 0
-            sequence.prompt_logprobs += prompt_logprobs(
-                logits, sequence.prompt_token_ids[1:], asked
-            )
-        ended = [s for s in self._batch if not s.params.max_tokens]
+            found = prompt_logprobs(logits, sequence.prompt_token_ids[1:], asked)
+            if any(math.isnan(one.logprob) for one in found):
+                sequence.end("error", EngineError(NO_NUMBERS))
+            sequence.prompt_logprobs += found
+        ended = [s for s in self._batch if s.finish_reason or not s.params.max_tokens]
         for sequence in ended:
-            sequence.end("length")
+            if sequence.finish_reason is None:
+                sequence.end("length")
         self.metrics.computed(0, ended)
         self._publish(ended)
 
@@ -221,7 +226,7 @@ class GenerateEngine(Engine):
     def _search(self, batch: list[Sequence]) -> None:
         """Beam search of a whole batch, then all its tokens at once."""
         inputs = self._pad([_read(sequence) for sequence in batch])
-        outputs = self._beam_search.search(batch, *inputs, self._searched_step)
+        outputs = self._beam_search.search(batch, *inputs, self._searched_step, self._doubt)
         going = [
             (sequence, output)
             for sequence, output in zip(batch, outputs, strict=True)
@@ -234,6 +239,10 @@ class GenerateEngine(Engine):
             if step:
                 self.metrics.computed(len(rows), ())
         self._publish([sequence for sequence, _ in going])
+
+    def _doubt(self, sequences: list[Sequence]) -> None:
+        """Fails those whose scores are no numbers."""
+        self._publish(self._end(sequences, "error", EngineError(NO_NUMBERS)))
 
     def _searched_step(self) -> None:
         """Looks who has gone or is out of time; nothing is known of the outputs yet."""

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from hf_runtime.errors import NO_NUMBERS, EngineError
 from transformers import LogitsProcessor, StoppingCriteria
 
 from ..engine.generation_rules import ForcedTokens
 from ..sampling.sampler import Sampler
-from ..sequence.sequence import Sequence
+from ..sequence.sequence import NO_TOKEN, Sequence
 
 
 class SamplingProcessor(LogitsProcessor):
@@ -37,6 +38,9 @@ class SamplingProcessor(LogitsProcessor):
         sequences = [self.batch[row] for row in rows]
         tokens = self.sampler.sample(scores[rows], sequences) if rows else []
         for row, token in zip(rows, tokens, strict=True):
+            if token.id == NO_TOKEN:
+                self.batch[row].end("error", EngineError(NO_NUMBERS))
+                continue
             self.forced.append(self.batch[row], token, self.eos_token_ids)
             token_ids[row] = self.batch[row].last_token_id
         self.chosen(sequences)

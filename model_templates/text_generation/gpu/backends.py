@@ -220,6 +220,8 @@ def _check(attend: Attend, case: AttentionCase, device: torch.device) -> None:
     q = normal(step.num_tokens, case.heads, case.key_dim)
     pages = (len(step.pages) + 1, PAGE_SIZE, case.kv_heads)
     keys, values = normal(*pages, case.key_dim), normal(*pages, case.value_dim)
+    for stored in (keys, values):
+        _leave_nan(stored, step)
     rule = case.rule
     if case.has_sinks:
         rule = AttentionRule(rule.scale, rule.window, rule.softcap, normal(case.heads))
@@ -228,6 +230,14 @@ def _check(attend: Attend, case: AttentionCase, device: torch.device) -> None:
     difference = float(((got - expected).norm() / expected.norm()).item())
     if not difference <= _TOLERANCE[case.dtype]:  # NaN neither
         raise ValueError(f"differs by {difference:.2g} from plain attention")
+
+
+def _leave_nan(stored: torch.Tensor, step: PagedStep) -> None:
+    """Puts what a sequence may leave where no token is: a backend has to leave it alone."""
+    stored[0] = torch.nan
+    starts = [*step.first_page.tolist(), len(step.pages)]
+    for end, length in zip(starts[1:], step.lengths.tolist(), strict=True):
+        stored[step.pages[end - 1], (length - 1) % PAGE_SIZE + 1 :] = torch.nan
 
 
 def _small_step(device: torch.device) -> PagedStep:

@@ -47,6 +47,7 @@ def _logits(
     scheduler.add(sequences)
     while not all(sequence.token_ids for sequence in sequences):
         step = scheduler.schedule()
+        runner.cache.copy_slots(step.copies)
         runner.forward(step)
         for sequence in step.sampled:
             sequence.token_ids = [forced[sequences.index(sequence)][0]]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
@@ -17,19 +16,20 @@ from hf_runtime.errors import reason
 
 from ..engine.engine import EngineSetup
 from ..engine.generation_rules import decoder_start, neutral_config
-from ..engine.own_logits import difference, narrowed, own_source_logits
+from ..engine.own_logits import check_numbers, difference, narrowed, own_source_logits
 from ..engine.scheduler import Scheduler
 from ..generate.batches import SIZES
 from ..generate.lengths import max_lengths
 from ..kv.kv_cache import CacheSize, KVCache
 from ..kv.layer_shapes import LayerShape, cross_layer_shapes
+from ..kv.slot_contents import SlotContents
 from ..runners.encoder_decoder import EncoderDecoderRunner, EqualPositionsRunner
 from ..runners.encoding import Encoder
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import Sequence
 from ..sequence.source import Source, text_source
 from .runner_selection import UnsupportedModelError
-from .trial import RunnerFactory, logits_after, tolerance
+from .trial import RunnerFactory, fill_with_nan, logits_after, tolerance
 from .warm_up import dummy_sequence
 
 _LENGTHS = (13, 10, 6, 6, 6)  # of sources, in tokens; a step encodes 16
@@ -150,7 +150,9 @@ class _Trial:
     def _expected(self) -> torch.Tensor:
         """What the model's own generate computes, source by source."""
         rows = zip(self._sources, self._prompts, self._forced, strict=True)
-        return torch.stack([own_source_logits(self._model, *row) for row in rows])
+        logits = torch.stack([own_source_logits(self._model, *row) for row in rows])
+        check_numbers(logits)
+        return logits
 
     def _noise(self, own: torch.Tensor) -> Callable[[], float]:
         """By how much the first row changes where most of its tokens are read at once."""
@@ -168,10 +170,11 @@ class _Trial:
         sequences = _begun(self._prompts, self._sources)
         length = len(self._prompts[0]) + _NUM_FORCED
         cache = KVCache(self._shapes, CacheSize(len(sequences), length, num_bytes=0))
-        for stored in (*cache.keys, *cache.values, *chain(*cache.states)):
-            stored.fill_(1)  # what other sequences left
+        fill_with_nan(cache)
+        cache.source_lengths = [cache.states[0][0].shape[2]] * len(sequences)
         runner = make_runner(self._model, cache, self._device)
-        scheduler = Scheduler(len(sequences), _NUM_ENCODED, cuts_prompts=False)
+        space = SlotContents(len(sequences), num_written=length)
+        scheduler = Scheduler(len(sequences), _NUM_ENCODED, space, cuts_prompts=False)
         return logits_after(sequences, self._forced, scheduler, runner)
 
 

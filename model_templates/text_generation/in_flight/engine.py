@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from hf_runtime.devices.device import total_bytes
-from hf_runtime.errors import EngineError
+from hf_runtime.errors import NO_NUMBERS, EngineError
 
 from ..engine.engine import Engine, EngineSetup
 from ..engine.generation_rules import GenerationRules
@@ -28,7 +28,7 @@ from ..paged.runner import AdaptedPageRunner, PageRunner
 from ..runners.adapter_runner import AdaptedRunner
 from ..runners.media_runner import MediaRunner
 from ..sampling.sampler import Sampled, Sampler, SamplerInputs, argmax
-from ..sequence.sequence import Sequence, Token
+from ..sequence.sequence import NO_TOKEN, Sequence, Token
 from ..sequence.source import text_source
 from ..speculative.drafter import Drafter, runs_of
 from ..structured.following import wait_for_masks
@@ -59,6 +59,7 @@ class InFlightEngine(Engine):
         self._launched: Sampled | None = None  # tokens that are sampled and not read yet
         self._pending_rows: dict[Sequence, int] = {}  # theirs, of those that go on
         self._drafts: list[Draft] = []  # of the step that they are from
+        self._doubted: set[Sequence] = set()  # whose scores are no numbers
         self._drafter: Drafter | None = None
         self._rules: GenerationRules | None = None  # an encoder-decoder's
         most_ms = setup.options.max_step_ms
@@ -233,7 +234,9 @@ class InFlightEngine(Engine):
             logits = self.runner.forward(step)
             forget_embeddings(step)
             if len(logits) > len(step.rows):
-                self._know(read_prompt_logprobs(step, logits[len(step.rows) :]))
+                complete, doubted = read_prompt_logprobs(step, logits[len(step.rows) :])
+                self._know(complete)
+                self._doubted.update(doubted)
                 logits = logits[: len(step.rows)]
             if self._rules is not None:
                 logits = self._rules.apply(logits, step.sampled)
@@ -248,6 +251,25 @@ class InFlightEngine(Engine):
         for sequence, error in failed.items():
             self._cache.copy_slots(self._scheduler.discard(self._forgotten([sequence])))
             self._fail([sequence], error)
+        if self._doubted:
+            self._end_doubted()
+
+    def _end_doubted(self) -> None:
+        """Fails those whose scores are no numbers. Other tokens than its own may have made them so,
+        for what is masked counts where it is NaN: those that came behind a prefix which another
+        computed, or a draft's. Then it is computed again, all by itself.
+        """
+        doubted = [one for one in self._doubted if one.finish_reason is None]
+        self._doubted.clear()
+        again = [
+            one for one in doubted if not one.is_alone and (one.num_reused_tokens or self._drafter)
+        ]
+        self._cache.copy_slots(self._scheduler.restart(again))
+        ended = [one for one in doubted if one not in again]
+        for sequence in ended:
+            sequence.end("error", EngineError(NO_NUMBERS))
+        self._publish(ended)
+        self._cache.copy_slots(self._scheduler.expel(self._forgotten(ended)))
 
     def _know(self, complete: list[Sequence]) -> None:
         """These have all of their prompts' log-probabilities: who waits may need fewer."""
@@ -260,6 +282,7 @@ class InFlightEngine(Engine):
     def _end_prompts(self, step: Step) -> None:
         """Takes out the sequences of which nothing is wanted but what is known of their prompts."""
         ended = [c.sequence for c in step.prefills if c.is_end and not c.is_last]
+        ended = [sequence for sequence in ended if sequence not in self._doubted]
         if ended:
             for sequence in ended:
                 sequence.end("length")
@@ -286,8 +309,9 @@ class InFlightEngine(Engine):
         array = step.inputs.device_columns
         self._launched = self._sampler.launch(logits, inputs, array, late)
         self._drafts = step.drafts
+        left_out = late | self._doubted
         for row, sequence in enumerate(sampled):
-            if sequence not in late and sequence.finish_reason is None:
+            if sequence not in left_out and sequence.finish_reason is None:
                 sequence.num_pending = 1
                 self._pending_rows[sequence] = row
 
@@ -313,9 +337,15 @@ class InFlightEngine(Engine):
         runs = runs_of(launched.sequences, read, self._drafts)
         news = [(sequence, runs[sequence]) for sequence in self._pending_rows]
         self._pending_rows = {}
-        for sequence, _ in news:
+        for sequence, run in news:
             sequence.num_pending = 0
-        going = [(sequence, run) for sequence, run in news if sequence.finish_reason is None]
+            if run[0].id == NO_TOKEN:
+                self._doubted.add(sequence)
+        going = [
+            (sequence, run)
+            for sequence, run in news
+            if sequence.finish_reason is None and sequence not in self._doubted
+        ]
         tell_all(
             (sequence.grammar, run[0].id)
             for sequence, run in going
@@ -366,6 +396,7 @@ class InFlightEngine(Engine):
 
     def _drain_running(self) -> list[Sequence]:
         self._launched = None
+        self._doubted.clear()
         for sequence in self._pending_rows:
             sequence.lose_pending()
         self._pending_rows = {}

@@ -21,7 +21,7 @@ from hf_runtime import log
 from hf_runtime.errors import RuntimeModelError, reason
 from hf_runtime.fused.parts import UnsupportedLayersError
 
-from ..engine.own_logits import difference, narrowed
+from ..engine.own_logits import check_numbers, difference, narrowed
 from ..gpu.backends import AttentionCase, RecordingAttention, select_attention
 from ..gpu.runner import GpuFusedRunner
 from ..kv.kv_cache import KVCache
@@ -76,6 +76,7 @@ def select_runner(
 
     Raises:
         UnsupportedModelError: none does.
+        LoadError: the model's scores are no numbers.
     """
     choose_experts(model, device)
     is_plain = all(shape.is_plain for shape in shapes)
@@ -94,6 +95,7 @@ def select_runner(
             expected = TrialRun(model, device).expected()
         except Exception as error:
             raise UnsupportedModelError(f"its own generate fails: {reason(error)}") from error
+        check_numbers(expected.logits)
         may_be_fused = is_plain and device.type == "cpu" and not in_pages
         if may_be_fused and _fits_fused(model, shapes, device, expected):
             return fused_runner

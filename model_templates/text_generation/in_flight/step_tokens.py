@@ -4,6 +4,7 @@ wanted; reads those.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -44,11 +45,12 @@ def max_num_scored(vocab_size: int) -> int:
     return max(1, _MOST_LOGITS // vocab_size)
 
 
-def read_prompt_logprobs(step: Step, logits: torch.Tensor) -> list[Sequence]:
-    """Gives the step's sequences what it ``scored`` of their prompts; returns those that have all.
-    logits (rows, vocab) are those after ``step.rows``. Waits for the device.
+def read_prompt_logprobs(step: Step, logits: torch.Tensor) -> tuple[list[Sequence], list[Sequence]]:
+    """Gives the step's sequences what it ``scored`` of their prompts; returns those that have all,
+    and those whose scores are no numbers. logits (rows, vocab) are those after ``step.rows``. Waits
+    for the device.
     """
-    first, complete = 0, []
+    first, complete, doubted = 0, [], []
     for chunk in step.prefills:
         positions, sequence = chunk.scored, chunk.sequence
         token_ids = sequence.prompt_token_ids[positions.start + 1 : positions.stop + 1]
@@ -56,7 +58,11 @@ def read_prompt_logprobs(step: Step, logits: torch.Tensor) -> list[Sequence]:
         first += len(positions)
         if positions:
             num = sequence.params.num_prompt_logprobs or 0
-            sequence.prompt_logprobs += prompt_logprobs(rows, token_ids, num)
+            found = prompt_logprobs(rows, token_ids, num)
+            if any(math.isnan(one.logprob) for one in found):
+                doubted.append(sequence)
+                continue
+            sequence.prompt_logprobs += found
             if not sequence.lacks_prompt_logprobs:
                 complete.append(sequence)
-    return complete
+    return complete, doubted

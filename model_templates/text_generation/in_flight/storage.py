@@ -97,6 +97,7 @@ class SlotStorage:
         asked = _asked(setup, shapes, model_limit)
         self._shapes, self._device = shapes, setup.device
         self.size = plan_size(shapes, **asked)
+        self._space: SlotContents | None = None
         gib = setup.options.prefix_cache_gib
         if gib is not None:
             self.size = prefix_slots(self.size, gib, asked["free_bytes"])
@@ -122,7 +123,14 @@ class SlotStorage:
         max_kept = num_own + (max(_FEWEST_KEPT, num_slots // 4) if is_cpu else num_slots)
         states = keep_states(self._shapes)
         max_kept = max_kept if shares else 0
-        return SlotContents(num_slots, num_own, max_kept, states=states, snapshots=snapshots)
+        num_written = 0 if self._space is None else self._space.most_written
+        self._space = SlotContents(
+            *(num_slots, num_own, max_kept),
+            states=states,
+            snapshots=snapshots,
+            num_written=num_written,
+        )
+        return self._space
 
     def gauges(self, holding: Items[Sequence]) -> dict[str, int]:
         return {

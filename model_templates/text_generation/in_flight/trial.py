@@ -117,9 +117,10 @@ class TrialRun:
         sequences = self.sequences()
         cache = runner.cache  # type: ignore[attr-defined]
         in_pages = isinstance(cache, PagedCache)
-        space: Space | None = Pages(cache.size.num_pages, shares=False) if in_pages else None
+        slots = SlotContents(len(sequences), num_written=self.length)
+        space: Space = Pages(cache.size.num_pages, shares=False) if in_pages else slots
         if in_pages and keep_states(cache.shapes):
-            space = StatePages(cache.size.num_pages, SlotContents(len(sequences)))
+            space = StatePages(cache.size.num_pages, slots)
         cuts_prompts = getattr(runner, "cuts_prompts", True)
         scheduler = Scheduler(
             len(sequences),
@@ -142,6 +143,7 @@ def logits_after(
     logits: dict[tuple[int, int], torch.Tensor] = {}
     while scheduler.has_work:
         step = scheduler.schedule()
+        runner.cache.copy_slots(step.copies)
         for sequence, row_logits in zip(step.sampled, runner.forward(step), strict=True):
             row, num_forced = sequences.index(sequence), len(sequence.token_ids)
             logits[row, num_forced] = row_logits.float()
@@ -168,13 +170,19 @@ def tolerance(model: Any, noise: Callable[[], float]) -> float:
 
 
 def trial_logits(factory: RunnerFactory, shapes: list[LayerShape], trial: TrialRun) -> torch.Tensor:
-    """A trial run's, over a cache of its own."""
+    """A trial run's, over a cache of its own, full of what another sequence may have left."""
     cache: KVCache | PagedCache
     if getattr(factory, "keeps_pages", False):
         num_pages = 3 * (num_pages_of(trial.length) + 1) + 1  # none is preempted
         cache = PagedCache(shapes, PagedSize(num_pages, trial.length, max_num_seqs=3, num_bytes=0))
     else:
         cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=trial.length, num_bytes=0))
-    for state in itertools.chain(*cache.states):
-        state.fill_(1)  # what other sequences left
+    fill_with_nan(cache)
     return trial.run(factory(trial.model, cache, trial.device))
+
+
+def fill_with_nan(cache: KVCache | PagedCache) -> None:
+    """As other sequences may have left it: what a runner reads of them shows in its logits."""
+    indexer_keys = getattr(cache, "indexer_keys", ())
+    for stored in (*cache.keys, *cache.values, *indexer_keys, *itertools.chain(*cache.states)):
+        stored.fill_(torch.nan if stored.is_floating_point() else 1)

@@ -14,7 +14,7 @@ from ..kv.paged_cache import PagedCache
 from ..sampling.sampler import Sampler
 from ..sequence.detokenizer import Detokenizer
 from ..sequence.sampling_params import SamplingParams
-from ..sequence.sequence import Sequence, Update
+from ..sequence.sequence import Sequence, Token, Update
 from ..sequence.source import Source
 
 _PROMPT_TOKENS = (3, 16, 64)
@@ -85,10 +85,11 @@ def warm_up(
     scheduler.add(sequences)
     while scheduler.has_work:
         step = scheduler.schedule()
+        cache.copy_slots(step.copies)
         logits, sampled = runner.forward(step), step.sampled
         tokens = sampler.sample(logits, sampled) if sampled else []
         for sequence, token in zip(sampled, tokens, strict=True):
-            sequence.append(token, frozenset())
+            sequence.append(Token(max(token.id, 0)), frozenset())
         finished = [sequence for sequence in sampled if sequence.finish_reason]
         for sequence in finished:
             sampler.forget(sequence)

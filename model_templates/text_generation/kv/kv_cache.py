@@ -9,7 +9,7 @@ evicted. Knows no scheduler and no attention.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from hf_runtime.errors import LoadError
 
-from .layer_shapes import LayerShape, sequence_bytes
+from .layer_shapes import LayerShape, StateShape, sequence_bytes
 from .slot_contents import SlotCopy
 
 GIB = 2**30
@@ -195,22 +195,47 @@ class KVCache:
         ]
 
     def copy_slots(self, copies: Iterable[SlotCopy]) -> None:
-        """Copies slots as the scheduler says, in order; states as they are."""
+        """Copies and clears slots as the scheduler says, in order; states whole."""
         for copy in copies:
-            num_read = self.source_lengths[copy.source]
-            self.source_lengths[copy.target] = num_read
-            self.copy_tokens(copy)
-            for layer, shape in zip(self.states, self.shapes, strict=True):
-                for stored, state in zip(layer, shape.states, strict=True):
-                    if state.kind == "cross":
-                        stored[copy.target, :, :num_read] = stored[copy.source, :, :num_read]
-                    else:
-                        stored[copy.target] = stored[copy.source]
+            if copy.source != copy.target:
+                self.copy_tokens(copy)
+                self._copy_states(copy)
+            for stored in self._by_token if copy.num_written > copy.num_tokens else ():
+                stored[copy.target, copy.num_tokens : copy.num_written] = 0
+            if not copy.num_tokens:
+                self._clear_states(copy)
+
+    def begin_source(self, slot: int, length: int) -> None:
+        """A sequence's source of so many tokens is to be written: clears what lies behind them."""
+        num_written, self.source_lengths[slot] = self.source_lengths[slot], length
+        for stored, state in self._each_state() if num_written > length else ():
+            if state.kind == "cross":
+                stored[slot, :, length:num_written] = 0
 
     def copy_tokens(self, copy: SlotCopy) -> None:
         """Copies what slots keep of each token, without states."""
         for stored in self._by_token:  # (slots, length, ...)
             stored[copy.target, : copy.num_tokens] = stored[copy.source, : copy.num_tokens]
+
+    def _copy_states(self, copy: SlotCopy) -> None:
+        num_read = self.source_lengths[copy.source]
+        self.begin_source(copy.target, num_read)
+        for stored, state in self._each_state():
+            if state.kind == "cross":
+                stored[copy.target, :, :num_read] = stored[copy.source, :, :num_read]
+            else:
+                stored[copy.target] = stored[copy.source]
+
+    def _clear_states(self, copy: SlotCopy) -> None:
+        """Of a sequence that begins; those of a source are cleared when it is written."""
+        for stored, state in self._each_state():
+            if state.kind != "cross":
+                num_written = -(-copy.num_written // state.per) if state.per else None
+                stored[copy.target][:num_written] = 0
+
+    def _each_state(self) -> Iterator[tuple[torch.Tensor, StateShape]]:
+        for layer, shape in zip(self.states, self.shapes, strict=True):
+            yield from zip(layer, shape.states, strict=True)
 
 
 def zeros(

@@ -158,6 +158,6 @@ class PagedCache:
                 source, target = copy.page
                 for pages in (*self.keys, *self.values):
                     pages[target] = pages[source]
-            else:
+            elif copy.source != copy.target:
                 for stored in chain(*self.states):
                     stored[1 + copy.target] = stored[1 + copy.source]

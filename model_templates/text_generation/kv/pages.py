@@ -174,6 +174,12 @@ class Pages:
         del self._held[sequence]
         sequence.pages = array("i")
 
+    def distrust(self, sequence: Sequence) -> None:
+        """Forgets what a sequence's pages say, those that it shares too."""
+        for page in sequence.pages:
+            if page in self._content_of:
+                self._forget(self._content_of[page])
+
     def discard(self, sequence: Sequence) -> None:
         """Takes a sequence's pages back, and knows none that was to be its own."""
         for page in sequence.pages[sequence.num_reused_tokens // PAGE_SIZE :]:

@@ -15,6 +15,10 @@ nothing of fewer: there a prompt shares with an ended sequence that it continues
 the runner takes snapshots, a prompt that begins like a known one leaves its state, as it passes the
 last common token, in a slot of its own, for the next that begins so: states are worth keeping where
 prompts branch (https://arxiv.org/abs/2411.19379, section 4.1).
+
+A step reads a slot up to its longest row, behind a mask, and 0 times NaN is NaN: whoever is given a
+slot finds zeros behind its own tokens. So each slot's ``num_written`` is kept, the most tokens that
+any step may have written there since it was cleared.
 """
 
 from __future__ import annotations
@@ -35,14 +39,16 @@ from .prefix_index import (
 
 @dataclass(frozen=True)
 class SlotCopy:
-    """Copy the first ``num_tokens`` of slot ``source`` to slot ``target``; where tokens lie in
-    pages, states alone, and then from one ``page`` to another.
+    """Copy the first ``num_tokens`` of slot ``source`` to slot ``target``, where that is another,
+    and clear what ``target`` holds of others behind them, up to token ``num_written``. Where tokens
+    lie in pages, copy states alone, and then from one ``page`` to another.
     """
 
     source: int
     target: int
     num_tokens: int
     page: tuple[int, int] | None = None
+    num_written: int = 0
 
 
 # A prefix is copied to another slot where at least this share of its tokens is in no other slot;
@@ -53,6 +59,7 @@ _LEAST_OWN_SHARE = 1 / 8
 class SlotContents:
     """``num_slots`` for sequences and ``num_prefix_slots`` more, which keep at most ``max_kept``
     prefixes; slots of ``states`` are shared whole, and prompts may leave ``snapshots`` of them.
+    ``num_written`` tokens of others are in each.
     """
 
     def __init__(
@@ -63,8 +70,11 @@ class SlotContents:
         *,
         states: bool = False,
         snapshots: bool = False,
+        num_written: int = 0,
     ) -> None:
         self._last_slot = num_slots - 1
+        self._num_written = [num_written] * (num_slots + num_prefix_slots)
+        self._most_written = num_written  # in any, ever
         self._room = prefix_slot_order(num_slots, num_prefix_slots) if max_kept else []
         self._max_kept = max_kept
         self._parked: Sequence | None = None  # in the last slot
@@ -75,6 +85,11 @@ class SlotContents:
         self.kept: dict[int, Prefix] = {}  # by slot
         self._noted: list[tuple[Prefix, int]] = []  # ready when the step is over
         self._clock = 0
+
+    @property
+    def most_written(self) -> int:
+        """How many tokens there may be in a slot."""
+        return self._most_written
 
     @property
     def num_kept(self) -> int:
@@ -106,8 +121,8 @@ class SlotContents:
         if source is not None:
             source.last_used = self._tick()
         copies = self._vacate(slot, unless=shared)
-        if source_slot != slot:
-            copies.append(SlotCopy(source_slot, slot, shared.num_ready))
+        copies += self._cleared(source_slot, slot, shared.num_ready)
+        self._note_written(slot, sequence.num_prefill_tokens)
         sequence.slot = slot
         sequence.num_computed_tokens = sequence.num_reused_tokens = shared.num_ready
         num_common = self._num_common(sequence)
@@ -119,6 +134,7 @@ class SlotContents:
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """A slot has room for the longest sequence."""
+        self._note_written(sequence.slot, num_tokens)
         return True
 
     def note_computed(self, sequence: Sequence, num_computed: int) -> None:
@@ -157,12 +173,26 @@ class SlotContents:
 
     def _move(self, sequence: Sequence, slot: int) -> list[SlotCopy]:
         copies = self._vacate(slot)
-        copies.append(SlotCopy(sequence.slot, slot, sequence.num_computed_tokens))
+        copies += self._cleared(sequence.slot, slot, sequence.num_computed_tokens)
         sequence.slot = slot
         prefix = self._holding[sequence]
         if prefix is not None:
             prefix.slot = slot
         return copies
+
+    def _cleared(self, source: int, target: int, num_tokens: int) -> list[SlotCopy]:
+        """What leaves ``num_tokens`` of one slot in another, or in itself, and nothing else."""
+        num_written, self._num_written[target] = self._num_written[target], num_tokens
+        if num_written <= num_tokens:
+            num_written = 0
+        if source == target and not num_written:
+            return []
+        return [SlotCopy(source, target, num_tokens, num_written=num_written)]
+
+    def _note_written(self, slot: int, num_tokens: int) -> None:
+        if num_tokens > self._num_written[slot]:
+            self._num_written[slot] = num_tokens
+            self._most_written = max(self._most_written, num_tokens)
 
     def release(self, sequence: Sequence) -> None:
         """Takes a sequence's slot back when its last step is over; keeps what it computed."""
@@ -186,8 +216,19 @@ class SlotContents:
         sequence.num_computed_tokens = 0
         self.release(sequence)
 
+    def distrust(self, sequence: Sequence) -> None:
+        """Forgets what is kept that begins as a sequence does."""
+        num_tokens = sequence.num_computed_tokens
+        if num_tokens < MIN_TOKENS:
+            return
+        own = prefix_of(sequence, sequence.keys(0, num_tokens), num_tokens)
+        for other, num_common in self._index.alike(own):
+            if num_common and self.kept.get(other.slot) is other:
+                self._forget(other)
+
     def clear(self) -> None:
         """Forgets all, where what the slots hold is in doubt."""
+        self._num_written = [self._most_written] * len(self._num_written)
         self._index.clear()
         self._of_running.clear()
         self._holding.clear()
@@ -231,6 +272,7 @@ class SlotContents:
         slot = self._target(prefix)
         if slot is not None:
             prefix.slot, prefix.left_by, prefix.is_snapshot = slot, sequence, True
+            self._note_written(slot, num_tokens)
             sequence.snapshot = Snapshot(num_tokens, slot)
             self._add_kept(prefix)
 
@@ -285,6 +327,7 @@ class SlotContents:
         if target is None:
             return []
         prefix.slot = target
+        self._note_written(target, len(prefix))
         self.kept[target] = prefix
         self._index.add(prefix)
         return [SlotCopy(slot, target, len(prefix))]

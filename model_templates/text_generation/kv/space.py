@@ -2,6 +2,16 @@
 
 Slots (slot_contents.py) and pages (pages.py) are the two kinds of room, and where a sequence has
 states beside its pages, a slot for those and pages (state_pages.py). None decides an order.
+
+No sequence reads a number that another left, for 0 times NaN is NaN, and no mask hides it. A slot
+is cleared behind what its next sequence has there, pages are read up to a sequence's own length,
+states begin as zeros. At load each runner is tried over a cache full of NaN (in_flight/trial.py).
+
+What is shared is read by others, and it may be NaN because of tokens that they do not have: in a
+prompt's chunk a token attends, behind a mask, to those after it. So a sequence whose scores are no
+numbers leaves nothing, and takes with it what is kept of its beginning; one that began with what
+another computed is computed again by itself (in_flight/engine.py). NaN spreads to whatever is
+computed of it: what has numbers was computed of numbers.
 """
 
 from __future__ import annotations
@@ -64,6 +74,9 @@ class Space(Protocol):
 
     def discard(self, sequence: Sequence) -> None:
         """Takes a sequence's room back where what its last step was to compute was not."""
+
+    def distrust(self, sequence: Sequence) -> None:
+        """Forgets what could be shared of a sequence's room, where what that holds is in doubt."""
 
     def clear(self) -> None:
         """Takes all room back and forgets what it holds, where that is in doubt."""

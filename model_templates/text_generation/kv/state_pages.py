@@ -13,7 +13,7 @@ Knows pages as numbers. Page 0 is never given out: padding writes there.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ..sequence.sequence import Sequence
 from . import pages as page_numbers
@@ -101,10 +101,22 @@ class StatePages:
 
     def release(self, sequence: Sequence) -> None:
         """Takes a sequence's room back; its state may stay known, and its pages with that."""
+        self._give_back(sequence, self._slots.release)
+
+    def discard(self, sequence: Sequence) -> None:
+        """Takes a sequence's room back, and keeps nothing of it."""
+        self._give_back(sequence, self._slots.discard)
+
+    def distrust(self, sequence: Sequence) -> None:
+        """Forgets the kept states of what a sequence begins with."""
+        self._slots.distrust(sequence)
+        self._drop_forgotten()
+
+    def _give_back(self, sequence: Sequence, give_back: Callable[[Sequence], None]) -> None:
+        give_back(sequence)
         if sequence not in self._running:
             return
         self._running.remove(sequence)
-        self._slots.release(sequence)
         kept = self._slots.kept.get(sequence.slot)
         if kept is not None:
             self._keep(kept, sequence.pages[: num_pages_of(len(kept))])
@@ -115,11 +127,6 @@ class StatePages:
                 self.num_used -= 1
                 self._free_if_unheld(page)
         sequence.pages = array("i")
-
-    def discard(self, sequence: Sequence) -> None:
-        """Takes a sequence's room back, and keeps nothing of it."""
-        sequence.num_computed_tokens = 0
-        self.release(sequence)
 
     @property
     def _num_left(self) -> int:

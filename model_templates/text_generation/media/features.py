@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+from hf_runtime.errors import EngineError
 
 from ..sequence.source import Source
 from .calls import EncoderCall, Item, group_of
@@ -112,11 +113,15 @@ class FeatureCache:
             group = group_of(list(waiting.values()), self.max_together)
             try:
                 found = call.run(group)
+                if len(group) > 1 and not _are_finite(found):
+                    raise EngineError("an encoder computed what is no number")
             except Exception:
                 if len(group) == 1:
                     raise
                 self.num_parted += 1
-                others, group = [], group[:1]  # one that fails fails its own prompt alone
+                # One that fails fails its own prompt alone; so do numbers that are none, which
+                # an encoder may mix with others' behind a mask.
+                others, group = [], group[:1]
                 found = call.run(group)
             self.num_calls += 1
             for item, one in zip(group, found, strict=True):
@@ -139,3 +144,8 @@ class FeatureCache:
         while self.num_bytes > self.max_bytes:
             _, (_, gone) = self._kept.popitem(last=False)
             self.num_bytes -= gone
+
+
+def _are_finite(found: Any) -> bool:
+    numbers = (tensor for tensor in tensors_of(found) if tensor.is_floating_point())
+    return all(bool(tensor.isfinite().all()) for tensor in numbers)

@@ -58,6 +58,8 @@ def _decodes(
     if rule.window:
         visible &= columns >= lengths - rule.window
     k, v = (stored[pages].flatten(1, 2) for stored in (keys, values))
+    for gathered in (k, v):  # what others left there may be NaN, which a mask does not hide
+        gathered.masked_fill_(~(columns < lengths).transpose(1, 2).unsqueeze(-1), 0)
     return _attention(q.unsqueeze(1), k, v, visible, rule)[:, 0]
 
 

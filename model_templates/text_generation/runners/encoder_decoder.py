@@ -72,7 +72,7 @@ class EncoderDecoderRunner:
         tokens = [sequence.tokens(0, sequence.num_prefill_tokens) for sequence in sequences]
         slots = torch.tensor([sequence.slot for sequence in sequences], device=self.device)
         for sequence, length in zip(sequences, states.lengths, strict=True):
-            self.cache.source_lengths[sequence.slot] = length
+            self.cache.begin_source(sequence.slot, length)
         input_ids = to_device(torch.tensor(tokens), self.device)
         length = input_ids.shape[1]
         positions = torch.arange(length, device=self.device).expand(len(sequences), -1)

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..sequence.sequence import Sequence, Token
+from ..sequence.sequence import NO_TOKEN, Sequence, Token
 from .columns import NOTHING, Columns, DeviceColumns, to_device
 from .draw_kernel import draws_alike
 from .logits_processors import Changes, LogitsProcessors
@@ -37,7 +37,9 @@ _NONE_PENDING: Mapping[Sequence, int] = {}
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
-    """logits (rows, vocab) -> the first of the largest in each row, (rows,) int64."""
+    """logits (rows, vocab) -> the first of the largest in each row, (rows,) int64; NaN, where
+    there is one, is the largest.
+    """
     return logits.argmax(dim=-1)
 
 
@@ -56,17 +58,21 @@ class SamplerInputs:
 
 
 class Sampled:
-    """The tokens of a step. ``token_ids`` (num_sequences,) int64 are on the device."""
+    """The tokens of a step. ``token_ids`` (num_sequences,) int64 are on the device. Those whose
+    rows have no finite ``best`` score are read as NO_TOKEN, though the device goes on with them.
+    """
 
     def __init__(
         self,
         sequences: list[Sequence],
         token_ids: torch.Tensor,
+        best: torch.Tensor,
         asked: Asked | None = None,
         logprobs: torch.Tensor | None = None,
     ) -> None:
         self.sequences, self.token_ids, self._asked = sequences, token_ids, asked
-        joined = token_ids if logprobs is None else torch.cat([token_ids.int(), logprobs])
+        told = torch.where(best - best == 0, token_ids, NO_TOKEN)
+        joined = told if logprobs is None else torch.cat([told.int(), logprobs])
         self._host, self._copied = joined, None
         if joined.is_cuda:
             self._host = torch.empty(len(joined), dtype=joined.dtype, pin_memory=True)
@@ -149,15 +155,18 @@ class Sampler:
         if array is None:
             array = to_device(inputs.array, logits.device)
         values, asked = DeviceColumns(array), inputs.asked
-        raw = logits
+        raw, is_plain = logits, inputs.changes is None and not inputs.draws
+        best = None if is_plain else logits.amax(dim=-1)
         if inputs.changes is not None:
             # Small penalties would be rounded away in half precision.
             logits = logits.to(torch.float32, copy=asked is not None)
             self._changes.apply(logits, inputs.changes, values, self._last, late)
         token_ids = self._choose(logits, inputs, values)
+        if best is None:
+            best = logits.gather(1, token_ids.unsqueeze(1)).squeeze(1)
         logprobs = asked.compute(raw, token_ids, values) if asked is not None else None
         self._last = token_ids
-        return Sampled(inputs.sequences, token_ids, asked, logprobs)
+        return Sampled(inputs.sequences, token_ids, best, asked, logprobs)
 
     def forget(self, sequence: Sequence) -> None:
         """Drops what is kept for a finished sequence."""

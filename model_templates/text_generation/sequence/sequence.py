@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from .source import Source
 
 
+NO_TOKEN = -1
+# Of a token of probability 0, as vLLM has it: JSON has no infinity.
+LEAST_LOGPROB = -9999.0
+
+
 @dataclass(frozen=True)
 class TokenLogprobs:
     """Natural logs of a token's raw probabilities. ``rank`` 1 is the likeliest; ``alternatives``
@@ -38,7 +43,9 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class Token:
-    """A sampled token; ``logprobs`` where its sequence asks for them."""
+    """A sampled token; ``logprobs`` where its sequence asks for them. ``id`` is NO_TOKEN where the
+    model's scores are no numbers.
+    """
 
     id: int
     logprobs: TokenLogprobs | None = None
@@ -130,6 +137,7 @@ class Sequence:
     not in ``token_ids`` yet; ``num_computed_tokens`` does not wait for them. An encoder computes
     the ``source`` in the step that begins the sequence; ``encoded`` is what the engine keeps of it.
     ``prompt_logprobs`` are those of the prompt's tokens after the first, as far as they are known.
+    Where it ``is_alone``, it begins with nothing that another computed, and nothing is drafted.
     """
 
     prompt_token_ids: list[int]
@@ -157,6 +165,7 @@ class Sequence:
     num_pending: int = 0
     num_preemptions: int = 0
     num_reused_tokens: int = 0
+    is_alone: bool = False
     finish_reason: str | None = None
     ended_by_token: bool = False  # which is no part of the text
     error: Exception | None = None
@@ -191,6 +200,8 @@ class Sequence:
         """Of how many tokens that are to be prefilled nobody wants the logits: the last one's are
         always wanted.
         """
+        if self.is_alone:
+            return 0
         if self.lacks_prompt_logprobs:
             return len(self.prompt_logprobs)
         return self.num_prefill_tokens - 1

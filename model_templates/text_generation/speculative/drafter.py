@@ -12,7 +12,7 @@ from collections.abc import Sequence as Items
 from typing import Protocol
 
 from ..engine.step import Draft, Step
-from ..sequence.sequence import Sequence, Token
+from ..sequence.sequence import NO_TOKEN, Sequence, Token
 from .costs import Costs
 
 _TRIED = 2  # tokens of a sequence
@@ -124,7 +124,7 @@ class Drafter:
         num_seqs = len(decodes)
         if not self.costs.has_plain(num_seqs):
             return {}
-        rates = {s: rate for s in decodes if (rate := self._proposer.rate(s))}
+        rates = {s: rate for s in decodes if not s.is_alone and (rate := self._proposer.rate(s))}
         lengths = {
             sequence: min(length, sequence.num_tokens_left - 1)
             for sequence, rate in rates.items()
@@ -149,14 +149,15 @@ def runs_of(
     rows: Items[Sequence], tokens: Items[Token], drafts: Items[Draft]
 ) -> dict[Sequence, list[Token]]:
     """The tokens that each sequence goes on with: of a step's ``rows`` and the token sampled for
-    each, up to the first that is not the drafted one.
+    each, up to the first that is not the drafted one, or is none: that may be the fault of a
+    drafted one.
     """
     first = len(rows) - sum(len(draft.token_ids) for draft in drafts)
     runs = {sequence: [token] for sequence, token in zip(rows[:first], tokens, strict=False)}
     for draft in drafts:
         run = runs[draft.sequence]
         for token_id, token in zip(draft.token_ids, tokens[first:], strict=False):
-            if run[-1].id != token_id:
+            if run[-1].id != token_id or token.id == NO_TOKEN:
                 break
             run.append(token)
         first += len(draft.token_ids)

@@ -63,7 +63,11 @@ def one_step_ahead(sequences: list[Sequence], chance: random.Random) -> list[lis
     """Sequences are left out of steps as preempted ones are, and of sampling as those are whose
     grammar is late.
     """
-    sampler, sampled, pending = Sampler([EOS]), Sampled([], torch.zeros(0)), dict[Sequence, int]()
+    sampler, sampled, pending = (
+        Sampler([EOS]),
+        Sampled([], torch.zeros(0), torch.zeros(0)),
+        dict[Sequence, int](),
+    )
     tokens: dict[Sequence, list[Token]] = {one: [] for one in sequences}
     while min(map(len, tokens.values())) < NUM_STEPS:
         running = [one for one in sequences if chance.random() < 0.8] or sequences[:1]
