@@ -5,7 +5,6 @@ Knows the contract's outputs and the engine as a place to submit sequences to; k
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from hf_runtime.errors import RuntimeModelError
+from hf_runtime.request.json_text import written
 from hf_runtime.request.responder import Responder, strings
 from text_generation.request.answer import OneAnswer
 from text_generation.sampling.sampler import choice_seed
@@ -177,7 +177,7 @@ class Answer(OneAnswer):
         if name == "text_output":
             return strings([sound.text for sound in sounds])
         if name == "segments":
-            return strings([json.dumps(sound.segments, ensure_ascii=False) for sound in sounds])
+            return strings([written(sound.segments) for sound in sounds])
         if name == "language":
             return strings([sound.transcript.language for sound in sounds])
         if name == "duration":

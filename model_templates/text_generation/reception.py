@@ -6,7 +6,6 @@ only as a place to submit sequences to and to cancel them at, and to start and s
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -16,6 +15,7 @@ import numpy as np
 from hf_runtime.errors import RequestError, RuntimeModelError
 from hf_runtime.metrics.publishing import Family
 from hf_runtime.request.cancellation import CancellationWatch
+from hf_runtime.request.json_text import written
 from hf_runtime.request.plain_request import RequestLike, tensor_of
 from hf_runtime.request.responder import Responder, answer_failure, strings
 from hf_runtime.request.tensors import RequestFields
@@ -96,7 +96,7 @@ class Reception:
         """Answers as a generation without a token would be."""
         told = question.answer()
         outputs = {
-            "text_output": strings([json.dumps(told, ensure_ascii=False)]),
+            "text_output": strings([written(told)]),
             "finish_reason": strings(["stop"]),
             "num_input_tokens": np.array([told.get("count", 0)], dtype=np.uint32),
             "num_output_tokens": np.array([0], dtype=np.uint32),

@@ -6,7 +6,6 @@ other is the label's score: transformers, pipelines/zero_shot_classification.py.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from hf_encoder.texts.encoding import Encoding
 from hf_encoder.texts.row_values import filled, required_texts
 from hf_runtime import log
 from hf_runtime.errors import LoadError, RequestError
+from hf_runtime.request.json_text import written
 from hf_runtime.request.tensors import RequestFields, boolean, each_row, text
 
 INPUTS = ("text_input", "candidate_labels", "hypothesis_template", "multi_label", "truncate")
@@ -154,4 +154,4 @@ def _softmax(logits: Array, axis: int) -> Array:
 
 def _as_json(row: _Row, labels: list[str], scores: Array) -> str:
     found = {"sequence": row.text, "labels": labels, "scores": scores.tolist()}
-    return json.dumps(found, ensure_ascii=False)
+    return written(found)

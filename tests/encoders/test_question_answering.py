@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 import triton_python_backend_utils as pb_utils
-from hf_encoder.answers.rows import json_text
 from hf_runtime.errors import EngineError
+from hf_runtime.request import json_text
 from question_answering.options import Options
 from question_answering.spans import Scores, best_spans
 from stub_server import StubServer
@@ -310,7 +310,7 @@ def test_a_score_that_is_no_number_is_the_models_fault() -> None:
     with pytest.raises(EngineError, match="no number"):
         Scores.of(np.array([[0.0, np.nan], [1.0, 2.0]]), has_null=True)
     with pytest.raises(EngineError, match="no number"):
-        json_text({"score": math.nan})
+        json_text.written({"score": math.nan})
 
 
 @pytest.mark.parametrize(

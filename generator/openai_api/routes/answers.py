@@ -23,7 +23,8 @@ from generator.spec.runtime_rules import read_counts, read_format
 # (which prompt, its chunk)
 Chunks = AsyncGenerator[tuple[int, Chunk], None]
 DONE = b"data: [DONE]\n\n"
-_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # dumps makes one each time
+# dumps makes one each time; with NaN in it, it would be no JSON.
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 # OpenAI knows nothing that is called timeout: like a full context, it cuts the text off.
 _FINISH_REASONS = {"timeout": "length"}
 

@@ -4,7 +4,6 @@ numbers, or of one JSON text each, the output ``output``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hf_runtime.errors import EngineError
+from hf_runtime.request.json_text import written
 
 from ..task import Prepared
 from ..texts.encoding import Encoding
@@ -58,19 +57,7 @@ def json_request(rows: Sequence[JsonRow], *, batched: bool) -> Prepared:
 
     def answer(results: list[Array]) -> Mapping[str, Array]:
         left = iter(results)
-        texts = [[json_text(row.answer([*islice(left, len(row.encodings))]))] for row in rows]
+        texts = [[written(row.answer([*islice(left, len(row.encodings))]))] for row in rows]
         return {"output": text_rows(texts, batched=batched)}
 
     return Prepared([encoding for row in rows for encoding in row.encodings], answer)
-
-
-def json_text(value: object) -> str:
-    """A value as JSON, characters as they are.
-
-    Raises:
-        EngineError: a number is NaN or infinite, which is the model's fault.
-    """
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        raise EngineError("the model computed a score that is no number") from None

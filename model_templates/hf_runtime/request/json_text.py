@@ -1,4 +1,6 @@
-"""Parses JSON texts of requests. A mistake becomes a RequestError, which never quotes the text."""
+"""Parses JSON texts of requests, and writes those of answers. A mistake becomes a RequestError,
+which never quotes the text.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import RequestError
+from ..errors import NO_NUMBERS, EngineError, RequestError
 from .tensors import kind_of
 
 MAX_CHARACTERS = 16 * 2**20
@@ -63,6 +65,19 @@ def read_list(field: str, text: str, max_characters: int = MAX_CHARACTERS) -> li
     if not isinstance(value, list):
         raise RequestError(f"{field}: got {kind_of(value)}, allowed: a JSON list")
     return value
+
+
+def written(value: object) -> str:
+    """A value as JSON, characters as they are.
+
+    Raises:
+        EngineError: a number is NaN or infinite, which JSON does not have and the model is to blame
+            for.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise EngineError(NO_NUMBERS) from None
 
 
 def short(name: str) -> str:

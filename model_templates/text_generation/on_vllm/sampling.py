@@ -13,7 +13,7 @@ from hf_runtime.errors import RequestError
 
 from ..sampling.token_logprobs import alternatives
 from ..sequence.sampling_params import SamplingParams
-from ..sequence.sequence import TokenLogprobs
+from ..sequence.sequence import LEAST_LOGPROB, TokenLogprobs
 from ..structured.constraint import Constraint
 from ..structured.llguidance_grammars import (
     choice_regex,
@@ -91,7 +91,8 @@ def token_logprobs(token_id: int, found: Any, num: int) -> TokenLogprobs:
     likeliest = [(id_, float(one.logprob)) for id_, one in ranked if one.rank <= num]
     ids, values = [id_ for id_, _ in likeliest], [value for _, value in likeliest]
     others = alternatives(ids, values, token_id)
-    return TokenLogprobs(float(sampled.logprob), int(sampled.rank), others)
+    logprob = max(LEAST_LOGPROB, float(sampled.logprob))  # of NaN too
+    return TokenLogprobs(logprob, int(sampled.rank), others)
 
 
 def _clamped(penalty: float) -> float:

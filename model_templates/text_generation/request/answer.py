@@ -7,7 +7,6 @@ each. Knows the contract's outputs; knows neither the engine's steps nor how res
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from hf_runtime.request.chat_formats import with_counts
+from hf_runtime.request.json_text import written
 from hf_runtime.request.responder import Responder, strings
 
 from ..sequence.sequence import Sequence, Token, TokenLogprobs, Update
@@ -193,7 +193,7 @@ class Answer(OneAnswer):
         if name == "num_output_tokens":
             return np.array([len(choice.tokens) for choice in choices], dtype=np.uint32)
         if name == "token_ids":
-            return strings([_json([token.id for token in choice.tokens]) for choice in choices])
+            return strings([written([token.id for token in choice.tokens]) for choice in choices])
         return self._output_of_prompts(name, choices[:: self._shape[-1]])
 
     def _output_of_prompts(self, name: str, choices: list[Choice]) -> npt.NDArray[Any]:
@@ -209,7 +209,7 @@ class Answer(OneAnswer):
             return np.array(cached, dtype=np.uint32)
         told = [None if choice.knows_prompt else choice.sequence for choice in choices]
         if name == "prompt_token_ids":
-            return strings([_NOTHING_NEW if s is None else _json(_sent(s)) for s in told])
+            return strings([_NOTHING_NEW if s is None else written(_sent(s)) for s in told])
         describe = self._describe
         return strings([_NOTHING_NEW if s is None else prompt_json(s, describe) for s in told])
 
@@ -229,7 +229,7 @@ def logprobs_json(tokens: Iterable[Token], describe: Describe) -> str:
     for token in tokens:
         assert token.logprobs is not None
         entries.append(_entry(token.id, token.logprobs, describe))
-    return _json(entries)
+    return written(entries)
 
 
 def prompt_json(sequence: Sequence, describe: Describe) -> str:
@@ -241,7 +241,7 @@ def prompt_json(sequence: Sequence, describe: Describe) -> str:
     entries: list[dict[str, Any]] = [{str(token_ids[0]): first}]
     for token_id, found in zip(token_ids[1:], sequence.prompt_logprobs, strict=False):
         entries.append(_entry(token_id, found, describe))
-    return _json(entries)
+    return written(entries)
 
 
 def _entry(token_id: int, found: TokenLogprobs, describe: Describe) -> dict[str, Any]:
@@ -250,10 +250,6 @@ def _entry(token_id: int, found: TokenLogprobs, describe: Describe) -> dict[str,
         str(token_id): {"logprob": logprob, "rank": rank, **describe(token_id)}
         for token_id, logprob, rank in listed
     }
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _num_cached_tokens(sequence: Sequence | None) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..sequence.sequence import Sequence, TokenLogprobs
+from ..sequence.sequence import LEAST_LOGPROB, Sequence, TokenLogprobs
 from .columns import MOST_LOGITS, Column, Columns, DeviceColumns
 
 
@@ -102,7 +102,10 @@ def _read(
         strict=True,
     )
     return [
-        TokenLogprobs(logprob, rank, alternatives(ids[:num], top[:num], token_id))
+        # NaN stays: who asks for the numbers looks for it.
+        TokenLogprobs(
+            max(logprob, LEAST_LOGPROB), rank, alternatives(ids[:num], top[:num], token_id)
+        )
         for token_id, num, logprob, rank, ids, top in columns
     ]
 
