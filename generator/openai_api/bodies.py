@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp import BodyPartReader, MultipartReader, StreamReader, web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp import StreamReader, web
 
+from generator.openai_api.form import form_fields
 from generator.openai_api.schema.errors import ApiError
 
 _MOST_BYTES = 64 * 2**20  # as Triton's ports take
@@ -47,20 +47,7 @@ class Bodies:
         if request.content_type != "multipart/form-data":
             raise ApiError(415, "Content-Type: got another, allowed: multipart/form-data")
         data = await self.read(request)
-        content = StreamReader(request.protocol, len(data) + 1)
-        content.feed_data(data)
-        content.feed_eof()
-        fields: dict[str, list[bytes]] = {}
-        try:
-            parts = MultipartReader(request.headers, content)
-            while (part := await parts.next()) is not None:
-                if not isinstance(part, BodyPartReader) or part.name is None:
-                    raise ValueError("a part without a name")
-                fields.setdefault(part.name, []).append(bytes(await part.read()))
-        # aiohttp's, for a broken form.
-        except (ValueError, AssertionError, HttpProcessingError):
-            raise ApiError(400, "the body is no multipart form, as its Content-Type says") from None
-        return fields
+        return form_fields(request.headers["Content-Type"], data)
 
     async def _read(self, content: StreamReader) -> bytes:
         data, counted = bytearray(), 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.error
 import urllib.request
 from typing import Any
@@ -136,6 +137,37 @@ def test_a_body_that_is_no_form_is_refused(api: Translator) -> None:
     assert send(api, TRANSCRIPTIONS, b"{}", "application/json").status == 415
     reply = send(api, TRANSCRIPTIONS, b"no form at all")
     assert (reply.status, reply.error["message"][:30]) == (400, "the body is no multipart form,")
+
+
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        (form(*[("user", "me")] * 33), "the body: got more fields, allowed: at most 32"),
+        (form(*[("user", "me")] * 200_000), "the body: got more fields, allowed: at most 32"),
+        (form(("file", SOUND)).removesuffix(b"--\r\n"), "the body is no multipart form,"),
+        (
+            b"--line\r\n" + b"a: b\r\n" * 9999 + b"\r\n\r\n--line--",
+            "the body is no multipart form,",
+        ),
+        (b"\n" * 3_000_000, "the body is no multipart form,"),
+        (b"--line\r\n\r\nx\r\n--line--\r\n", "the body is no multipart form,"),
+        (form(("a\"; filename*=x''%ff", "x")), "a: unknown or unsupported field"),
+    ],
+    ids=["33 fields", "200,000", "no end", "heads", "lines", "no name", "encoded file name"],
+)
+def test_a_form_of_whatever_shape_is_read_in_no_time(
+    api: Translator, data: bytes, said: str
+) -> None:
+    began_s = time.process_time()
+    reply = send(api, TRANSCRIPTIONS, data)
+    assert (reply.status, reply.error["message"][: len(said)]) == (400, said)
+    assert time.process_time() - began_s < 3, "the translator is in this process"
+
+
+def test_a_sound_may_hold_what_looks_like_a_boundary(api: Translator) -> None:
+    sound = b"x--line\r\n\r\n--lin\r\n\n--line--" * 3
+    assert send(api, TRANSCRIPTIONS, form(("file", sound), ("model", "hears"))).status == 200
+    assert api.triton.seen[-1]["audio"] == sound
 
 
 def test_a_model_that_does_not_hear_is_refused(api: Translator) -> None:
