@@ -98,6 +98,35 @@ def test_arguments_are_json_that_can_be_sent(written: str, told: str) -> None:
     assert (name, arguments) == ("weather", f'{{"x": {told}}}')
 
 
+@pytest.mark.parametrize(
+    "family, text, forced",
+    [
+        ("json", '{"name": "weather", "arguments": {"x": [' + "1, " * 10_000, None),
+        ("pythonic", "[weather(x=" + "[" * 30_000, None),
+        ("json", '[{"name": "' + "a" * 30_000, ""),
+    ],
+    ids=["json", "python", "forced"],
+)
+def test_what_waits_is_not_looked_at_with_each_piece(
+    family: str, text: str, forced: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = Tools(TOOLS, frozenset(["weather", "now"]), forced, True)
+    reading: Any = ListedCalls()
+    if forced is None:
+        reading = FoundCalls(tools, ChatFormat(family).tool_form)
+    name = "_take" if forced is None else "_take_head"
+    looked_at, take = [], getattr(reading, name)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        looked_at.append(len(reading._waiting))
+        return take(*args, **kwargs)
+
+    monkeypatch.setattr(reading, name, counted)
+    for at in range(0, len(text), 3):
+        reading.read(text[at : at + 3], ends=False)
+    assert 0 < sum(looked_at) < 50 * len(text)  # with each piece it would be 5,000 times
+
+
 def test_json_that_is_nested_too_deeply_is_text() -> None:
     written = "<tool_call>" + "[" * 20_000
     assert read_in_pieces(written, 5000) == (written, [], "stop")

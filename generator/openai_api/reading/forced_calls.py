@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from generator.openai_api.reading.read import Read, more_arguments, new_call
+from generator.openai_api.reading.read import Read, enough_after, more_arguments, new_call
 
 _NAME = r'"(?:[^"\\]|\\.)*"'
 _HEAD = re.compile(rf'[\s\[,}}]*\{{\s*"name"\s*:\s*({_NAME})\s*,\s*"arguments"\s*:\s*')
@@ -42,7 +42,7 @@ class ListedCalls:
     """The answer is a JSON object with name and arguments, or a list of such."""
 
     def __init__(self) -> None:
-        self._waiting = ""
+        self._waiting, self._enough = "", 0
         self._num_calls = 0
         self._depth = -1  # of braces within arguments, -1 outside of them
         self._in_text = False  # within one of JSON's
@@ -51,10 +51,13 @@ class ListedCalls:
         """Takes the next piece of the answer, the last where it ``ends``."""
         self._waiting += text
         read = Read()
+        if not ends and len(self._waiting) < self._enough:
+            return read
         while self._waiting and (
             self._take_head(read) if self._depth < 0 else self._take_arguments(read)
         ):
             pass
+        self._enough = enough_after(len(self._waiting))
         rest = _AFTER_CALL if self._num_calls else _BEGINNING
         if ends and not rest.fullmatch(self._waiting):
             read.text, self._waiting = self._waiting, ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from generator.openai_api.reading.call_forms import CallForm, Found
-from generator.openai_api.reading.read import Read, new_call
+from generator.openai_api.reading.read import Read, enough_after, new_call
 from generator.openai_api.schema.tools import Tools
 from generator.spec.runtime_rules import ToolForm
 
@@ -20,7 +20,7 @@ class FoundCalls:
         self._call_form = CallForm(form, tools)
         between = (r"\s", "[,;]", *map(re.escape, form.ends))
         self._between = re.compile(f"(?:{'|'.join(between)})*")
-        self._waiting = ""
+        self._waiting, self._enough = "", 0
         self._num_calls = 0
         self._within_text = False  # where nothing is a call without a mark
 
@@ -28,8 +28,10 @@ class FoundCalls:
         """Takes the next piece of the answer, the last where it ``ends``."""
         self._waiting += text
         read = Read()
-        while self._waiting and self._take(read, ends=ends):
-            pass
+        if ends or len(self._waiting) >= self._enough:
+            while self._waiting and self._take(read, ends=ends):
+                pass
+            self._enough = enough_after(len(self._waiting))
         return read
 
     def finish_reason(self, reason: str | None) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Call = dict[str, Any]
+_LITTLE = 512  # characters
 
 
 @dataclass
@@ -17,6 +18,13 @@ class Read:
     reasoning: str = ""
     text: str = ""
     calls: list[Call] = field(default_factory=list)
+
+
+def enough_after(num_waiting: int) -> int:
+    """How many characters must wait until they are looked at again, so many having told nothing:
+    of a long text an eighth more, or reading it in pieces would take the square of its length.
+    """
+    return num_waiting + max(0, num_waiting - _LITTLE) // 8
 
 
 def new_call(index: int, name: str, arguments: str) -> Call:
