@@ -95,6 +95,10 @@ def test_a_model_of_texts_refuses_an_image_by_its_place(api: Translator) -> None
         (image("data:image/png;base64,"), "image_url.url: got an empty file, allowed: an image"),
         (image("data:,hello"), "image_url.url: got something else, allowed: a data: URL in"),
         (image("file:///etc/passwd"), "image_url.url: got something else, allowed: a data: URL in"),
+        (
+            image("data:" + "a" * 50_000),
+            "image_url.url: got something else, allowed: a data: URL in",
+        ),
         (image("/etc/passwd"), "image_url.url: got something else, allowed: a data: URL in"),
         ({"type": "image_url"}, "image_url: got none, allowed: a text"),
         ({"type": "image_url", "image_url": {"url": 3}}, "image_url.url: got 3, allowed: a text"),

@@ -19,7 +19,7 @@ _TENSORS = {"image_url": "image", "input_audio": "audio", "audio_url": "audio"}
 # What the field of a part may have beside the file. It says how carefully to look, or what the file
 # says itself, and is not needed.
 _BESIDE = ("detail", "format")
-_DATA_URL = re.compile(r"data:[\w.+-]*/?[\w.+-]*(;[\w=.+-]+)*;base64,", re.IGNORECASE)
+_DATA_URL = re.compile(r"data:[\w.+-]*(?:/[\w.+-]*)?(?:;[\w=.+-]+)*;base64,", re.IGNORECASE)
 _ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 # A model's error about an element of a tensor: ``image[1]: the PNG image is cut short``.
 _ELEMENT = re.compile(r"(image|audio)\[(\d+)\]")

@@ -24,7 +24,7 @@ from .resampling import can_resample, resample
 # (PPM, XPM).
 _IMAGE_FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "TIFF", "WEBP")
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]+={0,2}")
-_DATA_URL = re.compile(rb"data:[\w.+-]*/?[\w.+-]*(;[\w=.+-]+)*;base64,", re.IGNORECASE)
+_DATA_URL = re.compile(rb"data:[\w.+-]*(?:/[\w.+-]*)?(?:;[\w=.+-]+)*;base64,", re.IGNORECASE)
 _NOT_OPENED = "send the file's bytes or base64: paths and addresses are not opened"
 _HEAD = 256  # bytes
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # of a RIFF file that was written to a pipe
