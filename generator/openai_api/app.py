@@ -6,7 +6,6 @@ calls to Triton.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 import uuid
@@ -27,7 +26,7 @@ from generator.openai_api.described.operation import Operation, Route
 from generator.openai_api.media_hosts import MediaHosts
 from generator.openai_api.playground.routes import Playground
 from generator.openai_api.routes import chat, completions, messages, speech
-from generator.openai_api.routes.answers import Answer, Chunks
+from generator.openai_api.routes.answers import Answer, Chunks, aside
 from generator.openai_api.routes.encoders import ENCODING
 from generator.openai_api.routes.encoders.endpoint import EncoderEndpoint, ask_all
 from generator.openai_api.routes.endpoint import Endpoint, of_api
@@ -52,8 +51,6 @@ from generator.proxy.hosts import WRONG_HOST, is_host
 from generator.proxy.settings import Access
 
 Asked = TypeVar("Asked")
-# A body with images takes a tenth of a second and more to read.
-_LARGE_BYTES = 2**20
 
 _GENERATING = (
     of_api(completions.COMPLETIONS, completions.OPERATION),
@@ -139,9 +136,7 @@ class OpenAiApp:
             return read(dict(request.query))
         data = await self._bodies.read(request)
         self._connections.is_answered(request.protocol)
-        if len(data) < _LARGE_BYTES:
-            return read(read_object(data))
-        return await asyncio.to_thread(lambda: read(read_object(data)))
+        return await aside(len(data), lambda: read(read_object(data)))
 
     async def _models(self, _request: web.Request) -> web.Response:
         models = await self._catalog.models()
@@ -173,7 +168,10 @@ class OpenAiApp:
                 requests = batch.requests(model, id_of(request, answer_id), parameters)
                 ask = partial(self._triton.infer, metadata=trace_context(request))
                 responses = await ask_all(ask, batch, requests)
-                return json_response(asked.write(batch.answers(responses), answer_id))
+                return await aside(
+                    sum(one.ByteSize() for one in responses),
+                    lambda: json_response(asked.write(batch.answers(responses), answer_id)),
+                )
 
             return await self._retry_if_changed(model, answer)
 
@@ -247,7 +245,8 @@ class OpenAiApp:
                 writer = endpoint.writer(answer)
                 if asked.stream:
                     return await streamed(request, writer, chunks)
-                return json_response(await writer.whole(chunks))
+                found = await writer.whole(chunks)
+                return await aside(answer.num_bytes, lambda: json_response(found))
 
             return await self._retry_if_changed(model, answered)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
+from generator.openai_api import sending
+from generator.openai_api.routes import answers
 from tests.openai_api.conftest import Translator
 
 
@@ -230,3 +233,29 @@ def test_offsets_go_on_from_chunk_to_chunk(api: Translator) -> None:
     *events, _ = api.completion(logprobs=0, stream=True).events
     offsets = [event["choices"][0]["logprobs"]["text_offset"] for event in events]
     assert offsets == [[0], [1], [3]]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_long_is_read_and_written_on_a_thread(
+    stream: bool, api: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others would wait meanwhile."""
+    threads: list[threading.Thread] = []
+    write = answers.to_json
+
+    def noted(value: Any) -> bytes:
+        threads.append(threading.current_thread())
+        return write(value)
+
+    asked: dict[str, Any] = {"prompt": "a b", "logprobs": 1, "stream": stream}
+    for module in (answers, sending):
+        monkeypatch.setattr(module, "to_json", noted)
+    reply = api.completion(**asked)
+    told = [one["choices"] for one in (reply.events[:-1] if stream else [reply.body])]
+    (loop,) = set(threads)
+    threads.clear()
+    monkeypatch.setattr(answers, "_LARGE_BYTES", 1)
+    reply = api.completion(**asked)
+    assert told == [one["choices"] for one in (reply.events[:-1] if stream else [reply.body])]
+    assert threads
+    assert threads[0] is not loop

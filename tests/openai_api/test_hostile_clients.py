@@ -264,8 +264,10 @@ def test_a_stack_that_is_too_deep_is_the_clients_mistake(
         b"{" + b",".join(b'"%x":0' % name for name in range(300_000)) + b"}",
         b"{" + b",".join(b'"%x":0' % name for name in range(100_000)) + b',"1869f":0}',
         b"[" + b"7," * 3_000_000 + b"0]",
+        b"[" + b"7," * 20_000_000 + b"0]",
+        b'"a", "stop": [' + b'"",' * 10_000_000 + b'""]',
     ],
-    ids=["lists", "names", "a name given twice", "numbers"],
+    ids=["lists", "names", "a name given twice", "numbers", "more numbers", "texts"],
 )
 def test_a_body_that_is_all_structure_holds_nobody_up(value: bytes, api: Translator) -> None:
     began = time.process_time()

@@ -5,12 +5,14 @@ The choices of all prompts are counted through: those of the second follow those
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from generator.openai_api.reading.answer_reader import AnswerReader
 from generator.openai_api.schema.api import Api, Choice
@@ -20,9 +22,11 @@ from generator.openai_api.schema.request import GenerationRequest
 from generator.openai_api.triton.tensors import Chunk
 from generator.spec.runtime_rules import read_counts, read_format
 
+Result = TypeVar("Result")
 # (which prompt, its chunk)
 Chunks = AsyncGenerator[tuple[int, Chunk], None]
 DONE = b"data: [DONE]\n\n"
+_LARGE_BYTES = 2**18  # take a hundredth of a second and more
 # dumps makes one each time; with NaN in it, it would be no JSON.
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 # OpenAI knows nothing that is called timeout: like a full context, it cuts the text off.
@@ -40,9 +44,14 @@ class Answer:
     prompt_tokens: dict[int, int] = field(default_factory=dict)
     cached_tokens: dict[int, int] = field(default_factory=dict)  # where they may be told
     readers: dict[int, AnswerReader] = field(default_factory=dict)
+    num_bytes: int = 0  # that were read of the model's lists
 
-    def new_choices(self, prompt: int, chunk: Chunk) -> Iterator[Choice]:
-        """Adds a chunk; yields for each choice what the chunk adds to it, if anything."""
+    async def read(self, prompt: int, chunk: Chunk) -> list[Choice]:
+        """Adds a chunk; gives for each choice what the chunk adds to it, if anything."""
+        self.num_bytes += chunk.num_bytes
+        return await aside(chunk.num_bytes, lambda: list(self._new_choices(prompt, chunk)))
+
+    def _new_choices(self, prompt: int, chunk: Chunk) -> Iterator[Choice]:
         self.prompt_tokens[prompt] = chunk.num_input_tokens
         if chunk.num_cached_tokens is not None:
             self.cached_tokens[prompt] = chunk.num_cached_tokens
@@ -124,14 +133,25 @@ class Answer:
         }
 
 
+async def aside(num_bytes: int, work: Callable[[], Result]) -> Result:
+    """What ``work`` gives: where so many bytes are much, from a thread, as other callers would wait
+    for it.
+    """
+    return work() if num_bytes < _LARGE_BYTES else await asyncio.to_thread(work)
+
+
 async def whole_answer(api: Api, answer: Answer, chunks: Chunks) -> dict[str, Any]:
     """The answer as one object. Raises ApiError."""
     parts: dict[int, list[Choice]] = {}
     async with aclosing(chunks):
         async for prompt, chunk in chunks:
-            for new in answer.new_choices(prompt, chunk):
+            for new in await answer.read(prompt, chunk):
                 parts.setdefault(new.index, []).append(new)
     answer.check_complete()
+    return await aside(answer.num_bytes, lambda: _whole(api, answer, parts))
+
+
+def _whole(api: Api, answer: Answer, parts: Mapping[int, list[Choice]]) -> dict[str, Any]:
     choices = [_joined(parts[index]) for index in sorted(parts)]
     return {
         **answer.head(api.object),
@@ -149,20 +169,25 @@ async def events(api: Api, answer: Answer, chunks: Chunks) -> AsyncGenerator[byt
     opening = [{"choices": [new]} for new in api.opening(answer.asked.n)]
     async with aclosing(chunks):
         async for prompt, chunk in chunks:
-            written = [
-                {"choices": [api.write_chunk(new)], **api.beside(new)}
-                for new in answer.new_choices(prompt, chunk)
-            ]
+            added = await answer.read(prompt, chunk)
             if answer.asked.continuous_usage:
                 head["usage"] = answer.usage()
-            if written:
-                yield b"".join(sse({**head, **new}) for new in (*opening, *written))
+            if added:
+                yield await aside(chunk.num_bytes, partial(_written, api, head, opening, added))
                 opening = []
     answer.check_complete()
     if answer.asked.include_usage:
         yield sse({**head, "choices": [], "usage": answer.usage()}) + DONE
     else:
         yield DONE
+
+
+def _written(
+    api: Api, head: Mapping[str, Any], opening: list[dict[str, Any]], added: list[Choice]
+) -> bytes:
+    """The events of what a chunk adds, the ``opening`` ones before them."""
+    written = ({"choices": [api.write_chunk(new)], **api.beside(new)} for new in added)
+    return b"".join(sse({**head, **new}) for new in (*opening, *written))
 
 
 def sse(value: Mapping[str, Any]) -> bytes:

@@ -101,7 +101,7 @@ class TypedEvents:
         begun = False
         async with aclosing(chunks):
             async for prompt, chunk in chunks:
-                added = list(self.answer.new_choices(prompt, chunk))
+                added = await self.answer.read(prompt, chunk)
                 found = [] if begun else self.begin()
                 begun = True
                 for new in added:

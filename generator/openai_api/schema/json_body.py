@@ -19,6 +19,8 @@ _TEXTS = "a text or a list of texts"
 # A body that is all structure takes so long to read that other callers would wait for it.
 _STRUCTURE = (b"[", b"{", b":")
 _MOST_STRUCTURE = 250_000
+# So is one that is all elements: no prompt of token ids has more.
+_MOST_ELEMENTS = 2**20 + 2**18
 # Nothing in Triton holds a larger number.
 _MOST_INTEGER = 2**64
 MOST_INT32 = 2**31 - 1
@@ -49,6 +51,9 @@ def read_object(data: bytes) -> dict[str, Any]:
     if sum(map(data.count, _STRUCTURE)) > _MOST_STRUCTURE:
         allowed = f"at most {_MOST_STRUCTURE} of the characters [ {{ and :"
         raise ApiError(400, f"the body: got too many lists, objects and names, allowed: {allowed}")
+    if data.count(b",") > _MOST_ELEMENTS:
+        allowed = f"at most {_MOST_ELEMENTS} of the character ,"
+        raise ApiError(400, f"the body: got too many elements, allowed: {allowed}")
     try:
         text = data.decode("utf-8")
         with _no_garbage_collection():

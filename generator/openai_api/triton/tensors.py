@@ -41,6 +41,12 @@ class Chunk:
     num_cached_tokens: int | None = None
     chat_format: str = ""
 
+    @property
+    def num_bytes(self) -> int:
+        """The size of its JSON, roughly."""
+        of_choices = (*self.logprobs, *self.token_ids)
+        return len(self.prompt_logprobs) + len(self.prompt_token_ids) + sum(map(len, of_choices))
+
 
 def infer_request(
     model: str,
