@@ -22,6 +22,7 @@ from hf_runtime.request.tensors import RequestFields
 
 from .loading import LoadedModel
 from .request.answer import Answer, Choice, wanted_outputs
+from .request.limits import check_logprobs
 from .request.parsing import CheckedRequest, Generation, GenerationRequest, check_request
 from .request.reading_threads import ReadingThreads
 from .request.source_memory import SourceMemory
@@ -168,10 +169,9 @@ class Reception:
             with_logprobs=with_logprobs,
             with_prompt_logprobs=with_prompt_logprobs,
         )
-        answer.expect(
-            [sequence(row, index) for row in request.rows for index in range(row.n)],
-            self._closed,
-        )
+        sequences = [sequence(row, index) for row in request.rows for index in range(row.n)]
+        check_logprobs(sequences)
+        answer.expect(sequences, self._closed)
         num_bytes = sum(row.source.num_bytes for row in request.rows if row.source is not None)
         self._source_memory.take(num_bytes)
         self._open[answer] = num_bytes

@@ -228,8 +228,8 @@ def logprobs_json(tokens: Iterable[Token], describe: Describe) -> str:
     entries = []
     for token in tokens:
         assert token.logprobs is not None
-        entries.append(_entry(token.id, token.logprobs, describe))
-    return written(entries)
+        entries.append(written(_entry(token.id, token.logprobs, describe)))
+    return _listed(entries)
 
 
 def prompt_json(sequence: Sequence, describe: Describe) -> str:
@@ -238,10 +238,10 @@ def prompt_json(sequence: Sequence, describe: Describe) -> str:
     """
     token_ids = sequence.prompt_token_ids
     first = {"logprob": None, "rank": None, **describe(token_ids[0])}
-    entries: list[dict[str, Any]] = [{str(token_ids[0]): first}]
+    entries = [written({str(token_ids[0]): first})]
     for token_id, found in zip(token_ids[1:], sequence.prompt_logprobs, strict=False):
-        entries.append(_entry(token_id, found, describe))
-    return written(entries)
+        entries.append(written(_entry(token_id, found, describe)))
+    return _listed(entries)
 
 
 def _entry(token_id: int, found: TokenLogprobs, describe: Describe) -> dict[str, Any]:
@@ -250,6 +250,13 @@ def _entry(token_id: int, found: TokenLogprobs, describe: Describe) -> dict[str,
         str(token_id): {"logprob": logprob, "rank": rank, **describe(token_id)}
         for token_id, logprob, rank in listed
     }
+
+
+def _listed(entries: Iterable[str]) -> str:
+    """A JSON list, made piece by piece: in one call a long one would hold the lock of the
+    interpreter, and the engine, for seconds.
+    """
+    return f"[{', '.join(entries)}]"
 
 
 def _num_cached_tokens(sequence: Sequence | None) -> int:

@@ -7,12 +7,16 @@ from typing import Any
 
 from hf_runtime.errors import RequestError
 
+from ..sequence.sequence import Sequence
+
 MAX_STOP_WORDS = 128
 MAX_BAD_WORDS = 1000
 MAX_WORD_BYTES = 256
 MAX_ALL_WORDS_BYTES = 64 * 1024
 MAX_STOP_TOKEN_IDS = 1000
 MAX_LOGIT_BIASES = 10_000
+MAX_LOGPROBS_TOGETHER = 2**22  # of a request: half a gigabyte while they are collected
+MAX_INPUT_IDS = 2**20  # no model's context is longer by far
 
 
 def check_lists(row: Mapping[str, Any]) -> None:
@@ -23,6 +27,26 @@ def check_lists(row: Mapping[str, Any]) -> None:
     _check_number("stop_token_ids", row["stop_token_ids"], MAX_STOP_TOKEN_IDS, "tokens")
     _check_number("allowed_token_ids", row["allowed_token_ids"], MAX_LOGIT_BIASES, "tokens")
     _check_number("logit_bias", row["logit_bias"], MAX_LOGIT_BIASES, "tokens")
+
+
+def check_logprobs(sequences: Iterable[Sequence]) -> None:
+    """Raises RequestError where all sequences of a request may have too many log-probabilities
+    together.
+    """
+    num = sum(
+        one.params.max_tokens * _with_its_own(one.params.num_logprobs)
+        + one.num_prompt_tokens * _with_its_own(one.params.num_prompt_logprobs)
+        for one in sequences
+    )
+    if num > MAX_LOGPROBS_TOGETHER:
+        raise RequestError(
+            f"logprobs: got {num}, of n x max_tokens and the prompt, with their alternatives; "
+            f"allowed: at most {MAX_LOGPROBS_TOGETHER} in one request"
+        )
+
+
+def _with_its_own(num_alternatives: int | None) -> int:
+    return 0 if num_alternatives is None else 1 + num_alternatives
 
 
 def _check_number(name: str, values: tuple[Any, ...], most: int, what: str) -> None:
