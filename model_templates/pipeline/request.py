@@ -13,7 +13,7 @@ from typing import Any
 
 from hf_runtime.errors import RequestError
 from hf_runtime.request.json_text import read_json, read_object
-from hf_runtime.request.tensors import RequestFields, is_server_parameter, text
+from hf_runtime.request.tensors import RequestFields, check_labels, is_server_parameter, text
 
 from .items import ItemReader, is_chat
 from .parameters import CallParameters
@@ -211,6 +211,7 @@ def _labels(labels: Any) -> list[str]:
     found = [label.strip() if isinstance(label, str) else "" for label in listed]
     if not found or not all(found):
         raise RequestError("candidate_labels: must be texts, at least one and none empty")
+    check_labels(found)
     return found
 
 

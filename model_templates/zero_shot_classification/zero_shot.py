@@ -19,7 +19,7 @@ from hf_encoder.texts.row_values import filled, required_texts
 from hf_runtime import log
 from hf_runtime.errors import LoadError, RequestError
 from hf_runtime.request.json_text import written
-from hf_runtime.request.tensors import RequestFields, boolean, each_row, text
+from hf_runtime.request.tensors import RequestFields, boolean, check_labels, each_row, text
 
 INPUTS = ("text_input", "candidate_labels", "hypothesis_template", "multi_label", "truncate")
 
@@ -126,8 +126,9 @@ def candidate_labels(given: tuple[str, ...]) -> tuple[str, ...]:
     """The labels of a row: a list as it is; a single text may hold several, with commas between.
 
     Raises:
-        RequestError: none.
+        RequestError: none, or too many.
     """
+    check_labels(given)
     labels = given
     if len(given) == 1:
         labels = tuple(filter(None, map(str.strip, given[0].split(","))))

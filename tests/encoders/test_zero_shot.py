@@ -107,6 +107,14 @@ def test_flat_json_takes_a_list_of_labels(server: StubServer) -> None:
         ({"text_input": "a", "candidate_labels": " , ,"}, ["candidate_labels: missing"]),
         ({"text_input": "a", "candidate_labels": ["b", " "]}, ["candidate_labels: got an empty"]),
         ({"text_input": "", "candidate_labels": "b"}, ["text_input: got an empty text"]),
+        (
+            {"text_input": "a", "candidate_labels": ["b"] * 1001},
+            ["candidate_labels: got 1001 labels, allowed: at most 1000"],
+        ),
+        (
+            {"text_input": "a", "candidate_labels": "b," * 1001},
+            ["candidate_labels: got 1002 labels, allowed: at most 1000"],
+        ),
         ({"text_input": "a", "candidate_labels": [b"b", b"\xff"]}, ["candidate_labels: not valid"]),
         (
             {"text_input": "a", "candidate_labels": "b", "hypothesis_template": "It is so."},

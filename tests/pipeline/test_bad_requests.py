@@ -50,6 +50,11 @@ CASES: dict[str, tuple[str, Tensors, str]] = {
     "a question": (IMAGES, {"image": png(), "question": "?"}, "question: not taken with image"),
     "labels": (IMAGES, {"image": png(), "candidate_labels": ["a"]}, "does not take it"),
     "no labels": (LABELLED, {"image": png()}, "candidate_labels: missing"),
+    "many labels": (
+        LABELLED,
+        {"image": png(), "candidate_labels": ["a"] * 1001},
+        "candidate_labels: got 1001 labels, allowed: at most 1000",
+    ),
     "empty labels": (LABELLED, {"image": png(), "candidate_labels": ["a", " "]}, "none empty"),
     "labels of numbers": (
         LABELLED,

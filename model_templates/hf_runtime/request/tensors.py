@@ -32,6 +32,8 @@ _SERVER_PARAMETERS = {
 }
 
 
+MAX_TEXTS = 2**16  # in a list of a row, or of rows
+MAX_LABELS = 1000  # each is computed with the whole of what it may be a label of
 _LONGEST_NAME = 64  # characters of an unknown parameter's name that an error shows
 
 
@@ -71,8 +73,9 @@ class RequestFields:
         if self._batched or not self.has_tensor(name):
             return False
         self._list, self.num_rows = name, int(self.array(name).size)
-        if not self.num_rows:
-            raise RequestError(f"{name}: got an empty list, allowed: at least one text")
+        if not 1 <= self.num_rows <= MAX_TEXTS:
+            got = f"a list of {self.num_rows}" if self.num_rows else "an empty list"
+            raise RequestError(f"{name}: got {got}, allowed: 1 to {MAX_TEXTS} texts")
         return True
 
     def optional_texts(self, name: str) -> list[str | None]:
@@ -93,12 +96,20 @@ class RequestFields:
         """All texts of each row; empty ones are left out. A parameter gives one text."""
         return [tuple(filter(None, row)) for row in self.lists(name, text)]
 
-    def lists(self, name: str, convert: Callable[[str, Any], Any]) -> list[list[Any]]:
-        """All values of each row; none where neither tensor nor parameter gives one."""
+    def lists(
+        self, name: str, convert: Callable[[str, Any], Any], most: int = MAX_TEXTS
+    ) -> list[list[Any]]:
+        """All values of each row; none where neither tensor nor parameter gives one. Raises
+        RequestError for more than ``most`` before any is looked at.
+        """
+        self._check_size(name, most)
         return self._read(name, lambda row: [convert(name, value) for value in row])
 
     def raw_lists(self, name: str) -> list[list[Any]]:
-        """All elements of each row as they came: bytes from a tensor, a text from a parameter."""
+        """All elements of each row as they came: bytes from a tensor, a text from a parameter.
+        Raises RequestError for too many.
+        """
+        self._check_size(name, MAX_TEXTS)
         return [list(row) for row in self._rows_of(name)]
 
     def array(self, name: str) -> Any:
@@ -132,6 +143,12 @@ class RequestFields:
                 raise RequestError(
                     f"{shown_name}: unknown parameter{hint or ';'} allowed: {allowed}"
                 )
+
+    def _check_size(self, name: str, most: int) -> None:
+        array = self.array(name)
+        if array is not None and array.size > most * self.num_rows:
+            got = f"{array.size // self.num_rows} elements"
+            raise RequestError(f"{name}: got {got}, allowed: at most {most}")
 
     def _read(self, name: str, read: Callable[[Sequence[Any]], Any]) -> list[Any]:
         rows = self._rows_of(name)
@@ -179,6 +196,16 @@ def each_row(read: Callable[[Row], Read], rows: Iterable[Row]) -> list[Read]:
             # The row comes last: the OpenAI API reads the field from the text's first words.
             raise type(error)(f"{error} (row {index} of the batch)") from None
     return found
+
+
+def check_labels(labels: Sequence[str]) -> None:
+    """Raises RequestError for too many ``candidate_labels``; a single text may hold several, with
+    commas between.
+    """
+    num_labels = labels[0].count(",") + 1 if len(labels) == 1 else len(labels)
+    if num_labels > MAX_LABELS:
+        text = f"got {num_labels} labels, allowed: at most {MAX_LABELS}"
+        raise RequestError(f"candidate_labels: {text}")
 
 
 def _only(name: str, row: Sequence[Any]) -> Any:

@@ -14,7 +14,7 @@ from hf_runtime.errors import RequestError
 from hf_runtime.request.tensors import RequestFields, shown, text
 
 from ..structured.constraint import constraint_of
-from .limits import check_lists
+from .limits import MAX_INPUT_IDS, check_lists
 from .sampling_json import (
     FIELD,
     lenient_boolean,
@@ -125,7 +125,7 @@ def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dic
         **{name: fields.values(name, *option) for name, option in options.items()},
         **{name: fields.text_lists(name) for name in _WORDS},
         _CHOICE: fields.lists(_CHOICE, text),
-        _IDS: fields.lists(_IDS, lenient_integer) if ids else [[]] * num_rows,
+        _IDS: fields.lists(_IDS, lenient_integer, MAX_INPUT_IDS) if ids else [[]] * num_rows,
         **{name: [tuple(row) for row in fields.raw_lists(name)] for name in known.files},
     }
     cache_salt = fields.cache_salt

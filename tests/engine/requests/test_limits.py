@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import threading
@@ -9,16 +10,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hf_runtime.errors import OverloadedError, RequestError
 from hf_runtime.request.json_text import read_json
 from text_generation.request import reading_threads
+from text_generation.request.limits import check_logprobs
 from text_generation.request.parsing import check_request
 from text_generation.request.reading_threads import READ_AT_ONCE, ReadingThreads
 from text_generation.sampling.bad_words import BadWords
 from text_generation.sequence.detokenizer import Detokenizer
+from text_generation.sequence.sampling_params import SamplingParams
 
 from tests.engine.driving import NumberTokenizer
 from tests.engine.request_fields import fields
@@ -77,6 +81,22 @@ def test_tensors_are_bounded_alike(name: str) -> None:
     given = {"text_input": [b"abc"], name: [b"a" * 10_000_000]}
     with pytest.raises(RequestError, match=f"^{name}: got a text of 10000000 bytes, allowed: at"):
         check_request(fields(given, {}), UNREAD)
+
+
+@pytest.mark.parametrize(
+    "name, num, said",
+    [
+        ("stop_words", 70_000, "stop_words: got 70000 elements, allowed: at most 65536"),
+        ("choice", 70_000, "choice: got 70000 elements, allowed: at most 65536"),
+        ("input_ids", 2**20 + 1, "input_ids: got 1048577 elements, allowed: at most 1048576"),
+    ],
+)
+def test_tensors_of_too_many_elements_are_not_looked_at(name: str, num: int, said: str) -> None:
+    values: Any = [7] * num if name == "input_ids" else [b""] * num
+    given = {name: values} if name == "input_ids" else {"text_input": [b"abc"], name: values}
+    with pytest.raises(RequestError) as raised:
+        check_request(fields(given, {}), UNREAD)
+    assert str(raised.value) == said
 
 
 def test_more_messages_than_the_context_has_tokens_are_not_rendered() -> None:
@@ -211,3 +231,14 @@ def test_the_most_bad_words_cost_each_token_little() -> None:
     bad_words = BadWords(words, (), 5000)
     sequence: Any = type("Written", (), {"token_ids": [7] * 1000 + [8]})
     assert fastest_s(lambda: bad_words.completions(sequence)) < 0.003
+
+
+@pytest.mark.parametrize("n, is_refused", [(195, False), (200, True)])
+def test_log_probabilities_of_all_sequences_are_bounded_together(n: int, is_refused: bool) -> None:
+    params = SamplingParams(max_tokens=1000, num_logprobs=20)
+    first = SamplingParams(max_tokens=1000, num_logprobs=20, num_prompt_logprobs=5)
+    sequences: Any = [SimpleNamespace(params=params, num_prompt_tokens=100) for _ in range(n - 1)]
+    sequences.append(SimpleNamespace(params=first, num_prompt_tokens=100))
+    said = f"^logprobs: got {n * 21_000 + 600}, of n x max_tokens .* at most 4194304 in one request"
+    with pytest.raises(RequestError, match=said) if is_refused else contextlib.nullcontext():
+        check_logprobs(sequences)
