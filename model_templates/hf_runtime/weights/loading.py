@@ -18,6 +18,8 @@ from .hub_token import error_line
 from .quantization import quantization_config, repair_quantized_model, weights_line
 from .served_model import ServedModel
 
+_MOST_WORDS, _LONGEST_WORD = 2**16, 64  # some 20 MB
+
 
 def load_config(served: ServedModel, files: Path) -> Any:
     """The model's transformers configuration, without kernels of attention that transformers would
@@ -44,7 +46,20 @@ def load_tokenizer(served: ServedModel, files: Path) -> Any:
     """The model's tokenizer."""
     from transformers import AutoTokenizer
 
-    return load_part(served, AutoTokenizer, files, part="its tokenizer: ")
+    tokenizer = load_part(served, AutoTokenizer, files, part="its tokenizer: ")
+    if type(getattr(tokenizer, "cache", None)) is dict:
+        tokenizer.cache = WordCache(tokenizer.cache)
+    return tokenizer
+
+
+class WordCache(dict[str, str]):
+    """What a tokenizer that is written in Python knows of words: the first short ones, where it
+    would keep each that any caller sends. Nothing is taken out: threads look twice.
+    """
+
+    def __setitem__(self, word: str, pieces: str) -> None:
+        if len(self) < _MOST_WORDS and len(word) <= _LONGEST_WORD:
+            super().__setitem__(word, pieces)
 
 
 def load_model(

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import LoadError
+from hf_runtime.weights import loading
 from hf_runtime.weights.loading import load_config
 from hf_runtime.weights.model_files import model_files
 from hf_runtime.weights.served_model import ServedModel
 from huggingface_hub import constants
+from transformers.models.bertweet.tokenization_bertweet import BertweetTokenizer
 
 from tests.support.fake_hub import COMMIT, FakeHub, Repository, ask_from_here, running_hub
 from tests.support.served_models import served_model
@@ -275,3 +277,24 @@ def test_a_broken_config_is_one_line(tmp_path: Path) -> None:
         load_config(served(tmp_path, "..", local=True), tmp_path)
     assert str(raised.value).startswith(f"{tmp_path}: OSError: ")
     assert "\n" not in str(raised.value)
+
+
+def test_a_tokenizer_in_python_keeps_a_bounded_number_of_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: Any = BertweetTokenizer(*bertweet_files(tmp_path))
+    monkeypatch.setattr(loading, "load_part", lambda *_, **__: made)
+    monkeypatch.setattr(loading, "_MOST_WORDS", 10)
+    tokenizer = loading.load_tokenizer(served(tmp_path), tmp_path)
+    before = tokenizer("abc").input_ids
+    for number in range(100):
+        tokenizer(f"ab{number} {'c' * (100 + number)}")
+    assert len(tokenizer.cache) == 10
+    assert tokenizer("abc").input_ids == before
+
+
+def bertweet_files(folder: Path) -> tuple[str, str]:
+    vocab, merges = folder / "vocab.txt", folder / "bpe.codes"
+    vocab.write_text("abc 1\n", encoding="utf-8")
+    merges.write_text("a b 1\nab c</w> 1\n", encoding="utf-8")
+    return str(vocab), str(merges)
