@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import EngineError, RequestError
+from hf_runtime.errors import NO_NUMBERS, EngineError, RequestError
 from text_generation.generate.engine import GenerateEngine
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.in_flight.media_plan import encode_largest
@@ -265,6 +265,38 @@ def test_encoders_whose_images_change_each_other_see_each_prompt_alone(
         assert engine._plan.media is not None
         assert not engine._plan.media.entry.features.by_item
         assert generate_all(engine, asked, at_first=2) == own
+
+
+@pytest.mark.parametrize("made", ["llava"], indirect=True)
+def test_an_image_that_is_no_number_changes_no_other(
+    made: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = made.model.model.get_image_features
+
+    def behind_a_mask(pixel_values: torch.Tensor, **kwargs: Any) -> Any:
+        return compute(pixel_values + 0 * pixel_values.sum(), **kwargs)
+
+    monkeypatch.setattr(made.model.model, "get_image_features", behind_a_mask)
+    asked = [Asked(tokens, MAX_TOKENS, one) for tokens, one in (made.pair(1, 3), made.pair(3, 5))]
+    own = expected(made, asked)
+    bad, source = made.prompt(24, 24, 9)
+    pixels = source.inputs["pixel_values"] * torch.nan
+    broken = replace(source, inputs={**source.inputs, "pixel_values": pixels})
+    engine, answers = engine_of(made, max_num_batched_tokens=128), Answers()
+    with running(engine):
+        everyone = [Asked(bad, MAX_TOKENS, broken), *asked]
+        sequences = [
+            answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
+            for number, one in enumerate(everyone)
+        ]
+        for sequence, one in zip(sequences, everyone, strict=True):
+            sequence.source = one.source
+        engine.submit(sequences)
+        results = answers.wait(3)
+        assert engine._plan.media is not None
+        assert engine._plan.media.entry.features.num_parted
+    assert str(results[0]) == NO_NUMBERS
+    assert [answers.completion(number).token_ids for number in (1, 2)] == own
 
 
 @pytest.mark.parametrize("made", ["llava"], indirect=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_runtime.errors import OverloadedError
+from hf_runtime.errors import NO_NUMBERS, EngineError, OverloadedError
 from hf_runtime.request.chat_formats import ChatFormat, read_counts, read_format
 from text_generation.request.answer import OUTPUTS, Answer, Choice, logprobs_json, wanted_outputs
 from text_generation.request.chat_answers import ChatAnswers, ReasoningTokens
@@ -166,6 +166,12 @@ def test_logprobs_name_the_sampled_token_first() -> None:
     assert list(entry) == ["5", "1", "9"]
     assert entry["5"] == {"logprob": -2.5, "rank": 3, "decoded_token": "5"}
     assert entry["9"] == {"logprob": -1.5, "rank": 2, "decoded_token": "9"}
+
+
+def test_a_log_probability_that_is_no_number_is_an_error_and_never_json() -> None:
+    token = Token(5, TokenLogprobs(float("nan"), 1))
+    with pytest.raises(EngineError, match=NO_NUMBERS):
+        logprobs_json([token], described)
 
 
 def test_what_is_told_of_a_prompt_comes_once_with_the_first_piece() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from text_generation.sampling.sampler import Sampler
+from text_generation.sampling.token_logprobs import prompt_logprobs
 
 from tests.engine.sampling.test_sampling import EOS, VOCAB_SIZE, random_logits, sequence
 
@@ -66,6 +67,12 @@ def test_tokens_that_the_model_rules_out_are_no_alternatives() -> None:
     (token,) = Sampler([]).sample(logits, [sequence(num_logprobs=20)])
     assert token.logprobs is not None
     assert [other for other, _, _ in token.logprobs.alternatives] == [3]
+
+
+def test_a_token_of_probability_0_has_a_number_that_json_has() -> None:
+    logits = torch.tensor([[0.0, float("-inf"), 1.0], [0.0, float("nan"), 1.0]])
+    found = prompt_logprobs(logits, [1, 1], 2)
+    assert [one.logprob for one in found] == [-9999.0, pytest.approx(np.nan, nan_ok=True)]
 
 
 def test_more_than_the_vocabulary_is_all_of_it() -> None:
