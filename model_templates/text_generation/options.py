@@ -174,6 +174,7 @@ class Options:
         "phi4_mini",
         "pythonic",
         "qwen3_coder",
+        "seed_oss",
     ] = option(
         "auto",
         "how the model writes calls of tools, for OpenAI's API; json: Hermes, Qwen, "

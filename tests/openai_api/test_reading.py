@@ -273,6 +273,7 @@ TEMPLATES = {
     "kimi_k2": "{% if tools %}<|tool_calls_section_begin|>{% endif %}",
     "deepseek": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
     "mistral": "[AVAILABLE_TOOLS][TOOL_CALLS]",
+    "seed_oss": "<seed:tool_call>\n<function=example>",
     "qwen3_coder": "<tool_call>\n<function=example>",
     "glm45": "<tool_call>{{ name }}<arg_key>",
     "pythonic": "<|python_start|>",

@@ -1,19 +1,21 @@
 """One call of a tool, or a list of them, in the form that the model's family writes.
 
 The forms are data (hf_runtime/request/chat_formats.py). A text is a call only where it names a
-tool that the request has, with arguments that are a JSON object; any other stays text.
+tool that the request has, with arguments that are a JSON object; any other stays text, up to its
+end: what looks like a call within it is none.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
+from generator.openai_api.reading import python_calls
+from generator.openai_api.reading.json_values import as_json, decode, has_bad_escape
+from generator.openai_api.reading.parameter_calls import ParameterCalls
 from generator.openai_api.schema.tools import Tools
 from generator.spec.runtime_rules import MAX_HEAD, ToolForm
 
@@ -21,34 +23,27 @@ from generator.spec.runtime_rules import MAX_HEAD, ToolForm
 _NO_CALL = re.compile(
     r'(?:\[\s*)?\{\s*(?:"(?!(?:name|arguments|parameters|type|id)")[^"]*"\s*:|[^\s"])|\[\s*[^\s{]'
 )
-_PYTHON = re.compile(r"\[\s*(?:[A-Za-z_][\w.]*\s*)?(?:(?P<is_call>\()|$)")
-_PYTHON_MARK = re.compile(r"\\.|[\"'()\[\]{}]", re.DOTALL)
-_PYTHON_NAMES = {"true": True, "false": False, "null": None}
 # Of text that ends within a literal or an escape, JSON's decoder finds fault a little before.
 _HALF = 8
-_LARGEST = sys.float_info.max
+# JSON with an escape that it does not know is read again only where it may have come to its end.
+_CLOSED = re.compile(r"[\]}]")
+_BRACKET = re.compile(r"[\[\]{}]")
+_BETWEEN = re.compile(r"[\s,]*")
 
 
-def _number(text: str) -> float:
-    """JSON has no infinity to write down again."""
-    return max(-_LARGEST, min(float(text), _LARGEST))
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
-_decode = json.JSONDecoder(parse_float=_number, parse_constant=_no_number).raw_decode
+# A call's name, its arguments and its text.
+_Read = tuple[str, Any, str]
 
 
 @dataclass(frozen=True)
 class Found:
-    """The names and the arguments' JSON of the calls in a text up to ``end``; where there are none,
-    it is no call up to there.
+    """The names and the arguments' JSON of the calls in a text up to ``end``, and its ``text`` that
+    is none of them; where there are none, it is no call up to there.
     """
 
     calls: Sequence[tuple[str, str]]
     end: int
+    text: str = ""
 
 
 class CallForm:
@@ -57,12 +52,13 @@ class CallForm:
     def __init__(self, form: ToolForm, tools: Tools) -> None:
         self._form, self._tools = form, tools
         self._head = re.compile(form.head) if form.head else None
-        self._parameter = re.compile(form.parameter, re.DOTALL)
+        self._parameters = ParameterCalls(form, tools) if form.parameter else None
 
     def read(self, text: str, begin: int, *, ends: bool) -> Found | None:
         """What stands at ``begin``, after any mark; None where more text may make it a call."""
-        if self._form.is_python and (found := _PYTHON.match(text, begin)):
-            return self._read_python(text, begin, ends=ends) if found["is_call"] or ends else None
+        if self._form.is_python and (found := python_calls.BEGIN.match(text, begin)):
+            is_known = found["is_call"] or ends
+            return self._read_python(text, begin, found["name"], ends=ends) if is_known else None
         if text[begin : begin + 1] in ("{", "["):
             return self._read_json(text, begin, ends=ends)
         if self._head is None:
@@ -71,8 +67,9 @@ class CallForm:
         if head is None:
             waits = not ends and len(text) - begin < MAX_HEAD
             return None if waits else Found((), begin)
-        read = self._read_parameters if self._form.parameter else self._read_arguments
-        return read(text, head["name"], head.end(), ends=ends)
+        if self._parameters is not None:
+            return self._read_parameters(self._parameters, text, begin) if ends else None
+        return self._read_arguments(text, head["name"], head.end(), ends=ends)
 
     def _read_json(self, text: str, begin: int, *, ends: bool) -> Found | None:
         if _NO_CALL.match(text, begin):
@@ -81,124 +78,98 @@ class CallForm:
         if not isinstance(decoded, tuple):
             return decoded
         value, end = decoded
-        calls = [_named(one) for one in (value if isinstance(value, list) else [value])]
-        return self._found(calls, end)
+        if not isinstance(value, list):
+            return self._found([_named(value, text[begin:end])], end)
+        return self._found([_named(*one) for one in _elements(text, begin)], end)
 
     def _read_arguments(self, text: str, name: str, begin: int, *, ends: bool) -> Found | None:
         decoded = _decoded(text, begin, ends=ends)
         if not isinstance(decoded, tuple):
             return decoded
-        return self._found([(name, decoded[0])], decoded[1])
+        return self._found([(name, decoded[0], "")], decoded[1])
 
-    def _read_parameters(self, text: str, name: str, begin: int, *, ends: bool) -> Found | None:
-        found = [at for mark in self._form.ends if (at := text.find(mark, begin)) >= 0]
-        if not found:
-            return Found((), begin) if ends else None
-        types = self._tools.types_of(name)
-        arguments = {
-            one["key"]: _typed(one["value"], types.get(one["key"]))
-            for one in self._parameter.finditer(text, begin, min(found))
-        }
-        return self._found([(name, arguments)], min(found))
+    def _read_parameters(self, reader: ParameterCalls, text: str, begin: int) -> Found:
+        calls = reader.read(text)
+        if not calls or calls[0].arguments is None:
+            return Found((), max(begin, calls[0].end if calls else len(text)))
+        read = [calls[0]]
+        for call in calls[1:]:
+            if call.arguments is None or text[read[-1].end : call.begin].strip():
+                break
+            read.append(call)
+        return self._found([(call.name, call.arguments, "") for call in read], read[-1].end)
 
-    def _read_python(self, text: str, begin: int, *, ends: bool) -> Found | None:
-        end = _end_of_brackets(text, begin)
+    def _read_python(self, text: str, begin: int, name: str, *, ends: bool) -> Found | None:
+        end = python_calls.end_of_brackets(text, begin)
         if end is None:
-            return Found((), begin + 1) if ends else None
+            is_call = name in self._tools.names
+            return Found((), len(text) if is_call else begin + 1) if ends else None
         try:
-            return self._found(list(_python_calls(text[begin:end])), end)
-        except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-            return Found((), begin + 1)
+            return self._found(list(python_calls.python_calls(text[begin:end])), end)
+        except ValueError:
+            return Found((), end)
 
-    def _found(self, calls: Sequence[tuple[str, Any] | None], end: int) -> Found:
-        """The calls, if all of them are."""
-        found = [
-            (call[0], _as_json(call[1]))
-            for call in calls
-            if call and call[0] in self._tools.names and isinstance(call[1], dict)
-        ]
-        return Found(found if len(found) == len(calls) else (), end)
+    def _found(self, read: Sequence[_Read | None], end: int) -> Found:
+        """The calls of these tools, if all of them are calls; others stay text."""
+        calls, text = [], []
+        for one in read:
+            if one is None:
+                return Found((), end)
+            arguments = as_json(one[1]) if one[0] in self._tools.names else None
+            if arguments is None:
+                text.append(one[2])
+            else:
+                calls.append((one[0], arguments))
+        return Found(calls, end, "\n".join(text) if calls else "")
 
 
 def _decoded(text: str, begin: int, *, ends: bool) -> tuple[Any, int] | Found | None:
     """A JSON value and where it ends; else what ``CallForm.read`` says of it."""
+    may_be_whole = ends or _CLOSED.search(text, len(text) - 2 * _HALF) is not None
     try:
-        value, end = _decode(text, begin)
+        return decode(text, begin, repairs=may_be_whole)
     except json.JSONDecodeError as error:
-        may_go_on = not ends and _may_go_on(error, text)
-        return None if may_go_on else Found((), begin + 1)
+        if _may_go_on(error):
+            return Found((), len(text)) if ends else None
     except (RecursionError, ValueError):  # too deep, NaN, an integer of too many digits
-        return Found((), begin + 1)
-    return value, end
-
-
-def _may_go_on(error: json.JSONDecodeError, text: str) -> bool:
-    """Whether JSON that is not valid may only be unfinished."""
-    return error.msg.startswith("Unterminated string") or error.pos >= len(text.rstrip()) - _HALF
-
-
-def _named(value: Any) -> tuple[str, Any] | None:
-    """A call's name and its arguments; None of what has no name."""
-    name = value.get("name") if isinstance(value, dict) else None
-    if not isinstance(name, str):
-        return None
-    return name, value.get("arguments", value.get("parameters", {}))
-
-
-def _typed(text: str, kind: Any) -> Any:
-    """A parameter's value: a text where its schema says so, else JSON where it is."""
-    if kind == "string":
-        return text
-    try:
-        return json.loads(text, parse_float=_number, parse_constant=_no_number)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _as_json(arguments: Any) -> str:
-    """Half of a surrogate pair, which is no Unicode, stays an escape."""
-    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-    return text if text.isascii() or _is_unicode(text) else json.dumps(arguments)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        pass
+    end = _end_of_brackets(text, begin)
+    return Found((), end or len(text)) if end or ends else None
 
 
 def _end_of_brackets(text: str, begin: int) -> int | None:
-    """Where Python's brackets that begin there are closed; None where they are not yet."""
-    depth, quote = 0, ""
-    for mark in _PYTHON_MARK.finditer(text, begin):
-        found = mark[0]
-        if quote or found in "\"'":
-            quote = "" if found == quote else quote or found
-        elif found in "([{":
-            depth += 1
-        elif found in ")]}":
-            depth -= 1
-        if depth == 0 and not quote:
-            return mark.end()
+    """Where brackets that begin there are closed, whatever stands in them."""
+    depth = 0
+    for found in _BRACKET.finditer(text, begin):
+        depth += 1 if found[0] in "{[" else -1
+        if not depth:
+            return found.end()
     return None
 
 
-def _python_calls(text: str) -> Iterator[tuple[str, Any]]:
-    """The calls of a list of them. Raises ValueError or SyntaxError for anything else."""
-    listed = ast.parse(text, mode="eval").body
-    for call in listed.elts if isinstance(listed, ast.List) else ():
-        if not isinstance(call, ast.Call) or call.args:
-            raise ValueError("no call by names")
-        values = {
-            one.arg or "": ast.literal_eval(_Names().visit(one.value)) for one in call.keywords
-        }
-        yield ast.unparse(call.func), values
+def _may_go_on(error: json.JSONDecodeError) -> bool:
+    """Whether JSON that is not valid may only be unfinished."""
+    at_end = len(error.doc.rstrip()) - _HALF
+    is_within = error.msg.startswith("Unterminated string") or has_bad_escape(error)
+    return is_within or error.pos >= at_end
 
 
-class _Names(ast.NodeTransformer):
-    """JSON's names as Python's constants."""
+def _named(value: Any, source: str) -> _Read | None:
+    """A call's name, its arguments and its text; None of what has no name."""
+    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(name, str):
+        return None
+    arguments = value.get("arguments", value.get("parameters"))
+    return name, {} if arguments is None else arguments, source
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.Constant(_PYTHON_NAMES[node.id]) if node.id in _PYTHON_NAMES else node
+
+def _elements(text: str, begin: int) -> Iterator[tuple[Any, str]]:
+    """The elements of a JSON list, and their texts."""
+    at = begin + 1
+    while found := _BETWEEN.match(text, at):
+        at = found.end()
+        if text[at] == "]":
+            return
+        value, end = decode(text, at)
+        yield value, text[at:end]
+        at = end

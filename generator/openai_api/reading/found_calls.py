@@ -65,6 +65,7 @@ class FoundCalls:
             if self._tools.parallel or not self._num_calls:
                 read.calls.append(new_call(self._num_calls, name, arguments))
                 self._num_calls += 1
+        read.text += found.text
         self._waiting = self._waiting[found.end :]
 
     def _take_text(self, read: Read, *, ends: bool) -> bool:

@@ -39,14 +39,6 @@ class Tools:
     forced: str | None
     parallel: bool
 
-    def types_of(self, name: str) -> dict[str, Any]:
-        """The type of each parameter of a tool, as far as its schema says it."""
-        functions = (tool["function"] for tool in self.listed)
-        schemas = [one.get("parameters") or {} for one in functions if one["name"] == name]
-        properties = schemas[0].get("properties") if schemas else None
-        known = properties.items() if isinstance(properties, dict) else ()
-        return {key: one.get("type") for key, one in known if isinstance(one, dict)}
-
     def constraint(self) -> dict[str, str]:
         """The sampling parameters that make the model call; none where it decides by itself."""
         if self.forced is None:

@@ -22,10 +22,10 @@ class ToolForm:
 
     Any of ``begins`` come before a call, any of ``ends`` after it. Between them stands JSON with
     name and arguments, or a list of such. With ``head``, a regular expression with a group
-    ``name``, its match stands before the arguments: a JSON object, or with ``parameter``, an
-    expression of the groups ``key`` and ``value``, all that it matches up to the first of ``ends``.
-    ``bare`` where an answer may be a call without any of ``begins``; ``is_python`` where calls
-    look like Python's. ``inner`` are its other texts that may be special tokens.
+    ``name``, its match stands before the arguments: a JSON object, or with ``parameter``, values
+    between what that matches, with a group ``key``, and ``parameter_end``, with ``around`` on both
+    sides. ``bare`` where an answer may be a call without any of ``begins``; ``is_python`` where
+    calls look like Python's. ``inner`` are its other texts that may be special tokens.
     """
 
     template_marks: tuple[str, ...]
@@ -33,6 +33,8 @@ class ToolForm:
     ends: tuple[str, ...] = ()
     head: str = ""
     parameter: str = ""
+    parameter_end: str = ""
+    around: str = ""
     bare: bool = False
     is_python: bool = False
     inner: tuple[str, ...] = ()
@@ -51,6 +53,8 @@ class ReasoningForm:
     header: str = ""
 
 
+_FUNCTION = r"(?<=<function=)(?P<name>[^<>\n]{1,128})>"
+_PARAMETER = r"<parameter=(?P<key>[^<>\n]+)>"
 JSON = "json"  # of templates that none of the others is found in
 TOOL_FORMS = {
     "kimi_k2": ToolForm(
@@ -76,19 +80,30 @@ TOOL_FORMS = {
         bare=True,
         inner=("[CALL_ID]", "[ARGS]"),
     ),
-    "qwen3_coder": ToolForm(
+    "seed_oss": ToolForm(
+        ("<seed:tool_call>",),
+        ("<seed:tool_call>", "<function="),
+        ("</function>", "</seed:tool_call>"),
+        _FUNCTION,
+        _PARAMETER,
+        "</parameter>",
+    ),
+    "qwen3_coder": ToolForm(  # which leaves the first mark out at times
         ("<function=",),
-        ("<tool_call>",),
+        ("<tool_call>", "<function="),
         ("</function>", "</tool_call>"),
-        r"<function=(?P<name>[^>\n]{1,128})>",
-        r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>",
+        _FUNCTION,
+        _PARAMETER,
+        "</parameter>",
+        around="\n",
     ),
     "glm45": ToolForm(
         ("<arg_key>",),
         ("<tool_call>",),
         ("</tool_call>",),
-        r"(?P<name>[^\s<{]{1,128})\s{0,8}(?=<arg_key>|</tool_call>)",
-        r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>",
+        r"(?P<name>[^\s<{]{1,128})(?=\s{0,8}(?:<arg_key>|</tool_call>))",
+        r"<arg_key>(?P<key>[^<>\n]+)</arg_key>\s*<arg_value>",
+        "</arg_value>",
         inner=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     ),
     "pythonic": ToolForm(
