@@ -136,6 +136,7 @@ KEYS: dict[str, KeyRule] = {
     "device_map": KeyRule(schema.nullable(schema.choice(*DEVICE_MAPS))),
     "trust_remote_code": KeyRule(schema.boolean, False),
     "allow_pickle": KeyRule(schema.boolean, False),
+    "allow_missing_weights": KeyRule(schema.boolean, False),
     "max_batch_size": KeyRule(schema.integer(0, schema.INT32_MAX), 0),
     "dynamic_batching": KeyRule(_dynamic_batching, DynamicBatching()),
     "instance_group": KeyRule(

@@ -170,6 +170,8 @@ def _added_values(model: TritonModel, repository: Path) -> dict[str, object]:
         added["quantization"] = {"method": method, **spec.quantization.arguments}
     if spec.allow_pickle:
         added["allow_pickle"] = True
+    if spec.allow_missing_weights:
+        added["allow_missing_weights"] = True
     added |= _locked_values(spec)
     if spec.adapters:
         added["adapters"] = [

@@ -188,6 +188,7 @@ class ModelSpec:
     device_map: str | None
     trust_remote_code: bool
     allow_pickle: bool
+    allow_missing_weights: bool
     max_batch_size: int
     dynamic_batching: DynamicBatching | None
     instance_groups: tuple[InstanceGroup, ...]

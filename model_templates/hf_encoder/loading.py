@@ -15,7 +15,7 @@ from hf_runtime.devices.device import Placement, check_device_works
 from hf_runtime.devices.prepacked_linear import prepack
 from hf_runtime.errors import LoadError, reason
 from hf_runtime.request.tensors import RequestFields
-from hf_runtime.weights.loading import load_complete_model, load_config, load_tokenizer
+from hf_runtime.weights.loading import load_config, load_model, load_tokenizer
 from hf_runtime.weights.model_files import model_files
 from hf_runtime.weights.served_model import ServedModel
 
@@ -89,7 +89,7 @@ def load_setup(
     files = model_files(served)
     config = load_config(served, files)
     auto_class = auto_class_of(task_class, config)
-    model = load_complete_model(served, files, auto_class, config, placement)
+    model = load_model(served, files, auto_class, config, placement)
     tokenization = make_tokenization(served, options, files, model)
     has_token_types = tokenization.has_token_types
     batched = served.max_batch_size > 0

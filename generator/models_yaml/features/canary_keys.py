@@ -25,6 +25,7 @@ OVERRIDES = (
     "device_map",
     "trust_remote_code",
     "allow_pickle",
+    "allow_missing_weights",
     "dynamic_batching",
     "instance_group",
     "version_policy",

@@ -15,6 +15,7 @@ from ..errors import LoadError
 from ..log import info
 from .config_rules import FROM_PACKAGES
 from .hub_token import error_line
+from .missing import check_report
 from .quantization import quantization_config, repair_quantized_model, weights_line
 from .served_model import ServedModel
 
@@ -65,36 +66,11 @@ class WordCache(dict[str, str]):
 def load_model(
     served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
 ) -> Any:
-    """The torch module, to evaluate: in its dtype, on its device or spread by ``device_map``."""
-    return _load_model(served, files, auto_class, config, placement)[0]
-
-
-def load_complete_model(
-    served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
-) -> Any:
-    """Like ``load_model``, but refuses files that lack weights of a layer.
-
-    Transformers fills missing weights with random numbers and only warns: a classifier loaded from
-    a checkpoint without its head would answer at random. A pooler may be missing, as where only a
-    language model was saved: a model that needs the pooler has a head that is missing too.
+    """The torch module, to evaluate: in its dtype, on its device or spread by ``device_map``.
 
     Raises:
-        LoadError: weights are missing.
+        LoadError: transformers can't load it, or the files lack weights of it.
     """
-    model, missing = _load_model(served, files, auto_class, config, placement)
-    names = sorted(name for name in missing if "pooler." not in name)
-    if names:
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        raise LoadError(
-            f"{served.source} has no weights for {names[0]}{more}: it is no model for {served.task}"
-        )
-    return model
-
-
-def _load_model(
-    served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
-) -> tuple[Any, set[str]]:
-    """The torch module, and the names of its weights that the files lack."""
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # in a log, each of its states would be a line
@@ -102,16 +78,16 @@ def _load_model(
     device_map = None if placement.device_map == {"": "cpu"} else placement.device_map
     dtype = resolve_dtype(served.dtype, config, placement.device)
     options = {"config": config, "dtype": dtype, **_quantized(served, config, placement)}
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # check_report's
     with within_files(served, files):
-        model, report = load_part(
-            served, auto_class, files, device_map=device_map, output_loading_info=True, **options
-        )
+        model, report = load_part(served, auto_class, files, device_map=device_map, **options)
+    check_report(served, model, report)
     if "quantization_config" in options:
         repair_quantized_model(model)
     note_weights(model)
     if getattr(model, "hf_quantizer", None) is not None:
         info(f"{served.name}: {weights_line(model)}")
-    return model.eval(), set(report["missing_keys"])
+    return model.eval()
 
 
 def within_files(served: ServedModel, files: Path) -> Any:

@@ -74,6 +74,7 @@ class ServedModel:
     role: str = "whole"
     pad_to_multiple_of: int = 1
     allow_pickle: bool = False
+    allow_missing_weights: bool = False
     locked_files: dict[str, LockedFile] | None = None
     adapters: tuple[ServedAdapter, ...] = ()
     is_adapter: bool = False
