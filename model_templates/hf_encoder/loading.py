@@ -26,6 +26,7 @@ from .runners.packed_runner import PackedRunner
 from .runners.padded_runner import EqualLengthRunner, PaddedRunner
 from .runners.runner import Runner, RunnerSetup, random_encodings, select_runner
 from .task import EncoderTask, Prepared, TaskSetup
+from .texts.padding import set_padding
 from .texts.tokenization import Tokenization
 
 _WARM_UP_LENGTHS = (8, 32, 128, 128)
@@ -91,6 +92,8 @@ def load_setup(
     auto_class = auto_class_of(task_class, config)
     model = load_model(served, files, auto_class, config, placement)
     tokenization = make_tokenization(served, options, files, model)
+    if task_class.output == "sequences":
+        set_padding(model.config, tokenization.tokenizer)
     has_token_types = tokenization.has_token_types
     batched = served.max_batch_size > 0
     task = task_class(TaskSetup(options, model.config, files, tokenization, batched))

@@ -14,6 +14,7 @@ from ..engine.engine import EncoderEngine
 from ..loading import LoadedEncoder, auto_class_of, load_encoder, make_tokenization
 from ..options import EncoderOptions
 from ..task import EncoderTask, TaskSetup
+from ..texts.padding import set_padding
 from .steps import PostprocessingStep, TokenizerStep, model_step
 
 
@@ -62,5 +63,7 @@ def weightless_task(
     with within_files(served, files):
         model = load_on_meta_device(served, auto_class_of(task_class, config), config)
     tokenization = make_tokenization(served, options, files, model)
+    if task_class.output == "sequences":
+        set_padding(model.config, tokenization.tokenizer)
     batched = served.max_batch_size > 0
     return task_class(TaskSetup(options, model.config, files, tokenization, batched))

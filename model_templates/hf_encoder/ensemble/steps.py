@@ -17,6 +17,7 @@ from hf_runtime.request.tensors import RequestFields
 
 from ..task import Array, EncoderTask, Prepared, TaskSetup
 from ..texts.encoding import Encoding
+from ..texts.padding import padding_filler
 from .token_rows import RowLimits, encodings_of, padded_outputs, token_rows
 
 ROWS = ("input_ids", "attention_mask", "token_type_ids")
@@ -30,7 +31,7 @@ class TokenizerStep:
     def __init__(self, task: EncoderTask, pad_to_multiple_of: int) -> None:
         self._task = task
         self._multiple = pad_to_multiple_of
-        self._pad_id = getattr(task.setup.config.get_text_config(), "pad_token_id", None) or 0
+        self._pad_id = padding_filler(task.setup.config)
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         """Everything is done here; raises RequestError for the caller's mistakes."""

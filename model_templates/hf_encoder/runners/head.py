@@ -18,6 +18,8 @@ class Head:
     """The part of ``model`` beyond ``model.base_model``."""
 
     def __init__(self, model: Any) -> None:
+        pad = getattr(model.config.get_text_config(), "pad_token_id", None)
+        self._token = 1 if pad == 0 else 0  # none that is taken for padding
         self._body = _StandInBody(model.base_model)
         self._model = copy.copy(model)
         # A copy shares its modules' table: the stand-in must not reach the model itself.
@@ -29,11 +31,18 @@ class Head:
     def __call__(self, hidden: torch.Tensor) -> Any:
         """(batch, length, hidden) -> what the model returns."""
         self._body.hidden = hidden
-        ids = torch.zeros(hidden.shape[:2], dtype=torch.long, device=hidden.device)
+        ids = hidden.new_full(hidden.shape[:2], self._token, dtype=torch.long)
         try:
             return self._model(input_ids=ids)
         finally:
             self._body.hidden = None
+
+    def reads_last(self, hidden_size: int, like: torch.Tensor) -> bool:
+        """Whether a text's logits come of its last token, as of a decoder, not of its first."""
+        draws = torch.Generator().manual_seed(0)
+        hidden = torch.randn((1, 2, hidden_size), generator=draws).to(like)
+        of_both, of_last = (self(part).logits for part in (hidden, hidden[:, 1:]))
+        return bool(torch.equal(of_both, of_last))
 
 
 class _StandInBody(nn.Module):

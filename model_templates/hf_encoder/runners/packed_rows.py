@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -20,6 +21,12 @@ class PackedRows(Runner):
         super().__init__(setup)
         self._head = None if setup.output == "hidden" else Head(setup.model)
         self.first = first_position(setup.model)
+        config = setup.model.config.get_text_config()
+        self._reads_last, self._pad_id = False, getattr(config, "pad_token_id", None)
+        if setup.output == "sequences":
+            assert self._head is not None
+            weight = next(setup.model.parameters())
+            self._reads_last = self._head.reads_last(config.hidden_size, weight)
         self._arange = torch.arange(self.first + setup.max_length, device=setup.device)
 
     @torch.inference_mode()
@@ -51,12 +58,17 @@ class PackedRows(Runner):
     def _wanted(self, row: Sequence[Encoding]) -> list[int] | None:
         """Which tokens' outputs are wanted; None where all are."""
         if self.setup.output == "sequences":
-            firsts = [0]
-            for encoding in row[:-1]:
-                firsts.append(firsts[-1] + len(encoding))
-            return firsts
+            firsts = accumulate(map(len, row[:-1]), initial=0)
+            return [first + self._read(one) for first, one in zip(firsts, row, strict=True)]
         has_some = any(encoding.positions is not None for encoding in row)
         return wanted_tokens(row) if has_some else None
+
+    def _read(self, encoding: Encoding) -> int:
+        """The token that a text's logits come of: the first, or the last that is not padding."""
+        if not self._reads_last:
+            return 0
+        ids = encoding.input_ids
+        return next((i for i in reversed(range(len(ids))) if ids[i] != self._pad_id), 0)
 
     def _outputs(self, hidden: torch.Tensor, row: Sequence[Encoding]) -> Any:
         """hidden (wanted tokens, size) -> each encoding's output, in the row's order."""

@@ -14,6 +14,7 @@ import torch
 from hf_runtime.devices.device import to_device
 
 from ..texts.encoding import Encoding
+from ..texts.padding import padding_filler
 from .runner import Runner, RunnerFactory, RunnerSetup, check_rotation, output_of
 
 _MAX_PADDING = 0.1  # of a batch's tokens
@@ -36,7 +37,7 @@ class PaddedRunner(Runner):
         self._forward = forward_padded or self._model_forward
         # ONNX Runtime has a pool of its own; compiled code is compiled anew for another number.
         self.follows_threads = forward_padded is None
-        self._pad_id = getattr(setup.model.config.get_text_config(), "pad_token_id", None) or 0
+        self._pad_id = padding_filler(setup.model.config)
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
