@@ -20,7 +20,7 @@ from hf_runtime.weights.processors import load_processor
 from hf_runtime.weights.served_model import ServedModel
 
 from .engine.engine import Engine, EngineSetup
-from .engine.generation_rules import decoder_start
+from .engine.generation_rules import decoder_start, not_followed
 from .generate.engine import GenerateEngine
 from .in_flight.engine import InFlightEngine
 from .in_flight.runner_selection import UnsupportedModelError
@@ -170,6 +170,10 @@ def start_engine(
         trial_prompts=None if parts.media is None else parts.media.trial_prompts,
         largest_prompts=largest_prompts,
     )
+    ignored = [] if parts.config.is_encoder_decoder else not_followed(parts.model)
+    if ignored:
+        listed = ", ".join(ignored)
+        log.info(f"{name}: generation_config.json: not followed, requests say it: {listed}")
     return _start_engine(name, setup)
 
 

@@ -139,8 +139,12 @@ class Options:
         most=16,
         engines=("in_flight",),
     )
-    default_max_tokens: int = option(
-        128, "output length of a request that does not set max_tokens", unit="tokens", least=1
+    default_max_tokens: int | None = option(
+        None,
+        "output length of a request that does not set max_tokens; default: max_new_tokens of the "
+        "model's generation_config.json, else 128",
+        unit="tokens",
+        least=1,
     )
 
     default_timeout_ms: int | None = option(

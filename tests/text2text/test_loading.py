@@ -136,13 +136,15 @@ def test_a_decoder_is_pointed_to_its_own_task(tmp_path: Path) -> None:
     )
 
 
-def test_a_setting_that_cannot_be_kept_fails_the_load(tmp_path: Path) -> None:
+def test_a_setting_that_the_generate_engine_does_not_follow_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(log, "warn", lines.append)
     folder = make("bart", tmp_path, exponential_decay_length_penalty=(5, 1.1))
-    with pytest.raises(LoadError) as raised:
-        load_text2text(served(folder), CPU, 1)
-    assert str(raised.value) == (
-        "generation_config.json: exponential_decay_length_penalty is not supported here"
-    )
+    with loaded(folder, num_beams=2):
+        setting = "exponential_decay_length_penalty"
+        assert lines == [f"generation_config.json: the generate engine does not follow {setting}"]
 
 
 def test_bad_words_are_spelt_by_marians_tokenizer_of_outputs(folders: Folders) -> None:

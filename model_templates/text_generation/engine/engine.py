@@ -38,6 +38,7 @@ from .metrics import EngineMetrics, families
 
 # Of a whole prompt, where each of its tokens has a row of them: 1 GiB in float32.
 _MOST_LOGITS = 2**28
+_USUAL_TOKENS = 128  # of an output, where nobody says how many
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class Engine(ABC):
 
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup
+        own = getattr(setup.model.generation_config, "max_new_tokens", None)
+        self._usual_tokens = setup.options.default_max_tokens or own or _USUAL_TOKENS
         self._check_device = partial(check_devices_work, setup.model)
         self.metrics = EngineMetrics()
         self.thread: EngineThread[Sequence] = EngineThread(
@@ -211,7 +214,7 @@ class Engine(ABC):
         """Output length of a request that sets none: the option's, or what the context has left."""
         num_before = num_prompt_tokens if self.max_source_len is None else 0
         left = self.max_model_len - num_before
-        return max(1, min(self.setup.options.default_max_tokens, left))
+        return max(1, min(self._usual_tokens, left))
 
     def submit(self, sequences: list[Sequence]) -> None:
         """Queues a request's sequences, all of them or none.

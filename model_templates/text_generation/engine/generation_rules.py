@@ -1,5 +1,5 @@
-"""What an encoder-decoder's own generation config asks of its outputs beside the sampler's options:
-tokens forced at the beginning and at the end, n-grams that may not come again, suppressed tokens.
+"""What a model's own generation config asks of its outputs beside the sampler's options: tokens
+forced at the beginning and at the end, n-grams that may not come again, suppressed tokens.
 """
 
 from __future__ import annotations
@@ -8,10 +8,36 @@ import copy
 from typing import Any
 
 import torch
-from hf_runtime.errors import LoadError
 from transformers import LogitsProcessorList
 
 from ..sequence.sequence import DecoderStart, Sequence, Token, TokenLogprobs
+
+# Fields that transformers' logits processors follow, which say nothing where they are false.
+_RULES = (
+    *("no_repeat_ngram_size", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"),
+    *("sequence_bias", "exponential_decay_length_penalty", "encoder_repetition_penalty"),
+    *("encoder_no_repeat_ngram_size", "watermarking_config", "remove_invalid_values"),
+)
+# What a request asks for, whatever the model's files say, and what nothing here does.
+_NOT_FOLLOWED = (
+    *("do_sample", "temperature", "top_k", "top_p", "min_p", "min_length", "min_new_tokens"),
+    *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "stop_strings"),
+    *("typical_p", "epsilon_cutoff", "eta_cutoff", "guidance_scale", "penalty_alpha"),
+    *("num_beam_groups", "diversity_penalty", "max_time", "max_length"),
+)
+
+
+def has_rules(model: Any) -> bool:
+    """Whether a decoder's generation config asks for what GenerationRules does."""
+    own = model.generation_config
+    ends = getattr(own, "forced_eos_token_id", None) is not None
+    return ends or any(getattr(own, name, None) for name in _RULES)
+
+
+def not_followed(model: Any) -> list[str]:
+    """The fields that a decoder's generation config sets and that its answers don't follow."""
+    given = model.generation_config.to_diff_dict()
+    return [name for name in _NOT_FOLLOWED if given.get(name)]
 
 
 def decoder_start(model: Any) -> DecoderStart | None:
@@ -27,9 +53,6 @@ def decoder_start(model: Any) -> DecoderStart | None:
 def neutral_config(model: Any) -> Any:
     """The model's generation config without what the sampler and the engine do: every option that a
     request may set.
-
-    Raises:
-        LoadError: it asks for what no engine does.
     """
     own = model.generation_config
     # Every call says its lengths; were they here too, transformers would warn at each.
@@ -39,10 +62,8 @@ def neutral_config(model: Any) -> Any:
     # Neutral values, not None, which generate replaces by the model's own.
     config.temperature, config.top_k, config.top_p = 1.0, 50, 1.0
     config.repetition_penalty, config.length_penalty, config.early_stopping = 1.0, 1.0, False
-    if config.exponential_decay_length_penalty is not None:
-        raise LoadError(
-            "generation_config.json: exponential_decay_length_penalty is not supported here"
-        )
+    if not model.config.is_encoder_decoder:
+        config.forced_bos_token_id = None  # transformers forces it where there is no prompt
     # Sequence.append decides when a sequence ends: generate must not end one that ignores eos.
     config.eos_token_id = model.config.get_text_config().vocab_size  # an id that never comes
     return config
@@ -87,10 +108,13 @@ class ForcedTokens:
 class GenerationRules(ForcedTokens):
     """Those, and transformers' logits processors of the config, row by row."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, eos_token_ids: frozenset[int]) -> None:
         config = neutral_config(model)
         super().__init__(config)
-        config._eos_token_tensor = torch.tensor([config.eos_token_id], device=model.device)  # noqa: SLF001
+        ends = sorted(eos_token_ids)
+        if not ends:  # nothing to make likelier
+            ends, config.exponential_decay_length_penalty = [config.eos_token_id], None
+        config._eos_token_tensor = torch.tensor(ends, device=model.device)  # noqa: SLF001
         self._model, self._config = model, config
         self._lists: dict[Sequence, LogitsProcessorList] = {}
 
@@ -112,8 +136,7 @@ class GenerationRules(ForcedTokens):
 
     def _list(self, sequence: Sequence, device: torch.device) -> LogitsProcessorList:
         if sequence not in self._lists:
-            assert sequence.source is not None
-            read = sequence.source.inputs.get("input_ids")
+            read = None if sequence.source is None else sequence.source.inputs.get("input_ids")
             self._lists[sequence] = self._model._get_logits_processor(  # noqa: SLF001
                 generation_config=self._config,
                 input_ids_seq_length=sequence.num_prompt_tokens,

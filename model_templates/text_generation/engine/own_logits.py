@@ -73,6 +73,7 @@ def _forcing_config(model: Any, forced: list[list[int]]) -> Any:
     config = copy.deepcopy(model.generation_config)
     for name in ("max_length", "min_length", "min_new_tokens", "forced_eos_token_id"):
         setattr(config, name, None)
+    config.exponential_decay_length_penalty = None  # of an end that never comes
     config.update(
         max_new_tokens=len(forced[0]) + 1,
         do_sample=False,

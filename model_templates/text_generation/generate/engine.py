@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from hf_runtime import log
 from hf_runtime.errors import NO_NUMBERS, EngineError, LoadError, reason
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
@@ -68,6 +69,10 @@ class GenerateEngine(Engine):
 
     def prepare(self) -> None:
         config = neutral_config(self.setup.model)
+        if config.exponential_decay_length_penalty is not None:
+            name = "exponential_decay_length_penalty"
+            log.warn(f"generation_config.json: the generate engine does not follow {name}")
+            config.exponential_decay_length_penalty = None
         pad = config.pad_token_id
         eos = min(self.setup.eos_token_ids, default=0)
         self._pad_token_id = pad if isinstance(pad, int) and pad >= 0 else eos

@@ -16,7 +16,7 @@ from hf_runtime.devices.device import total_bytes
 from hf_runtime.errors import NO_NUMBERS, EngineError
 
 from ..engine.engine import Engine, EngineSetup
-from ..engine.generation_rules import GenerationRules
+from ..engine.generation_rules import GenerationRules, has_rules
 from ..engine.scheduler import Scheduler
 from ..engine.step import Draft, Step
 from ..engine.step_times import StepTimes
@@ -61,7 +61,7 @@ class InFlightEngine(Engine):
         self._drafts: list[Draft] = []  # of the step that they are from
         self._doubted: set[Sequence] = set()  # whose scores are no numbers
         self._drafter: Drafter | None = None
-        self._rules: GenerationRules | None = None  # an encoder-decoder's
+        self._rules: GenerationRules | None = None  # the model's own
         most_ms = setup.options.max_step_ms
         self._step_times = StepTimes(None if most_ms is None else most_ms / 1000)
         self._computed: Step | None = None
@@ -124,6 +124,8 @@ class InFlightEngine(Engine):
             self.runner = AdaptedRunner(self.runner, adapted, setup.adapters, setup.device)
         self._use_new_space(shares=False)
         self._warm_up()
+        if self._rules is not None:
+            self._drafter = None  # they look at tokens that are known
         if self._drafter is not None and not computes_drafts(
             self._scheduler, self._space, self.runner, self._vocab_size
         ):
@@ -134,9 +136,10 @@ class InFlightEngine(Engine):
 
     def _warm_up(self) -> None:
         held = self._plan.encoder_decoder
-        sources = self.setup.sources
+        sources, model = self.setup.sources, self.setup.model
+        if held is not None or has_rules(model):
+            self._rules = GenerationRules(model, self.setup.eos_token_ids)
         if held is not None:
-            self._rules = GenerationRules(self.setup.model)
             longest = held.max_source_len or 0
             sources = sources or tuple(text_source([0] * min(n, longest)) for n in (3, 16))
         warm_up(self._scheduler, self.runner, self._sampler, self._cache, sources)

@@ -12,6 +12,7 @@ from hf_runtime.errors import reason
 from hf_runtime.fused.reading.rotary import stable_length
 
 from ..engine.engine import EngineSetup
+from ..engine.generation_rules import has_rules
 from ..kv.kv_cache import context_length
 from ..kv.layer_shapes import LayerShape, fit_pages, keep_states, layer_shapes
 from ..lora.linear import attach
@@ -94,7 +95,7 @@ def plan(setup: EngineSetup) -> Plan:
     return Plan(
         make_runner=make_runner,
         storage=storage,
-        runs_ahead=ahead and in_pages,
+        runs_ahead=ahead and in_pages and not has_rules(model),
         cuts_prompts=getattr(make_runner, "cuts_prompts", True),
         keeps_states=keep_states(shapes),
         media=media,
