@@ -13,6 +13,7 @@ from ..devices.device import Placement, choose_attention_kernels
 from ..devices.shared_pages import note_weights
 from ..errors import LoadError
 from ..log import info
+from .added_tokens import tell_dropped_tokens
 from .config_rules import FROM_PACKAGES
 from .hub_token import error_line
 from .missing import check_report
@@ -50,6 +51,7 @@ def load_tokenizer(served: ServedModel, files: Path) -> Any:
     tokenizer = load_part(served, AutoTokenizer, files, part="its tokenizer: ")
     if type(getattr(tokenizer, "cache", None)) is dict:
         tokenizer.cache = WordCache(tokenizer.cache)
+    tell_dropped_tokens(served, files, tokenizer)
     return tokenizer
 
 
