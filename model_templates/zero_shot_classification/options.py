@@ -6,6 +6,7 @@ Standard library only: the generator loads this file to check models.yaml.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from string import Formatter
 
 from hf_encoder.options import EncoderOptions
 from hf_runtime.option import option
@@ -33,7 +34,29 @@ class Options(EncoderOptions):
     def problems(self) -> list[tuple[str, str]]:
         """Mistakes that no single range tells, each as (field, message)."""
         found = super().problems()
-        if "{}" not in self.hypothesis_template:
-            message = f"got '{self.hypothesis_template}', expected {{}} where the label goes"
-            found.append(("hypothesis_template", message))
+        problem = template_problem(self.hypothesis_template)
+        if problem is not None:
+            found.append(
+                ("hypothesis_template", f"got '{self.hypothesis_template}', a text {problem}")
+            )
         return found
+
+
+def template_problem(template: str) -> str | None:
+    """What is wrong with a hypothesis template, as the end of a sentence; None where nothing is. It
+    is read as by Python's ``str.format``: ``{}`` stands for the label, ``{{`` and ``}}`` for
+    braces; nothing else of that language is taken.
+    """
+    try:
+        fields = [part[1:] for part in Formatter().parse(template) if part[1] is not None]
+    except ValueError:
+        return "with a brace alone; {{ and }} are braces of the text"
+    if any(any(field) for field in fields):
+        return "with more between braces than {}, which is where the label goes"
+    return None if fields else "without {}, which is where the label goes"
+
+
+def hypothesis(template: str, label: str) -> str:
+    """A template without a problem, with the label in it."""
+    parts = Formatter().parse(template)
+    return "".join(text + (label if field is not None else "") for text, field, _, _ in parts)

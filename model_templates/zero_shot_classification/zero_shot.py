@@ -21,6 +21,8 @@ from hf_runtime.errors import LoadError, RequestError
 from hf_runtime.request.json_text import written
 from hf_runtime.request.tensors import RequestFields, boolean, check_labels, each_row, text
 
+from .options import hypothesis, template_problem
+
 INPUTS = ("text_input", "candidate_labels", "hypothesis_template", "multi_label", "truncate")
 
 
@@ -76,7 +78,7 @@ class ZeroShotClassification(EncoderTask):
         return self.setup.tokenization.pairs(
             "text_input with candidate_labels",
             row.text,
-            [row.template.replace("{}", label) for label in row.labels],
+            [hypothesis(row.template, label) for label in row.labels],
             truncate=row.truncate,
         )
 
@@ -142,8 +144,9 @@ def candidate_labels(given: tuple[str, ...]) -> tuple[str, ...]:
 
 def _template(name: str, value: Any) -> str:
     template = text(name, value)
-    if "{}" not in template:
-        raise RequestError(f"{name}: got a text without {{}}, which is where the label goes")
+    problem = template_problem(template)
+    if problem is not None:
+        raise RequestError(f"{name}: got a text {problem}")
     return template
 
 

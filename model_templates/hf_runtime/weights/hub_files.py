@@ -47,6 +47,7 @@ def choose_model_files(names: Iterable[str], allow_pickle: bool) -> list[str]:
     Raises:
         NotServableError: there are no weights, or only pickles without ``allow_pickle``.
     """
+    names = list(names)
     kept = [name for name in names if not _matches(name, _OTHER_FRAMEWORKS)]
     plain = [name for name in kept if not _matches(name, _PICKLES)]
     pickles = needed_pickles(kept)
@@ -57,10 +58,28 @@ def choose_model_files(names: Iterable[str], allow_pickle: bool) -> list[str]:
             "its author: set allow_pickle: true to allow it, or a revision that has safetensors"
         )
     if not pickles and not any(name.endswith(".safetensors") for name in plain):
-        raise NotServableError(
-            "has no weights to serve: neither *.safetensors nor pytorch_model.bin"
-        )
+        missing = "has no weights to serve: neither *.safetensors nor pytorch_model.bin"
+        raise NotServableError(other_kind(names) or missing)
+    if "config.json" not in plain and (kind := other_kind(names)):
+        raise NotServableError(kind)
     return sorted(plain + pickles)
+
+
+def other_kind(names: Iterable[str]) -> str | None:
+    """What files are that are no model, and what to do with them; None where nobody knows."""
+    known = sorted(names)
+    if ADAPTER_CONFIG in known:
+        return (
+            f"is an adapter ({ADAPTER_CONFIG}), not a whole model: set model to the one that it "
+            "was made for, and name it under adapters"
+        )
+    gguf = [name for name in known if name.endswith(".gguf")]
+    if gguf:
+        return (
+            f"has weights as GGUF only ({gguf[0]}), which llama.cpp reads: set model to the one "
+            "that they were made of, with config.json and *.safetensors"
+        )
+    return None
 
 
 def choose_adapter_files(names: Iterable[str], allow_pickle: bool) -> list[str]:

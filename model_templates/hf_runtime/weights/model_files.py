@@ -8,13 +8,14 @@ is used. Files that models.lock pins are used only if they match it.
 from __future__ import annotations
 
 import glob
+import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from ..errors import LoadError
-from ..log import info
+from ..log import info, warn
 from .file_hashes import FileHashes
 from .hub_files import (
     ADAPTER_CONFIG,
@@ -22,6 +23,7 @@ from .hub_files import (
     choose_adapter_files,
     choose_model_files,
     needed_pickles,
+    other_kind,
 )
 from .hub_token import error_line, hub_token
 from .locked_files import LockedFile, differences, missing_files, snapshot_folder
@@ -63,9 +65,11 @@ def _check(served: ServedModel, files: Path) -> None:
 def _local_files(served: ServedModel) -> Path:
     folder = served.local_path
     kind, config = ("adapter", ADAPTER_CONFIG) if served.is_adapter else ("model", "config.json")
-    if not (folder / config).is_file():
-        raise LoadError(f"local {kind}: no {config} in {folder}")
     names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    if not (folder / config).is_file():
+        other = None if served.is_adapter else other_kind(names)
+        why = f"no {config} in {folder}" if other is None else f"{folder} {other}"
+        raise LoadError(f"local {kind}: {why}")
     if needed_pickles(names):
         _choose_files(served, names)
     return folder
@@ -137,7 +141,34 @@ def _download(served: ServedModel) -> Path:
         raise
     except Exception as error:
         # However a download fails, the operator gets one line.
-        raise LoadError(_download_failure(served, error)) from error
+        found = _users_snapshot(served)
+        if found is None:
+            raise LoadError(_download_failure(served, error)) from error
+        warn(f"{served.name}: the Hub gave no answer: {served.source} from HF_HOME, {found.name}")
+        return found
+
+
+def _users_snapshot(served: ServedModel) -> Path | None:
+    """The snapshot in the cache that huggingface_hub has for all programs, if it is complete."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        files = Path(
+            snapshot_download(served.model, revision=served.revision, local_files_only=True)
+        )
+        names = {path.relative_to(files).as_posix() for path in files.rglob("*") if path.is_file()}
+        chosen = _choose_files(served, names)
+    except (OSError, LoadError):  # nothing there, or not what may be loaded
+        return None
+    indexes = [name for name in chosen if name.endswith(".index.json")]
+    shards = {shard for name in indexes for shard in _shards(files / name)}
+    config = ADAPTER_CONFIG if served.is_adapter else "config.json"
+    return files if {config, *shards} <= names else None
+
+
+def _shards(index: Path) -> set[str]:
+    """The files that an index of weights names."""
+    return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
 
 
 def _snapshot(

@@ -28,7 +28,8 @@ def pieces_file(folder: Path, kind: str, path: Path) -> sentencepiece.SentencePi
     """Trains a model of sentencepiece: a family's kind of pieces, of a few words."""
     corpus = folder / "corpus.txt"
     corpus.write_text(f"{TEXT}\nhello world, summer rain fell slowly over the park\n" * 20)
-    sentencepiece.SentencePieceTrainer.train(
+    train: Any = sentencepiece.SentencePieceTrainer.train
+    train(
         input=str(corpus),
         model_prefix=str(folder / "trained"),
         model_type="bpe" if kind == "llama" else "unigram",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,63 @@ def test_a_local_model_is_used_where_it_lies(tmp_path: Path) -> None:
 def test_a_missing_local_model_names_the_place(tmp_path: Path) -> None:
     expected = f"local model: no config.json in {tmp_path / 'nowhere'}"
     assert load_error(served(tmp_path, "../nowhere", local=True)) == expected
+
+
+@pytest.mark.parametrize(
+    "file, expected",
+    [
+        (
+            "model-Q4_K_M.gguf",
+            "has weights as GGUF only (model-Q4_K_M.gguf), which llama.cpp reads",
+        ),
+        (
+            "adapter_config.json",
+            "is an adapter (adapter_config.json), not a whole model: set model",
+        ),
+    ],
+)
+def test_files_of_another_kind_are_named_with_what_to_do(
+    hub: FakeHub, tmp_path: Path, file: str, expected: str
+) -> None:
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / file).write_text("{}")
+    local = served(tmp_path, "../weights", local=True)
+    assert load_error(local).startswith(f"local model: {tmp_path / 'weights'} {expected}")
+    hub.repositories["org/tiny"].files = {file: b"{}", "README.md": b"", "a.safetensors": b"w"}
+    assert load_error(served(tmp_path)).startswith(f"org/tiny {expected}")
+
+
+@pytest.fixture
+def users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The cache of every program that asks the Hub, with the model's snapshot."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "users"))
+    repository = tmp_path / "users/models--org--tiny"
+    snapshot = repository / "snapshots" / COMMIT
+    for name, content in FILES.items():
+        (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+        (snapshot / name).write_bytes(content)
+    (repository / "refs").mkdir()
+    (repository / "refs/main").write_text(COMMIT)
+    return snapshot
+
+
+def test_a_complete_model_of_the_users_cache_is_taken_where_the_hub_is_not_reached(
+    hub: FakeHub, tmp_path: Path, users_cache: Path, log_lines: list[str]
+) -> None:
+    hub.fails = True
+    assert model_files(served(tmp_path)) == users_cache
+    assert log_lines[-1].endswith(f"the Hub gave no answer: org/tiny from HF_HOME, {COMMIT}")
+    hub.fails = False
+    assert model_files(served(tmp_path)) != users_cache
+
+
+def test_a_model_of_the_users_cache_that_lacks_weights_is_not_taken(
+    hub: FakeHub, tmp_path: Path, users_cache: Path
+) -> None:
+    hub.fails = True
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
+    (users_cache / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "could not be downloaded" in load_error(served(tmp_path))
 
 
 def test_files_are_downloaded_into_the_models_own_cache_with_one_line(
