@@ -7,6 +7,7 @@ A question is ``QUESTION`` (seconds, bytes of memory, number of parts), the leng
 
 from __future__ import annotations
 
+import importlib
 import socket
 import struct
 from collections.abc import Callable
@@ -23,8 +24,10 @@ _SLACK_BYTES = 64 * 2**20  # for the modules that a function imports at its firs
 _MAX_KEPT_BYTES = 256 * 2**20  # from one question to the next
 
 
-def prepare(_: bytes) -> Callable[[socket.socket], None]:
-    """Nothing is shared but this module."""
+def prepare(modules: bytes) -> Callable[[socket.socket], None]:
+    """Imports the modules that are shared, one a line."""
+    for module in modules.decode().splitlines():
+        importlib.import_module(module)
     return answer_questions
 
 
