@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import torch
 from hf_runtime.engine.reception import PooledReception
 from hf_runtime.errors import CancelledError
 from hf_runtime.metrics.publishing import Family
 from hf_runtime.request.cancellation import CancellationWatch
+from hf_runtime.request.file_threads import FileThreads, Reading
 from hf_runtime.request.open_requests import OpenRequests
 from hf_runtime.request.plain_request import RequestLike, tensor_of
 from hf_runtime.request.responder import Responder
@@ -34,15 +33,10 @@ class Reception(PooledReception):
         """``batched`` where max_batch_size is above 0."""
         options = loaded.options
         self.loaded, self._engine, self._batched = loaded, loaded.engine, batched
-        self._pool = ThreadPoolExecutor(
-            options.num_reader_threads,
-            "speech-reader",
-            initializer=torch.set_num_threads,
-            initargs=(1,),
-        )
+        self._files = FileThreads(options.num_reader_threads)
         super().__init__(
             self._engine.thread,
-            [self._pool],
+            [self._files],
             OpenRequests(
                 self._engine.max_num_seqs + options.max_queue_size,
                 on_end=lambda outcome: None,  # the engine counts its sequences
@@ -88,38 +82,33 @@ class Reception(PooledReception):
         arrived_s = time.monotonic()
         rows = self.loaded.reader.read(RequestFields(request, tensor_of, batched=self._batched))
         streams = may_stream and any(row.streams for row in rows)
-        begin = partial(self._begin, rows, listed, responder, arrived_s, streams)
-        num_bytes = sum(row.num_bytes for row in rows)
-        self._memory.take(num_bytes)
-        self._requests.run_on(self._pool, responder, partial(self._guarded, num_bytes, begin))
-
-    def _guarded(self, num_bytes: int, begin: Callable[[], None]) -> None:
-        """Begins with a request whose files, of so many bytes, are held no more after that."""
-        try:
-            begin()
-        finally:
-            self._memory.give(num_bytes)
-
-    def _begin(
-        self,
-        rows: list[SpeechRow],
-        listed: frozenset[str],
-        responder: Responder,
-        arrived_s: float,
-        streams: bool,
-    ) -> None:
-        self._thread.check_running()  # what won't be computed need not be decoded
-        sounds = [self._sound(row, arrived_s) for row in rows]
         timestamps = any(row.wanted.timestamps for row in rows)
-        answer = Answer(
+        answer = partial(
+            Answer,
             responder,
-            sounds,
-            wanted_outputs(listed, timestamps=timestamps),
-            self._thread.submit,
-            self._closed,
+            wanted=wanted_outputs(listed, timestamps=timestamps),
+            submit=self._thread.submit,
+            on_close=self._closed,
             streams=streams,
             batched=self._batched,
         )
+        timeouts_ms = [row.timeout_ms for row in rows if row.timeout_ms is not None]
+        self._files.run(
+            Reading(responder, arrived_s + min(timeouts_ms) / 1000 if timeouts_ms else None),
+            sum(row.num_bytes for row in rows),
+            partial(self._read, rows, answer, arrived_s),
+            partial(self._requests.fail, responder),
+        )
+
+    def _read(
+        self, rows: list[SpeechRow], answer: Callable[..., Answer], arrived_s: float
+    ) -> Callable[[], None]:
+        self._thread.check_running()  # what won't be computed need not be decoded
+        sounds = [self._sound(row, arrived_s) for row in rows]
+        return partial(self._begin, sounds, answer)
+
+    def _begin(self, sounds: list[Sound], made: Callable[..., Answer]) -> None:
+        answer = made(sounds=sounds)
         sequences = answer.begin()
         num_bytes = sum(sound.transcript.num_bytes for sound in sounds)
         self._memory.take(num_bytes)

@@ -1,8 +1,8 @@
 """Takes requests in and follows them until they are answered.
 
 A request is read on one of a few threads of its own kind (images and sounds take long to decode),
-computed by the engine, and answered from those threads again (so do images to encode). Knows the
-engine as a place to submit work to.
+computed by the engine, and answered from others (so do images to encode). Knows the engine as a
+place to submit work to.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from hf_runtime.engine.reception import PooledReception
 from hf_runtime.errors import RequestError
 from hf_runtime.metrics.publishing import Family
+from hf_runtime.request.file_threads import FileThreads, Reading
 from hf_runtime.request.open_requests import OpenRequests
 from hf_runtime.request.plain_request import RequestLike, tensor_of
 from hf_runtime.request.responder import Array, Responder, strings
@@ -52,16 +53,15 @@ class Reception(PooledReception):
         self._reader, self._names = reader, names
         self._max_input_mib = options.max_input_mib
         self._batched = batched
-        self._pool = ThreadPoolExecutor(
-            options.num_reader_threads,
-            "pipeline-reader",
-            initializer=torch.set_num_threads,
-            initargs=(1,),
+        num_threads = options.num_reader_threads
+        self._files = FileThreads(num_threads)
+        self._answering = ThreadPoolExecutor(
+            num_threads, "pipeline-answers", initializer=torch.set_num_threads, initargs=(1,)
         )
         metrics = engine.metrics
         super().__init__(
             engine.thread,
-            [self._pool],
+            [self._files, self._answering],
             OpenRequests(
                 options.max_queue_size, on_end=metrics.ended, on_turned_away=metrics.turned_away
             ),
@@ -86,13 +86,17 @@ class Reception(PooledReception):
                 f"got {taken.num_bytes / _MIB:.1f} MiB of input, at most {self._max_input_mib:g} "
                 "(max_input_mib)"
             )
-        begin = partial(self._begin, taken, responder)
-        self._requests.run_on(self._pool, responder, begin)
+        read = partial(self._read, taken, responder)
+        fail = partial(self._requests.fail, responder)
+        self._files.run(Reading(responder), taken.num_bytes, read, fail)
 
-    def _begin(self, taken: Taken, responder: Responder) -> None:
+    def _read(self, taken: Taken, responder: Responder) -> Callable[[], None]:
         # What won't be computed need not be decoded.
         self._thread.check_running()
         rows = [self._reader.read(row, taken.parameters) for row in taken.rows]
+        return partial(self._begin, rows, responder)
+
+    def _begin(self, rows: list[ReadRow], responder: Responder) -> None:
         answer = _Answer(rows, lambda results: self._finish(rows, results, responder))
         works = []
         for index, row in enumerate(rows):
@@ -107,7 +111,7 @@ class Reception(PooledReception):
     ) -> None:
         """Called on the engine's thread, and on the one that stops it."""
         deliver = partial(self._deliver, rows, results, responder)
-        self._requests.run_on(self._pool, responder, deliver)
+        self._requests.run_on(self._answering, responder, deliver)
 
     def _deliver(
         self, rows: list[ReadRow], results: list[list[Any]] | Exception, responder: Responder

@@ -15,6 +15,7 @@ import numpy as np
 from hf_runtime.errors import RequestError, RuntimeModelError
 from hf_runtime.metrics.publishing import Family
 from hf_runtime.request.cancellation import CancellationWatch
+from hf_runtime.request.file_threads import FileThreads, Reading
 from hf_runtime.request.json_text import written
 from hf_runtime.request.plain_request import RequestLike, tensor_of
 from hf_runtime.request.responder import Responder, answer_failure, strings
@@ -49,7 +50,8 @@ class Reception:
         self._tokenizer = TokenizerDesk(
             loaded.tokenizer, loaded.reader, loaded.engine.max_model_len
         )
-        self._reading = ReadingThreads(files=bool(loaded.reader.fields.files))
+        self._reading = ReadingThreads()
+        self._files = FileThreads()
         self._source_memory = SourceMemory.of_free()
         # With the bytes of its sources; changed one key at a time, which is atomic.
         self._open: dict[Answer, int] = {}
@@ -88,7 +90,7 @@ class Reception:
             # Clients of TensorRT-LLM, which alone know this input, read its flat outputs.
             batched = self._batched and not fields.has_tensor("beam_width")
             start = partial(self._start, listed, responder, arrived_s=arrived_s, batched=batched)
-            read = partial(self._read, checked, responder, start, may_stream=may_stream)
+            read = partial(self._read, checked, responder, start, arrived_s, may_stream=may_stream)
             self._reading.run(checked.num_characters, read, partial(answer_failure, responder))
         except Exception as error:
             answer_failure(responder, error)
@@ -111,11 +113,35 @@ class Reception:
         checked: CheckedRequest,
         responder: Responder,
         start: Callable[..., None],
+        arrived_s: float,
         *,
         may_stream: bool,
     ) -> None:
-        """Makes tokens of texts, then grammars of constraints, then starts."""
-        request = checked.tokenised()
+        """Makes tokens of texts, then grammars of constraints, then starts; what has files waits
+        for threads that decode them.
+        """
+        checked, num_bytes = checked.with_files()
+        go_on = partial(self._constrain, responder, start, may_stream=may_stream)
+        if not num_bytes:
+            go_on(checked.tokenised())
+            return
+        timeout_ms = checked.timeout_ms
+        deadline_s = None if timeout_ms is None else arrived_s + timeout_ms / 1000
+        self._files.run(
+            Reading(responder, deadline_s),
+            num_bytes,
+            lambda: partial(go_on, checked.tokenised()),
+            partial(answer_failure, responder),
+        )
+
+    def _constrain(
+        self,
+        responder: Responder,
+        start: Callable[..., None],
+        request: GenerationRequest,
+        *,
+        may_stream: bool,
+    ) -> None:
         start = partial(start, request, streams=request.stream and may_stream)
         if request.constraints:
             fail = partial(answer_failure, responder)
@@ -129,6 +155,7 @@ class Reception:
         thread.
         """
         self._engine.stop(grace_s)
+        self._files.shutdown()
         self._reading.close()
         self._watch.close()
         self.loaded.compiler.close()

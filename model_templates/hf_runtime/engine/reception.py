@@ -13,7 +13,7 @@ from typing import Any
 
 from hf_runtime.engine.thread import EngineThread
 from hf_runtime.metrics.publishing import Family
-from hf_runtime.request.open_requests import OpenRequests, Pool
+from hf_runtime.request.open_requests import OpenRequests, Threads
 from hf_runtime.request.plain_request import RequestLike
 from hf_runtime.request.responder import Responder
 
@@ -24,7 +24,7 @@ class PooledReception(ABC):
     def __init__(
         self,
         thread: EngineThread[Any],
-        pools: Iterable[Pool],
+        pools: Iterable[Threads],
         requests: OpenRequests,
         *,
         description: str,

@@ -25,14 +25,18 @@ from .request_ids import labelled
 from .responder import Responder
 
 
-class Pool(Protocol):
+class Threads(Protocol):
+    """Threads that are ended."""
+
+    def shutdown(self) -> None:
+        """Ends the threads once everything that they were given is done or given up."""
+
+
+class Pool(Threads, Protocol):
     """Threads that run what they are given."""
 
     def submit(self, run: Callable[..., object], /, *arguments: Any) -> object:
         """Raises RuntimeError after ``shutdown``."""
-
-    def shutdown(self) -> None:
-        """Ends the threads once everything that they were given is done."""
 
 
 class OpenRequests:
@@ -80,8 +84,12 @@ class OpenRequests:
         try:
             part()
         except BaseException as error:  # a panic in the Rust of tokenizers is no Exception
-            _tell(responder, _answerable(error, responder.request_id))
-            self.end(_outcome(error))
+            self.fail(responder, error)
+
+    def fail(self, responder: Responder, error: BaseException) -> None:
+        """Answers a request with an error, which ends it."""
+        _tell(responder, _answerable(error, responder.request_id))
+        self.end(_outcome(error))
 
     def end(self, outcome: str = "ok") -> None:
         """Counts a request as answered."""

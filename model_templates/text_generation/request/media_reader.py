@@ -41,14 +41,18 @@ class MediaReader(PromptReader):
     options: MediaOptions = field(kw_only=True)
     bos_token: str = field(kw_only=True)
 
-    def read_prompt(self, row: dict[str, Any]) -> Prompt:
-        items = items_of_row(row)
+    def find_files(self, row: dict[str, Any]) -> dict[str, Any]:
+        messages, items = None, items_of_row(row)
         if row["messages"]:
             messages, items = take_items(self.read_messages(row), items)
-            self._check(items)
-            text = self.rendered(row, messages)
+        self._check(items)
+        return {**row, "items": items, "read_messages": messages}
+
+    def read_prompt(self, row: dict[str, Any]) -> Prompt:
+        items = row["items"]
+        if row["messages"]:
+            text = self.rendered(row, row["read_messages"])
         else:
-            self._check(items)
             text = self._with_placeholders(row["text_input"] or "", items)
         name = "messages" if row["messages"] else "text_input"
         self._check_places(name, text, items)

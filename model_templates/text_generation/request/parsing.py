@@ -24,7 +24,6 @@ from .row_options import CHAT_FIELDS, RowFields, read_rows
 
 _RETURN = "return_"
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
-_FILE_CHARACTERS = 2**16
 # Stands for max_tokens until the prompt's length is known; larger than any min_tokens.
 _UNKNOWN = 2**63
 
@@ -138,6 +137,10 @@ class PromptReader:
         token_ids = self.tokenize(text, add_special_tokens=bool(row["add_special_tokens"]))
         return Prompt(text, token_ids, self.decoder_start)
 
+    def find_files(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A row, its ``items`` the files that it brings where the model takes any."""
+        return row
+
     def of_token_ids(self, row: dict[str, Any]) -> Prompt:
         """The prompt whose token ids a row gives. Raises RequestError."""
         token_ids: list[int] = row["input_ids"]
@@ -192,19 +195,26 @@ class CheckedRequest:
 
     @property
     def num_characters(self) -> int:
-        """How much text is still to be read; each of ``bad_words`` is tokenised several times. What
-        a file takes to be read does not depend on its size alone.
-        """
-        names = self.reader.fields.files
-        num_files = sum(len(row[name]) for row in self.rows for name in names)
-        if names:  # which may also stand in a chat
-            num_files += sum(bool(row["messages"]) for row in self.rows)
-        return num_files * _FILE_CHARACTERS + sum(
+        """How much text is still to be read; each of ``bad_words`` is tokenised several times."""
+        return sum(
             NUM_SPELLINGS * len(text) if name == "bad_words" else len(text)
             for row in self.rows
             for name, value in row.items()
             for text in _texts_of(value)
         )
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """When the first of its rows is to end."""
+        return min((one for one in self.timeouts_ms if one is not None), default=None)
+
+    def with_files(self) -> tuple[CheckedRequest, int]:
+        """The same with its files found, also those in chats, and how many bytes these have; none
+        is decoded. Raises RequestError where there are too many.
+        """
+        rows = each_row(self.reader.find_files, self.rows)
+        num_bytes = sum(len(item.value) for row in rows for item in row.get("items", ()))
+        return replace(self, rows=rows), num_bytes
 
     def tokenised(self) -> GenerationRequest:
         """Makes the tokens of its texts; may be called from any thread.

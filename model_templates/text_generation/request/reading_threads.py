@@ -10,26 +10,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from hf_runtime.devices.cpu_quota import num_cores
 from hf_runtime.errors import OverloadedError
 
 READ_AT_ONCE = 8192  # characters: a few milliseconds, at the slowest 20
 _NUM_THREADS = 2
 _MAX_WAITING = 64 * 2**20  # characters of all that wait or are read
-# Images and sounds: reading one takes a core for a while, without the interpreter's lock.
-_MOST_THREADS = 8
-_MAX_WAITING_FILES = 512 * 2**20  # bytes
 
 
 class ReadingThreads:
-    """Two threads, started with the first long text; with ``files`` a quarter of the cores."""
+    """Two threads, started with the first long text."""
 
-    def __init__(self, *, files: bool = False) -> None:
-        quarter = num_cores() // 4
-        num_threads = min(_MOST_THREADS, max(_NUM_THREADS, quarter)) if files else _NUM_THREADS
-        self._files = files
-        use_one = _use_one_thread if files else None
-        self._threads = ThreadPoolExecutor(num_threads, "read", initializer=use_one)
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, "read")
         self._lock = threading.Lock()  # guards the rest
         self._num_waiting = 0
         self._closed = False
@@ -46,10 +38,9 @@ class ReadingThreads:
         if num_characters <= READ_AT_ONCE:
             read()
             return
-        most = _MAX_WAITING_FILES if self._files else _MAX_WAITING
         with self._lock:
             self._check_open()
-            if self._num_waiting and self._num_waiting + num_characters > most:
+            if self._num_waiting and self._num_waiting + num_characters > _MAX_WAITING:
                 raise OverloadedError("too many long prompts wait to be read: try again later")
             self._num_waiting += num_characters
             self._threads.submit(partial(self._run, num_characters, read, fail))
@@ -75,12 +66,3 @@ class ReadingThreads:
     def _check_open(self) -> None:
         if self._closed:
             raise OverloadedError("the model is being unloaded: try again later")
-
-
-def _use_one_thread() -> None:
-    """Keeps processors' tensors on the calling thread: a team of its own would take the engine's
-    cores.
-    """
-    import torch
-
-    torch.set_num_threads(1)

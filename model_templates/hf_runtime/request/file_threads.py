@@ -1,0 +1,142 @@
+"""Threads that read requests with files, which take long to decode, so that nobody else waits.
+
+A caller whose time is up is answered then, wherever its request stands, and what it waited for is
+given up; so is what a caller that has left waited for. Knows nothing of files.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+
+from ..devices.cpu_quota import num_cores
+from ..errors import CancelledError, DeadlineError, EngineError, OverloadedError
+from .cancellation import CancellationWatch, has_left
+from .responder import Responder
+
+_FEWEST_THREADS, _MOST_THREADS = 4, 8
+_MAX_WAITING = 512 * 2**20  # bytes
+DECODING_S = 30.0  # of the files of one request; some formats take seconds for a large image
+_UNLOADED = "the model is being unloaded: try again later"
+
+Begin = Callable[[], None]
+Fail = Callable[[Exception], None]
+
+
+class Reading:
+    """One request that waits to be read, or is being read. ``seconds_left`` is how long its files
+    may still take to be decoded, all together; ``is_given_up`` where nobody waits for it.
+    """
+
+    def __init__(self, responder: Responder | None = None, deadline_s: float | None = None) -> None:
+        """``deadline_s`` is on the monotonic clock."""
+        self.seconds_left = DECODING_S
+        self.is_given_up = False
+        self._responder, self._deadline_s = responder, deadline_s
+        self._began_s = time.monotonic()
+
+    def problem(self) -> Exception | None:
+        """Why it need not be read any more."""
+        now_s = time.monotonic()
+        if self._deadline_s is not None and now_s >= self._deadline_s:
+            return DeadlineError("timeout_ms: the time is up; the request was still being read")
+        asked = self._responder
+        if asked and has_left(asked.is_cancelled, now_s - self._began_s, asked.request_id):
+            return CancelledError("the request was cancelled")
+        return None
+
+
+_current: ContextVar[Reading | None] = ContextVar("reading", default=None)
+
+
+def current_reading() -> Reading:
+    """The request that this thread reads; elsewhere one that nobody gives up."""
+    return _current.get() or Reading()
+
+
+class FileThreads:
+    """So many threads, started as they are needed; by default a quarter of the cores, but so many
+    that a few files that take long leave room for others.
+    """
+
+    def __init__(self, num_threads: int | None = None) -> None:
+        num_threads = num_threads or min(_MOST_THREADS, max(_FEWEST_THREADS, num_cores() // 4))
+        self._threads = ThreadPoolExecutor(num_threads, "files", initializer=_use_one_thread)
+        self._open: dict[Reading, Fail] = {}  # who takes one out of it answers
+        self._lock = threading.Lock()  # guards the rest
+        self._num_waiting = 0
+        self._closed = False
+        self._watch = CancellationWatch(self._ask_all)
+
+    def run(self, reading: Reading, num_bytes: int, read: Callable[[], Begin], fail: Fail) -> None:
+        """Calls ``read`` later from another thread, and what it returns unless the request was
+        given up meanwhile; ``fail`` gets the reason for that, or what either raises.
+
+        Raises:
+            OverloadedError: too much waits already, or the model is being unloaded.
+        """
+        with self._lock:
+            if self._closed:
+                raise OverloadedError(_UNLOADED)
+            if self._num_waiting and self._num_waiting + num_bytes > _MAX_WAITING:
+                raise OverloadedError("too many files wait to be read: try again later")
+            self._num_waiting += num_bytes
+            self._open[reading] = fail
+            self._threads.submit(self._run, reading, num_bytes, read)
+        self._watch.wake()
+
+    def shutdown(self) -> None:
+        """Gives up what waits and what is being read, takes no more, and ends the threads."""
+        with self._lock:
+            self._closed = True
+        for reading in list(self._open):
+            self._give_up(reading, OverloadedError(_UNLOADED))
+        self._threads.shutdown()
+        self._watch.close()
+
+    def _run(self, reading: Reading, num_bytes: int, read: Callable[[], Begin]) -> None:
+        _current.set(reading)
+        try:
+            if reading in self._open:
+                self._read(reading, read)
+        finally:
+            _current.set(None)
+            with self._lock:
+                self._num_waiting -= num_bytes
+
+    def _read(self, reading: Reading, read: Callable[[], Begin]) -> None:
+        fail: Fail | None = None
+        try:
+            begin = read()
+            if fail := self._open.pop(reading, None):
+                begin()
+        except BaseException as error:  # a panic in the Rust of tokenizers is no Exception
+            if not isinstance(error, Exception):
+                error = EngineError(f"internal error: {type(error).__name__}")
+            if fail := fail or self._open.pop(reading, None):
+                fail(error)
+
+    def _give_up(self, reading: Reading, error: Exception) -> None:
+        if fail := self._open.pop(reading, None):
+            reading.is_given_up = True
+            fail(error)
+
+    def _ask_all(self) -> int:
+        """Answers callers whose time is up or who have left; returns how many are open."""
+        readings = list(self._open)
+        for reading in readings:
+            if error := reading.problem():
+                self._give_up(reading, error)
+        return len(readings)
+
+
+def _use_one_thread() -> None:
+    """Keeps processors' tensors on the calling thread: a team of its own would take the engine's
+    cores.
+    """
+    import torch
+
+    torch.set_num_threads(1)
