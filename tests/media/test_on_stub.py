@@ -5,12 +5,14 @@ with them, whatever else runs.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hf_runtime.media import decoding
 from wire import Request, strings
 
 from generator.verbs.generate import generate
@@ -171,3 +173,36 @@ def test_a_bad_image_is_named_and_its_neighbours_are_answered(
     assert (replies[1].status, replies[1].error and replies[1].error[: len(said)]) == (400, said)
     expected = reference.greedy(PROMPT, picture())
     assert [replies[0].text(), replies[2].text()] == [expected, expected]
+
+
+def test_texts_and_deadlines_do_not_wait_for_images_that_are_decoded(
+    see: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, decode = threading.Event(), decoding._images.call
+
+    def slow(*given: Any, **limits: Any) -> bytearray:
+        assert gate.wait(60)
+        return decode(*given, **limits)
+
+    monkeypatch.setattr(decoding._images, "call", slow)
+    replies: list[Any] = []
+    asks = [asked(PROMPT, png(number)) for number in range(10)]  # more than threads that decode
+    callers = [
+        threading.Thread(target=lambda one=one: replies.append(see.infer(one))) for one in asks
+    ]
+    for caller in callers:
+        caller.start()
+    try:
+        texts = [see.infer(asked("the dog")), see.infer(of_chat(chat(TEXT)))]
+        late = see.infer(asked(PROMPT, png(), timeout_ms=np.array([50], np.int32)))
+        assert not replies
+    finally:
+        gate.set()
+    for caller in callers:
+        caller.join(60)
+    assert all(reply.ok for reply in texts)
+    assert (late.status, late.error) == (
+        503,
+        "timeout_ms: the time is up; the request was still being read",
+    )
+    assert [reply.ok for reply in replies] == [True] * 10

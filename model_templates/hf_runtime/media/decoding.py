@@ -1,39 +1,42 @@
 """Decodes the images and sounds of requests: bytes or base64 in, pixels or samples out.
 
-No path and no address that a request names is ever opened, neither here nor by transformers, which
-is given the decoded pixels and samples.
+Nobody can tell beforehand what a file costs: each is decoded in a process that is ended where it
+takes too long or too much memory. No path and no address that a request names is ever opened,
+neither here nor by transformers, which is given the decoded pixels and samples.
 """
 
 from __future__ import annotations
 
+import atexit
 import base64
 import binascii
-import io
+import contextlib
+import json
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import RequestError
-from .resampling import can_resample, resample
+from ..request.file_threads import DECODING_S, current_reading
+from ..sandbox.pool import Sandbox, SandboxEndedError, SandboxError
+from .resampling import Samples, resample
 
-# Without EPS, which Pillow renders by running Ghostscript, and without formats whose files are text
-# (PPM, XPM).
-_IMAGE_FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "TIFF", "WEBP")
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]+={0,2}")
 _DATA_URL = re.compile(rb"data:[\w.+-]*(?:/[\w.+-]*)?(?:;[\w=.+-]+)*;base64,", re.IGNORECASE)
 _NOT_OPENED = "send the file's bytes or base64: paths and addresses are not opened"
 _HEAD = 256  # bytes
-_UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # of a RIFF file that was written to a pipe
+_LEAST_S = 0.01
+# Of a process, beyond the file: a JPEG 2000 image takes 20 bytes a pixel while it is decoded.
+_LEAST_BYTES, _BYTES_PER_PIXEL, _BYTES_PER_SAMPLE = 256 * 2**20, 24, 12
 
-_MOST_VALUES = 2**28  # samples of all channels: 1 GiB
-# Some send 16, 24 or 32 bits of integers as floats. What is larger overflows in a model.
-_LARGEST_SAMPLE = 2.0**31
-
-Samples = npt.NDArray[np.float32]
+_images = Sandbox("hf_runtime.media.images")
+_sounds = Sandbox("hf_runtime.media.sounds")
+atexit.register(_images.close)
+atexit.register(_sounds.close)
 
 
 @dataclass(frozen=True)
@@ -74,34 +77,15 @@ def image(field: str, value: bytes | str, limits: MediaLimits) -> Any:
     Raises:
         RequestError: no image, cut short, or larger than the limit.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image
 
-    encoded = file_bytes(field, value)
-    Image.init()
-    known = [name for name in _IMAGE_FORMATS if name in Image.OPEN]
-    try:
-        picture = Image.open(io.BytesIO(encoded), formats=known)
-    except UnidentifiedImageError:
-        allowed = ", ".join(known)
-        raise RequestError(f"{field}: {_no_file('image', encoded)}; allowed: {allowed}") from None
-    except Exception as error:
-        if isinstance(error, Image.DecompressionBombError):
-            raise _too_large(field, "an image of more pixels", limits) from None
-        raise RequestError(f"{field}: a damaged image ({type(error).__name__})") from None
-    width, height = picture.size
-    if width * height > limits.image_pixels:
-        raise _too_large(field, f"an image of {width} x {height} pixels", limits)
-    try:
-        picture.load()
-        return ImageOps.exif_transpose(picture).convert("RGB")
-    except Exception as error:
-        what = "cut short" if "truncated" in str(error) else f"damaged ({type(error).__name__})"
-        raise RequestError(f"{field}: the {picture.format} image is {what}") from None
+    from .images import SIZE, decode_image
 
-
-def _too_large(field: str, got: str, limits: MediaLimits) -> RequestError:
-    allowed = f"at most {limits.image_pixels / 1e6:g} megapixels (max_image_megapixels)"
-    return RequestError(f"{field}: got {got}, {allowed}")
+    asked = str(limits.image_pixels).encode()
+    most_bytes = int(_BYTES_PER_PIXEL * max(0, limits.image_pixels))
+    found = _decoded(_images, field, decode_image, asked, file_bytes(field, value), most_bytes)
+    size = SIZE.unpack_from(found)
+    return Image.frombytes("RGB", size, memoryview(found)[SIZE.size :])
 
 
 def sound(field: str, value: bytes | str, sampling_rate: int, limits: MediaLimits) -> Samples:
@@ -110,24 +94,12 @@ def sound(field: str, value: bytes | str, sampling_rate: int, limits: MediaLimit
     Raises:
         RequestError: no sound, cut short, empty, or longer than the limit.
     """
-    import soundfile
+    from .sounds import decode_sound
 
-    encoded = file_bytes(field, value)
-    try:
-        with soundfile.SoundFile(io.BytesIO(encoded)) as file:
-            num_frames, rate, format_name = file.frames, file.samplerate, file.format
-            _check_seconds(field, num_frames / rate, limits)
-            if num_frames * file.channels > _MOST_VALUES:
-                raise RequestError(f"{field}: got {file.channels} channels at {rate} Hz, too much")
-            samples = file.read(dtype="float32", always_2d=True)
-    except soundfile.LibsndfileError:
-        allowed = "WAV, FLAC, OGG, MP3"
-        raise RequestError(f"{field}: {_no_file('sound', encoded)}; allowed: {allowed}") from None
-    if len(samples) < num_frames or _is_cut_short(encoded):
-        raise RequestError(f"{field}: the {format_name} file is cut short")
-    if not np.isfinite(samples).all():
-        raise RequestError(f"{field}: the {format_name} file has samples that are no numbers")
-    return _at_rate(field, samples.mean(axis=1), rate, sampling_rate, limits)
+    asked = json.dumps({"sampling_rate": sampling_rate, "most_s": limits.audio_s}).encode()
+    most_bytes = int(_BYTES_PER_SAMPLE * sampling_rate * max(0, limits.audio_s))
+    found = _decoded(_sounds, field, decode_sound, asked, file_bytes(field, value), most_bytes)
+    return np.frombuffer(found, np.float32)
 
 
 def waveform(
@@ -146,41 +118,50 @@ def waveform(
         raise RequestError(f"{field}: raw must be a list of numbers") from None
     if samples.ndim != 1 or not np.isfinite(samples).all():
         raise RequestError(f"{field}: raw must be a flat list of finite numbers")
-    return _at_rate(field, samples, rate, sampling_rate, limits)
+    from .sounds import check_samples, check_sound
 
-
-def _at_rate(
-    field: str, samples: Samples, rate: int, sampling_rate: int, limits: MediaLimits
-) -> Samples:
-    _check_seconds(field, len(samples) / rate, limits)
-    if not len(samples):
-        raise RequestError(f"{field}: the sound has no samples")
-    largest = max(float(samples.max()), -float(samples.min()))
-    if largest > _LARGEST_SAMPLE:
-        raise RequestError(
-            f"{field}: got a sample of {largest:g}, allowed: -1 to 1, or integers of 32 bits"
-        )
-    if not can_resample(rate, sampling_rate):
-        raise RequestError(
-            f"{field}: got {rate} Hz, send {sampling_rate} Hz, which the model takes"
-        )
+    with _named(field):
+        check_sound(len(samples), rate, sampling_rate, limits.audio_s)
+        check_samples(samples)
     return resample(samples, rate, sampling_rate)
 
 
-def _check_seconds(field: str, seconds: float, limits: MediaLimits) -> None:
-    if seconds > limits.audio_s:
+def _decoded(
+    sandbox: Sandbox,
+    field: str,
+    decode: Callable[[bytes, bytes], bytes],
+    asked: bytes,
+    file: bytes,
+    most_bytes: int,
+) -> bytearray:
+    """What ``decode`` makes of the file."""
+    reading, began_s = current_reading(), time.monotonic()
+    max_bytes = _LEAST_BYTES + most_bytes
+    try:
+        with _named(field):
+            return sandbox.call(
+                decode,
+                asked,
+                file,
+                time_limit_s=max(_LEAST_S, reading.seconds_left),
+                max_bytes=max_bytes,
+                has_left=lambda: reading.is_given_up,
+            )
+    except SandboxError as error:
+        if not isinstance(error, SandboxEndedError) and str(error) != MemoryError.__name__:
+            raise RequestError(f"{field}: a damaged file ({error})") from None
         raise RequestError(
-            f"{field}: got a sound of {seconds:.1f} s, at most {limits.audio_s:g} s (max_audio_s)"
-        )
+            f"{field}: decoding it takes too long or too much memory, allowed: {DECODING_S:g} s "
+            f"for all files of a request, and {max_bytes // 2**20} MiB"
+        ) from None
+    finally:
+        reading.seconds_left -= time.monotonic() - began_s
 
 
-def _is_cut_short(encoded: bytes) -> bool:
-    """A RIFF file (WAV) says its length; libsndfile takes what is there."""
-    if encoded[:4] != b"RIFF":
-        return False
-    size = int.from_bytes(encoded[4:8], "little")
-    return size not in _UNKNOWN_SIZES and size + 8 > len(encoded) + 1  # a pad byte may be missing
-
-
-def _no_file(what: str, encoded: bytes) -> str:
-    return f"{len(encoded)} bytes that are no {what}"
+@contextlib.contextmanager
+def _named(field: str) -> Iterator[None]:
+    """Puts the field before the errors of what knows none."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(f"{field}: {error}") from None

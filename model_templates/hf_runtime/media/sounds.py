@@ -1,0 +1,111 @@
+"""The file of a sound to samples, for a process that can be ended.
+
+What its header says is checked before anything is decoded; then it is read in blocks, each of which
+is mixed and brought to the model's sampling rate, so that no more is held than what comes out.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import soundfile
+
+from ..errors import RequestError
+from .resampling import Samples, check_rates, resampled
+
+_FORMATS = {"WAV": "WAV", "WAVEX": "WAV", "FLAC": "FLAC", "OGG": "OGG", "MP3": "MP3"}
+_MOST_VALUES = 2**28  # samples of all channels
+# Some send 16, 24 or 32 bits of integers as floats. What is larger overflows in a model.
+_LARGEST_SAMPLE = 2.0**31
+_BLOCK_VALUES = 2**18
+_UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # of a RIFF file that was written to a pipe
+_UNKNOWN_FRAMES = 2**36 - 1  # of a FLAC file: the most that its header can say
+
+
+def decode_sound(asked: bytes, file: bytes) -> bytes:
+    """Samples (num_samples,) float32 of -1 to 1, one channel. ``asked`` is a JSON object:
+    ``sampling_rate`` in Hz, and ``most_s``, the longest sound in seconds.
+
+    Raises:
+        RequestError: no sound, cut short, or longer than the limit; the text has no field.
+    """
+    wanted = json.loads(asked)
+    try:
+        with soundfile.SoundFile(io.BytesIO(file)) as opened:
+            _check_header(opened, file, wanted["sampling_rate"], wanted["most_s"])
+            blocks = resampled(
+                _mixed(opened), opened.frames, opened.samplerate, wanted["sampling_rate"]
+            )
+            return b"".join(block.tobytes() for block in blocks)
+    except soundfile.LibsndfileError:
+        raise _no_sound(file) from None
+
+
+def _check_header(opened: soundfile.SoundFile, file: bytes, new_rate: int, most_s: float) -> None:
+    rate, num_channels = opened.samplerate, opened.channels
+    if opened.format not in _FORMATS:
+        raise _no_sound(file)
+    if opened.format == "FLAC" and opened.frames >= _UNKNOWN_FRAMES:
+        raise RequestError("the FLAC file does not say how long it is")
+    check_sound(opened.frames, rate, new_rate, most_s)
+    if opened.frames * num_channels > _MOST_VALUES:
+        raise RequestError(
+            f"got {opened.frames} samples of each of {num_channels} channels, at most "
+            f"{_MOST_VALUES} together"
+        )
+    if _is_cut_short(file):
+        raise _cut_short(opened)
+
+
+def check_sound(num_samples: int, rate: int, new_rate: int, most_s: float) -> None:
+    """Raises RequestError for a sound that is too long, or of which nothing can be made."""
+    if num_samples / rate > most_s:
+        raise RequestError(
+            f"got a sound of {num_samples / rate:.1f} s, at most {most_s:g} s (max_audio_s)"
+        )
+    if not num_samples:
+        raise RequestError("the sound has no samples")
+    check_rates(rate, new_rate)
+
+
+def check_samples(samples: Samples) -> None:
+    """Raises RequestError for a sample that is larger than any file has."""
+    largest = max(float(samples.max()), -float(samples.min()))
+    if largest > _LARGEST_SAMPLE:
+        raise RequestError(f"got a sample of {largest:g}, allowed: -1 to 1, or integers of 32 bits")
+
+
+def _mixed(opened: soundfile.SoundFile) -> Iterator[Samples]:
+    """All channels in one, block by block."""
+    num_left = opened.frames
+    while num_left:
+        length = min(num_left, max(1, _BLOCK_VALUES // opened.channels))
+        block = opened.read(length, dtype="float32", always_2d=True)
+        if len(block) < length:
+            raise _cut_short(opened)
+        if not np.isfinite(block).all():
+            kind = _FORMATS[opened.format]
+            raise RequestError(f"the {kind} file has samples that are no numbers")
+        check_samples(block)
+        num_left -= length
+        yield block.mean(axis=1)
+
+
+def _is_cut_short(file: bytes) -> bool:
+    """A RIFF file (WAV) says its length; libsndfile takes what is there."""
+    if file[:4] != b"RIFF":
+        return False
+    size = int.from_bytes(file[4:8], "little")
+    return size not in _UNKNOWN_SIZES and size + 8 > len(file) + 1  # a pad byte may be missing
+
+
+def _cut_short(opened: soundfile.SoundFile) -> RequestError:
+    return RequestError(f"the {_FORMATS[opened.format]} file is cut short")
+
+
+def _no_sound(file: bytes) -> RequestError:
+    allowed = ", ".join(dict.fromkeys(_FORMATS.values()))
+    return RequestError(f"{len(file)} bytes that are no sound; allowed: {allowed}")
