@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_runtime.errors import RequestError, reason
-from text_generation.media.processor import MediaProcessor
+from text_generation.media.processor import MediaProcessor, long_enough
 
 from .transcript import OneWindow, Samples, Wanted, Window
 
@@ -40,6 +40,7 @@ class AudioTextModel:
             raise RequestError("task: got another text, allowed: transcribe, translate")
 
     def transcript(self, sound: Samples, wanted: Wanted) -> OneWindow:
+        sound = long_enough(sound, self.sampling_rate)
         text = self._prompt(sound, wanted)
         bos = self.tokenizer.bos_token
         prompt, source = self.media.read(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from hf_runtime.errors import LoadError, RequestError
+from text_generation.media.processor import long_enough
 from text_generation.sequence.source import Source
 
 from .transcript import OneWindow, Samples, Wanted, Window
@@ -58,6 +59,7 @@ class EncoderDecoderModel:
 
     def source(self, sound: Samples) -> Source:
         """What the encoder reads of a sound."""
+        sound = long_enough(sound, self.sampling_rate)
         found = self._extractor(sound, sampling_rate=self.sampling_rate, return_tensors="pt")
         inputs = {name: value for name, value in found.items() if name != "attention_mask"}
         return Source(inputs, max(value.shape[1] for value in inputs.values()))

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from hf_runtime.errors import LoadError, RequestError, reason
 
@@ -16,7 +18,6 @@ from ..sequence.source import Source
 from .digests import ContentNumbers, digests_of
 
 if TYPE_CHECKING:
-    import numpy as np
     from PIL.Image import Image
 
 _PLACEHOLDERS = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
@@ -24,9 +25,11 @@ _STEADY = {"sample": False}  # VibeVoice adds noise to a sound, and no answer wo
 _NOT_INPUTS = ("input_ids", "attention_mask")
 _TRIAL_SIZES = ((56, 40), (40, 72))  # of images, in pixels
 _TRIAL_SOUND_S = 0.5
+_SHORTEST_SOUND_S = 0.1
 # Larger ones are tried while the processor makes more of them.
 _LARGE_IMAGE, _LONG_SOUND_S = 2.0**20, 30.0  # pixels, seconds
 
+Samples = npt.NDArray[np.float32]
 Prompt = tuple[list[int], Source]  # tokens, and what an encoder reads beside them
 
 
@@ -58,7 +61,7 @@ class MediaProcessor:
         self,
         text: str,
         images: list[Image] | None = None,
-        sounds: list[np.ndarray[Any, Any]] | None = None,
+        sounds: list[Samples] | None = None,
         *,
         add_special_tokens: bool = True,
     ) -> Prompt:
@@ -75,7 +78,8 @@ class MediaProcessor:
         if images:
             given["images"] = [images]
         if sounds:
-            given["audio"], given["sampling_rate"] = sounds, self.sampling_rate
+            given["audio"] = [long_enough(sound, self.sampling_rate) for sound in sounds]
+            given["sampling_rate"] = self.sampling_rate
         try:
             made = self.processor(**given, add_special_tokens=add_special_tokens)
         except Exception as error:  # processors raise what they like for what they can't read
@@ -150,7 +154,6 @@ class MediaProcessor:
 
     def _blank(self, count: int, size: float, max_tokens: int) -> Prompt | None:
         """None where it has more tokens or the processor refuses it."""
-        import numpy as np
         from PIL import Image
 
         side = int(size**0.5)
@@ -193,7 +196,6 @@ class MediaProcessor:
 
     def _trial(self, kind: str, text: str, number: int, count: int = 1) -> tuple[list[int], Source]:
         """A prompt with so many pictures or sounds of noise."""
-        import numpy as np
         from PIL import Image
 
         draw = np.random.default_rng(number)
@@ -217,6 +219,14 @@ class MediaProcessor:
             raise RequestError(f"images: got {len(images)}, this model reads none")
         if sounds and not self.takes_sounds:
             raise RequestError(f"sounds: got {len(sounds)}, this model reads none")
+
+
+def long_enough(sound: Samples, sampling_rate: int) -> Samples:
+    """A sound with silence behind it where an encoder might find nothing in it: convolutions need
+    some hundred samples.
+    """
+    missing = int(_SHORTEST_SOUND_S * sampling_rate) - len(sound)
+    return np.pad(sound, (0, missing)) if missing > 0 else sound
 
 
 def _placeholder_ids(processor: Any, config: Any) -> frozenset[int]:
