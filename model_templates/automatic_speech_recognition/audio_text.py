@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_runtime.errors import RequestError, reason
+from hf_runtime.tokenizing.lengths import check_characters
 from text_generation.media.processor import MediaProcessor, long_enough
 
 from .transcript import OneWindow, Samples, Wanted, Window
@@ -38,6 +39,8 @@ class AudioTextModel:
             raise RequestError("return_timestamps: got segments, this model writes no times")
         if wanted.task not in (None, "transcribe", "translate"):
             raise RequestError("task: got another text, allowed: transcribe, translate")
+        for field, given in (("prompt", wanted.prompt), ("language", wanted.language or "")):
+            check_characters(field, len(given), self.max_tokens)
 
     def transcript(self, sound: Samples, wanted: Wanted) -> OneWindow:
         sound = long_enough(sound, self.sampling_rate)

@@ -13,6 +13,7 @@ from hf_encoder.texts.encoding import Encoding
 from hf_encoder.texts.row_values import integer_in, required_texts
 from hf_runtime.errors import LoadError, RequestError
 from hf_runtime.request.tensors import RequestFields, boolean, each_row
+from hf_runtime.tokenizing.lengths import check_characters
 
 from .candidates import Choice, MaskedEncoding, best_tokens
 
@@ -97,6 +98,7 @@ class FillMask(EncoderTask):
         """A word's token; the first of several, as transformers takes it."""
         token_id = self._vocabulary.get(word)
         if token_id is None:
+            check_characters("targets", len(word), self.setup.tokenization.max_length)
             ids = self._tokenizer(word, add_special_tokens=False, verbose=False)["input_ids"]
             token_id = ids[0] if ids else None
         if token_id is None or token_id >= self._vocab_size:

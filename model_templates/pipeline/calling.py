@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from hf_runtime.errors import EngineError, RequestError, RuntimeModelError, reason
+from hf_runtime.tokenizing.lengths import check_characters, num_characters
 
 from .items import ChatMessages
 
@@ -21,6 +22,7 @@ _UNWRAPS_ONE = ("fill-mask", "keypoint-matching", "table-question-answering")
 # These pipelines take a list of {"images", "text"} for a chat, so they are called once per input.
 _ONE_BY_ONE = ("image-text-to-text", "any-to-any")
 _NO_LIMIT = 1_000_000  # tokenizers without one say 1e30
+_MOST_TOKENS = 2**14  # of a text that is cut, or read in windows
 _MAY_CUT = ("truncation", "tokenizer_kwargs", "tokenize_kwargs", "tokenizer_encode_kwargs")
 
 
@@ -44,6 +46,7 @@ class PipelineCall:
         Asked before the call: on a GPU a position beyond the model's last would end the process's
         use of it.
         """
+        self._check_characters(item, parameters)
         if self._max_length is not None:
             for words in _texts(item):
                 self._check_text(words, parameters)
@@ -90,6 +93,13 @@ class PipelineCall:
 
                 nested["speaker_embeddings"] = torch.tensor(nested["speaker_embeddings"])
         return found
+
+    def _check_characters(self, item: Any, parameters: Mapping[str, Any]) -> None:
+        """Of all texts: whichever of them the pipeline tokenises, it does so on the one thread."""
+        given = item.messages if isinstance(item, ChatMessages) else item
+        cuts = self._max_length is None or _cuts(parameters)
+        most_tokens = max(self._max_length or 0, _MOST_TOKENS) if cuts else self._max_length
+        check_characters("inputs", num_characters([given, dict(parameters)]), most_tokens or 0)
 
     def _check_text(self, words: Sequence[str], parameters: Mapping[str, Any]) -> None:
         limit = self._max_length or _NO_LIMIT

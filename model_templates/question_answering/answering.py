@@ -54,8 +54,8 @@ class QuestionAnswering(EncoderTask):
         return JsonRow(encodings, partial(self._answer, row, windows))
 
     def _windows(self, row: Question) -> list[Tokenized]:
-        question = self._splitter.pieces("question", row.question, row.max_seq_len)
-        context = self._splitter.pieces("context", row.context, row.max_seq_len)
+        read = partial(self._splitter.pieces, max_length=row.max_seq_len, cuts=row.truncate)
+        question, context = read("question", row.question), read("context", row.context)
         self._fit(row, question, len(context))
         return self._splitter.cut(
             "context",

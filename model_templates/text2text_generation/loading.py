@@ -49,7 +49,7 @@ def load_text2text(served: ServedModel, placement: Placement, num_threads: int) 
     )
     source = _source(parts, engine, languages)
     reader = SourceReader(
-        tokenize=lambda text, *, add_special_tokens=True: source.encode(
+        tokenize=lambda text, *, add_special_tokens=True, num_kept=None: source.encode(
             text, languages.special_tokens, truncate=False
         ),
         tokenize_word=word_tokenizer(_target_tokenizer(parts.tokenizer)),

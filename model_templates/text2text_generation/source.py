@@ -6,14 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from hf_runtime.errors import LoadError, RequestError
+from hf_runtime.tokenizing.lengths import check_characters, tokens_of_part
 from text_generation.loading import check_tokens
 
 from .special_tokens import SpecialTokens
 
-# A text of this many times the characters that could fit is refused before it is tokenised. White
-# space and runs of unknown characters may become one token, so the vocabulary's longest token is no
-# strict bound.
-_SLACK = 64
+_CUT = "send truncate: true to cut it"
 
 
 class SourceTokenizer:
@@ -34,8 +32,6 @@ class SourceTokenizer:
         self._max_length = max_length
         self._vocab_size = vocab_size
         self._count_unknown = count_unknown
-        longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
-        self._most_characters = _SLACK * max_length * longest_token
         self._cuts_left = getattr(tokenizer, "truncation_side", "right") == "left"
 
     def require_room_for(self, special_tokens: SpecialTokens) -> None:
@@ -52,25 +48,26 @@ class SourceTokenizer:
         Raises:
             RequestError: too long and not to be cut, or nothing to read.
         """
-        if len(text) > self._most_characters:
-            if not truncate:
-                raise self._too_long(f"{len(text)} characters, far more")
-            text = self._cut(text, self._most_characters)
-        token_ids: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids
-        check_tokens("text_input", token_ids, self._vocab_size)
         room = self._max_length - special_tokens.size
-        if len(token_ids) > room and not truncate:
-            raise self._too_long(str(len(token_ids) + special_tokens.size))
-        token_ids = self._cut(token_ids, room)
+        if truncate:
+            token_ids = self._cut(text, room)
+        else:
+            check_characters("text_input", len(text), room, _CUT)
+            token_ids = self._ids(text)
+        check_tokens("text_input", token_ids, self._vocab_size)
+        if len(token_ids) > room:
+            raise RequestError(
+                f"text_input: got {len(token_ids) + special_tokens.size} tokens, this model takes "
+                f"at most {self._max_length}; {_CUT}"
+            )
         unknown_id = self._tokenizer.unk_token_id
         self._count_unknown(token_ids.count(unknown_id))
         return special_tokens.around(token_ids)
 
-    def _cut(self, items: Any, length: int) -> Any:
-        return items[-length:] if self._cuts_left else items[:length]
+    def _ids(self, text: str) -> list[int]:
+        found: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids
+        return found
 
-    def _too_long(self, got: str) -> RequestError:
-        return RequestError(
-            f"text_input: got {got} tokens, this model takes at most {self._max_length}; send "
-            "truncate: true to cut it"
-        )
+    def _cut(self, text: str, room: int) -> list[int]:
+        found = tokens_of_part("text_input", text, room, self._ids, keeps_end=self._cuts_left)
+        return found[-room:] if self._cuts_left else found[:room]

@@ -14,6 +14,7 @@ from hf_runtime import log
 from hf_runtime.devices.device import Placement, free_bytes
 from hf_runtime.devices.prepacked_linear import prepack
 from hf_runtime.errors import LoadError, RequestError
+from hf_runtime.tokenizing.lengths import check_characters, tokens_of_part
 from hf_runtime.weights.loading import load_config, load_model, load_tokenizer
 from hf_runtime.weights.model_files import model_files
 from hf_runtime.weights.processors import load_processor
@@ -291,22 +292,26 @@ def vocab_size(model: Any) -> int:
 
 
 def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Tokenize:
-    """A function from a prompt to its token ids; it refuses a prompt that can't fit before it
-    tokenises it.
+    """A function from a prompt to its token ids; it refuses or cuts a prompt that can't fit before
+    it tokenises it.
     """
     num_known = vocab_size(engine.setup.model)
     unknown_id = tokenizer.unk_token_id
-    longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
 
-    def tokenize(text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def tokenize(
+        text: str, *, add_special_tokens: bool = True, num_kept: int | None = None
+    ) -> list[int]:
         field = "text_input" if add_special_tokens else "messages"
-        fewest_tokens = -(-len(text) // longest_token)
-        if fewest_tokens > engine.max_model_len:
-            raise RequestError(
-                f"{field}: the prompt has {len(text)} characters, at least {fewest_tokens} "
-                f"tokens; this model's context holds {engine.max_model_len}"
-            )
-        token_ids: list[int] = tokenizer(text, add_special_tokens=add_special_tokens).input_ids
+
+        def ids(part: str) -> list[int]:
+            found: list[int] = tokenizer(part, add_special_tokens=add_special_tokens).input_ids
+            return found
+
+        if num_kept is None or num_kept > engine.max_model_len:
+            check_characters(field, len(text), engine.max_model_len)
+            token_ids = ids(text)
+        else:
+            token_ids = tokens_of_part(field, text, num_kept, ids, keeps_end=True)
         check_tokens(field, token_ids, num_known)
         if unknown_id is not None:
             engine.metrics.num_unknown_tokens += token_ids.count(unknown_id)

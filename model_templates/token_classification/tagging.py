@@ -64,7 +64,7 @@ class TokenClassification(EncoderTask):
         assert self._splitter is not None, "the request's reader knows what is possible"
         assert row.stride is not None
         max_length = self.setup.tokenization.max_length
-        pieces = self._splitter.pieces("text_input", row.text, max_length)
+        pieces = self._splitter.pieces("text_input", row.text, max_length, cuts=False)
         found = self._splitter.cut(
             "text_input", pieces, max_length=max_length, stride=row.stride, cuts=False
         )

@@ -98,8 +98,8 @@ def test_other_threads_go_on_while_a_long_text_is_tokenised() -> None:
     text = " ".join(texts(20_000, longest=10))
 
     def num_turns() -> int:
-        """How often this thread runs while another one cuts the text."""
-        thread = threading.Thread(target=truncator.cut, args=(text, None, 64))
+        """How often this thread runs while another one tokenises the text."""
+        thread = threading.Thread(target=truncator.whole, args=(text,))
         thread.start()
         found = 0
         while thread.is_alive():

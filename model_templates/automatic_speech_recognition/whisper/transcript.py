@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from hf_runtime.errors import RequestError
+from hf_runtime.tokenizing.lengths import check_characters
 from text_generation.sequence.source import Source
 
 from ..transcript import Samples, Segment, Wanted, Window
@@ -35,6 +36,7 @@ class WhisperModel:
         self.num_positions = int(config.max_source_positions)
         self.window_frames = self.num_positions * stride
         self._max_length = int(config.max_target_positions)
+        self._most_prompt_tokens = self._max_length // 2 - 1
         self._own_max_length = own.max_length
         self._own_max_tokens = own.max_new_tokens
 
@@ -45,6 +47,7 @@ class WhisperModel:
             self.tokens.check_task(wanted.task)
         if wanted.timestamps and self.tokens.no_timestamps is None:
             raise RequestError("return_timestamps: got segments, but this model writes no times")
+        check_characters("prompt", len(wanted.prompt), self._most_prompt_tokens)
 
     def transcript(self, sound: Samples, wanted: Wanted) -> WhisperTranscript:
         if wanted.language is not None:
@@ -110,9 +113,10 @@ class WhisperModel:
             token_ids = [int(one) for one in self._tokenizer.get_prompt_ids(text)]
         except ValueError as error:
             raise RequestError(f"prompt: {error}") from None
-        most = self._max_length // 2 - 1
-        if len(token_ids) > most:
-            raise RequestError(f"prompt: got {len(token_ids)} tokens, at most {most}")
+        if len(token_ids) > self._most_prompt_tokens:
+            raise RequestError(
+                f"prompt: got {len(token_ids)} tokens, at most {self._most_prompt_tokens}"
+            )
         return token_ids
 
 

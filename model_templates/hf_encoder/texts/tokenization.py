@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hf_runtime.errors import RequestError
+from hf_runtime.tokenizing.lengths import check_characters, most_characters
 
 from .encoding import Encoding
 from .truncation import Tokenized, Truncator
 
 _NO_LIMIT = 10**9  # tokens
 _MANY_CHARACTERS = 16  # a token: few texts have as many
+_CUT = "send truncate: true to cut it"
 
 
 class Tokenization:
@@ -40,7 +43,6 @@ class Tokenization:
         self.num_embeddings = num_embeddings
         self.truncator = Truncator(tokenizer) if tokenizer.is_fast else None
         self._is_called = not _is_its_backend(tokenizer)
-        self.longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
 
     def shortened(self, max_length: int) -> Tokenization:
         """The same with another longest input."""
@@ -80,17 +82,12 @@ class Tokenization:
                 for second in seconds
             ]
             return [self.as_encoding(one) for one in found]
+        check_characters(field, max(map(len, seconds)), self.max_length)
         if not cuts:
-            self._check_characters(field, text, max(seconds, key=len))
+            check_characters(field, len(text), self.max_length, _CUT)
         longest = self.max_length if cuts else _NO_LIMIT
-        try:
-            pairs = [*self.truncator.pairs(text, seconds, longest, "only_first")]
-        except RequestError as error:
-            raise RequestError(f"{field}: {error}") from None
-        num_tokens = max(map(len, pairs))
-        if num_tokens > self.max_length:
-            raise self._too_long(field, str(num_tokens))
-        return [*map(self.as_encoding, pairs)]
+        pairs = self.truncator.pairs(field, text, seconds, longest, "only_first")
+        return [self.as_encoding(self._fitting(field, pair)) for pair in pairs]
 
     def tokens(
         self,
@@ -125,11 +122,14 @@ class Tokenization:
         short text, has nothing to add.
         """
         cuts = self.truncation if truncate is None else truncate
+        cut = partial(self._cut, field, text, pair, truncation, has_places=bool(options))
         if not cuts:
-            self._check_characters(field, text, pair)
+            check_characters(field, len(text) + len(pair or ""), self.max_length, _CUT)
         if cuts and self.truncator is not None and self._is_long(text, pair):
-            return self._cut(field, text, pair, truncation)
+            return cut()
         if cuts and self.truncator is None:
+            most = most_characters(self.max_length)  # Python's tokenizers read it all
+            text, pair = text[:most], pair and pair[:most]
             options = {"truncation": truncation, "max_length": self.max_length, **options}
         if self.truncator is None or self._is_called:
             found = self.tokenizer(text, pair, verbose=False, **options)
@@ -139,11 +139,9 @@ class Tokenization:
             num_tokens = len(found)
         if not num_tokens:
             raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
-        if num_tokens > self.max_length and not cuts:
-            raise self._too_long(field, str(num_tokens))
-        if num_tokens > self.max_length:
-            return self._cut(field, text, pair, truncation)
-        return found
+        if cuts and num_tokens > self.max_length:
+            return cut()
+        return self._fitting(field, found, num_tokens)
 
     def as_encoding(self, found: Any, positions: tuple[int, ...] | None = None) -> Encoding:
         """An Encoding of what ``tokens`` returned, or of Tokenized.
@@ -179,27 +177,23 @@ class Tokenization:
             del values["token_type_ids"]
         return BatchEncoding(values, pieces)
 
-    def _cut(self, field: str, text: str, pair: str | None, truncation: str) -> Tokenized:
+    def _cut(
+        self, field: str, text: str, pair: str | None, truncation: str, *, has_places: bool
+    ) -> Tokenized:
         assert self.truncator is not None, "Python's tokenizers cut by themselves"
-        try:
-            return self.truncator.cut(text, pair, self.max_length, truncation)
-        except RequestError as error:
-            raise RequestError(f"{field}: {error}") from None
+        cut = self.truncator.cut
+        return cut(field, text, pair, self.max_length, truncation, has_places=has_places)
 
     def _is_long(self, text: str, pair: str | None) -> bool:
         """Whether a text will be cut in all likelihood: it is tokenised once then, not twice."""
         return len(text) + len(pair or "") > _MANY_CHARACTERS * self.max_length
 
-    def _check_characters(self, field: str, text: str, pair: str | None) -> None:
-        """Refuses what can't fit before it is tokenised: no token is longer than the longest."""
-        num_characters = len(text) + len(pair or "")
-        if num_characters > 64 * self.max_length * self.longest_token:
-            raise self._too_long(field, f"{num_characters} characters, far more")
-
-    def _too_long(self, field: str, got: str) -> RequestError:
-        return RequestError(
-            f"{field}: got {got} tokens, this model takes at most {self.max_length}; send "
-            "truncate: true to cut it"
+    def _fitting(self, field: str, found: Any, num_tokens: int | None = None) -> Any:
+        num_tokens = len(found) if num_tokens is None else num_tokens
+        if num_tokens <= self.max_length:
+            return found
+        raise RequestError(
+            f"{field}: got {num_tokens} tokens, this model takes at most {self.max_length}; {_CUT}"
         )
 
 

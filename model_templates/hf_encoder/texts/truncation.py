@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import tokenizers
 from hf_runtime.errors import RequestError
+from hf_runtime.tokenizing.lengths import check_characters, tokens_of_part
 
 Tokenized = tokenizers.Encoding
 
@@ -59,37 +61,59 @@ class Truncator:
         return max(0, max_length - self._post_processor.num_special_tokens_to_add(pair))
 
     def cut(
-        self, text: str, pair: str | None, max_length: int, strategy: str = "longest_first"
+        self,
+        field: str,
+        text: str,
+        pair: str | None,
+        max_length: int,
+        strategy: str = "longest_first",
+        *,
+        has_places: bool = False,
     ) -> Tokenized:
         """One text or a pair of at most ``max_length`` tokens. ``strategy`` says what of a pair is
         cut: "longest_first" the longer text, then both; "only_first" or "only_second" that alone.
+        With ``has_places`` a token's place in the text is wanted.
 
         Raises:
             RequestError: the text of a pair that may not be cut leaves no room for the other.
         """
         space = self.room(max_length, pair=pair is not None)
-        first = self.pieces(text)
-        second = None if pair is None else self.pieces(pair)
-        longest = _kept_lengths(strategy, len(first), 0 if second is None else len(second), space)
+        part = partial(self._part, field, num_tokens=space, has_places=has_places)
+        first = part(text)
+        second = None if pair is None else part(pair)
+        longest = _kept_lengths(
+            field, strategy, len(first), 0 if second is None else len(second), space
+        )
         return self.joined(
             self._shortened(first, longest[0]),
             None if second is None else self._shortened(second, longest[1]),
         )
 
     def pairs(
-        self, text: str, seconds: Iterable[str], max_length: int, strategy: str
+        self, field: str, text: str, seconds: Iterable[str], max_length: int, strategy: str
     ) -> Iterator[Tokenized]:
         """The pair of a text and each of ``seconds``, as ``cut`` makes it. The text is tokenised
         once, and once more for every length that it is cut to.
         """
         space = self.room(max_length, pair=True)
-        whole = self.pieces(text)
+        read = partial(self._part, field, text, space)
+        whole = read()
         firsts = {len(whole): whole}
         for second in map(self.pieces, seconds):
-            longest = _kept_lengths(strategy, len(whole), len(second), space)
+            longest = _kept_lengths(field, strategy, len(whole), len(second), space)
             if longest[0] not in firsts:
-                firsts[longest[0]] = self._shortened(self.pieces(text), longest[0])
+                firsts[longest[0]] = self._shortened(read(), longest[0])
             yield self.joined(firsts[longest[0]], self._shortened(second, longest[1]))
+
+    def _part(
+        self, field: str, text: str, num_tokens: int, *, has_places: bool = False
+    ) -> Tokenized:
+        """The tokens of a text of which ``num_tokens`` may be kept."""
+        from_end = self._side == "left"
+        if from_end and has_places:  # which count from the text's beginning
+            check_characters(field, len(text), num_tokens)
+            return self.pieces(text)
+        return tokens_of_part(field, text, num_tokens, self.pieces, keeps_end=from_end)
 
     def _shortened(self, pieces: Tokenized, length: int) -> Tokenized:
         """Cut in place."""
@@ -123,14 +147,16 @@ def _without_trim_offsets(step: Any) -> Any:
     }
 
 
-def _kept_lengths(strategy: str, first: int, second: int, space: int) -> tuple[int, int]:
+def _kept_lengths(
+    field: str, strategy: str, first: int, second: int, space: int
+) -> tuple[int, int]:
     """How many tokens each of two texts keeps, together at most ``space``."""
     if first + second <= space:
         return first, second
     if not second or strategy == "only_first":
-        return _room_beside(space, second), second
+        return _room_beside(field, space, second), second
     if strategy == "only_second":
-        return first, _room_beside(space, first)
+        return first, _room_beside(field, space, first)
     short, long = sorted((first, second))
     if 2 * short <= space:
         long = space - short
@@ -139,10 +165,10 @@ def _kept_lengths(strategy: str, first: int, second: int, space: int) -> tuple[i
     return (short, long) if first <= second else (long, short)
 
 
-def _room_beside(space: int, other: int) -> int:
+def _room_beside(field: str, space: int, other: int) -> int:
     if other >= space:
         raise RequestError(
-            f"one text of the pair is {other} tokens long and may not be cut, allowed: at most "
-            f"{space - 1}, so that something of the other fits"
+            f"{field}: one text of the pair is {other} tokens long and may not be cut, allowed: "
+            f"at most {space - 1}, so that something of the other fits"
         )
     return space - other

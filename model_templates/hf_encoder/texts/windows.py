@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 
 from hf_runtime.errors import RequestError
+from hf_runtime.tokenizing.lengths import check_characters, tokens_of_part
 
 from .encoding import Encoding
 from .tokenization import Tokenization
 from .truncation import Tokenized
 
-# A text of this many times the characters that could fit is refused before it is tokenised. Its
-# tokens are much shorter than the longest one, but white space may become no token at all.
-_CHARACTERS = 4
+_CUT = "send truncate: true to cut it"
 
 
 class WindowSplitter:
@@ -28,16 +27,16 @@ class WindowSplitter:
         """How many tokens of the texts a window of ``max_length`` holds beside special ones."""
         return self._truncator.room(max_length, pair=pair)
 
-    def pieces(self, field: str, text: str, max_length: int) -> Tokenized:
-        """A text's tokens without special ones.
+    def pieces(self, field: str, text: str, max_length: int, *, cuts: bool) -> Tokenized:
+        """A text's tokens without special ones; with ``cuts`` at least those of the windows.
 
         Raises:
             RequestError: there is none, or the text can't fit into the windows.
         """
-        most = _CHARACTERS * self._max_num_windows * max_length * self._tokenization.longest_token
-        if len(text) > most:
-            raise self._too_long(field, f"{len(text)} characters, far more than fit in")
-        found = self._truncator.pieces(text)
+        most = self._max_num_windows * max_length
+        if not cuts:
+            check_characters(field, len(text), most, _CUT)
+        found = tokens_of_part(field, text, most, self._truncator.pieces)
         if not len(found):
             raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
         return found
@@ -84,11 +83,8 @@ class WindowSplitter:
         if num_windows <= self._max_num_windows:
             return
         if not cuts:
-            raise self._too_long(field, f"{len(text)} tokens, which are {num_windows}")
+            raise RequestError(
+                f"{field}: got {len(text)} tokens, which are {num_windows} windows, allowed: "
+                f"{self._max_num_windows} (max_num_windows); {_CUT}"
+            )
         text.truncate(space + step * (self._max_num_windows - 1))
-
-    def _too_long(self, field: str, got: str) -> RequestError:
-        return RequestError(
-            f"{field}: got {got} windows, allowed: {self._max_num_windows} (max_num_windows); send "
-            "truncate: true to cut it"
-        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hf_runtime.errors import RequestError
 from hf_runtime.media.decoding import MediaLimits, image, sound
 from hf_runtime.request.json_text import MAX_CHARACTERS_WITH_FILES
+from hf_runtime.tokenizing.lengths import check_characters
 
 from ..media_options import MediaOptions
 from .media_chat import MediaChatTemplate
@@ -63,6 +64,8 @@ class MediaReader(PromptReader):
         token_ids = self.tokenize(text, add_special_tokens=adds)
         if not items:
             return Prompt(text, token_ids)
+        if self.max_model_len is not None:
+            check_characters(name, len(text), self.max_model_len)
         images, sounds = self._decoded(items)
         try:
             token_ids, source = self.processor.read(text, images, sounds, add_special_tokens=adds)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from hf_runtime.errors import RequestError
@@ -24,6 +25,7 @@ from .row_options import CHAT_FIELDS, RowFields, read_rows
 
 _RETURN = "return_"
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
+_CHAT_CHARACTERS = 2**14  # of a chat, whose rendering does not depend on its size alone
 # Stands for max_tokens until the prompt's length is known; larger than any min_tokens.
 _UNKNOWN = 2**63
 
@@ -89,8 +91,12 @@ class GenerationRequest:
 class Tokenize(Protocol):
     """A prompt to its token ids; raises RequestError for one that can't fit."""
 
-    def __call__(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """``add_special_tokens`` is False for a chat: its template writes them."""
+    def __call__(
+        self, text: str, *, add_special_tokens: bool = True, num_kept: int | None = None
+    ) -> list[int]:
+        """``add_special_tokens`` is False for a chat: its template writes them. With ``num_kept``
+        so many of the last tokens are enough.
+        """
 
 
 def no_chat(messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
@@ -196,7 +202,8 @@ class CheckedRequest:
     @property
     def num_characters(self) -> int:
         """How much text is still to be read; each of ``bad_words`` is tokenised several times."""
-        return sum(
+        of_chats = _CHAT_CHARACTERS * sum(bool(row.get("messages")) for row in self.rows)
+        return of_chats + sum(
             NUM_SPELLINGS * len(text) if name == "bad_words" else len(text)
             for row in self.rows
             for name, value in row.items()
@@ -340,8 +347,11 @@ def _generation(
 ) -> Generation:
     """Makes the tokens of a row whose options are checked."""
     lora_name = reader.lora_name(row)
+    num_kept = _most_prompt_tokens(row, params, reader.max_model_len)
+    if num_kept is not None:
+        reader = replace(reader, tokenize=partial(reader.tokenize, num_kept=num_kept))
     prompt = reader.of_token_ids(row) if row["input_ids"] else reader.read_prompt(row)
-    prompt = _truncated(prompt, _most_prompt_tokens(row, params, reader.max_model_len))
+    prompt = _truncated(prompt, num_kept)
     if row["max_tokens"] is None:
         default = reader.default_max_tokens(len(prompt.token_ids))
         params = params.with_max_tokens(max(default, params.min_tokens))

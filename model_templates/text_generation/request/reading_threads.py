@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from hf_runtime.errors import OverloadedError
+from hf_runtime.tokenizing.lengths import give_memory_back
 
 READ_AT_ONCE = 8192  # characters: a few milliseconds, at the slowest 20
 _NUM_THREADS = 2
@@ -20,14 +21,16 @@ _MAX_WAITING = 64 * 2**20  # characters of all that wait or are read
 class ReadingThreads:
     """Two threads, started with the first long text."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = READ_AT_ONCE) -> None:
+        """Texts of up to ``at_once`` characters are read by whoever receives them."""
+        self._at_once = at_once
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "read")
         self._lock = threading.Lock()  # guards the rest
         self._num_waiting = 0
         self._closed = False
 
     def run(
-        self, num_characters: int, read: Callable[[], None], fail: Callable[[Exception], None]
+        self, num_characters: int, read: Callable[[], None], fail: Callable[[BaseException], None]
     ) -> None:
         """Calls ``read``: at once for a short text, else later from another thread, where ``fail``
         gets what it raises.
@@ -35,7 +38,7 @@ class ReadingThreads:
         Raises:
             OverloadedError: too much text waits already, or the model is being unloaded.
         """
-        if num_characters <= READ_AT_ONCE:
+        if num_characters <= self._at_once:
             read()
             return
         with self._lock:
@@ -52,14 +55,15 @@ class ReadingThreads:
         self._threads.shutdown()
 
     def _run(
-        self, num_characters: int, read: Callable[[], None], fail: Callable[[Exception], None]
+        self, num_characters: int, read: Callable[[], None], fail: Callable[[BaseException], None]
     ) -> None:
         try:
             self._check_open()
             read()
-        except Exception as error:
+        except BaseException as error:
             fail(error)
         finally:
+            give_memory_back(num_characters)
             with self._lock:
                 self._num_waiting -= num_characters
 

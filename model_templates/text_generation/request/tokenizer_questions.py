@@ -17,6 +17,7 @@ from hf_runtime.errors import RequestError
 from hf_runtime.request.json_text import read_list, read_object
 from hf_runtime.request.tensors import RequestFields, kind_of, shown, text
 from hf_runtime.request.tokenizer_question import TOKENIZER_QUESTION
+from hf_runtime.tokenizing.lengths import check_characters
 
 from .parsing import CheckedRequest, PromptReader
 from .row_options import read_rows
@@ -61,6 +62,11 @@ class TokenizerDesk:
         answer = self._of_text if asked["ask"] == "tokenize" else self._detokenized
         return Question(len(found), partial(answer, found, asked))
 
+    @property
+    def _most_tokens(self) -> int:
+        """To count and to read: a client may ask how much it has to leave out."""
+        return 4 * self.max_model_len
+
     def _of_text(self, prompt: str, asked: dict[str, Any]) -> dict[str, Any]:
         added = asked.get("add_special_tokens")
         return self._told(self._ids(prompt, add_special_tokens=added is not False), asked)
@@ -68,7 +74,9 @@ class TokenizerDesk:
     def _of_chat(self, row: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
         """The tokens that a generation would read, of chats too long for the model as well."""
 
-        def ids(text: str, *, add_special_tokens: bool = True) -> list[int]:
+        def ids(
+            text: str, *, add_special_tokens: bool = True, num_kept: int | None = None
+        ) -> list[int]:
             added = asked.get("add_special_tokens")
             adds = add_special_tokens if added is None else bool(added)
             return self._ids(text, add_special_tokens=adds)
@@ -76,6 +84,7 @@ class TokenizerDesk:
         return self._told(replace(self.reader, tokenize=ids).read_prompt(row).token_ids, asked)
 
     def _ids(self, prompt: str, *, add_special_tokens: bool) -> list[int]:
+        check_characters("text_input", len(prompt), self._most_tokens)
         found = self.tokenizer(prompt, add_special_tokens=add_special_tokens, verbose=False)
         return list(found["input_ids"])
 
@@ -87,6 +96,10 @@ class TokenizerDesk:
 
     def _detokenized(self, given: str, asked: dict[str, Any]) -> dict[str, Any]:
         token_ids, size = read_list("tokens", given), len(self.tokenizer)
+        if len(token_ids) > self._most_tokens:
+            raise RequestError(
+                f"tokens: got {len(token_ids)}, allowed: at most {self._most_tokens}"
+            )
         for token_id in token_ids:
             if type(token_id) is not int or not 0 <= token_id < size:
                 got = shown(token_id) if type(token_id) is int else kind_of(token_id)

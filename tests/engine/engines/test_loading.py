@@ -92,8 +92,7 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(
     with pytest.raises(RequestError) as raised:
         loaded.reader.tokenize("a" * 10_000_000)
     assert str(raised.value) == (
-        "text_input: the prompt has 10000000 characters, at least 3333334 tokens; "
-        "this model's context holds 128"
+        "text_input: got 10000000 characters, allowed: at most 65536 where 128 tokens fit"
     )
 
 

@@ -158,7 +158,7 @@ def test_short_texts_are_read_at_once_and_long_ones_beside(threads: ReadingThrea
 
 
 def test_what_fails_beside_is_told(threads: ReadingThreads) -> None:
-    failed: list[Exception] = []
+    failed: list[BaseException] = []
 
     def refuse() -> None:
         raise RequestError("text_input: no")
@@ -191,7 +191,7 @@ def test_more_text_than_may_wait_is_refused_and_taken_again_later(
 
 def test_at_the_unload_what_waits_is_refused() -> None:
     threads, told = ReadingThreads(), threading.Event()
-    failed: list[Exception] = []
+    failed: list[BaseException] = []
 
     def wait() -> None:
         assert told.wait(60)

@@ -29,7 +29,9 @@ def check_length(num_prompt_tokens: int, max_tokens: int) -> None:
         raise RequestError(f"too long: {num_prompt_tokens} and {max_tokens}")
 
 
-def tokenize(text: str, *, add_special_tokens: bool = True) -> list[int]:
+def tokenize(
+    text: str, *, add_special_tokens: bool = True, num_kept: int | None = None
+) -> list[int]:
     return [ord(character) for character in text if add_special_tokens or character != "^"]
 
 
@@ -533,7 +535,9 @@ def test_token_ids_are_a_prompt_and_must_be_the_models() -> None:
 def test_special_tokens_are_added_to_a_chat_where_it_asks() -> None:
     added: list[bool] = []
 
-    def noting(text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def noting(
+        text: str, *, add_special_tokens: bool = True, num_kept: int | None = None
+    ) -> list[int]:
         added.append(add_special_tokens)
         return tokenize(text)
 
