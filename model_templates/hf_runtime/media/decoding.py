@@ -7,7 +7,6 @@ neither here nor by transformers, which is given the decoded pixels and samples.
 
 from __future__ import annotations
 
-import atexit
 import base64
 import binascii
 import contextlib
@@ -16,6 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,7 @@ _LEAST_S = 0.01
 # Of a process, beyond the file: a JPEG 2000 image takes 20 bytes a pixel while it is decoded.
 _LEAST_BYTES, _BYTES_PER_PIXEL, _BYTES_PER_SAMPLE = 256 * 2**20, 24, 12
 
-_images = Sandbox("hf_runtime.media.images")
-_sounds = Sandbox("hf_runtime.media.sounds")
-atexit.register(_images.close)
-atexit.register(_sounds.close)
+_sandbox = lru_cache(Sandbox)
 
 
 @dataclass(frozen=True)
@@ -79,11 +76,11 @@ def image(field: str, value: bytes | str, limits: MediaLimits) -> Any:
     """
     from PIL import Image
 
-    from .images import SIZE, decode_image
+    from .images import SIZE, decode_image, make_ready
 
     asked = str(limits.image_pixels).encode()
     most_bytes = int(_BYTES_PER_PIXEL * max(0, limits.image_pixels))
-    found = _decoded(_images, field, decode_image, asked, file_bytes(field, value), most_bytes)
+    found = _decoded(_sandbox(make_ready), field, decode_image, asked, file_bytes(field, value), most_bytes)
     size = SIZE.unpack_from(found)
     return Image.frombytes("RGB", size, memoryview(found)[SIZE.size :])
 
@@ -94,11 +91,11 @@ def sound(field: str, value: bytes | str, sampling_rate: int, limits: MediaLimit
     Raises:
         RequestError: no sound, cut short, empty, or longer than the limit.
     """
-    from .sounds import decode_sound
+    from .sounds import decode_sound, make_ready
 
     asked = json.dumps({"sampling_rate": sampling_rate, "most_s": limits.audio_s}).encode()
     most_bytes = int(_BYTES_PER_SAMPLE * sampling_rate * max(0, limits.audio_s))
-    found = _decoded(_sounds, field, decode_sound, asked, file_bytes(field, value), most_bytes)
+    found = _decoded(_sandbox(make_ready), field, decode_sound, asked, file_bytes(field, value), most_bytes)
     return np.frombuffer(found, np.float32)
 
 

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,7 @@ class ForkServer:
                 control.send(order, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
+@lru_cache
 def name_of(function: Callable[..., Any]) -> str:
     """``module:function`` as the program imports it: a module of ours by its file, for what it is
     called here can depend on Triton.

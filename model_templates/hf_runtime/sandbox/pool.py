@@ -14,6 +14,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,14 +42,19 @@ class Sandbox:
     time, which is the callers' to bound. They start with the first call, and end with this one.
     """
 
-    def __init__(self, *modules: str) -> None:
-        """``modules`` are imported once for all processes, which start in a millisecond then."""
-        self._modules = "\n".join(modules).encode()
+    def __init__(
+        self, ready: Callable[[bytes], object] | None = None, content: bytes = b""
+    ) -> None:
+        """``ready`` is called with ``content`` once, before there is a process: they share what it
+        keeps in its module, and what that imports.
+        """
         self._server = ForkServer(worker.prepare, _import_folders())
+        self._content = b"" if ready is None else name_of(ready).encode() + b"\n" + content
         self._lock = threading.Lock()  # guards what follows
         self._idle: list[_Process] = []
         self._numbers = itertools.count(1)
         self._closed = False
+        weakref.finalize(self, _end, self._server, self._idle)
 
     def call(
         self,
@@ -89,8 +95,7 @@ class Sandbox:
         """Ends all processes; calls that wait fail."""
         with self._lock:
             self._closed = True
-            self._server.close()
-            self._end_idle()
+            _end(self._server, self._idle)
 
     def _take(self) -> _Process:
         with self._lock:
@@ -102,17 +107,12 @@ class Sandbox:
                 process.end()
             try:
                 if not self._server.runs:
-                    self._end_idle()
-                    self._server.start(self._modules)
+                    _end(self._server, self._idle)
+                    self._server.start(self._content)
                 return _Process(self._server, next(self._numbers))
             except (ForkServerError, OSError):
                 text = "no process for this can be started: try again later"
                 raise OverloadedError(text) from None
-
-    def _end_idle(self) -> None:
-        for process in self._idle:
-            process.end()
-        self._idle.clear()
 
     def _give_back(self, process: _Process) -> None:
         with self._lock:
@@ -120,6 +120,13 @@ class Sandbox:
                 process.end()
             else:
                 self._idle.append(process)
+
+
+def _end(server: ForkServer, idle: list[_Process]) -> None:
+    server.close()
+    for process in idle:
+        process.end()
+    idle.clear()
 
 
 class _Process:

@@ -7,7 +7,6 @@ A question is ``QUESTION`` (seconds, bytes of memory, number of parts), the leng
 
 from __future__ import annotations
 
-import importlib
 import socket
 import struct
 from collections.abc import Callable
@@ -24,10 +23,11 @@ _SLACK_BYTES = 64 * 2**20  # for the modules that a function imports at its firs
 _MAX_KEPT_BYTES = 256 * 2**20  # from one question to the next
 
 
-def prepare(modules: bytes) -> Callable[[socket.socket], None]:
-    """Imports the modules that are shared, one a line."""
-    for module in modules.decode().splitlines():
-        importlib.import_module(module)
+def prepare(content: bytes) -> Callable[[socket.socket], None]:
+    """Calls what the first line of ``content`` names, if any, with the rest: processes share it."""
+    name, _, rest = content.partition(b"\n")
+    if name:
+        find_function(name.decode())(rest)
     return answer_questions
 
 
