@@ -15,6 +15,7 @@ from hf_runtime.devices.device import Placement, check_device_works
 from hf_runtime.devices.prepacked_linear import prepack
 from hf_runtime.errors import LoadError, reason
 from hf_runtime.request.tensors import RequestFields
+from hf_runtime.tokenizing.guarded import may_take_long
 from hf_runtime.weights.loading import load_config, load_model, load_tokenizer
 from hf_runtime.weights.model_files import model_files
 from hf_runtime.weights.served_model import ServedModel
@@ -46,11 +47,12 @@ class RequestPreparer(Protocol):
 
 @dataclass(frozen=True)
 class LoadedEncoder:
-    """What serves, and a line that says what it is."""
+    """What serves, and a line that says what it is; ``may_take_long`` is its tokenizer."""
 
     engine: EncoderEngine
     task: RequestPreparer
     description: str
+    may_take_long: bool = False
 
 
 def load_encoder(
@@ -77,7 +79,9 @@ def load_encoder(
     engine.thread.start()
     dtype = str(setup.model.dtype).removeprefix("torch.")
     description = f"{served.source} ({dtype}) on {placement.device}, {engine.runner.name}"
-    return LoadedEncoder(engine, task, description)
+    return LoadedEncoder(
+        engine, task, description, may_take_long(task.setup.tokenization.tokenizer)
+    )
 
 
 def load_setup(

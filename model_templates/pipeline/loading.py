@@ -16,6 +16,8 @@ from hf_runtime import log
 from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError, reason
 from hf_runtime.request.json_text import read_object
+from hf_runtime.tokenizing.guarded import guard
+from hf_runtime.tokenizing.trust import check_growth
 from hf_runtime.weights.loading import load_config, load_model
 from hf_runtime.weights.model_files import model_files
 from hf_runtime.weights.served_model import ServedModel
@@ -115,9 +117,10 @@ def _assemble(served: ServedModel, name: str, files: Path, model: Any, placement
         for part in _PARTS
         if getattr(_pipeline_class(name), f"_load_{part}", None) is not False
     }
+    check_growth(files)
     spread = getattr(model, "hf_device_map", None) is not None
     try:
-        return make(
+        made = make(
             name,
             model=model,
             config=str(files),
@@ -129,6 +132,9 @@ def _assemble(served: ServedModel, name: str, files: Path, model: Any, placement
         # transformers raises many kinds; the operator gets one line for any of them.
         line = f"{type(error).__name__}: {reason(error)}"
         raise LoadError(f"{served.source}: the {name} pipeline can't be made: {line}") from error
+    for part in (made, getattr(made, "processor", None)):
+        guard(part)
+    return made
 
 
 def _pipeline_class(name: str) -> Any:

@@ -20,12 +20,13 @@ from hf_runtime.request.json_text import written
 from hf_runtime.request.plain_request import RequestLike, tensor_of
 from hf_runtime.request.responder import Responder, answer_failure, strings
 from hf_runtime.request.tensors import RequestFields
+from hf_runtime.tokenizing.guarded import may_take_long
 
 from .loading import LoadedModel
 from .request.answer import Answer, Choice, wanted_outputs
 from .request.limits import check_logprobs
 from .request.parsing import CheckedRequest, Generation, GenerationRequest, check_request
-from .request.reading_threads import ReadingThreads
+from .request.reading_threads import READ_AT_ONCE, ReadingThreads
 from .request.source_memory import SourceMemory
 from .request.tokenizer_questions import Question, TokenizerDesk
 from .sampling.sampler import choice_seed
@@ -50,7 +51,7 @@ class Reception:
         self._tokenizer = TokenizerDesk(
             loaded.tokenizer, loaded.reader, loaded.engine.max_model_len
         )
-        self._reading = ReadingThreads()
+        self._reading = ReadingThreads(0 if may_take_long(loaded.tokenizer) else READ_AT_ONCE)
         self._files = FileThreads()
         self._source_memory = SourceMemory.of_free()
         # With the bytes of its sources; changed one key at a time, which is atomic.
@@ -92,7 +93,7 @@ class Reception:
             start = partial(self._start, listed, responder, arrived_s=arrived_s, batched=batched)
             read = partial(self._read, checked, responder, start, arrived_s, may_stream=may_stream)
             self._reading.run(checked.num_characters, read, partial(answer_failure, responder))
-        except Exception as error:
+        except BaseException as error:
             answer_failure(responder, error)
 
     def _tell(self, question: Question, listed: frozenset[str], responder: Responder) -> None:
@@ -286,5 +287,5 @@ class Reception:
 def _guarded(responder: Responder, start: Callable[[Started], None], grammars: Started) -> None:
     try:
         start(grammars)
-    except Exception as error:
+    except BaseException as error:
         answer_failure(responder, error)

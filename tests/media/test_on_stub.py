@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hf_runtime.media import decoding
+from hf_runtime.media.images import make_ready
 from wire import Request, strings
 
 from generator.verbs.generate import generate
@@ -178,13 +179,14 @@ def test_a_bad_image_is_named_and_its_neighbours_are_answered(
 def test_texts_and_deadlines_do_not_wait_for_images_that_are_decoded(
     see: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, decode = threading.Event(), decoding._images.call
+    images = decoding._sandbox(make_ready)
+    gate, decode = threading.Event(), images.call
 
     def slow(*given: Any, **limits: Any) -> bytearray:
         assert gate.wait(60)
         return decode(*given, **limits)
 
-    monkeypatch.setattr(decoding._images, "call", slow)
+    monkeypatch.setattr(images, "call", slow)
     replies: list[Any] = []
     asks = [asked(PROMPT, png(number)) for number in range(10)]  # more than threads that decode
     callers = [

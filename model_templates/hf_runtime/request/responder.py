@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import log
-from ..errors import RuntimeModelError, place, reason
+from ..errors import EngineError, RuntimeModelError, place, reason
 from .empty_final import EMPTY_FINAL
 from .left_calls import left_file
 from .request_ids import labelled
@@ -47,11 +47,16 @@ def status_and_text(error: Exception) -> tuple[str, str]:
     return "INTERNAL", f"internal error: {type(error).__name__}"
 
 
-def answer_failure(responder: Responder, error: Exception, text: str = "a request failed") -> None:
-    """Answers a request with an error; where it is a bug of ours, logs its place."""
+def answer_failure(
+    responder: Responder, error: BaseException, text: str = "a request failed"
+) -> None:
+    """Answers a request with an error, or a panic of Rust code, which is no Exception; where it is
+    a bug of ours, logs its place.
+    """
     if not isinstance(error, RuntimeModelError):
         log.error(labelled(responder.request_id, f"{text}: {place(error)}"))
-    responder.fail(error)
+    failed = f"internal error: {type(error).__name__}"
+    responder.fail(error if isinstance(error, Exception) else EngineError(failed))
 
 
 class TritonResponder:

@@ -11,8 +11,10 @@ from typing import Any
 
 from ..devices.device import Placement, choose_attention_kernels
 from ..devices.shared_pages import note_weights
-from ..errors import LoadError
+from ..errors import LoadError, is_panic
 from ..log import info
+from ..tokenizing.guarded import guard
+from ..tokenizing.trust import check_growth
 from .added_tokens import tell_dropped_tokens
 from .config_rules import FROM_PACKAGES
 from .hub_token import error_line
@@ -48,10 +50,12 @@ def load_tokenizer(served: ServedModel, files: Path) -> Any:
     """The model's tokenizer."""
     from transformers import AutoTokenizer
 
+    check_growth(files)
     tokenizer = load_part(served, AutoTokenizer, files, part="its tokenizer: ")
     if type(getattr(tokenizer, "cache", None)) is dict:
         tokenizer.cache = WordCache(tokenizer.cache)
     tell_dropped_tokens(served, files, tokenizer)
+    guard(tokenizer)
     return tokenizer
 
 
@@ -161,8 +165,10 @@ def load_part(
         )
     except LoadError as error:
         raise LoadError(f"{served.source}: {error}") from None
-    except Exception as error:
+    except BaseException as error:
         # Transformers raises many types; the operator gets one line for any of them.
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         if "trust_remote_code" in str(error) and not served.trust_remote_code:
             raise LoadError(
                 f"{served.source} runs code of its own: read it, and set trust_remote_code: true "

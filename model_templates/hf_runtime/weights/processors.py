@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..tokenizing.guarded import guard
+from ..tokenizing.trust import check_growth
 from .loading import load_part
 from .served_model import ServedModel
 
@@ -16,8 +18,11 @@ def load_processor(served: ServedModel, files: Path) -> Any:
     """The model's processor: of text, and of images or sounds."""
     from transformers import AutoProcessor
 
+    check_growth(files)
     with without_videos():
-        return load_part(served, AutoProcessor, files, part="its processor: ")
+        processor = load_part(served, AutoProcessor, files, part="its processor: ")
+    guard(processor)
+    return processor
 
 
 @contextmanager

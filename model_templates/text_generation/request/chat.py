@@ -1,6 +1,6 @@
 """Renders chats to prompts, by the model's own chat template.
 
-transformers renders (by jinja2, which it loads when it first renders). Here a chat is checked
+transformers renders, in a sandbox (hf_runtime/tokenizing/chat_templates.py). Here a chat is checked
 before, because a template silently ignores what it does not use; and a template's failure becomes
 the caller's error, without quoting the chat.
 """
@@ -35,7 +35,9 @@ class ChatTemplate:
     def __init__(
         self, tokenizer: Any, tool_parser: str = "auto", reasoning_parser: str = "auto"
     ) -> None:
-        """Warns of a template that does not compile; it then refuses every chat."""
+        """Warns of a template that does not compile, or takes too long for a short chat; it then
+        refuses every chat.
+        """
         self._tokenizer = tokenizer
         self._problem: str | None = None
         self.format = ChatFormat()
@@ -50,6 +52,10 @@ class ChatTemplate:
                 tool_parser = JSON  # as plain_tools.py tells of them
             self.format = format_of(self._template, tool_parser, reasoning_parser)
             self.added_tokens = tokenizer.get_added_vocab()
+            self._try_out()
+        except RequestError as error:
+            self._problem = str(error).removeprefix("messages: ")
+            log.warn(f"{self._problem}: chats will be refused")
         except Exception as error:
             self._problem = f"this model's chat template can't be used ({type(error).__name__})"
             log.warn(f"{self._problem}: {reason(error)}")
@@ -81,6 +87,8 @@ class ChatTemplate:
             rendered = self._tokenizer.apply_chat_template(
                 chat, tools=tools, tokenize=False, **prompt
             )
+        except RequestError:
+            raise
         except Exception as error:
             raise RequestError(_describe_failure(error, chat, kwargs)) from None
         return str(rendered)
@@ -118,8 +126,20 @@ class ChatTemplate:
         """Whether the template shows a system message."""
         return _PROBE in self._rendered("system", self.content("", "system", _PROBE))
 
+    def _try_out(self) -> None:
+        """Raises RequestError for a template that takes too long, or too much memory."""
+        chat = [{"role": "user", "content": _PROBE}]
+        try:
+            self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        except RequestError:
+            raise
+        except Exception:
+            return  # it may want another chat
+
     def _rendered(self, role: str, content: Any) -> str:
         """A short chat with such a message; empty where the template fails at it."""
+        if self._problem is not None:
+            return ""
         user = {"role": "user", "content": content if role == "user" else ""}
         message = {"role": role, "content": content}
         chat = (
