@@ -1,0 +1,115 @@
+"""Texts, tokenizers and chat templates that would take for ever, and the others beside them, on a
+real server.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from generator.openai_api.child_process import OpenAiProcess
+from tests.support.one_server import OneServer
+from tests.support.triton import Answer, Triton, free_ports, post
+
+pytestmark = pytest.mark.server
+
+PATIENCE_S = 120.0
+RATIO = 30  # of a neighbour's time, beside something hostile, to its time alone
+WORD = "I am going home "
+HUGE = WORD * 2_500_000  # 40 MB
+
+
+@pytest.fixture(scope="module")
+def triton(one_server: OneServer) -> Triton:
+    return one_server.with_models("demo", "embedding", "whisper", "hostile")
+
+
+@pytest.fixture(scope="module")
+def openai_url(triton: Triton) -> Iterator[str]:
+    listen = replace(triton.server.listen, openai_port=free_ports().http_port)
+    process = OpenAiProcess(listen, None)
+    process.start()
+    yield f"http://{listen.address(listen.openai_port)}"
+    process.begin_stop()
+    process.end(time.monotonic() + 5)
+
+
+def beside(triton: Triton, model: str, ask: Callable[[], Answer]) -> Answer:
+    """What something hostile is answered, while a neighbour's answers come in their time."""
+
+    def neighbour_s() -> float:
+        began_s = time.monotonic()
+        answer = triton.generate(model, text_input="I am going", max_tokens=5)
+        assert answer.status == 200, answer.body
+        return time.monotonic() - began_s
+
+    alone_s = max(neighbour_s() for _ in range(5))
+    answers: list[Answer] = []
+    hostile = threading.Thread(target=lambda: answers.append(ask()))
+    hostile.start()
+    taken = [neighbour_s()]
+    while hostile.is_alive():
+        taken.append(neighbour_s())
+    assert max(taken) < RATIO * alone_s
+    return answers[0]
+
+
+@pytest.mark.parametrize(
+    "route, body, said",
+    [
+        ("/tokenize", {"model": "demo", "prompt": HUGE}, "prompt: got 40000000 characters"),
+        ("/v1/completions", {"model": "demo", "prompt": HUGE}, "prompt: got 40000000 characters"),
+        ("/v1/embeddings", {"model": "embedding", "input": HUGE}, "input: got 40000000 characters"),
+    ],
+    ids=lambda value: str(value)[:16],
+)
+def test_a_text_that_can_not_fit_is_refused_at_every_door(
+    triton: Triton, openai_url: str, route: str, body: dict[str, Any], said: str
+) -> None:
+    answer = beside(triton, "demo", lambda: post(openai_url + route, body, PATIENCE_S))
+    assert answer.status == 400
+    assert said in json.dumps(answer.body)
+
+
+def test_a_text_that_is_cut_is_not_tokenised_whole(triton: Triton, openai_url: str) -> None:
+    given = {"model": "embedding", "truncate_prompt_tokens": -1}
+    url = f"{openai_url}/v1/embeddings"
+    part = post(url, {**given, "input": WORD * 2000}, PATIENCE_S)
+    whole = beside(triton, "demo", lambda: post(url, {**given, "input": HUGE}, PATIENCE_S))
+    assert whole.body["data"] == part.body["data"]
+
+
+def test_a_long_prompt_of_a_transcript_is_refused(triton: Triton) -> None:
+    body = {"audio": "aGVsbG8=", "prompt": WORD * 200_000}
+    url = triton.url("whisper", "generate")
+    answer = beside(triton, "demo", lambda: post(url, body, PATIENCE_S))
+    assert answer.body["error"].startswith("prompt: got 3200000 characters")
+
+
+@pytest.mark.parametrize("neighbour", ["demo", "hostile"])
+def test_an_expression_that_explodes_delays_nobody(triton: Triton, neighbour: str) -> None:
+    url = triton.url("hostile", "generate")
+    body = {"text_input": "x" * 60_000, "max_tokens": 2}
+    answer = beside(triton, neighbour, lambda: post(url, body, PATIENCE_S))
+    assert answer.status == 400
+    assert "takes this model's tokenizer more than" in answer.body["error"]
+
+
+@pytest.mark.parametrize("neighbour", ["demo", "hostile"])
+def test_a_chat_template_that_does_not_end_delays_nobody(triton: Triton, neighbour: str) -> None:
+    url = triton.url("hostile", "generate")
+    message = {"role": "user", "content": "Hello"}
+    chat = {"text_input": "", "max_tokens": 2}
+    for number, why in ((2, "loops"), (3, "grows")):
+        body = {**chat, "messages": json.dumps([message] * number)}
+        answer = beside(triton, neighbour, partial(post, url, body, PATIENCE_S))
+        assert answer.status == 400, why
+        assert "chat template takes more than" in answer.body["error"]
+    assert post(url, {**chat, "messages": json.dumps([message])}, PATIENCE_S).status == 200
