@@ -80,7 +80,9 @@ def image(field: str, value: bytes | str, limits: MediaLimits) -> Any:
 
     asked = str(limits.image_pixels).encode()
     most_bytes = int(_BYTES_PER_PIXEL * max(0, limits.image_pixels))
-    found = _decoded(_sandbox(make_ready), field, decode_image, asked, file_bytes(field, value), most_bytes)
+    found = _decoded(
+        _sandbox(make_ready), field, decode_image, asked, file_bytes(field, value), most_bytes
+    )
     size = SIZE.unpack_from(found)
     return Image.frombytes("RGB", size, memoryview(found)[SIZE.size :])
 
@@ -95,7 +97,9 @@ def sound(field: str, value: bytes | str, sampling_rate: int, limits: MediaLimit
 
     asked = json.dumps({"sampling_rate": sampling_rate, "most_s": limits.audio_s}).encode()
     most_bytes = int(_BYTES_PER_SAMPLE * sampling_rate * max(0, limits.audio_s))
-    found = _decoded(_sandbox(make_ready), field, decode_sound, asked, file_bytes(field, value), most_bytes)
+    found = _decoded(
+        _sandbox(make_ready), field, decode_sound, asked, file_bytes(field, value), most_bytes
+    )
     return np.frombuffer(found, np.float32)
 
 
