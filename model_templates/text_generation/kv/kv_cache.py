@@ -25,6 +25,7 @@ _DEFAULT_NUM_SEQS = 128
 # Without max_model_len: the model's own context length while 64 sequences of it fit, else 4,096.
 _LONG_CONTEXT_NUM_SEQS, _DEFAULT_LONG_CONTEXT = 64, 4096
 LEN_WITHOUT_LIMIT = 2048
+_BEGUN = ("conv", "recurrent", "own", "cross")  # kinds of states
 # Of free memory. A CPU's is shared with other processes; a GPU's must leave room for activations.
 FREE_SHARE = {"cpu": 0.5, "cuda": 0.9}
 
@@ -227,9 +228,9 @@ class KVCache:
                 stored[copy.target] = stored[copy.source]
 
     def _clear_states(self, copy: SlotCopy) -> None:
-        """Of a sequence that begins; those of a source are cleared when it is written."""
+        """Of a sequence that begins, those that no runner begins by itself."""
         for stored, state in self._each_state():
-            if state.kind != "cross":
+            if state.kind not in _BEGUN:
                 num_written = -(-copy.num_written // state.per) if state.per else None
                 stored[copy.target][:num_written] = 0
 
