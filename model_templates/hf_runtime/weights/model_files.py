@@ -158,10 +158,10 @@ def _users_snapshot(served: ServedModel) -> Path | None:
         )
         names = {path.relative_to(files).as_posix() for path in files.rglob("*") if path.is_file()}
         chosen = _choose_files(served, names)
-    except (OSError, LoadError):  # nothing there, or not what may be loaded
-        return None
-    indexes = [name for name in chosen if name.endswith(".index.json")]
-    shards = {shard for name in indexes for shard in _shards(files / name)}
+        indexes = [name for name in chosen if name.endswith(".index.json")]
+        shards = {shard for name in indexes for shard in _shards(files / name)}
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, LoadError):
+        return None  # nothing there, or broken, or not what may be loaded
     config = ADAPTER_CONFIG if served.is_adapter else "config.json"
     return files if {config, *shards} <= names else None
 

@@ -108,11 +108,13 @@ def test_a_complete_model_of_the_users_cache_is_taken_where_the_hub_is_not_reach
     assert model_files(served(tmp_path)) != users_cache
 
 
+@pytest.mark.parametrize(
+    "index", [{"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}, {}, []]
+)
 def test_a_model_of_the_users_cache_that_lacks_weights_is_not_taken(
-    hub: FakeHub, tmp_path: Path, users_cache: Path
+    hub: FakeHub, tmp_path: Path, users_cache: Path, index: Any
 ) -> None:
     hub.fails = True
-    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
     (users_cache / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "could not be downloaded" in load_error(served(tmp_path))
 
