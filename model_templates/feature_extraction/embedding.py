@@ -127,8 +127,8 @@ class FeatureExtraction(EncoderTask):
 
 
 def _outputs(wanted: frozenset[str], request: EmbeddingRequest) -> frozenset[str]:
-    """The outputs that a request lists, or all where it lists none: both look alike here. So what
-    is listed is always sent, unless a flag says no.
+    """The outputs that a request lists; the embedding and what a flag asks for where it lists none,
+    and so arrives with all.
     """
     if wanted != OUTPUTS or request.wants_num_input_tokens:
         return wanted

@@ -56,7 +56,7 @@ def read_request(fields: RequestFields, *, batched: bool) -> EmbeddingRequest:
         fields.values("input_type", one_of(*USES), None),
         fields.values("dimensions", _dimensions, None),
         fields.values("truncate", boolean, None),
-        fields.values("return_num_input_tokens", boolean, True),
+        fields.values("return_num_input_tokens", boolean, False),
         strict=True,
     )
     read = [(EmbeddingRow(name, *row), wants_number) for *row, wants_number in columns]

@@ -266,18 +266,16 @@ def test_an_empty_text_is_embedded_by_the_tokens_that_the_tokenizer_adds(
     assert_close(got, [unit(reference.embedding(text, "mean")) for text in texts])
 
 
-def test_token_counts_come_unless_a_request_says_no(
+def test_token_counts_come_only_where_they_are_asked_for(
     server: StubServer, reference: Reference
 ) -> None:
     lengths = [len(reference.tokenizer(text)["input_ids"]) for text in TEXTS[:2]]
-    plain = outputs_of(server.infer(request(text_input=TEXTS[0], return_num_input_tokens=False)))
-    both = outputs_of(server.infer(request(("embedding", "num_input_tokens"), text_input=TEXTS[0])))
+    plain = outputs_of(server.infer(request(text_input=TEXTS[0])))
     flagged = outputs_of(server.infer(request(text_input=TEXTS[0], return_num_input_tokens=True)))
     listed = outputs_of(server.infer(request(("num_input_tokens",), text_input=TEXTS[0])))
     asked = request(input_text=TEXTS[:2], return_num_input_tokens=True)
     many = outputs_of(server.infer(asked))
     assert set(plain) == {"embedding"}
-    assert set(both) == {"embedding", "num_input_tokens"}
     assert flagged["num_input_tokens"].tolist() == lengths[:1]
     assert set(listed) == {"num_input_tokens"}
     assert many["num_input_tokens"].flatten().tolist() == lengths

@@ -40,8 +40,9 @@ KERNELS = {
 }
 STATE_KERNELS = {"lfm2": 113, "mamba2": 118}
 KERNELS_A_LAYER = 9  # of Llama
-# Beside the graph: token ids that are on the device alone are filled in, a token is chosen.
-KERNELS_BESIDE = 8
+# Beside the graph: token ids that are on the device alone are filled in, a token is chosen, and its
+# score is looked at.
+KERNELS_BESIDE = 13
 CHANGES: dict[str, dict[str, Any]] = {
     "gemma3": {
         "num_hidden_layers": 2,
