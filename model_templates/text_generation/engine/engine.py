@@ -78,7 +78,7 @@ class Engine(ABC):
 
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup
-        own = getattr(setup.model.generation_config, "max_new_tokens", None)
+        own = getattr(getattr(setup.model, "generation_config", None), "max_new_tokens", None)
         self._usual_tokens = setup.options.default_max_tokens or own or _USUAL_TOKENS
         self._check_device = partial(check_devices_work, setup.model)
         self.metrics = EngineMetrics()

@@ -42,8 +42,9 @@ class StateEngine(Engine):
 
     def copy(self, copies: list[SlotCopy]) -> None:
         for copy in copies:
-            if copy.page is None:
-                self.states[copy.target] = list(self.states[copy.source])
+            if copy.page is None:  # to itself: a state that begins anew
+                is_new = copy.source == copy.target
+                self.states[copy.target] = [] if is_new else list(self.states[copy.source])
                 continue
             source, target = copy.page
             for offset in range(PAGE_SIZE):

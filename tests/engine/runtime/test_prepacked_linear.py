@@ -35,6 +35,9 @@ from tests.engine.tiny_models import mixed_load, reference, tiny_model
 needs_onednn = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN"
 )
+needs_bfloat16 = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 on this CPU"
+)
 FORMS: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: nn.Linear(48, 80),
     "linear without bias": lambda: nn.Linear(48, 80, bias=False),
@@ -69,7 +72,9 @@ def layer(form: str, dtype: torch.dtype = torch.float32) -> nn.Sequential:
 @needs_onednn
 @pytest.mark.usefixtures("always_faster")
 @pytest.mark.parametrize("num_rows", [1, 7, 32])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)], ids=str
+)
 @pytest.mark.parametrize("form", FORMS)
 @torch.inference_mode()
 def test_both_forms_give_the_same_numbers(form: str, dtype: torch.dtype, num_rows: int) -> None:
@@ -130,6 +135,7 @@ def test_an_activation_may_be_part_of_the_product(activation: str) -> None:
 
 
 @needs_onednn
+@needs_bfloat16
 def test_an_activation_stays_apart_where_it_would_be_another() -> None:
     plain = half_exact(nn.Linear(8, 8))
     assert PrepackedLinear(plain.weight, plain.bias).followed_by("silu") is None
@@ -211,6 +217,7 @@ def test_each_layer_takes_a_form_that_its_own_weight_allows() -> None:
 
 
 @needs_onednn
+@needs_bfloat16
 def test_a_prepacked_layer_keeps_the_weights_dtype_for_modules_that_look() -> None:
     packed = PrepackedLinear(torch.zeros(4, 3, dtype=torch.bfloat16), None)
     assert packed.weight.dtype == torch.bfloat16
