@@ -111,17 +111,17 @@ def _growth(part: Any) -> float:
 
 
 def _growth_of_step(step: dict[str, Any]) -> float:
-    kind = step.get("type")
-    if kind == "ByteLevel":
-        return 4  # bytes
-    if kind == "Prepend":
+    """By what it holds: tokenizers reads steps without their ``type`` too."""
+    if "add_prefix_space" in step:  # ByteLevel
+        return 4
+    if "prepend" in step:
         return max(1, len(step["prepend"]))
-    if kind == "Precompiled":
+    if "precompiled_charsmap" in step:
         return max(1, _longest_of_charsmap(step["precompiled_charsmap"] or ""))
-    if kind == "Replace":
+    if "content" in step and "pattern" in step:
         literal = step["pattern"].get("String")
         return max(1, len(step["content"]) / max(1, len(literal or "")))
-    return 1
+    return 4 if step.get("type") == "ByteLevel" else 1  # whose normalizer holds nothing
 
 
 def _longest_of_charsmap(encoded: str) -> int:

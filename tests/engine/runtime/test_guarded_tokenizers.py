@@ -142,9 +142,12 @@ def test_a_copy_shares_nothing_and_is_the_tokenizer_itself() -> None:
     assert tokenizer.truncation is None
 
 
-def test_a_normalizer_that_multiplies_texts_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [{"type": "Replace"}, {}], ids=["named", "by what it holds"])
+def test_a_normalizer_that_multiplies_texts_is_refused_before_it_is_loaded(
+    kind: dict[str, str], tmp_path: Path
+) -> None:
     described = json.loads((DEMO_MODEL / "tokenizer.json").read_text(encoding="utf-8"))
-    step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+    step = {**kind, "pattern": {"String": "a"}, "content": "a" * 1000}
     described["normalizer"] = {"type": "Sequence", "normalizers": [step] * 4}
     # transformers normalises it as it loads the file.
     described["added_tokens"][0].update(content="a", normalized=True)
