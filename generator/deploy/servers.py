@@ -136,7 +136,7 @@ def server_of(unit: Unit, source: Source, device: str, args: argparse.Namespace)
         image=args.image or f"hf-triton:{device}",
         gpus=gpus,
         cpu=args.cpu,
-        memory_mib=args.memory or _memory(unit, shm_mib),
+        memory_mib=args.memory or _memory(unit, shm_mib, gpus),
         shm_mib=shm_mib,
         storage_mib=getattr(args, "storage_size", None) or _storage(unit),
         nodes=nodes,
@@ -162,32 +162,20 @@ def _gpus(unit: Unit, device: str, asked: int | None) -> int:
 def _shared_memory(unit: Unit, gpus: int) -> int:
     between_gpus = _SHM_PER_GPU_MIB * gpus if max_gpus(unit) > 1 else 0
     requests = max(_LEAST_SHM_MIB, _SHM_PER_PROCESS_MIB * (1 + unit.num_processes))
-    return requests + between_gpus + _shared_weights_mib(unit, gpus)
+    return requests + between_gpus
 
 
-def _shared_weights_mib(unit: Unit, gpus: int) -> int:
-    """Of models with several copies on a CPU: hf_runtime/devices/shared_pages.py."""
-    several = (
-        spec
-        for spec in unit.specs
-        if _num_copies(spec) > 1
-        and not (gpus and any(group.kind != "KIND_CPU" for group in spec.instance_groups))
-    )
-    return sum(
-        math.ceil(_weights_mib(part) * (_TILED if _may_be_tiled(spec) else 1))
-        for spec in several
-        for part in spec.parts
-    )
+def _growth(spec: ModelSpec, gpus: int) -> float:
+    is_tiled = not gpus and spec.task not in _WAITING_TASKS and spec.dtype in ("auto", "float32")
+    return _TILED if is_tiled else 1
 
 
-def _may_be_tiled(spec: ModelSpec) -> bool:
-    return spec.task not in _WAITING_TASKS and spec.dtype in ("auto", "float32")
-
-
-def _memory(unit: Unit, shm_mib: int) -> int:
+def _memory(unit: Unit, shm_mib: int, gpus: int) -> int:
     """Shared memory counts as the container's."""
     weights = sum(
-        _weights_mib(part) * _num_copies(spec) for spec in unit.specs for part in spec.parts
+        _weights_mib(part) * _num_copies(spec) * _growth(spec, gpus)
+        for spec in unit.specs
+        for part in spec.parts
     )
     wanted = _BASE_MEMORY_MIB + unit.num_processes * _MEMORY_PER_PROCESS_MIB + weights + shm_mib
     return math.ceil(wanted / _GIB) * _GIB

@@ -7,7 +7,6 @@ beside model.py; here they are imported from model_templates/.
 
 from __future__ import annotations
 
-from hf_runtime.devices.weight_files import remove_unused
 from hf_runtime.private_folders import is_made_private
 from hf_runtime.request.cache_salt import CACHE_SALT, CALLER
 from hf_runtime.request.chat_formats import (
@@ -90,7 +89,6 @@ __all__ = [
     "missing_files",
     "read_counts",
     "read_format",
-    "remove_unused",
     "repository_folder",
     "snapshot_folder",
 ]

@@ -18,7 +18,6 @@ from generator.server.http_api import PROCESS_DIED, ServerApi
 from generator.server.loading import SERVER_WENT_AWAY, Loaded
 from generator.server.process import TritonServer
 from generator.server.restart_policy import RestartPolicy
-from generator.spec.runtime_rules import remove_unused
 from generator.supervision.children import Children
 from generator.supervision.hang_watch import HangWatch
 from generator.supervision.hanging.server_answers import ServerAnswers
@@ -174,7 +173,6 @@ class Supervisor:
         if is_sweep_due:
             self._sweep_at_s = now + _SWEEP_EVERY_S
             self._server.keep_memory_private()
-            remove_unused(self._server.heartbeats)  # weights of versions that are no more
         if self._healer.has_deaths and now >= self._count_leftovers_at_s:
             self._count_leftovers_at_s = now + _COUNT_LEFTOVERS_EVERY_S
             self._renew_server()

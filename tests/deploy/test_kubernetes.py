@@ -165,23 +165,20 @@ def test_a_lock_is_followed_and_sizes_are_taken_from_it(deploy: Deploy, work: Pa
     claim = models["ephemeral"]["volumeClaimTemplate"]["spec"]
     assert claim["resources"]["requests"]["storage"] == "4Gi"
     assert pod["containers"][0]["resources"]["limits"]["memory"] == "6Gi"
-    assert _shared_memory(rendered) == ["1280Mi"]  # the copies' weights take 1 GiB together
     lock = rendered.object("ConfigMap", "hf-triton-picture")["data"]["models.lock"]
     assert "org/picture" in lock
     assert "org/chat" not in lock
 
 
 def test_encoders_copies_have_room_for_float32_in_tiles(deploy: Deploy, work: Path) -> None:
+    def limit() -> str:
+        pod = deploy("kubernetes", "--per-model").pod("hf-triton-embedding")
+        return str(pod["containers"][0]["resources"]["limits"]["memory"])
+
     write_lock(work)
-    models = work / "models.yaml"
+    rounded, models = limit(), work / "models.yaml"
     models.write_text(models.read_text().replace("dtype: bfloat16", "dtype: float32"))
-    assert _shared_memory(deploy("kubernetes", "--per-model")) == ["1792Mi"]
-
-
-def _shared_memory(rendered: Rendered) -> list[str]:
-    """Of the server of the embedding's copies."""
-    volumes = rendered.pod("hf-triton-embedding")["volumes"]
-    return [volume["emptyDir"]["sizeLimit"] for volume in volumes if volume["name"] == "shm"]
+    assert (rounded, limit()) == ("7Gi", "8Gi")
 
 
 def test_without_a_lock_the_user_is_told(deploy: Deploy) -> None:

@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from .shared_pages import noting
-
 # What oneDNN computes of a product's results before it writes them: its names for it.
 _ACTIVATIONS: dict[str, tuple[str, list[Any], str]] = {
     "gelu": ("gelu", [], "none"),
@@ -30,8 +28,7 @@ class PrepackedLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.dtype = weight.dtype
-        plain = weight.detach().contiguous(), None if bias is None else bias.detach()
-        noting(self, weight.numel(), lambda: self._pack(*plain))
+        self._pack(weight.detach().contiguous(), None if bias is None else bias.detach())
 
     @staticmethod
     def joined(weights: list[torch.Tensor]) -> torch.Tensor:

@@ -21,7 +21,6 @@ import triton_python_backend_utils as pb_utils
 
 from hf_runtime import collect_normally, log
 from hf_runtime.devices import device
-from hf_runtime.devices.shared_pages import sharing
 from hf_runtime.engine.intake import Intake
 from hf_runtime.errors import LoadError
 from hf_runtime.heartbeat import Heartbeat
@@ -108,17 +107,15 @@ class TritonModel(ABC):
         config = json.loads(args["model_config"])
         kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
         placement = device.placement(kind, device_id, served.device_map)
-        num_copies = device.num_instances(config) if placement.device == "cpu" else 1
-        with sharing(num_copies):
-            self.serving = self.serve(
-                Instance(
-                    served,
-                    placement,
-                    device.cpu_threads(config),
-                    tuple(tensor["name"] for tensor in config["input"]),
-                )
+        self.serving = self.serve(
+            Instance(
+                served,
+                placement,
+                device.cpu_threads(config),
+                tuple(tensor["name"] for tensor in config["input"]),
             )
-            device.release_freed_memory()
+        )
+        device.release_freed_memory()
         self.load_metrics = LoadMetrics()
         is_whole = served.role == "whole"
         labels = instance_labels(served.public_name if is_whole else served.name, args)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ..devices.device import Placement, choose_attention_kernels
-from ..devices.shared_pages import note_weights
 from ..errors import LoadError, is_panic
 from ..log import info
 from ..tokenizing.guarded import guard
@@ -90,7 +89,6 @@ def load_model(
     check_report(served, model, report)
     if "quantization_config" in options:
         repair_quantized_model(model)
-    note_weights(model)
     if getattr(model, "hf_quantizer", None) is not None:
         info(f"{served.name}: {weights_line(model)}")
     return model.eval()
