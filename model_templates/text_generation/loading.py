@@ -182,7 +182,7 @@ def reading(parts: ModelParts, engine: Engine) -> dict[str, Any]:
     """The fields of a PromptReader that are alike for every task."""
     own, options = parts.model.generation_config, engine.setup.options
     return {
-        "default_max_tokens": engine.default_max_tokens,
+        "output_length": engine.output_length,
         "check_length": engine.check_length,
         "default_repetition_penalty": getattr(own, "repetition_penalty", None) or 1.0,
         "default_timeout_ms": options.default_timeout_ms,

@@ -388,10 +388,11 @@ def _chunks(inputs: dict[str, Any], request: Any) -> list[Any]:
     parameters = inputs["sampling_parameters"]
     n = parameters.get("n", 1)
     words = _prompt(inputs).split(" ")
-    ended = "length" if len(words) > parameters.get("max_tokens", 99) else "stop"
+    most = min(parameters.get("max_tokens", 99), 99)
+    ended = "length" if len(words) > most else "stop"
     if "!late" in words:
         ended = "timeout"
-    words = words[: parameters.get("max_tokens", 99)]
+    words = words[:most]
     tokens = _words(" ".join(words))
     prefix = "" if inputs["exclude_input_in_output"] else _prompt(inputs)
     goes_on = bool(tokens) and tokens[-1].endswith(("!waits", "!fails"))

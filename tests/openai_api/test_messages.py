@@ -65,6 +65,13 @@ def test_a_stream_has_anthropics_events_in_order(api: Translator) -> None:
     ]
 
 
+def test_the_end_of_the_context_is_told_apart_from_that_of_max_tokens(api: Translator) -> None:
+    long = "a " * 120  # the fake's context has 99
+    assert ask(api, long, max_tokens=32_000).body["stop_reason"] == "model_context_window_exceeded"
+    assert ask(api, long, max_tokens=99).body["stop_reason"] == "max_tokens"
+    assert ask(api, "!late", max_tokens=32_000).body["stop_reason"] == "max_tokens"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_stop_sequence_is_told_and_not_in_the_text(api: Translator, stream: bool) -> None:
     """The fake does not stop by itself: its text ends with what the model would have left there."""

@@ -67,7 +67,7 @@ def check_length(num_prompt_tokens: int, max_tokens: int) -> None:
 MODEL = replace(
     READER,
     check_length=check_length,
-    default_max_tokens=lambda _: 16,
+    output_length=lambda _, asked, clamps: 16 if asked is None else asked,
     render_chat=template(CHATML).render,
 )
 

@@ -36,7 +36,7 @@ def test_a_chat_is_passed_on_as_it_is_and_the_model_sets_its_length(api: Transla
     assert json.loads(seen["messages"]) == messages
     assert json.loads(seen["tools"]) == tools
     assert json.loads(seen["chat_template_kwargs"]) == kwargs
-    assert seen["sampling_parameters"] == {"temperature": 1}
+    assert seen["sampling_parameters"] == {"temperature": 1, "clamp_max_tokens": True}
 
 
 def test_how_a_chat_ends_and_how_much_it_reasons_is_the_templates(api: Translator) -> None:
@@ -125,7 +125,8 @@ _DEFAULTS_OF_CLIENTS: dict[str, Any] = {
 def test_the_defaults_that_clients_send_change_nothing(api: Translator) -> None:
     assert api.chat(**_DEFAULTS_OF_CLIENTS).status == 200
     passed = {"skip_special_tokens": True, "priority": 0}
-    assert api.triton.seen[0]["sampling_parameters"] == {"temperature": 1, **passed}
+    sampling = {"temperature": 1, "clamp_max_tokens": True, **passed}
+    assert api.triton.seen[0]["sampling_parameters"] == sampling
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_prefix_and_lengths_are_the_options_else_the_models_own(
     with loaded(folders("t5"), max_model_len=512, **options) as model:
         reader = reader_of(model)
         assert reader.prefix == prefix
-        assert reader.default_max_tokens(5) == max_tokens
+        assert reader.output_length(5, None, clamps=False) == max_tokens
         assert reader.default_min_tokens == min_tokens
 
 

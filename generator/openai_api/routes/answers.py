@@ -71,6 +71,7 @@ class Answer:
             text,
             finish_reason=_FINISH_REASONS.get(reason, reason) or None,
             num_tokens=chunk.num_output_tokens[position],
+            timed_out=reason == "timeout",
         )
         if self.asked.num_logprobs is not None:
             of_prompt = chunk.prompt_logprobs if self.asked.echoes else "[]"

@@ -145,14 +145,18 @@ def _rest(choice: Choice) -> dict[str, Any]:
 
 
 def _lengths(body: Mapping[str, Any]) -> dict[str, int]:
+    """How long the answer may be: without a number as long as the context is, to which a larger one
+    is clamped, for clients send one without knowing the model.
+    """
     newer = body.get("max_completion_tokens")
     older = body.get("max_tokens")
+    clamps = {"clamp_max_tokens": True}
     if newer is None:
-        return {}  # without either, the model's own default_max_tokens
+        return clamps
     if older not in (None, newer):
         allowed = f"the same as max_completion_tokens ({kind_of(newer)}), or one of them"
         raise bad_field("max_tokens", kind_of(older), allowed)
-    return {"max_tokens": newer}
+    return {"max_tokens": newer, **clamps}
 
 
 def _num_logprobs(body: Mapping[str, Any]) -> int | None:

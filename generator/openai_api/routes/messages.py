@@ -42,7 +42,7 @@ def read(body: Mapping[str, Any]) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
     stop = body.get("stop_sequences") or []
     asked = chat.read_as(messages.as_chat(body), messages.names(body))
-    return replace(asked, told={"stop_sequences": stop})
+    return replace(asked, told={"stop_sequences": stop, "max_tokens": body.get("max_tokens", 0)})
 
 
 def read_count(body: Mapping[str, Any]) -> GenerationRequest:
@@ -133,7 +133,7 @@ class MessageWriter(TypedEvents):
         text = self._waiting + new.text
         if new.finish_reason:
             self._waiting = ""
-            self._stop_reason = _REASONS.get(new.finish_reason, "end_turn")
+            self._stop_reason = self._reason(new)
             found = next((stop for stop in self._stops if stop and text.endswith(stop)), None)
             if found is None or new.finish_reason != "stop":
                 return text
@@ -147,6 +147,13 @@ class MessageWriter(TypedEvents):
         ends = (text[-length:] for length in lengths)
         self._waiting = next((end for end in ends if self._may_stop(end)), "")
         return text.removesuffix(self._waiting)
+
+    def _reason(self, last: Choice) -> str:
+        """An answer that ends with the context, before ``max_tokens``, has a reason of its own."""
+        is_shorter = self.answer.choices[0].num_tokens < self.answer.asked.told["max_tokens"]
+        if last.finish_reason == "length" and is_shorter and not last.timed_out:
+            return "model_context_window_exceeded"
+        return _REASONS.get(str(last.finish_reason), "end_turn")
 
     def _may_stop(self, end: str) -> bool:
         return any(stop.startswith(end) for stop in self._stops)

@@ -18,7 +18,7 @@ class Choice:
     ``calls`` are calls of tools, or parts of them; ``reasoning`` comes before the text, and
     ``num_reasoning_tokens`` are its tokens so far, where they are counted; ``of_prompt`` is what
     the answer tells of its prompt, in vLLM's names; ``token_ids`` are None unless they are to be
-    told.
+    told; ``timed_out`` where it ended because its time did.
     """
 
     index: int
@@ -33,6 +33,7 @@ class Choice:
     num_reasoning_tokens: int = field(default=0, repr=False)
     of_prompt: dict[str, Any] = field(default_factory=dict)
     token_ids: list[int] | None = None
+    timed_out: bool = False
 
     def ids(self) -> dict[str, list[int]]:
         """The field of a choice, where it is to be told."""

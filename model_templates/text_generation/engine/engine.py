@@ -79,7 +79,7 @@ class Engine(ABC):
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup
         own = getattr(getattr(setup.model, "generation_config", None), "max_new_tokens", None)
-        self._usual_tokens = setup.options.default_max_tokens or own or _USUAL_TOKENS
+        self._own_tokens = setup.options.default_max_tokens or own
         self._check_device = partial(check_devices_work, setup.model)
         self.metrics = EngineMetrics()
         self.thread: EngineThread[Sequence] = EngineThread(
@@ -210,11 +210,15 @@ class Engine(ABC):
         """Whether long prompts are computed chunk by chunk."""
         return False
 
-    def default_max_tokens(self, num_prompt_tokens: int) -> int:
-        """Output length of a request that sets none: the option's, or what the context has left."""
+    def output_length(self, num_prompt_tokens: int, asked: int | None, *, clamps: bool) -> int:
+        """The most tokens of an output: those ``asked`` for, else the option's or the model's own
+        number, else 128. With ``clamps`` what the context leaves stands for that, and for more.
+        """
         num_before = num_prompt_tokens if self.max_source_len is None else 0
-        left = self.max_model_len - num_before
-        return max(1, min(self._usual_tokens, left))
+        left = max(1, self.max_model_len - num_before)
+        if asked is not None:
+            return min(asked, left) if clamps else asked
+        return min(self._own_tokens or (left if clamps else _USUAL_TOKENS), left)
 
     def submit(self, sequences: list[Sequence]) -> None:
         """Queues a request's sequences, all of them or none.

@@ -7,6 +7,7 @@ from typing import Any
 
 from hf_runtime.errors import RequestError
 
+from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import Sequence
 
 MAX_STOP_WORDS = 128
@@ -43,6 +44,13 @@ def check_logprobs(sequences: Iterable[Sequence]) -> None:
             f"logprobs: got {num}, of n x max_tokens and the prompt, with their alternatives; "
             f"allowed: at most {MAX_LOGPROBS_TOGETHER} in one request"
         )
+
+
+def most_with_logprobs(params: SamplingParams, num_prompt_tokens: int, n: int) -> int:
+    """How many tokens each of ``n`` outputs may have so that ``check_logprobs`` passes."""
+    each = _with_its_own(params.num_logprobs)
+    of_prompt = num_prompt_tokens * _with_its_own(params.num_prompt_logprobs)
+    return max(1, (MAX_LOGPROBS_TOGETHER - of_prompt) // (n * each)) if each else params.max_tokens
 
 
 def _with_its_own(num_alternatives: int | None) -> int:

@@ -21,6 +21,7 @@ from ..sequence.source import Source, text_source
 from ..structured.constraint import Constraint
 from .bad_words import NUM_SPELLINGS
 from .chat_answers import ChatAnswers, ReasoningTokens
+from .limits import most_with_logprobs
 from .row_options import CHAT_FIELDS, RowFields, read_rows
 
 _RETURN = "return_"
@@ -88,6 +89,15 @@ class GenerationRequest:
         return list(dict.fromkeys(constraint for constraint in found if constraint))
 
 
+class OutputLength(Protocol):
+    """The most tokens of an output to a prompt of so many; they may pass the context."""
+
+    def __call__(self, num_prompt_tokens: int, asked: int | None, *, clamps: bool) -> int:
+        """``asked`` is None where a row says nothing; with ``clamps`` all that fits stands for that
+        and for more.
+        """
+
+
 class Tokenize(Protocol):
     """A prompt to its token ids; raises RequestError for one that can't fit."""
 
@@ -117,7 +127,7 @@ class PromptReader:
     max_json_characters: ClassVar[int] = MAX_CHARACTERS
 
     tokenize: Tokenize
-    default_max_tokens: Callable[[int], int]
+    output_length: OutputLength
     check_length: Callable[[int, int], None]
     tokenize_word: Callable[[str], list[tuple[int, ...]]]
     render_chat: Callable[[list[Any], list[Any] | None, dict[str, Any]], str] = no_chat
@@ -352,10 +362,7 @@ def _generation(
         reader = replace(reader, tokenize=partial(reader.tokenize, num_kept=num_kept))
     prompt = reader.of_token_ids(row) if row["input_ids"] else reader.read_prompt(row)
     prompt = _truncated(prompt, num_kept)
-    if row["max_tokens"] is None:
-        default = reader.default_max_tokens(len(prompt.token_ids))
-        params = params.with_max_tokens(max(default, params.min_tokens))
-    reader.check_length(len(prompt.token_ids), params.max_tokens)
+    params = _with_output_length(row, params, len(prompt.token_ids), reader)
     if row["bad_words"]:
         spelt = (ids for word in row["bad_words"] for ids in reader.tokenize_word(word) if ids)
         params = replace(params, bad_token_ids=tuple(dict.fromkeys(spelt)))
@@ -387,6 +394,19 @@ def _generation(
     )
 
 
+def _with_output_length(
+    row: dict[str, Any], params: SamplingParams, num_prompt_tokens: int, reader: PromptReader
+) -> SamplingParams:
+    """With a max_tokens that fits. Raises RequestError where none does."""
+    clamps = row["clamp_max_tokens"]
+    most = reader.output_length(num_prompt_tokens, row["max_tokens"], clamps=clamps)
+    if clamps:
+        most = min(most, most_with_logprobs(params, num_prompt_tokens, row["n"]))
+    params = params.with_max_tokens(max(most, params.min_tokens))
+    reader.check_length(num_prompt_tokens, params.max_tokens)
+    return params
+
+
 def _priority(number: int) -> int:
     """A request may let others begin first; it can't pass them."""
     if number < 0:
@@ -402,7 +422,8 @@ def _most_prompt_tokens(
     """
     most: int | None = row["truncate_prompt_tokens"]
     if most == -1 and max_model_len is not None:
-        answer = params.max_tokens if row["max_tokens"] is not None else max(1, params.min_tokens)
+        fits = row["max_tokens"] is not None and params.max_tokens < max_model_len
+        answer = params.max_tokens if fits else max(1, params.min_tokens)
         return max(1, max_model_len - answer)
     if most is not None and most < 1:
         allowed = "1 and more, -1 for as many as fit"

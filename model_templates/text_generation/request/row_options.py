@@ -73,6 +73,7 @@ _JSON_ONLY: dict[str, Any] = {
     "stop_token_ids": (),
     "logit_bias": (),
     "allowed_token_ids": (),
+    "clamp_max_tokens": False,
     "priority": 0,  # a parameter of that name is Triton's own
 }
 

@@ -200,6 +200,7 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {
     "allowed_token_ids": ("allowed_token_ids", _some_integers),
     **{name: (name, lenient_integer) for name in ("truncate_prompt_tokens", "priority")},
     **{name: (name, lenient_boolean) for name in ("skip_special_tokens", "add_special_tokens")},
+    "clamp_max_tokens": ("clamp_max_tokens", lenient_boolean),
     "logprobs": ("logprobs", _num_logprobs),
     "prompt_logprobs": ("prompt_logprobs", _num_logprobs),
     "logit_bias": ("logit_bias", _biases),

@@ -242,7 +242,7 @@ def test_an_encoder_decoders_prompt_and_output_each_have_the_context() -> None:
     with pytest.raises(RequestError) as raised:
         engine.check_length(1, 65)
     assert str(raised.value) == "max_tokens: got 65 tokens, this model holds 64"
-    assert engine.default_max_tokens(64) == 64
+    assert engine.output_length(64, None, clamps=True) == 64
 
 
 def test_max_model_len_above_the_models_own_limit_is_an_error() -> None:

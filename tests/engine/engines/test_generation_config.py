@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from text_generation.engine.generation_rules import has_rules, not_followed
+from text_generation.generate.engine import GenerateEngine
 from text_generation.in_flight.engine import InFlightEngine
 from transformers import GenerationConfig
 
 from tests.engine.driving import Answers, setup
-from tests.engine.tiny_models import CONTEXT, tiny_model
+from tests.engine.tiny_models import tiny_model
 
 PROMPTS = [[5, 6, 7], [40, 41, 5, 6, 5, 6], [9]]
 NUM_TOKENS = 24
@@ -77,10 +78,12 @@ def test_what_the_config_asks_for_is_done_as_generate_does_it(own: dict[str, Any
 def test_the_models_own_output_length_is_the_default() -> None:
     model = tiny_model("llama")
     model.generation_config.max_new_tokens = 7
-    assert InFlightEngine(setup(model)).setup.options.default_max_tokens is None
-    usual = [InFlightEngine(setup(model, default_max_tokens=n))._usual_tokens for n in (None, 5)]
-    assert usual == [7, 5]
-    assert InFlightEngine(setup(tiny_model("llama")))._usual_tokens == 128 == CONTEXT
+    for clamps in (False, True):
+        usual = [
+            GenerateEngine(setup(model, default_max_tokens=n)).output_length(9, None, clamps=clamps)
+            for n in (None, 5)
+        ]
+        assert usual == [7, 5]
 
 
 def test_what_is_not_done_is_named() -> None:

@@ -172,8 +172,10 @@ def test_a_prompt_and_output_of_the_whole_context_fit(model: Any) -> None:
         engine.submit([answers.sequence(n, prompt, max_tokens=5) for n in range(2)])
         assert len(answers.completion(0).token_ids) == 5
         assert answers.completion(0).num_input_tokens == CONTEXT - 5
-        assert engine.default_max_tokens(CONTEXT - 5) == 5
-        assert engine.default_max_tokens(1) == CONTEXT - 1
+        assert engine.output_length(CONTEXT - 5, None, clamps=False) == 5
+        assert engine.output_length(1, None, clamps=True) == CONTEXT - 1
+        assert engine.output_length(CONTEXT - 5, 32_000, clamps=True) == 5
+        assert engine.output_length(CONTEXT - 5, 32_000, clamps=False) == 32_000
         with pytest.raises(RequestError) as raised:
             engine.check_length(len(prompt), 6)
     assert str(raised.value) == (

@@ -17,7 +17,7 @@ import pytest
 from hf_runtime.errors import OverloadedError, RequestError
 from hf_runtime.request.json_text import read_json
 from text_generation.request import reading_threads
-from text_generation.request.limits import check_logprobs
+from text_generation.request.limits import check_logprobs, most_with_logprobs
 from text_generation.request.parsing import check_request
 from text_generation.request.reading_threads import READ_AT_ONCE, ReadingThreads
 from text_generation.sampling.bad_words import BadWords
@@ -242,3 +242,14 @@ def test_log_probabilities_of_all_sequences_are_bounded_together(n: int, is_refu
     said = f"^logprobs: got {n * 21_000 + 600}, of n x max_tokens .* at most 4194304 in one request"
     with pytest.raises(RequestError, match=said) if is_refused else contextlib.nullcontext():
         check_logprobs(sequences)
+
+
+def test_a_clamped_output_stays_within_the_bound_of_log_probabilities() -> None:
+    params = SamplingParams(max_tokens=2**63, num_logprobs=20, num_prompt_logprobs=3)
+    fits = replace(params, max_tokens=most_with_logprobs(params, 100_000, n=7))
+    assert fits.max_tokens > 20_000
+    first: Any = SimpleNamespace(params=fits, num_prompt_tokens=100_000)
+    other: Any = SimpleNamespace(
+        params=replace(fits, num_prompt_logprobs=None), num_prompt_tokens=100_000
+    )
+    check_logprobs([first, *[other] * 6])

@@ -15,6 +15,7 @@ from text_generation.request.parsing import (
     GenerationRequest,
     PromptReader,
 )
+from text_generation.request.sampling_json import FIELD
 from text_generation.sequence.sampling_params import MAX_SEED, SamplingParams
 from text_generation.structured.constraint import Constraint, Reasoning
 
@@ -39,9 +40,16 @@ def render_chat(messages: list[Any], tools: list[Any] | None, kwargs: dict[str, 
     return f"^{len(messages)}{len(tools or ())}{len(kwargs)}"
 
 
+def output_length(num_prompt_tokens: int, asked: int | None, *, clamps: bool) -> int:
+    left = max(1, CONTEXT - num_prompt_tokens)
+    if asked is None:
+        return left if clamps else min(16, left)
+    return min(asked, left) if clamps else asked
+
+
 READER = PromptReader(
     tokenize=tokenize,
-    default_max_tokens=lambda num_prompt_tokens: min(16, CONTEXT - num_prompt_tokens),
+    output_length=output_length,
     check_length=check_length,
     tokenize_word=lambda word: [tuple(map(ord, word)), tuple(map(ord, word.upper()))],
     render_chat=render_chat,
@@ -292,7 +300,7 @@ def test_a_bad_number_in_any_row_is_found_before_a_prompt_is_tokenised() -> None
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("tokenised")
 
-    reader = PromptReader(never, lambda _: 1, check_length, never, never)
+    reader = PromptReader(never, output_length, check_length, never, never)
     tensors: dict[str, list[Any]] = {"text_input": [[b"abc"]] * 2, "top_p": [[0.5], [7]]}
     with pytest.raises(RequestError, match=r"^top_p"):
         parse_request(fields(tensors, {"bad_words": "x"}, batched=True), reader)
@@ -379,7 +387,7 @@ def test_an_error_names_the_row_of_a_batch() -> None:
 
 
 def test_without_a_template_a_chat_is_refused() -> None:
-    reader = PromptReader(tokenize, lambda _: 1, check_length, lambda word: [])
+    reader = PromptReader(tokenize, output_length, check_length, lambda word: [])
     with pytest.raises(RequestError) as raised:
         chat(reader, messages=MESSAGES)
     assert str(raised.value) == "messages: this model has no chat template; send text_input"
@@ -503,13 +511,36 @@ def test_a_prompts_last_tokens_are_kept_where_it_is_to_be_shorter() -> None:
         parse_request(fields(tensors, {"truncate_prompt_tokens": 0}), READER)
 
 
-@pytest.mark.parametrize("asked, kept", [({}, 9), ({"max_tokens": 4}, 6), ({"max_tokens": 99}, 1)])
+@pytest.mark.parametrize("asked, kept", [({}, 9), ({"max_tokens": 4}, 6), ({"max_tokens": 99}, 9)])
 def test_a_prompt_may_be_cut_to_what_the_context_holds(asked: dict[str, Any], kept: int) -> None:
     reader = replace(READER, max_model_len=10, check_length=lambda *_: None)
     tensors: dict[str, list[Any]] = {"text_input": [b"abcdefghijklmnop"]}
     given = fields(tensors, {"truncate_prompt_tokens": -1, **asked})
     (row,) = parse_request(given, reader).rows
     assert row.prompt_token_ids == tokenize("abcdefghijklmnop")[-kept:]
+
+
+@pytest.mark.parametrize(
+    "asked, got",
+    [
+        ({}, CONTEXT - 3),
+        ({"max_tokens": 32_000}, CONTEXT - 3),
+        ({"max_tokens": 7}, 7),
+        ({"logprobs": 20, "n": 128}, CONTEXT - 3),
+    ],
+)
+def test_more_than_fits_is_clamped_where_a_request_says_so(asked: dict[str, Any], got: int) -> None:
+    def rows(text: bytes, **more: Any) -> list[Generation]:
+        sampling = json.dumps({"clamp_max_tokens": True, **asked, **more})
+        tensors: dict[str, list[Any]] = {"text_input": [text], FIELD: [sampling.encode()]}
+        return parse_request(fields(tensors, {}), READER).rows
+
+    assert rows(b"abc")[0].params.max_tokens == got
+    with pytest.raises(RequestError, match=rf"^too long: {CONTEXT} and"):
+        rows(b"a" * CONTEXT)
+    if "max_tokens" not in asked:
+        with pytest.raises(RequestError, match=r"^too long: 3 and 99"):
+            rows(b"abc", min_tokens=99)
 
 
 def test_nobody_passes_those_who_came_first() -> None:
