@@ -150,13 +150,12 @@ def _lengths(body: Mapping[str, Any]) -> dict[str, int]:
     """
     newer = body.get("max_completion_tokens")
     older = body.get("max_tokens")
-    clamps = {"clamp_max_tokens": True}
     if newer is None:
-        return clamps
+        return {"clamp_max_tokens": True}
     if older not in (None, newer):
         allowed = f"the same as max_completion_tokens ({kind_of(newer)}), or one of them"
         raise bad_field("max_tokens", kind_of(older), allowed)
-    return {"max_tokens": newer, **clamps}
+    return {"max_tokens": newer, "clamp_max_tokens": True}
 
 
 def _num_logprobs(body: Mapping[str, Any]) -> int | None:

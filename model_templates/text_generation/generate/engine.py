@@ -6,6 +6,9 @@ soon as it is finished itself. The in-flight engine's Sampler chooses the tokens
 processor within ``generate``, so options mean the same on both engines and requests with different
 options share a batch. Requests for beam search share a batch only with equal options and are
 answered when the batch ends. Which prompts may share a batch is tried at load (batches.py).
+
+A decoder's batch gives way to those that wait after some tokens, and ends where its longest row
+fills the context; what is not finished then goes on in a later batch, its tokens computed again.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from .lengths import max_lengths
 from .logits_processor import Finished, SamplingProcessor, decoder_starts
 
 _DEFAULT_NUM_SEQS = 32
+_TURN = 128  # steps that a batch has while others wait
 
 
 class GenerateEngine(Engine):
@@ -127,6 +131,7 @@ class GenerateEngine(Engine):
         """One whole batch; each sequence is answered as soon as it is finished."""
         self._batch = self._next_batch()
         self._is_first_token = True
+        self._num_steps = 0
         self._score([s for s in self._batch if s.lacks_prompt_logprobs])
         self._batch = [s for s in self._batch if s.finish_reason is None]
         if not self._batch:
@@ -135,10 +140,13 @@ class GenerateEngine(Engine):
             self._search(self._batch)
         else:
             self._generate(self._batch)
-        for sequence in self._batch:
+        batch, left = self._batch, self._drain_running()
+        goes_on = self._num_steps > 0 and not any(map(_is_held_to_its_batch, left))
+        for sequence in batch:
             sequence.source = None  # memory, though others still refer to it
-        left = self._drain_running()
-        if left:
+        if goes_on:
+            self._add(left)
+        elif left:
             self._fail(left, EngineError("generate ended before the sequence did"))
 
     @torch.inference_mode()
@@ -166,7 +174,9 @@ class GenerateEngine(Engine):
 
     def _on_tokens(self, sequences: list[Sequence]) -> None:
         """Publishes a token of each, then looks who has gone, has come, or is out of time."""
-        self.metrics.computed(len(sequences), self._batch if self._is_first_token else ())
+        begun = self._batch if self._is_first_token else ()
+        self.metrics.computed(len(sequences), [s for s in begun if len(s.token_ids) < 2])
+        self._num_steps += 1
         if self.setup.device.type == "cpu" and not self._is_first_token:
             self.thread.cpu_threads.computes(len(self._batch))
         self._is_first_token = False
@@ -187,22 +197,21 @@ class GenerateEngine(Engine):
         return batch
 
     def _fits(self, batch: list[Sequence], sequence: Sequence) -> bool:
-        """All rows of a decoder run on to the longest prompt plus the longest output, which must
-        stay within the context. Beams are searched for with the same options in every row.
-        """
+        """Beams are searched for with the same options in every row."""
         searches = batch[0].params.num_beams > 1 or sequence.params.num_beams > 1
         if searches and sequence.params != batch[0].params:
             return False
         if any(one.source is not None and one.continues_prompt for one in (sequence, batch[0])):
             return False
-        alike = sequence.num_sent_tokens == batch[0].num_sent_tokens
-        if self.batches is Batches.ALONE or (self.batches is Batches.EQUAL and not alike):
+        if self.batches is Batches.EQUAL:
+            return _num_read(sequence) == _num_read(batch[0])
+        return self.batches is not Batches.ALONE
+
+    def _gives_way(self) -> bool:
+        """Whether the batch is to end though it is not finished."""
+        if self._num_steps < _TURN or not self._waiting:
             return False
-        if self.is_encoder_decoder:
-            return True
-        longest_prompt = max(s.num_prompt_tokens for s in (*batch, sequence))
-        longest_output = max(s.params.max_tokens for s in (*batch, sequence))
-        return longest_prompt + longest_output <= self._max_model_len
+        return not any(map(_is_held_to_its_batch, self._batch))
 
     @torch.inference_mode()
     def _generate(self, batch: list[Sequence]) -> None:
@@ -220,13 +229,18 @@ class GenerateEngine(Engine):
         self.setup.model.generate(
             input_ids,
             attention_mask=attention_mask,
-            generation_config=self._config(
-                max(s.params.max_tokens for s in batch), **decoder_starts(batch)
-            ),
+            generation_config=self._config(self._most_steps(batch), **decoder_starts(batch)),
             logits_processor=LogitsProcessorList([choose]),
-            stopping_criteria=StoppingCriteriaList([Finished(batch)]),
+            stopping_criteria=StoppingCriteriaList([Finished(batch, self._gives_way)]),
             **inputs,
         )
+
+    def _most_steps(self, batch: list[Sequence]) -> int:
+        """All rows of a decoder are computed on until the batch ends, within the context."""
+        most = max(sequence.num_tokens_left for sequence in batch)
+        if self.is_encoder_decoder:
+            return most
+        return min(most, self._max_model_len - max(map(_num_read, batch)))
 
     def _search(self, batch: list[Sequence]) -> None:
         """Beam search of a whole batch, then all its tokens at once."""
@@ -278,9 +292,20 @@ class GenerateEngine(Engine):
         return config
 
 
+def _is_held_to_its_batch(sequence: Sequence) -> bool:
+    """Whether its output can't go on in another one."""
+    return sequence.source is not None or not sequence.continues_prompt
+
+
+def _num_read(sequence: Sequence) -> int:
+    return sequence.num_sent_tokens + len(sequence.token_ids)
+
+
 def _read(sequence: Sequence) -> list[int]:
-    """The tokens that the model reads first: those of the prompt, or of the encoder's text."""
+    """The tokens that the model reads first: those of the prompt and of what it has written, or of
+    the encoder's text.
+    """
     if sequence.source is None or sequence.continues_prompt:
-        return sequence.prompt_token_ids
+        return sequence.prompt_token_ids + sequence.token_ids
     tokens: list[int] = sequence.source.inputs["input_ids"][0].tolist()
     return tokens

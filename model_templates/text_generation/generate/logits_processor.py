@@ -50,14 +50,19 @@ class SamplingProcessor(LogitsProcessor):
 
 
 class Finished(StoppingCriteria):
-    """Each row ends when its own sequence does; a row may have several beams."""
+    """Each row ends when its own sequence does, all where the batch ``gives_way``; a row may have
+    several beams.
+    """
 
-    def __init__(self, batch: list[Sequence]) -> None:
-        self.batch = batch
+    def __init__(
+        self, batch: list[Sequence], gives_way: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.batch, self.gives_way = batch, gives_way
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         """input_ids (batch x beams, length) -> (batch x beams,) bool: the rows that are done."""
-        done = [sequence.finish_reason is not None for sequence in self.batch]
+        gives_way = self.gives_way()
+        done = [gives_way or sequence.finish_reason is not None for sequence in self.batch]
         beams = input_ids.shape[0] // len(self.batch)
         return torch.tensor(done, device=input_ids.device).repeat_interleave(beams)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hf_runtime.errors import EngineError, LoadError, RequestError
 from text_generation.engine.generation_rules import decoder_start
+from text_generation.generate import engine as generate_engine
 from text_generation.generate.engine import GenerateEngine
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.sequence.sequence import DecoderStart
@@ -94,7 +95,26 @@ def test_rows_never_run_past_the_context_together() -> None:
     sizes = batch_sizes(engine)
     with running(engine):
         assert generate_all(engine, asked, at_first=3) == expected
-    assert sizes == [2, 1]
+    assert sizes == [3, 1], "the second goes on where the first alone filled the context"
+
+
+def test_a_long_answer_gives_way_to_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate_engine, "_TURN", 4)
+    model = tiny_model("gpt2")
+    asked = [Asked([5, 6, 7], 60), Asked([8, 9], 3)]
+    answers = Answers()
+    engine = GenerateEngine(setup(model, max_num_seqs=1))
+    sizes = batch_sizes(engine)
+    with running(engine):
+        sequences = [
+            answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
+            for number, one in enumerate(asked)
+        ]
+        engine.submit(sequences)
+        answers.wait(2)
+    assert list(answers.results) == [1, 0]
+    assert [answers.completion(n).token_ids for n in range(2)] == reference(model, asked)
+    assert sizes == [1, 1, 1], "four tokens, the other answer, the rest"
 
 
 def blind(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
