@@ -51,12 +51,16 @@ class Options:
         "else generate; vllm: vLLM, which has to be installed where the model runs",
     )
     max_model_len: int | None = option(
-        None, "longest prompt plus output; default: the model's own limit", unit="tokens", least=2
+        None,
+        "longest prompt plus output; default: the model's own limit, or what 8 sequences have memory "
+        "for (CPU) or one (GPU)",
+        unit="tokens",
+        least=2,
     )
     max_num_seqs: int | None = option(
         None,
-        "sequences generated at once; default: 128 (CPU) or 512 (GPU), or as many as "
-        "fit in the KV cache",
+        "sequences generated at once; default: 128 (CPU) or 512 (GPU), or as many of max_model_len "
+        "as fit in the KV cache (CPU)",
         unit="sequences",
         least=1,
         most=1024,

@@ -22,8 +22,9 @@ from .slot_contents import SlotCopy
 
 GIB = 2**30
 _DEFAULT_NUM_SEQS = 128
-# Without max_model_len: the model's own context length while 64 sequences of it fit, else 4,096.
-_LONG_CONTEXT_NUM_SEQS, _DEFAULT_LONG_CONTEXT = 64, 4096
+# Without max_model_len the model's own context length, for fewer sequences where that needs it; but
+# what these hold of it, or so many tokens, where not even these fit.
+_FEWEST_SEQS, _LEAST_CONTEXT = 8, 4096
 LEN_WITHOUT_LIMIT = 2048
 _BEGUN = ("conv", "recurrent", "own", "cross")  # kinds of states
 # Of free memory. A CPU's is shared with other processes; a GPU's must leave room for activations.
@@ -87,7 +88,7 @@ def plan_size(
 
     ``kv_cache_gib`` is the budget where it is given, else a share of ``free_bytes``. Without
     ``max_num_seqs`` it is 128 or what fits; without ``max_model_len`` it is the model's limit, or
-    4,096 where 64 sequences of that length would not fit.
+    what 8 sequences hold, at least 4,096, where as many of that length would not fit.
 
     Raises:
         LoadError: what was asked for does not fit, with all the numbers.
@@ -100,9 +101,9 @@ def plan_size(
             f"max_model_len: got {length}, the model's own limit is {model_limit} tokens"
         )
     wanted = max_num_seqs or _DEFAULT_NUM_SEQS
-    num_long = max_num_seqs or _LONG_CONTEXT_NUM_SEQS
-    if max_model_len is None and num_long * sequence_bytes(shapes, length) > budget:
-        length = min(length, _DEFAULT_LONG_CONTEXT)
+    if max_model_len is None:
+        longest = _longest(shapes, budget // (max_num_seqs or _FEWEST_SEQS))
+        length = min(length, max(longest, _LEAST_CONTEXT))
     slot_bytes = sequence_bytes(shapes, length)
     fitting = budget // slot_bytes
     if kv_cache_gib is not None and kv_cache_gib * GIB > free_bytes:
@@ -116,6 +117,13 @@ def plan_size(
         )
     num_slots = min(wanted, fitting)
     return CacheSize(num_slots, length, num_slots * slot_bytes)
+
+
+def _longest(shapes: list[LayerShape], num_bytes: int) -> int:
+    """The most tokens of a sequence that so many bytes hold, roughly; in steps that look round."""
+    fixed = sequence_bytes(shapes, 0)
+    per_token = max(1, sequence_bytes(shapes, 1) - fixed)
+    return max(0, num_bytes - fixed) // per_token // 256 * 256
 
 
 def prefix_slots(size: CacheSize, prefix_cache_gib: float, free_bytes: int) -> CacheSize:

@@ -53,9 +53,13 @@ def error(**asked: Any) -> str:
         ({}, (128, 2048)),  # no limit of its own
         ({"model_limit": 512, "max_model_len": 100}, (128, 100)),
         ({"model_limit": 512, "max_num_seqs": 3}, (3, 512)),
-        # 64 x 131,072 tokens are 8 GiB and fit half of 16; of 15 they don't: 4,096 is taken.
+        # 64 x 131,072 tokens are 8 GiB and fit half of 16. Of less there are fewer sequences, then
+        # fewer tokens, then fewer sequences again.
         ({"model_limit": 131072}, (64, 131072)),
-        ({"model_limit": 131072, "free_bytes": 15 * GIB}, (128, 4096)),
+        ({"model_limit": 131072, "free_bytes": 15 * GIB}, (60, 131072)),
+        ({"model_limit": 131072, "free_bytes": GIB}, (8, 65536)),
+        ({"model_limit": 131072, "free_bytes": GIB, "max_num_seqs": 64}, (64, 8192)),
+        ({"model_limit": 131072, "free_bytes": GIB // 32}, (4, 4096)),
         ({"model_limit": 2048, "free_bytes": 20 * 2**20}, (5, 2048)),  # half of it: 10 MiB
         ({"model_limit": 2048, "kv_cache_gib": 4 / 1024}, (2, 2048)),
         ({"model_limit": 2048, "kv_cache_gib": 4, "max_num_seqs": 7}, (7, 2048)),
