@@ -110,6 +110,17 @@ def _response_cache(node: Node, report: Report) -> ResponseCache | None:
     return ResponseCache(**schema.mapping(keys, "true, false or a map")(node, report))
 
 
+# What OpenAI's clients may send: other vendors' names have slashes in them, Ollama's colons.
+_SERVED_NAMES = schema.list_of(
+    schema.text(
+        "letters (a-z, A-Z), digits and _ - . / : between them, at most 128 characters",
+        rf"(?=.{{1,{MAX_NAME}}}\Z)[A-Za-z0-9]([A-Za-z0-9_.:/-]*[A-Za-z0-9])?",
+    ),
+    "a list of names",
+    unique=True,
+)
+
+
 def _anything(node: Node, report: Report) -> Node:  # noqa: ARG001, a Check takes both
     """Checked elsewhere: what it may hold depends on other keys."""
     return node
@@ -126,6 +137,7 @@ class KeyRule:
 
 KEYS: dict[str, KeyRule] = {
     "name": KeyRule(schema.name(MAX_NAME), required=True),
+    "served_names": KeyRule(schema.nullable(_SERVED_NAMES), ()),
     "task": KeyRule(schema.text("a task's name"), required=True),
     "model": KeyRule(schema.text("a Hub id or a local path"), required=True),
     "revision": KeyRule(model_source.REVISION),

@@ -40,7 +40,7 @@ from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Report
 
 _TOP = ("models", "defaults", "server")
-_ONE_MODEL_ONLY = ("name", "canary", "shadow")
+_ONE_MODEL_ONLY = ("name", "served_names", "canary", "shadow")
 
 
 def load(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
@@ -95,6 +95,7 @@ class _Loader:
     tasks: Mapping[str, Task]
     report: Report
     claims: list[NameClaim] = field(default_factory=list)
+    aliases: list[NameClaim] = field(default_factory=list)
     metrics: list[metric_keys.MetricClaim] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
 
@@ -117,7 +118,7 @@ class _Loader:
             self.report.add(entries, message)
             return []
         specs = [spec for node in entries.value for spec in self.entry(node, defaults)]
-        refuse_clashes(self.claims, self.report)
+        refuse_clashes([*self.claims, *self.aliases], self.report)
         metric_keys.refuse_differences(self.metrics, self.report)
         names = [claim.name for claim in self.claims]
         refuse_targets(self.targets, names, specs, self.report)
@@ -193,6 +194,10 @@ class _Loader:
         named = own.get("name")
         if named is not None and isinstance(named.value, str):
             self.claims.append(NameClaim(named, named.value, folder_suffixes(values)))
+        values["served_names"] = values["served_names"] or ()
+        if isinstance(others := own.get("served_names"), Node) and isinstance(others.value, list):
+            texts = (one for one in others.value if isinstance(one.value, str))
+            self.aliases += [NameClaim(one, one.value) for one in texts]
         values["hooks"] = self.hooks(given, values)
         adapters = values["adapters"] or ()
         values["adapters"] = adapter_keys.find_adapters(adapters, self.base, self.report)

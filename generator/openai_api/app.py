@@ -44,8 +44,15 @@ from generator.openai_api.sending import (
     json_response,
     streamed,
 )
-from generator.openai_api.triton.catalog import MEDIA_TASKS, SPEECH_TASKS, Catalog, ServedModel
+from generator.openai_api.triton.catalog import (
+    KINDS,
+    MEDIA_TASKS,
+    SPEECH_TASKS,
+    Catalog,
+    ServedModel,
+)
 from generator.openai_api.triton.client import Triton
+from generator.openai_api.triton.context_lengths import ContextLengths
 from generator.openai_api.triton.request_headers import Metadata, id_of, send_id, trace_context
 from generator.proxy.hosts import WRONG_HOST, is_host
 from generator.proxy.settings import Access
@@ -80,6 +87,7 @@ class OpenAiApp:
         self._catalog = catalog
         self._access = AccessCheck(access, playground.pages if playground else ())
         self._connections = connections
+        self._lengths = ContextLengths(triton)
         self._bodies = Bodies()
         self._started = int(time.time())
 
@@ -140,21 +148,34 @@ class OpenAiApp:
 
     async def _models(self, _request: web.Request) -> web.Response:
         models = await self._catalog.models()
-        return json_response(
-            {"object": "list", "data": [self._described(models[n]) for n in sorted(models)]}
-        )
+        described = await self._described(*(models[name] for name in sorted(models)))
+        return json_response({"object": "list", "data": described})
 
     async def _model(self, request: web.Request) -> web.Response:
-        return json_response(self._described(await self._catalog.find(request.match_info["name"])))
+        model = await self._catalog.find(request.match_info["name"])
+        return json_response((await self._described(model))[0])
 
-    def _described(self, model: ServedModel) -> dict[str, object]:
-        return {
-            "id": model.name,
-            "object": "model",
-            "created": self._started,
-            "owned_by": "hf-triton",
-            **({"parent": model.name.partition(":")[0]} if model.adapter else {}),
-        }
+    async def _described(self, *models: ServedModel) -> list[dict[str, object]]:
+        """As OpenAI has it, with vLLM's and Together's fields, and the Hub's name of the task."""
+        lengths = await self._lengths.of(models)
+        return [
+            {
+                "id": model.name,
+                "object": "model",
+                "created": self._started,
+                "owned_by": "hf-triton",
+                "root": model.alias_of or model.name,
+                "task": model.task,
+                "type": KINDS[model.task],
+                **({"parent": model.name.partition(":")[0]} if model.adapter else {}),
+                **(
+                    {"max_model_len": lengths[model.triton_name]}
+                    if model.triton_name in lengths
+                    else {}
+                ),
+            }
+            for model in models
+        ]
 
     def _encoding(self, endpoint: EncoderEndpoint) -> Handler:
         async def encode(request: web.Request) -> web.StreamResponse:

@@ -208,6 +208,7 @@ class ModelSpec:
     arm_of: str | None = None
     quantization: Quantization | None = None
     adapters: tuple[Adapter, ...] = ()
+    served_names: tuple[str, ...] = ()
     adapter: str | None = None
     draft_model: DraftModel | None = None
     is_draft: bool = False

@@ -29,6 +29,7 @@ ROLE_PARAMETER = "hf_triton_role"
 ENGINE_PARAMETER = "hf_triton_engine"
 ARM_PARAMETER = "hf_triton_arm_of"
 ADAPTERS_PARAMETER = "hf_triton_adapters"
+SERVED_NAMES_PARAMETER = "hf_triton_served_names"
 # Triton's own: the environment to start the model's Python in. It puts in the model's folder only.
 ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
 ENVIRONMENT_FOLDER = "python_env"
@@ -116,6 +117,8 @@ class TritonModel:
         if self.spec.adapters:
             names = (adapter.name for adapter in self.spec.adapters)
             found[ADAPTERS_PARAMETER] = ",".join(names)
+        if self.spec.served_names:
+            found[SERVED_NAMES_PARAMETER] = ",".join(self.spec.served_names)
         if self.has_environment:
             found[ENVIRONMENT_PARAMETER] = f"$$TRITON_MODEL_DIRECTORY/1/{ENVIRONMENT_FOLDER}"
         return found

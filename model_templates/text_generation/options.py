@@ -52,8 +52,8 @@ class Options:
     )
     max_model_len: int | None = option(
         None,
-        "longest prompt plus output; default: the model's own limit, or what 8 sequences have memory "
-        "for (CPU) or one (GPU)",
+        "longest prompt plus output; default: the model's own limit, or what there is memory for: "
+        "for 8 sequences (CPU) or one (GPU)",
         unit="tokens",
         least=2,
     )

@@ -69,6 +69,7 @@ class Model:
     max_batch_size: int = 0
     task: str = "text-generation"
     adapters: str = ""
+    served_names: str = ""
     inputs: tuple[tuple[str, str, int], ...] = ()
 
     def config(self) -> Any:
@@ -81,6 +82,8 @@ class Model:
             config.parameters["hf_triton_role"].string_value = self.role
         if self.adapters:
             config.parameters["hf_triton_adapters"].string_value = self.adapters
+        if self.served_names:
+            config.parameters["hf_triton_served_names"].string_value = self.served_names
         return config
 
 

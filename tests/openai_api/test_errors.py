@@ -26,7 +26,7 @@ def test_models_are_listed_under_their_users_names(api: Translator) -> None:
     names = ["batched", "echo", *hears, *encoders, "translator", "vectors", "whole"]
     assert [model["id"] for model in listed["data"]] == names
     assert api.get("/v1/models/echo").body == listed["data"][1]
-    assert set(listed["data"][1]) == {"id", "object", "created", "owned_by"}
+    assert {"id", "object", "created", "owned_by"} < set(listed["data"][1])
 
 
 @pytest.mark.parametrize("name", ["nobody", "echo_stream", "stranger"])

@@ -77,7 +77,7 @@ class Branch:
 
     def inherited(self, given: Mapping[str, Node]) -> dict[str, Node]:
         """What it has from its model, whose keys are ``given``."""
-        left_out = {"name", "canary", "shadow"}
+        left_out = {"name", "served_names", "canary", "shadow"}
         if "model" in self.overrides:
             left_out.add("revision")  # of another repository
         return {name: node for name, node in given.items() if name not in left_out}

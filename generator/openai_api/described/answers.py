@@ -58,13 +58,19 @@ class Document(Struct):
 
 
 class Model(Struct):
-    """One model; ``parent`` is that of an adapter."""
+    """One model; ``parent`` is that of an adapter, ``root`` the own name of one that has others;
+    ``max_model_len`` are the tokens of its context.
+    """
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str
+    task: str
+    type: str
     parent: str | UnsetType = UNSET
+    max_model_len: int | UnsetType = UNSET
 
 
 class Models(Struct):

@@ -26,6 +26,7 @@ from generator.spec.triton_models import (
     ADAPTERS_PARAMETER,
     ENGINE_SUFFIX,
     ROLE_PARAMETER,
+    SERVED_NAMES_PARAMETER,
     TASK_PARAMETER,
 )
 
@@ -35,6 +36,14 @@ COMPLETION_TASKS = (*CHAT_TASKS, "text2text-generation")  # /v1/completions
 EMBEDDING_TASKS = ("feature-extraction",)  # /v1/embeddings, /rerank, /score
 CLASSIFIER_TASKS = ("text-classification",)  # /classify, /rerank, /score
 SPEECH_TASKS = ("automatic-speech-recognition",)  # /v1/audio
+# Together's words for what models are for.
+KINDS = {
+    **dict.fromkeys(COMPLETION_TASKS, "language"),
+    **dict.fromkeys(CHAT_TASKS, "chat"),
+    **dict.fromkeys(EMBEDDING_TASKS, "embedding"),
+    **dict.fromkeys(CLASSIFIER_TASKS, "rerank"),
+    **dict.fromkeys(SPEECH_TASKS, "transcribe"),
+}
 ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *CLASSIFIER_TASKS, *SPEECH_TASKS)
 
 
@@ -50,6 +59,7 @@ class ServedModel:
     """``triton_name`` is the model of Triton's that holds the engine: with ``streams`` it is
     decoupled, and is asked by a gRPC stream. ``adapters`` are those that its requests may name;
     ``adapter`` is the one that they do, where this is an adapter under a name of its own.
+    ``served_names`` are other names of it, and ``alias_of`` is its own under one of those.
     ``is_ours`` is False of one that is not rendered from our templates.
     """
 
@@ -60,6 +70,8 @@ class ServedModel:
     max_batch_size: int
     adapters: tuple[str, ...] = ()
     adapter: str | None = None
+    served_names: tuple[str, ...] = ()
+    alias_of: str | None = None
     is_ours: bool = True
 
     @property
@@ -93,6 +105,7 @@ class Catalog:
         self._why_not_ready = why_not_ready
         self._to_be_served = to_be_served
         self._models: dict[str, ServedModel] = {}
+        self._own_names: dict[str, str] = {}  # of aliases, also while their models are loaded again
         self._elsewhere: dict[str, str] = {}  # the tasks of models that no path here is for
         self._read_at_s: float | None = None
         self._reading = asyncio.Lock()
@@ -115,7 +128,8 @@ class Catalog:
         found = _of_name(name, await self.models())
         if found is None:
             found = _of_name(name, await self.models(_MISSES_GOOD_FOR_S))
-        if found is None and await self._is_to_be_served(model := name.partition(":")[0]):
+        model = self._own_names.get(name, name.partition(":")[0])
+        if found is None and await self._is_to_be_served(model):
             why = (await self._why_not_ready()).get(model, "")
             is_late = not why or is_loading(why)
             raise model_is_loading(name) if is_late else model_is_not_ready(name, why)
@@ -128,7 +142,8 @@ class Catalog:
         return found
 
     def _only_one(self, models: Mapping[str, ServedModel], tasks: Sequence[str]) -> ServedModel:
-        found = [one for one in models.values() if one.task in tasks and not one.adapter]
+        own = (one for one in models.values() if not one.adapter and not one.alias_of)
+        found = [one for one in own if one.task in tasks]
         if len(found) != 1:
             allowed = f"one of {', '.join(self._named(tasks))}" if found else "none is ready"
             raise bad_field("model", "none", allowed)
@@ -170,8 +185,11 @@ class Catalog:
             raise
         configs = await asyncio.gather(*map(self._source.config, names))
         known = filter(None, map(served_model, filter(None, configs)))
-        found = [one for model in known for one in with_adapters(model)]
+        found = [one for model in known for one in under_all_names(model)]
+        # Aliases first: a model's own name stands above them.
+        found.sort(key=lambda one: one.alias_of is None)
         self._models = {one.name: one for one in found if one.task in ALL_TASKS}
+        self._own_names.update((one.name, one.alias_of) for one in found if one.alias_of)
         self._elsewhere = {one.name: one.task for one in found if one.task not in ALL_TASKS}
         self._read_at_s = time.monotonic()
 
@@ -187,13 +205,23 @@ def served_model(config: Any) -> ServedModel | None:
         return None
     streams = role == "engine"
     name = config.name.removesuffix(ENGINE_SUFFIX) if streams else config.name
-    adapters = tuple(filter(None, parameters.get(ADAPTERS_PARAMETER, "").split(",")))
-    return ServedModel(name, config.name, task, streams, config.max_batch_size, adapters)
+    adapters, served_names = (
+        tuple(filter(None, parameters.get(parameter, "").split(",")))
+        for parameter in (ADAPTERS_PARAMETER, SERVED_NAMES_PARAMETER)
+    )
+    return ServedModel(
+        *(name, config.name, task, streams, config.max_batch_size, adapters),
+        served_names=served_names,
+    )
 
 
-def with_adapters(model: ServedModel) -> Iterator[ServedModel]:
-    """The model, and each of its adapters as ``model:adapter``: no model's name has a colon."""
+def under_all_names(model: ServedModel) -> Iterator[ServedModel]:
+    """The model, also under its other names, and each of its adapters as ``model:adapter``: no
+    model's own name has a colon.
+    """
     yield model
+    for alias in model.served_names:
+        yield replace(model, name=alias, alias_of=model.name)
     for adapter in model.adapters:
         yield replace(model, name=f"{model.name}:{adapter}", adapters=(), adapter=adapter)
 
