@@ -7,6 +7,7 @@ the caller's error, without quoting the chat.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -14,16 +15,19 @@ from typing import Any
 from hf_runtime import log
 from hf_runtime.errors import RequestError, reason
 from hf_runtime.request.chat_formats import JSON, ChatFormat, format_of
-from hf_runtime.request.json_text import read_object, short
+from hf_runtime.request.json_text import short
 from hf_runtime.request.tensors import kind_of
 
-from . import plain_tools
+from . import as_taken
 
 _ITSELF = {"messages", "tools"}
 _LONGEST_ROLE = 40  # characters
 _PROBE = "Anna"
+_USER = {"role": "user", "content": ""}
 # Switches of templates that know nothing of how much a model is to reason, only whether.
 _SWITCHES = ("enable_thinking", "thinking")
+# Ends the name of an option that is left out where a template does not take it.
+_WISHED = "?"
 _QUOTED = 8  # characters; the shortest text whose appearance in an error counts as a quotation
 
 
@@ -49,7 +53,7 @@ class ChatTemplate:
             self._variables(None)
             self._template = str(tokenizer.get_chat_template(None, [{}]))
             if "tools" not in self._variables([{}]) and tool_parser == "auto":
-                tool_parser = JSON  # as plain_tools.py tells of them
+                tool_parser = JSON  # as as_taken.py tells of them
             self.format = format_of(self._template, tool_parser, reasoning_parser)
             self.added_tokens = tokenizer.get_added_vocab()
             self._try_out()
@@ -64,21 +68,27 @@ class ChatTemplate:
         """The prompt of a chat, special tokens included.
 
         ``kwargs`` are what the template itself takes, ``add_generation_prompt`` (default true),
-        ``continue_final_message`` and ``reasoning_effort``. A template that takes no tools gets
-        them in words.
+        ``continue_final_message`` and ``reasoning_effort``. What a template does not take, it gets
+        as as_taken.py says; an option whose name ends with "?" it then does not get.
 
         Raises:
             RequestError: no template, messages of another form, or something that it does not take.
         """
+        held = {name: value for name, value in kwargs.items() if not name.endswith(_WISHED)}
+        if len(held) < len(kwargs):
+            wished = {name.removesuffix(_WISHED): value for name, value in kwargs.items()}
+            with contextlib.suppress(RequestError):
+                return self._render(messages, tools, {**wished, **held})
+        return self._render(messages, tools, held)
+
+    def _render(self, messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
         if self._problem is not None:
             raise RequestError(f"messages: {self._problem}")
-        chat = self._checked(messages)
+        chat = self._as_taken(self._checked(messages))
         tools = _checked_tools(tools)
         variables = self._variables(tools)
-        if "tool" not in self._template:
-            chat = self._with_contents(plain_tools.in_words(chat))
         if tools and "tools" not in variables:
-            told = plain_tools.told_of(chat, tools, takes_system=self._takes_system)
+            told = as_taken.told_of(chat, tools, takes_system=self._takes_system)
             chat, tools = self._with_contents(told), None
         kwargs = self._with_switch(kwargs, variables)
         self._check_taken(kwargs, variables)
@@ -100,6 +110,19 @@ class ChatTemplate:
         if isinstance(content, str):
             return content
         return "\n".join(text_part(f"{where}[{n}]", part) for n, part in enumerate(content))
+
+    def _as_taken(self, chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Calls and later system messages as the template takes them."""
+        in_words = "tool" not in self._template
+        if any(message.get("tool_calls") for message in chat):
+            objects, texts = (True, True) if in_words else self._arguments_taken
+            chat = [_with_arguments(message, objects=objects, texts=texts) for message in chat]
+        if in_words:
+            chat = self._with_contents(as_taken.in_words(chat))
+        is_later = any(message["role"] in as_taken.SYSTEM for message in chat[1:])
+        if is_later and not self._takes_later_system:
+            chat = self._with_contents(as_taken.within_others(chat))
+        return chat
 
     def _checked(self, messages: list[Any]) -> list[dict[str, Any]]:
         if not messages:
@@ -126,6 +149,21 @@ class ChatTemplate:
         """Whether the template shows a system message."""
         return _PROBE in self._rendered("system", self.content("", "system", _PROBE))
 
+    @cached_property
+    def _takes_later_system(self) -> bool:
+        """Whether the template shows one that is not the first message."""
+        told = {"role": "system", "content": self.content("", "system", _PROBE)}
+        return _PROBE in self._shown(_USER, told) and _PROBE in self._shown(_USER, told, _USER)
+
+    @cached_property
+    def _arguments_taken(self) -> tuple[bool, bool]:
+        """Whether the template shows arguments of calls that are objects, and that are texts."""
+        objects, texts = (
+            any(_PROBE in self._shown(_USER, _calling(content, given)) for content in ("", None))
+            for given in ({_PROBE: _PROBE}, _PROBE)
+        )
+        return objects or not texts, texts
+
     def _try_out(self) -> None:
         """Raises RequestError for a template that takes too long, or too much memory."""
         chat = [{"role": "user", "content": _PROBE}]
@@ -138,15 +176,17 @@ class ChatTemplate:
 
     def _rendered(self, role: str, content: Any) -> str:
         """A short chat with such a message; empty where the template fails at it."""
+        message = {"role": role, "content": content}
+        if role == "user":
+            return self._shown(message)
+        return self._shown(*((message, _USER) if role == "system" else (_USER, message)))
+
+    def _shown(self, *chat: dict[str, Any]) -> str:
+        """A short chat as it is rendered; empty where the template fails at it."""
         if self._problem is not None:
             return ""
-        user = {"role": "user", "content": content if role == "user" else ""}
-        message = {"role": role, "content": content}
-        chat = (
-            [user] if role == "user" else [message, user] if role == "system" else [user, message]
-        )
         try:
-            return str(self._tokenizer.apply_chat_template(chat, tokenize=False))
+            return str(self._tokenizer.apply_chat_template(list(chat), tokenize=False))
         except Exception:
             return ""
 
@@ -215,8 +255,6 @@ def _checked_message(where: str, message: Any) -> dict[str, Any]:
     calls = given.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
         raise RequestError(f"{where}.tool_calls: got {kind_of(calls)}, allowed: a list")
-    if calls is not None:
-        given = {**given, "tool_calls": _with_objects(f"{where}.tool_calls", calls)}
     content = given.get("content")
     if content is None or isinstance(content, str):
         if "content" not in given and "tool_calls" not in given:
@@ -228,19 +266,16 @@ def _checked_message(where: str, message: Any) -> dict[str, Any]:
     return given
 
 
-def _with_objects(where: str, calls: list[Any]) -> list[Any]:
-    """An assistant's calls, as OpenAI's clients send them back: there arguments are JSON texts, but
-    templates print objects.
-    """
-    found = []
-    for number, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, dict) else None
-        arguments = function.get("arguments") if isinstance(function, dict) else None
-        if isinstance(function, dict) and isinstance(arguments, str):
-            value = read_object(f"{where}[{number}].function.arguments", arguments or "{}")
-            call = {**call, "function": {**function, "arguments": value}}
-        found.append(call)
-    return found
+def _with_arguments(message: dict[str, Any], **taken: bool) -> dict[str, Any]:
+    """A message whose calls have arguments as the template takes them."""
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": as_taken.with_arguments(calls, **taken)} if calls else message
+
+
+def _calling(content: str | None, arguments: Any) -> dict[str, Any]:
+    """A call; some templates take only ids of nine letters."""
+    call = {"id": "abcdefghi", "function": {"name": "now", "arguments": arguments}}
+    return {"role": "assistant", "content": content, "tool_calls": [{"type": "function", **call}]}
 
 
 def text_part(where: str, part: Any) -> str:

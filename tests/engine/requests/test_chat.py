@@ -4,6 +4,7 @@ refused, and no error quotes the chat.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,93 @@ def test_calls_and_outputs_are_texts_for_a_template_that_knows_none() -> None:
         "user: <tool_response>\nnoon\n</tool_response>\n<tool_response>\none\n</tool_response>\n"
         "Well?\n"
     )
+
+
+_GOOD, _CUT = '{"city": "Rome"}', '{"city": "Ro'
+_LISTED = "{% for key, value in given.items() %}{{ key }}={{ value }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "shown, good, cut",
+    [
+        ("{{ given | tojson }}", _GOOD, json.dumps(_CUT)),
+        ("{{ given if given is string else given | tojson }}", _GOOD, _CUT),
+        ("{{ '```' + given + '```' }}", f"```{_GOOD}```", f"```{_CUT}```"),
+        (_LISTED, "city=Rome", f"INVALID_JSON={_CUT}"),
+        (_LISTED.replace(".items()", "|items"), "city=Rome", f"INVALID_JSON={_CUT}"),
+        (
+            "{% for key in given %}{{ key }}={{ given[key] }}{% endfor %}",
+            *("city=Rome", f"INVALID_JSON={_CUT}"),
+        ),
+        ("{{ given.city }}", "Rome", ""),
+    ],
+)
+def test_a_chat_with_a_call_that_was_cut_off_goes_on(shown: str, good: str, cut: str) -> None:
+    """As Hermes and Mistral, Qwen, DeepSeek, GLM, Qwen Coder and Llama 4 show arguments."""
+    chat = template(
+        "{% for message in messages %}{% for call in message.tool_calls %}"
+        f"{{% set given = call.function.arguments %}}{shown}{{% endfor %}}{{% endfor %}}"
+    )
+    for arguments, expected in ((_GOOD, good), (_CUT, cut)):
+        function = {"name": "weather", "arguments": arguments}
+        calling = {"role": "assistant", "content": None, "tool_calls": [{"function": function}]}
+        assert chat.render([USER, calling], None, {}) == expected
+
+
+@pytest.mark.parametrize(
+    "arguments, shown",
+    [("", "{}"), (None, "{}"), ({"a": 1}, '{"a": 1}'), ("[1]", '"[1]"'), ([1], '"[1]"')],
+)
+def test_arguments_of_calls_are_objects_or_texts(arguments: Any, shown: str) -> None:
+    calling = {"role": "assistant", "tool_calls": [{"function": {"arguments": arguments}}]}
+    chat = template(
+        "{% for one in messages[1].tool_calls %}{{ one.function.arguments | tojson }}{% endfor %}"
+    )
+    assert chat.render([USER, calling], None, {}) == shown
+
+
+_SYSTEM = {"role": "system", "content": "Be kind."}
+_SAYS = {"role": "assistant", "content": "Well"}
+_TOLD = "<system>\nBe kind.\n</system>"
+_FIRST_ONLY = (
+    "{% for message in messages %}{% if message.role == 'system' and not loop.first %}"
+    "{{ raise_exception('no') }}{% endif %}[{{ message.role }}: {{ message.content }}]{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    "messages, rendered",
+    [
+        ([USER, _SYSTEM], f"[user: hi\n{_TOLD}]"),
+        ([_SYSTEM, _SYSTEM, USER], "[system: Be kind.\nBe kind.][user: hi]"),
+        ([USER, _SAYS, _SYSTEM, USER], f"[user: hi][assistant: Well][user: {_TOLD}\nhi]"),
+        ([USER, _SAYS, _SYSTEM], f"[user: hi][assistant: Well][user: {_TOLD}]"),
+        (
+            [USER, {"role": "tool", "content": "3"}, _SYSTEM, _SAYS],
+            f"[user: hi][tool: 3\n{_TOLD}][assistant: Well]",
+        ),
+    ],
+)
+def test_a_later_system_message_reaches_a_template_that_takes_none(
+    messages: list[Any], rendered: str
+) -> None:
+    """Chats with tools too: then the template has the word in it."""
+    assert template("{#- tool #}" + _FIRST_ONLY).render(messages, None, {}) == rendered
+    taken = template("{#- tool #}{% for one in messages %}[{{ one.content }}]{% endfor %}")
+    assert "[Be kind.]" in taken.render(messages, None, {})
+
+
+@pytest.mark.parametrize(
+    "shown, end",
+    [
+        ("{{ reasoning_effort }}", "max"),
+        ("", "hi"),
+        ("{{ raise_exception('no') if reasoning_effort }}", "hi"),
+    ],
+)
+def test_an_option_that_is_wished_is_left_out_where_it_is_not_taken(shown: str, end: str) -> None:
+    chat = template("{{ messages[0].content }}" + shown)
+    assert chat.render([USER], None, {"reasoning_effort?": "max"}).endswith(end)
 
 
 def test_what_a_tool_answers_may_be_nothing() -> None:
