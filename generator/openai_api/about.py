@@ -39,6 +39,7 @@ class About:
         """Those that need nothing of the others."""
         healthy = Operation("Whether Triton answers", answers.Health)
         return [
+            Route("/", self._health, healthy),  # HEAD too: Claude Code looks whether it is there
             Route("/health", self._health, healthy),
             Route("/ping", self._health, healthy),
             Route("/version", _version, Operation("hf-triton's version", answers.Version)),

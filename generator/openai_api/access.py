@@ -16,7 +16,7 @@ from generator.spec.runtime_rules import CALLER
 _ACCOUNT = web.RequestKey("hf_triton_account", Account)
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 # What tells nothing of models or callers.
-_OPEN_PATHS = ("/health", "/ping", "/openapi.json", "/docs")
+_OPEN_PATHS = ("/", "/health", "/ping", "/openapi.json", "/docs")
 
 
 class AccessCheck:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeVar
 
@@ -65,6 +66,8 @@ _GENERATING = (
     *(RESPONSES, messages.MESSAGES, messages.COUNT_TOKENS),
     *TOKENS,
 )
+
+_LENGTHS = ("max_model_len", "max_input_tokens")  # vLLM's name of a model's context, Anthropic's
 
 
 class OpenAiApp:
@@ -146,18 +149,27 @@ class OpenAiApp:
         self._connections.is_answered(request.protocol)
         return await aside(len(data), lambda: read(read_object(data)))
 
-    async def _models(self, _request: web.Request) -> web.Response:
+    async def _models(self, request: web.Request) -> web.Response:
+        """All of them on one page, for OpenAI's clients and Anthropic's."""
         models = await self._catalog.models()
-        described = await self._described(*(models[name] for name in sorted(models)))
-        return json_response({"object": "list", "data": described})
+        described = await self._described(request, *(models[name] for name in sorted(models)))
+        ids = [one["id"] for one in described]
+        ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
+        return json_response({"object": "list", "data": described, "has_more": False, **ends})
 
     async def _model(self, request: web.Request) -> web.Response:
         model = await self._catalog.find(request.match_info["name"])
-        return json_response((await self._described(model))[0])
+        return json_response((await self._described(request, model))[0])
 
-    async def _described(self, *models: ServedModel) -> list[dict[str, object]]:
-        """As OpenAI has it, with vLLM's and Together's fields, and the Hub's name of the task."""
+    async def _described(
+        self, request: web.Request, *models: ServedModel
+    ) -> list[dict[str, object]]:
+        """As OpenAI has it, with vLLM's, Together's and Anthropic's fields, and the Hub's name of
+        the task; ``type`` is Together's, or Anthropic's where its clients ask.
+        """
         lengths = await self._lengths.of(models)
+        kinds = dict.fromkeys(KINDS, "model") if "anthropic-version" in request.headers else KINDS
+        started = datetime.fromtimestamp(self._started, timezone.utc).isoformat()
         return [
             {
                 "id": model.name,
@@ -166,10 +178,12 @@ class OpenAiApp:
                 "owned_by": "hf-triton",
                 "root": model.alias_of or model.name,
                 "task": model.task,
-                "type": KINDS[model.task],
+                "type": kinds[model.task],
+                "display_name": model.name,
+                "created_at": started,
                 **({"parent": model.name.partition(":")[0]} if model.adapter else {}),
                 **(
-                    {"max_model_len": lengths[model.triton_name]}
+                    dict.fromkeys(_LENGTHS, lengths[model.triton_name])
                     if model.triton_name in lengths
                     else {}
                 ),
@@ -274,10 +288,15 @@ class OpenAiApp:
         return generate
 
     async def _with_media(self, model: ServedModel, asked: GenerationRequest) -> GenerationRequest:
-        """The request with the files of its messages as tensors. Raises ApiError, 400."""
+        """The request with the files of its messages as tensors. Those that tools answer a model of
+        texts are left out: its caller could not go on. Raises ApiError, 400.
+        """
         if model.task not in MEDIA_TASKS:
-            text = f"{asked.media[0].field}: '{model.name}' ({model.task}) reads texts alone"
-            raise ApiError(400, text, top(asked.media[0].field))
+            for part in asked.media:
+                if not part.of_tool:
+                    text = f"{part.field}: '{model.name}' ({model.task}) reads texts alone"
+                    raise ApiError(400, text, top(part.field))
+            return replace(asked, media=())
         media = await self._media_hosts.fetched(asked.media)
         inputs = tuple({**one, **tensors(media)} for one in asked.inputs)
         return replace(asked, inputs=inputs, media=media)

@@ -76,7 +76,9 @@ def _as_api_error(error: Exception, request_id: str) -> ApiError:
 def _error(
     request: web.Request, error: ApiError, headers: dict[str, str] | None = None
 ) -> web.Response:
-    body = messages.error_body(error) if messages.is_under(request.path) else error.body()
+    body = error.body()
+    if messages.is_under(request.path):
+        body = {**messages.error_body(error), "request_id": id_of(request)}
     return json_response(body, error.status, {**error.headers(), **(headers or {})})
 
 

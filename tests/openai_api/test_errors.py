@@ -160,7 +160,6 @@ def test_an_error_after_the_first_chunk_is_an_event(api: Translator) -> None:
 @pytest.mark.parametrize(
     "method,path,status",
     [
-        ("GET", "/", 404),
         ("GET", "/v1/nothing", 404),
         ("GET", "/v1/completions", 405),
         ("DELETE", "/v1/models/echo", 405),

@@ -11,10 +11,20 @@ from typing import Any
 
 import pytest
 
+from generator.openai_api.routes import endpoint
 from tests.openai_api.conftest import Reply, Starter, Translator
 from tests.openai_api.test_responses import CALL, SCHEMA, events_of
 
+USAGE = {
+    "input_tokens": 6,
+    "output_tokens": 3,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 0,
+}
 TOOLS = [{"name": "weather", "description": "Looks.", "input_schema": SCHEMA}]
+
+SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+FOUND = {"type": "tool_result", "tool_use_id": "c1", "content": []}
 
 
 def ask(api: Translator, content: Any = "a b c", **body: Any) -> Reply:
@@ -38,7 +48,7 @@ def test_a_message(api: Translator) -> None:
         "content": [{"type": "text", "text": "a b c"}],
         "stop_reason": "end_turn",
         "stop_sequence": None,
-        "usage": {"input_tokens": 6, "output_tokens": 3},
+        "usage": USAGE,
     }
     assert ask(api, max_tokens=2).body["stop_reason"] == "max_tokens"
 
@@ -59,7 +69,7 @@ def test_a_stream_has_anthropics_events_in_order(api: Translator) -> None:
         {
             "type": "message_delta",
             "delta": {"stop_reason": "end_turn", "stop_sequence": None},
-            "usage": {"input_tokens": 6, "output_tokens": 3},
+            "usage": USAGE,
         },
         {"type": "message_stop"},
     ]
@@ -131,9 +141,21 @@ def test_reasoning_is_a_block_before_the_answer(api: Translator) -> None:
     assert own[-1]["type"] == "content_block_stop"
 
 
-def test_a_model_is_told_not_to_reason(api: Translator) -> None:
-    ask(api, thinking={"type": "disabled"})
-    assert parsed(api.triton.seen[-1]["chat_template_kwargs"]) == {"reasoning_effort": "none"}
+@pytest.mark.parametrize(
+    "body, effort",
+    [
+        ({"thinking": {"type": "disabled"}, "output_config": {"effort": "max"}}, "none"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "medium"),
+        ({"thinking": {"type": "adaptive", "display": "omitted"}}, None),
+        ({"output_config": {"effort": "max", "task_budget": {"total": 9}}}, "max"),
+    ],
+)
+def test_a_model_is_told_how_much_to_reason_if_its_template_can(
+    api: Translator, body: dict[str, Any], effort: str | None
+) -> None:
+    assert ask(api, **body).status == 200
+    told = parsed(api.triton.seen[-1].get("chat_template_kwargs", "{}"))
+    assert told == ({"reasoning_effort?": effort} if effort else {})
 
 
 def test_a_call_that_is_cut_off_has_no_input(api: Translator) -> None:
@@ -189,9 +211,12 @@ def test_an_image_is_refused_by_a_model_of_texts(api: Translator) -> None:
         "media_type": "image/png",
         "data": base64.b64encode(b"x").decode(),
     }
-    reply = ask(api, [{"type": "image", "source": source}])
+    image = {"type": "image", "source": source}
+    reply = ask(api, [image])
     assert reply.status == 400
     assert "reads texts alone" in reply.body["error"]["message"]
+    assert ask(api, [{**FOUND, "content": [image]}]).status == 200, "it says that it can't see it"
+    assert "image" not in api.triton.seen[-1]
 
 
 def test_an_answer_that_is_begun_is_continued(api: Translator) -> None:
@@ -213,14 +238,95 @@ def test_tokens_are_counted(api: Translator) -> None:
 
 
 @pytest.mark.parametrize(
+    "content, offered",
+    [
+        ("Hi", ["weather"]),
+        (
+            [{**FOUND, "content": [{"type": "tool_reference", "tool_name": "now"}]}],
+            ["weather", "now"],
+        ),
+    ],
+)
+def test_a_model_sees_those_tools_that_it_can_call(
+    api: Translator, content: Any, offered: list[str]
+) -> None:
+    """None that Anthropic runs itself; one that is to be found first once it has been found."""
+    deferred = [
+        {"name": name, "input_schema": SCHEMA, "defer_loading": True} for name in ("now", "b")
+    ]
+    cached = {**TOOLS[0], "cache_control": {"type": "ephemeral"}, "strict": True}
+    assert ask(api, content, tools=[SEARCH, *deferred, cached]).status == 200
+    listed = parsed(api.triton.seen[-1]["tools"])
+    assert sorted(one["function"]["name"] for one in listed) == sorted(offered)
+
+
+def test_what_claude_code_sends_beside_a_chat_is_taken(api: Translator) -> None:
+    """Its books' header, by which no two conversations would begin alike, is not told."""
+    billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.c24;"}
+    later = {"role": "system", "content": "Agents: none", "clear_at": "next_user_message"}
+    said = {"role": "user", "content": "Hi"}
+    reply = ask(
+        api,
+        messages=[said, later, {"role": "assistant", "content": "Well"}, said, {**later}],
+        system=[billing, {"type": "text", "text": "Be kind."}],
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        metadata={"user_id": "{}"},
+        diagnostics={"previous_message_id": None},
+    )
+    assert reply.status == 200
+    assert [one["content"] for one in parsed(api.triton.seen[-1]["messages"])] == [
+        *("Be kind.", "Hi", "Well", "Hi", "Agents: none")
+    ]
+
+
+def test_a_thread_is_refused_in_words_that_anthropics_packages_know(api: Translator) -> None:
+    error = ask(api, thread={"type": "create"}).body["error"]
+    assert error["details"] == {
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["thread"],
+    }
+
+
+@pytest.mark.parametrize(
+    "given, arguments", [({"a": 1}, '{"a": 1}'), (None, "{}"), ([], "{}"), ('{"a', '{"a')]
+)
+def test_any_input_of_an_earlier_call_goes_to_the_model(
+    api: Translator, given: Any, arguments: str
+) -> None:
+    use = {"type": "tool_use", "id": "c1", "name": "weather", "input": given}
+    failed = {**FOUND, "content": None, "is_error": True}
+    turns = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [failed]}]
+    assert ask(api, messages=[{"role": "user", "content": "Hi"}, *turns]).status == 200
+    _, calling, told = parsed(api.triton.seen[-1]["messages"])
+    assert calling["tool_calls"][0]["function"]["arguments"] == arguments
+    assert told["content"] == "The tool failed."
+
+
+def test_an_answer_is_held_by_the_older_name_too(api: Translator) -> None:
+    ask(api, output_format={"type": "json_schema", "schema": SCHEMA})
+    assert parsed(api.triton.seen[-1]["sampling_parameters"]["json_schema"]) == SCHEMA
+
+
+def test_a_silent_stream_is_kept_alive(api: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "SILENT_S", 0.0)
+    events = events_of(ask(api, CALL.replace("Rome", "New York"), tools=TOOLS, stream=True))
+    assert [event["type"] for event in events].count("ping") > 1
+
+
+@pytest.mark.parametrize(
     "body, told",
     [
         ({"max_tokens": None}, "max_tokens: got none"),
         ({"messages": []}, "messages: got an empty list"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "sent as system"),
+        ({"messages": [{"role": "developer", "content": "x"}]}, "user, assistant or system"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "got document"),
-        ({"tools": [{"type": "web_search_20250305"}]}, "hosted tool web_search_20250305"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking: got another value"),
+        ({"tools": [SEARCH], "tool_choice": {"type": "any"}}, "tools[0].type: got the hosted tool"),
+        (
+            {"tools": [*TOOLS, SEARCH], "tool_choice": {"type": "tool", "name": "web_search"}},
+            "tools[1].type: got the hosted tool web_search_20250305",
+        ),
+        ({"tools": [SEARCH, {"name": ""}]}, "tools[1].name: got an empty text"),
+        ({"thinking": {"type": "often"}}, "thinking.type: got another text"),
         ({"tool_choice": {"type": "required"}}, "tool_choice.type"),
         ({"tool_choice": {}}, "tool_choice.type: got none"),
         ({"stop_sequences": "abc"}, "stop_sequences: got a text, allowed: a list"),
@@ -249,8 +355,22 @@ def test_errors_are_anthropics(api: Translator) -> None:
         503: "overloaded_error",
         404: "not_found_error",
     }
+    reply = ask(api, "!400")
+    assert reply.body["request_id"] == reply.headers["request-id"]
     last = events_of(ask(api, "a b!fails", stream=True))[-1]
     assert last["error"]["type"] == "overloaded_error"
+
+
+def test_models_are_listed_for_anthropics_clients(api: Translator) -> None:
+    assert api.send("HEAD", "/").status == 200
+    assert api.get("/v1/models/echo").body["type"] == "chat"
+    api.headers["anthropic-version"] = "2023-06-01"
+    listed = api.get("/v1/models?limit=1000").body
+    first = listed["data"][0]
+    assert (first["type"], first["display_name"]) == ("model", "batched")
+    assert first["created_at"].startswith("20")
+    assert (listed["has_more"], listed["first_id"]) == (False, "batched")
+    assert listed["last_id"] == listed["data"][-1]["id"]
 
 
 def test_the_key_may_be_anthropics(starter: Starter) -> None:

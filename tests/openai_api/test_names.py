@@ -13,10 +13,9 @@ from generator.openai_api.app import _GENERATING
 from generator.openai_api.routes.encoders import ENCODING
 from generator.openai_api.routes.encoders.endpoint import EncoderEndpoint
 from generator.openai_api.routes.endpoint import Endpoint
-from generator.openai_api.schema import messages
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.json_body import anything
-from generator.openai_api.schema.names import of_messages, top
+from generator.openai_api.schema.names import top
 from generator.openai_api.triton.statuses import of_text
 from tests.engine.request_fields import fields, parse_request
 from tests.engine.requests.test_chat import CHATML, template
@@ -126,7 +125,6 @@ def test_an_error_begins_with_the_field_that_was_sent(door: Door) -> None:
 
 
 PICTURE = {"type": "base64", "media_type": "image/png", "data": "?"}
-BROKEN = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{"}
 USE = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
 RESULT = {"type": "tool_result", "tool_use_id": "c", "content": "sun"}
 TOOL = {"name": "f", "input_schema": {"type": "string"}}
@@ -165,17 +163,6 @@ TOOL = {"name": "f", "input_schema": {"type": "string"}}
             {"output_config": {"format": {"type": "json_schema", "schema": {"a": LONG}}}},
             "output_config.format.schema",
         ),
-        (
-            "/v1/responses",
-            {
-                "instructions": "Be short.",
-                "input": [
-                    {"role": "user", "content": "a"},
-                    *({**BROKEN, "arguments": "{}"}, BROKEN),
-                ],
-            },
-            "input[2].arguments",
-        ),
         ("/v1/responses", {"tools": [{"type": "function", "name": 5}]}, "tools[0].name"),
         (
             "/v1/responses",
@@ -204,17 +191,6 @@ def test_an_errors_place_is_the_callers(path: str, body: dict[str, Any], place: 
     error = door.error(**body)
     assert error is not None
     assert error.message.startswith(place), error.message
-
-
-@pytest.mark.parametrize(
-    "body, name",
-    [
-        ({"thinking": {"type": "disabled"}}, "thinking"),
-        ({"output_config": {"effort": "low"}}, "output_config.effort"),
-    ],
-)
-def test_no_reasoning_may_be_asked_for_in_two_ways(body: dict[str, Any], name: str) -> None:
-    assert of_messages([], messages.names(body))("reasoning_effort") == name
 
 
 @pytest.mark.parametrize("stream", [False, True])

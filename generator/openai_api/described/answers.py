@@ -29,6 +29,7 @@ class MessageErrorText(Struct):
 
     type: str
     message: str
+    details: Json | UnsetType = UNSET
 
 
 class MessageError(Struct):
@@ -36,6 +37,7 @@ class MessageError(Struct):
 
     type: Literal["error"]
     error: MessageErrorText
+    request_id: str
 
 
 class Health(Struct):
@@ -59,18 +61,21 @@ class Document(Struct):
 
 class Model(Struct):
     """One model; ``parent`` is that of an adapter, ``root`` the own name of one that has others;
-    ``max_model_len`` are the tokens of its context.
+    ``max_model_len`` and ``max_input_tokens`` are the tokens of its context.
     """
 
     id: str
     object: Literal["model"]
+    display_name: str
     created: int
+    created_at: str
     owned_by: str
     root: str
     task: str
     type: str
     parent: str | UnsetType = UNSET
     max_model_len: int | UnsetType = UNSET
+    max_input_tokens: int | UnsetType = UNSET
 
 
 class Models(Struct):
@@ -78,6 +83,9 @@ class Models(Struct):
 
     object: Literal["list"]
     data: list[Model]
+    has_more: Literal[False]
+    first_id: str | None
+    last_id: str | None
 
 
 class Usage(Struct):
@@ -206,6 +214,8 @@ class MessageUsage(Struct):
     """Tokens."""
 
     input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
     output_tokens: int
 
 

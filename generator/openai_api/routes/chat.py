@@ -21,7 +21,7 @@ from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.json_body import kind_of
 from generator.openai_api.schema.logprobs import for_chat
 from generator.openai_api.schema.media import take_media
-from generator.openai_api.schema.names import Names, of_messages
+from generator.openai_api.schema.names import Names, of_chat
 from generator.openai_api.schema.request import (
     CHAT_FIELDS,
     GenerationRequest,
@@ -71,7 +71,7 @@ def read_as(body: Mapping[str, Any], names: Sequence[tuple[str, str]]) -> Genera
     """What a request of another path asks for, which ``body`` was made of: ``names`` are patterns
     of places here, and what they are called there. Raises ApiError, 400.
     """
-    own = of_messages(body["messages"], names)
+    own = of_chat(body, names)
     try:
         found = read(body)
     except ApiError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from generator.openai_api.routes.answers import Answer, Chunks, events, sse, to_
 from generator.openai_api.schema.api import Api, Choice
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.request import GenerationRequest
+
+SILENT_S = 10.0  # clients give a stream up after a minute or more
 
 
 class Writer(Protocol):
@@ -67,8 +70,10 @@ class _Choices:
 
 class TypedEvents:
     """Writes an answer of one choice as events that name their type; whole, it is what they add up
-    to.
+    to. ``alive`` is the event that is sent where none has been for a while, such as in a long call.
     """
+
+    alive: dict[str, Any] | None = None
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -98,15 +103,18 @@ class TypedEvents:
 
     async def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
         """The answer as events. Raises ApiError."""
-        begun = False
+        sent_s: float | None = None
         async with aclosing(chunks):
             async for prompt, chunk in chunks:
                 added = await self.answer.read(prompt, chunk)
-                found = [] if begun else self.begin()
-                begun = True
+                now_s = time.monotonic()
+                found = self.begin() if sent_s is None else []
                 for new in added:
                     found += self.add(new)
+                if not found and self.alive and sent_s and now_s - sent_s > SILENT_S:
+                    found = [self.alive]
                 if found:
+                    sent_s = now_s
                     yield b"".join(map(named, found))
         self.answer.check_complete()
         yield b"".join(map(named, self.end()))

@@ -24,6 +24,7 @@ from generator.openai_api.triton.catalog import CHAT_TASKS
 
 Json = dict[str, Any]
 PATH = "/v1/messages"
+_PING: Json = {"type": "ping"}
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 _ERRORS = {
     400: "invalid_request_error",
@@ -41,7 +42,7 @@ _ERRORS = {
 def read(body: Mapping[str, Any]) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
     stop = body.get("stop_sequences") or []
-    asked = chat.read_as(messages.as_chat(body), messages.names(body))
+    asked = chat.read_as(messages.as_chat(body), messages.NAMES)
     return replace(asked, told={"stop_sequences": stop, "max_tokens": body.get("max_tokens", 0)})
 
 
@@ -63,11 +64,14 @@ def is_under(path: str) -> bool:
 def error_body(error: ApiError) -> Json:
     """Anthropic's error object."""
     kind = _ERRORS.get(error.status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    details = {"details": dict(error.details)} if error.details else {}
+    return {"type": "error", "error": {"type": kind, "message": error.message, **details}}
 
 
 class MessageWriter(TypedEvents):
     """Writes one message. A block is open until another begins or the answer ends."""
+
+    alive = _PING
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
@@ -80,7 +84,7 @@ class MessageWriter(TypedEvents):
 
     def begin(self) -> list[Json]:
         """The message without any content."""
-        return [{"type": "message_start", "message": self._message([])}, {"type": "ping"}]
+        return [{"type": "message_start", "message": self._message([])}, _PING]
 
     def add(self, new: Choice) -> list[Json]:
         """Text and calls, each in a block."""
@@ -126,7 +130,13 @@ class MessageWriter(TypedEvents):
 
     def _usage(self) -> Json:
         used = self.answer.usage()
-        return {"input_tokens": used["prompt_tokens"], "output_tokens": used["completion_tokens"]}
+        cached = used.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+        return {
+            "input_tokens": used["prompt_tokens"] - cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
+            "output_tokens": used["completion_tokens"],
+        }
 
     def _without_stop(self, new: Choice) -> str:
         """The new text as far as it is none of a stop sequence."""

@@ -18,6 +18,7 @@ class ApiError(Exception):
     param: str | None = None
     code: str | None = None
     more_headers: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)  # of Anthropic's errors
 
     def body(self) -> dict[str, Any]:
         """OpenAI's error object."""

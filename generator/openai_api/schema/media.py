@@ -28,13 +28,15 @@ _ELEMENT = re.compile(r"(image|audio)\[(\d+)\]")
 @dataclass(frozen=True)
 class MediaPart:
     """A part of a message: the ``tensor`` that it goes to, the ``field`` that errors name, and a
-    file; or an ``address``, from where the file is still to be fetched.
+    file; or an ``address``, from where the file is still to be fetched. ``of_tool`` where a tool
+    has answered it.
     """
 
     tensor: str
     field: str
     file: bytes = b""
     address: str | None = None
+    of_tool: bool = False
 
 
 def take_media(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Any], tuple[MediaPart, ...]]:
@@ -43,11 +45,12 @@ def take_media(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Any], tuple[
     """
     found: list[MediaPart] = []
 
-    def without_file(field: str, part: Any) -> Any:
+    def without_file(field: str, part: Any, *, of_tool: bool) -> Any:
         of_type = str(part.get("type")) if isinstance(part, dict) else ""
         if of_type not in _TENSORS:
             return part
-        found.append(_media_part(f"{field}.{of_type}", of_type, part.get(of_type)))
+        one = _media_part(f"{field}.{of_type}", of_type, part.get(of_type))
+        found.append(replace(one, of_tool=of_tool))
         return {"type": found[-1].tensor}
 
     taken = []
@@ -55,7 +58,11 @@ def take_media(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Any], tuple[
         content = message.get("content")
         if isinstance(content, list):
             where = f"messages[{number}].content"
-            parts = [without_file(f"{where}[{n}]", part) for n, part in enumerate(content)]
+            of_tool = message.get("role") == "tool"
+            parts = [
+                without_file(f"{where}[{n}]", part, of_tool=of_tool)
+                for n, part in enumerate(content)
+            ]
             message = {**message, "content": parts}
         taken.append(message)
     return taken, tuple(found)

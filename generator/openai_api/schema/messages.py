@@ -7,7 +7,7 @@ https://docs.anthropic.com/en/api/messages
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from generator.openai_api.schema import json_body
@@ -36,20 +36,22 @@ def _stops(name: str, value: Any) -> list[str]:
     return json_body.texts(name, value)
 
 
-@json_body.takes(
-    type="object",
-    properties={"type": {"enum": ["disabled", "adaptive"]}, "display": {}},
-    required=["type"],
-    additionalProperties=False,
-)
+_THINKING = ("enabled", "adaptive", "between_tools", "disabled")
+
+
+@json_body.takes(type="object", properties={"type": {"enum": [*_THINKING]}}, required=["type"])
 def _thinking(name: str, value: Any) -> Any:
-    """What a model does anyway, and how it is shown, which it is not."""
-    shown = value.items() if isinstance(value, dict) else ()
-    rest = {key: one for key, one in shown if key != "display"}
-    if rest not in ({"type": "disabled"}, {"type": "adaptive"}):
-        allowed = '{"type": "disabled"} or {"type": "adaptive"} (nothing else)'
-        raise bad_field(name, "another value", allowed)
+    """Whether to reason. How many tokens at most, and how it is shown, is the model's to decide."""
+    json_body.one_of(*_THINKING)(f"{name}.type", json_body.json_object(name, value).get("type"))
     return value
+
+
+@json_body.takes(type="object")
+def _thread(name: str, _: Any) -> None:
+    """In words by which Anthropic's packages go on without."""
+    told = {"error_code": "thread_unsupported_request", "unsupported": [name]}
+    text = f"{name}: no conversation is kept here; send all messages"
+    raise ApiError(400, text, name, details=told)
 
 
 # Chat's names of what has another name here, or no place in an answer.
@@ -73,20 +75,27 @@ _OWN: dict[str, Check] = {
     "tools": json_body.objects,
     "tool_choice": json_body.json_object,
     "output_config": json_body.json_object,
+    "output_format": json_body.json_object,  # what output_config.format was called
     "cache_control": json_body.anything,
     "service_tier": only("auto", "standard_only"),
     "thinking": _thinking,
     "mcp_servers": only([]),
     "speed": only("standard"),
-    **dict.fromkeys(("container", "context_management", "inference_geo"), only()),
+    "thread": _thread,
+    # Of what Anthropic's servers drop of a prompt, of whom they bill, of models to fall back on.
+    **dict.fromkeys(("context_management", "billing_policy", "diagnostics"), json_body.anything),
+    **dict.fromkeys(("fallbacks", "fallback_credit_token"), json_body.anything),
+    **dict.fromkeys(("container", "compaction", "inference_geo"), only()),
 }
 BODY = Body({**CHAT_FIELDS, **_OF_CHAT, **_OWN}, ("model", "messages", "max_tokens"))
 # Of a request to count its tokens.
 COUNTED = Body({**BODY.fields, "stream": only(False)}, ("model", "messages"))
-_USUAL_EFFORT = "high"  # where nothing is said
+# What Claude Code writes for Anthropic's books: another text in each conversation, by which none
+# would begin like another.
+_BILLING = "x-anthropic-billing-header:"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-# The names of chat's fields in its errors, and what they are here.
-_NAMES = (
+# Patterns of chat's names in its errors, and what they are here.
+NAMES = (
     (r"^system\.content", "system"),
     (r"^(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
     (r"^(tools\[\d+\])\.function", r"\1"),
@@ -119,22 +128,14 @@ def as_chat(body: Mapping[str, Any]) -> Json:
         chat["user"] = body["metadata"].get("user_id")
     chat.update(_tools(body))
     chat.update(_format(body))
-    if body.get("thinking", {}).get("type") == "disabled":
-        chat["reasoning_effort"] = "none"
+    kwargs = {**_effort(body), **body.get("chat_template_kwargs", {})}
     if chat["messages"][-1]["role"] == "assistant":
-        kwargs = body.get("chat_template_kwargs", {})
-        chat["chat_template_kwargs"] = {**kwargs, "continue_final_message": True}
-    return chat
-
-
-def names(body: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    """Patterns of chat's names in errors, and what they are here."""
-    is_off = (body.get("thinking") or {}).get("type") == "disabled"
-    effort = "thinking" if is_off else "output_config.effort"
-    return ((r"^reasoning_effort", effort), *_NAMES)
+        kwargs["continue_final_message"] = True
+    return {**chat, "chat_template_kwargs": kwargs}
 
 
 def _system(blocks: list[tuple[str, Json]] | None) -> list[Json]:
+    blocks = [one for one in blocks or () if not str(one[1].get("text")).startswith(_BILLING)]
     if not blocks:
         return []
     content = _ITEMS.content(blocks)
@@ -145,15 +146,25 @@ def _system(blocks: list[tuple[str, Json]] | None) -> list[Json]:
 
 def _messages(given: Any) -> list[Json]:
     messages: list[Json] = []
-    for number, message in enumerate(json_body.json_list("messages", given)):
+    listed = json_body.json_list("messages", given)
+    last_user = max((n for n, one in enumerate(listed) if one.get("role") == "user"), default=0)
+    for number, message in enumerate(listed):
         where, role = f"messages[{number}]", message.get("role")
-        if role not in ("user", "assistant"):
-            allowed = "user or assistant; instructions are sent as system"
-            raise _ITEMS.bad_kind(f"{where}.role", role, allowed)
-        turn = _of_user if role == "user" else _of_assistant
+        if role not in ("user", "assistant", "system"):
+            raise _ITEMS.bad_kind(f"{where}.role", role, "user, assistant or system")
+        if role == "system" and (
+            message.get("content") is None
+            or (message.get("clear_at") == "next_user_message" and number < last_user)
+        ):
+            continue
+        turn = {"user": _of_user, "assistant": _of_assistant, "system": _of_system}[role]
         blocks = _blocks(f"{where}.content", message.get("content"))
         messages += (Placed(where, one) for one in turn(blocks))
     return messages
+
+
+def _of_system(blocks: list[tuple[str, Json]]) -> list[Json]:
+    return [{"role": "system", "content": _ITEMS.content(blocks)}]
 
 
 def _of_user(blocks: list[tuple[str, Json]]) -> list[Json]:
@@ -164,7 +175,8 @@ def _of_user(blocks: list[tuple[str, Json]]) -> list[Json]:
             said.append((where, block))
             continue
         call_id = _ITEMS.text(where, block, "tool_use_id")
-        content = _ITEMS.content(_blocks(f"{where}.content", block.get("content") or ""))
+        nothing = "The tool failed." if block.get("is_error") else ""
+        content = _ITEMS.content(_blocks(f"{where}.content", block.get("content") or nothing))
         results.append({"role": "tool", "tool_call_id": call_id, "content": content})
     if said or not results:
         results.append({"role": "user", "content": _ITEMS.content(said)})
@@ -175,9 +187,10 @@ def _of_assistant(blocks: list[tuple[str, Json]]) -> list[Json]:
     said, calls, thoughts = [], [], []
     for at, block in blocks:
         if block.get("type") == "tool_use":
-            arguments = json_body.json_object(f"{at}.input", block.get("input"))
+            given = block.get("input")
             name, call_id = (_ITEMS.text(at, block, field) for field in ("name", "id"))
-            function = {"name": name, "arguments": json.dumps(arguments)}
+            arguments = given if isinstance(given, str) else json.dumps(given or {})
+            function = {"name": name, "arguments": arguments}
             calls.append(Placed(at, {"id": call_id, "type": "function", "function": function}))
         elif block.get("type") == "thinking":
             thoughts.append(_ITEMS.text(at, block, "thinking"))
@@ -194,8 +207,10 @@ def _part(where: str, block: Json) -> Json:
     kind = block.get("type")
     if kind == "text":
         return {"type": "text", "text": _ITEMS.text(where, block, "text")}
+    if kind == "tool_reference":
+        return {"type": "text", "text": _ITEMS.text(where, block, "tool_name")}
     if kind != "image":
-        allowed = "text, image, tool_use or tool_result in its place"
+        allowed = "text, image, tool_use, tool_result or tool_reference in its place"
         raise _ITEMS.bad_kind(f"{where}.type", kind, allowed)
     source = json_body.json_object(f"{where}.source", block.get("source"))
     if source.get("type") == "base64":
@@ -217,42 +232,78 @@ def _tools(body: Mapping[str, Any]) -> Json:
     found: Json = {}
     if choice.get("disable_parallel_tool_use"):
         found["parallel_tool_calls"] = False
-    if body.get("tools"):
-        found["tools"] = [_tool(f"tools[{n}]", tool) for n, tool in enumerate(body["tools"])]
-    kind = choice.get("type")
-    if kind == "tool":
-        found["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
-    elif isinstance(kind, str) and kind in _CHOICES:
-        found["tool_choice"] = _CHOICES[kind]
-    else:
+    kind, name = choice.get("type"), choice.get("name")
+    if kind != "tool" and (not isinstance(kind, str) or kind not in _CHOICES):
         got = "none" if kind is None else "another value"
         raise bad_field("tool_choice.type", got, "auto, any, tool or none")
-    return found
+    listed = [(f"tools[{number}]", tool) for number, tool in enumerate(body.get("tools", ()))]
+    own = [(at, tool) for at, tool in listed if tool.get("type") in (None, "custom")]
+    shown = [name, *_references(body.get("messages"))]
+    found["tools"] = [
+        Placed(at, _tool(tool))
+        for at, tool in own
+        if not tool.get("defer_loading") or tool.get("name") in shown
+    ]
+    _check_own(listed, own, kind, name)
+    is_tool = kind == "tool"
+    one = {"type": "function", "function": {"name": name}}
+    return {**found, "tool_choice": one if is_tool else _CHOICES[kind]}
 
 
-def _tool(where: str, tool: Json) -> Json:
-    kind = tool.get("type")
-    if kind not in (None, "custom"):
-        got = f"the hosted tool {short(kind)}" if isinstance(kind, str) else kind_of(kind)
-        raise bad_field(f"{where}.type", got, "custom")
+def _check_own(listed: Sequence[Any], own: Sequence[Any], kind: str, name: Any) -> None:
+    """A tool that Anthropic runs, or knows without a schema, is not offered to a model; so none can
+    be what it must call. Raises ApiError, 400.
+    """
+    for where, tool in listed:
+        is_chosen = kind == "tool" and tool.get("name") == name
+        if tool.get("type") not in (None, "custom") and (is_chosen or (kind == "any" and not own)):
+            got = f"the hosted tool {short(str(tool['type']))}, which must be called"
+            raise bad_field(f"{where}.type", got, "custom, or tool_choice auto", "tools")
+
+
+def _references(value: Any) -> Iterator[Any]:
+    """The names of deferred tools that a search for tools has found."""
+    if isinstance(value, dict) and value.get("type") == "tool_reference":
+        yield value.get("tool_name")
+    elif isinstance(value, dict):
+        yield from _references(value.get("content"))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _references(one)
+
+
+def _tool(tool: Json) -> Json:
     names = {"name": "name", "description": "description", "parameters": "input_schema"}
     function = {own: tool[name] for own, name in names.items() if tool.get(name) is not None}
     return {"type": "function", "function": function}
 
 
+def _effort(body: Mapping[str, Any]) -> Json:
+    """How much to reason, for a template that takes it; what the model must not is "none"."""
+    kind = body.get("thinking", {}).get("type")
+    effort = body.get("output_config", {}).get("effort")
+    if kind == "disabled":
+        effort = "none"
+    elif effort is None and kind == "enabled":
+        effort = "medium"
+    if effort is None:
+        return {}
+    return {"reasoning_effort?": json_body.text("output_config.effort", effort)}
+
+
 def _format(body: Mapping[str, Any]) -> Json:
-    """``response_format`` and ``reasoning_effort`` of what ``output_config`` says."""
+    """``response_format`` of what ``output_config`` says."""
     config = body.get("output_config", {})
     for name in config:
-        if name not in ("format", "effort"):
+        if name not in ("format", "effort", "task_budget"):
             raise ApiError(400, f"output_config: {short(name)}: unknown field", "output_config")
-    effort = config.get("effort")
-    found: Json = {} if effort in (None, _USUAL_EFFORT) else {"reasoning_effort": effort}
-    given = json_body.json_object("output_config.format", config.get("format") or {})
+    where, given = "output_config.format", config.get("format")
+    if given is None:
+        where, given = "output_format", body.get("output_format")
+    given = json_body.json_object(where, given or {})
     if not given:
-        return found
+        return {}
     if given.get("type") != "json_schema":
-        raise bad_field("output_config.format.type", kind_of(given.get("type")), "json_schema")
-    schema = json_body.json_object("output_config.format.schema", given.get("schema"))
-    form = {"type": "json_schema", "json_schema": {"schema": schema}}
-    return {**found, "response_format": form}
+        raise bad_field(f"{where}.type", kind_of(given.get("type")), "json_schema")
+    schema = json_body.json_object(f"{where}.schema", given.get("schema"))
+    return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}

@@ -82,11 +82,11 @@ class Placed(dict[str, Any]):
         self.place = place
 
 
-def of_messages(messages: Sequence[Any], patterns: Sequence[tuple[str, str]]) -> Own:
-    """Gives places in a chat's ``messages`` that are Placed, or within such, their own; then each
-    of the ``patterns`` is replaced.
+def of_chat(body: Mapping[str, Any], patterns: Sequence[tuple[str, str]]) -> Own:
+    """Gives places in a chat's messages and tools that are Placed, or within such, their own; then
+    each of the ``patterns`` is replaced.
     """
-    known = dict(_placed("messages", messages))
+    known = dict(one for name in ("messages", "tools") for one in _placed(name, body.get(name)))
 
     def own(place: str) -> str:
         inner = place

@@ -10,6 +10,7 @@ import uuid
 from aiohttp import web
 
 HEADER = "X-Request-Id"
+_ANTHROPICS = "request-id"  # where Anthropic's packages look
 _KEY = web.RequestKey("hf_triton_request_id", str)
 # One word that can stand in a log line and in a label; any other is as if none had been sent.
 _WORD = re.compile(r"[!#-Z^-~]{1,128}")
@@ -30,7 +31,7 @@ def id_of(request: web.Request, own: str = "") -> str:
 
 async def send_id(request: web.Request, response: web.StreamResponse) -> None:
     """Adds the header to whatever is answered."""
-    response.headers[HEADER] = id_of(request)
+    response.headers.update(dict.fromkeys((HEADER, _ANTHROPICS), id_of(request)))
 
 
 def without_label(text: str) -> str:

@@ -82,8 +82,9 @@ def _context_length_exceeded(got: str, num_tokens: str, most: str) -> ApiError:
     and ask for less. It is about max_tokens where the prompt alone would fit.
     """
     param = "max_tokens" if int(num_tokens) < int(most) else "text_input"
+    more = f"it has {got}" if param == "max_tokens" else f"{num_tokens} tokens > {most} maximum"
     text = (
         f"This model's maximum context length is {most} tokens. However, the prompt is too long: "
-        f"it has {got}. Please reduce the length of the prompt or of the answer."
+        f"{more}. Please reduce the length of the prompt or of the answer."
     )
     return ApiError(400, text, param, code="context_length_exceeded")

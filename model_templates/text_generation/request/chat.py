@@ -109,6 +109,8 @@ class ChatTemplate:
         """
         if isinstance(content, str):
             return content
+        if role == "tool":
+            content = [_without_file(part) for part in content]
         return "\n".join(text_part(f"{where}[{n}]", part) for n, part in enumerate(content))
 
     def _as_taken(self, chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -276,6 +278,14 @@ def _calling(content: str | None, arguments: Any) -> dict[str, Any]:
     """A call; some templates take only ids of nine letters."""
     call = {"id": "abcdefghi", "function": {"name": "now", "arguments": arguments}}
     return {"role": "assistant", "content": content, "tool_calls": [{"type": "function", **call}]}
+
+
+def _without_file(part: Any) -> Any:
+    """A part of what a tool answers, where it is no text, as one that says so."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("image", "audio"):
+        return {"type": "text", "text": f"[{kind} left out: this model reads texts alone]"}
+    return part
 
 
 def text_part(where: str, part: Any) -> str:

@@ -291,6 +291,12 @@ def test_an_option_that_is_wished_is_left_out_where_it_is_not_taken(shown: str, 
     assert chat.render([USER], None, {"reasoning_effort?": "max"}).endswith(end)
 
 
+def test_a_tools_image_is_told_of_where_it_cannot_be_seen() -> None:
+    parts = [{"type": "text", "text": "a.png"}, {"type": "image"}]
+    rendered = template(CHATML).render([USER, {"role": "tool", "content": parts}], None, {})
+    assert "a.png\n[image left out: this model reads texts alone]" in rendered
+
+
 def test_what_a_tool_answers_may_be_nothing() -> None:
     """Without tools in its template, calls and outputs are texts."""
     calls = [{"function": 5}, None]
