@@ -1,7 +1,7 @@
 """What lies in the folder of a model with an environment of its own, beside what every model has.
 
-Triton is pointed at ``python_env`` there, the same on every machine: its bin/activate finds the
-environment when the model is loaded.
+The same on every machine: Triton starts the script in the model's folder for its Python stub, and
+that finds the environment when the model is loaded.
 """
 
 from __future__ import annotations
@@ -12,54 +12,40 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from generator.errors import RepositoryError, TemplateError
+from generator.errors import TemplateError
 from generator.spec.model_spec import PythonEnv
 from generator.spec.runtime_rules import ENVIRONMENT_CODE
 from generator.spec.task_folders import VERSION_FOLDER
-from generator.spec.triton_models import ENVIRONMENT_FOLDER, TritonModel
+from generator.spec.triton_models import ENVIRONMENT_FOLDER, LAUNCHER_FILE, TritonModel
 
 _MODEL_FILE = f"{VERSION_FOLDER}/model.py"
 _TASK_MODEL_FILE = f"{VERSION_FOLDER}/task_model.py"
-# Triton puts the path into a command line for bash, unquoted, and waits for ever where that fails.
-_UNSAFE = frozenset(" \t\"'`$&|;<>()[]{}*?!#\\~")
+_FIND = "find_environment.py"
 
 
 def with_environment(
     files: Mapping[str, bytes], model: TritonModel, repository: Path
 ) -> dict[str, bytes]:
-    """The model's files, its model.py behind one that looks at the environment first. Raises
-    RepositoryError where Triton could not find it.
-    """
+    """The model's files, its model.py behind one that looks at the environment first."""
     env = model.spec.python_env
     if env is None or _TASK_MODEL_FILE in files:
         raise TemplateError(f"{model.spec.task}: {_TASK_MODEL_FILE} is where model.py would go")
-    refuse_unsafe(repository.resolve() / model.name)
     found = dict(files)
     found[_TASK_MODEL_FILE] = found[_MODEL_FILE]
-    for path, content in _own_files().items():
-        found[f"{VERSION_FOLDER}/{path}"] = content
+    found |= _own_files()
     place = f"{VERSION_FOLDER}/{ENVIRONMENT_FOLDER}/environment.json"
     found[place] = (json.dumps(_values(env, repository / model.name), indent=2) + "\n").encode()
     return found
 
 
-def refuse_unsafe(folder: Path) -> None:
-    """Raises RepositoryError where Triton's own command line would break on the path."""
-    wrong = sorted(_UNSAFE & set(str(folder)))
-    if wrong:
-        shown = " and ".join(repr(one) for one in wrong)
-        raise RepositoryError(
-            f"{folder}: holds {shown}, and Triton can't start a model with a python_env from such "
-            "a path: use another --repository"
-        )
-
-
 @lru_cache
 def _own_files() -> dict[str, bytes]:
-    folder = ENVIRONMENT_CODE
-    inner = ("bin/activate", "find_environment.py")
-    own = {f"{ENVIRONMENT_FOLDER}/{path}": (folder / path).read_bytes() for path in inner}
-    return {"model.py": (folder / "model.py").read_bytes(), **own}
+    places = {
+        LAUNCHER_FILE: LAUNCHER_FILE,
+        _MODEL_FILE: "model.py",
+        f"{VERSION_FOLDER}/{ENVIRONMENT_FOLDER}/{_FIND}": _FIND,
+    }
+    return {path: (ENVIRONMENT_CODE / name).read_bytes() for path, name in places.items()}
 
 
 def _values(env: PythonEnv, model_folder: Path) -> dict[str, object]:

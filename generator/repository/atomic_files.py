@@ -11,19 +11,20 @@ import shutil
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from generator.repository.compare import parents, temporary
+from generator.repository.compare import is_script, parents, temporary
 
 # Strings and os rather than pathlib below: for a thousand models it halves the time.
 
 
 def write(path: str, content: bytes) -> None:
-    """Puts ``content`` at ``path`` so that nobody ever sees half of it."""
+    """Puts ``content`` at ``path`` so that nobody ever sees half of it; a script can be run."""
     scratch = temporary(path)
+    mode = 0o777 if is_script(content) else 0o666
     try:
-        descriptor = _create(scratch)
+        descriptor = _create(scratch, mode)
     except FileNotFoundError:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _create(scratch)
+        descriptor = _create(scratch, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -36,14 +37,14 @@ def write(path: str, content: bytes) -> None:
         raise
 
 
-def _create(path: str) -> int:
+def _create(path: str, mode: int) -> int:
     """A new file, never through a link; one that an interrupted run left behind is removed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        return os.open(path, flags, 0o666)
+        return os.open(path, flags, mode)
     except FileExistsError:
         os.unlink(path)  # noqa: PTH108
-        return os.open(path, flags, 0o666)
+        return os.open(path, flags, mode)
 
 
 def remove_empty_folders(folder: Path, paths: Iterable[str]) -> None:

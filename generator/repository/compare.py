@@ -181,6 +181,11 @@ def readable_errors() -> Iterator[None]:
         raise RepositoryError(f"{error.filename}: {error.strerror}") from None
 
 
+def is_script(content: bytes) -> bool:
+    """Whether a file with this content is to be run, so that its mode must allow it."""
+    return content.startswith(b"#!")
+
+
 def temporary(path: str) -> str:
     """Where a file is written before it takes its place."""
     folder, _, name = path.rpartition("/")
@@ -269,7 +274,8 @@ def _change(folder: Path, path: str, new: bytes, known: Manifest) -> Change:
         return Change(path, Action.CONFLICT, None, new, str(error))
     if old is None:
         return Change(path, Action.CREATE, None, new)
-    if old == new:  # kept once: models share most of their files
+    if old == new and (not is_script(new) or os.access(f"{folder}/{path}", os.X_OK)):
+        # Kept once: models share most of their files.
         return Change(path, Action.IDENTICAL, new, new)
     if known.wrote(path, old):
         return Change(path, Action.UPDATE, old, new)

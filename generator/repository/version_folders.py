@@ -27,12 +27,13 @@ from generator.repository.compare import (
 )
 from generator.repository.versions import (
     RENDERED_VERSION,
-    config_at,
     current_version,
     is_version,
+    needs_launcher,
     renumbered,
     version_of,
 )
+from generator.spec.triton_models import LAUNCHER_FILE
 
 _BYTECODE = "__pycache__"
 
@@ -55,10 +56,14 @@ def add_version(plan: ModelPlan, number: int, keep: Collection[int]) -> None:
     gone = [path for path in known.files if (of := version_of(path)) and of not in kept]
     final = {path: hash_ for path, hash_ in known.files.items() if path not in gone}
     final |= {path: manifest.digest(content) for path, content in new.items()}
+    if LAUNCHER_FILE in final and not needs_launcher(final):
+        gone.append(LAUNCHER_FILE)
+        del final[LAUNCHER_FILE]
     with readable_errors():
         saved = _prepare(plan, number, new, final, gone)
         (folder / STAGE).rename(folder / str(number))
-        write(f"{folder}/{CONFIG_FILE}", new[CONFIG_FILE])
+        for path in sorted(new.keys() & {LAUNCHER_FILE, CONFIG_FILE}, reverse=True):
+            write(f"{folder}/{path}", new[path])
         _remove(folder, gone)
         write(f"{folder}/{MANIFEST_FILE}", Manifest({**final, **saved}).to_bytes())
 
@@ -81,7 +86,7 @@ def _prepare(
         write(f"{folder}/{STAGE}/{CONFIG_FILE}", config)
         (folder / STAGE / CONFIG_FILE).replace(folder / saved)
         copy = {saved: manifest.digest(config)}
-        touched = (CONFIG_FILE, *gone)
+        touched = (CONFIG_FILE, LAUNCHER_FILE, *gone)
         replacing = {path: hashes for path in touched if (hashes := known.hashes(path))}
         write(f"{folder}/{MANIFEST_FILE}", Manifest({**final, **copy}, replacing).to_bytes())
     except BaseException:
@@ -148,9 +153,9 @@ def files_of_version(folder: Path, version: int) -> dict[str, bytes] | None:
                 return None
             inner = path.removeprefix(prefix)
             found[CONFIG_FILE if inner == CONFIG_FILE else f"{RENDERED_VERSION}/{inner}"] = content
-    if CONFIG_FILE not in found:
-        return None
-    return {**found, CONFIG_FILE: config_at(found[CONFIG_FILE], RENDERED_VERSION)}
+    if needs_launcher(found):
+        found[LAUNCHER_FILE] = _read(folder / LAUNCHER_FILE)
+    return found if CONFIG_FILE in found else None
 
 
 def current_files(folder: Path) -> dict[str, bytes]:
@@ -165,10 +170,7 @@ def current_files(folder: Path) -> dict[str, bytes]:
             inner = path.removeprefix(current)
             at = path if inner == path else f"{RENDERED_VERSION}/{inner}"
             found[at] = _read(folder / path)
-    return {
-        path: config_at(content, RENDERED_VERSION) if path == CONFIG_FILE else content
-        for path, content in found.items()
-    }
+    return found
 
 
 def _files_at(plan: ModelPlan, number: int) -> dict[str, bytes]:

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from generator.render import model_config
-from generator.render.digest import CONFIG_FILE
 from generator.render.manifest import Manifest
+from generator.spec.triton_models import ENVIRONMENT_FOLDER, LAUNCHER_FILE
 
 RENDERED_VERSION = 1
-_IN_VERSION = re.compile(rb'("\$\$TRITON_MODEL_DIRECTORY/)[0-9]+(/python_env")')
 _SPECIFIC = re.compile(rb"specific \{ versions: \[ ([0-9, ]+) \]")
 # Triton ignores folders with a leading zero, and everything else that is no number.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
@@ -44,33 +43,26 @@ def at_version(files: Mapping[str, bytes], version: int) -> dict[str, bytes]:
 
 
 def renumbered(files: Mapping[str, bytes], version: int, number: int) -> dict[str, bytes]:
-    """The files of ``version`` as those of version ``number``, config.pbtxt included."""
+    """The files of ``version`` as those of version ``number``."""
     if version == number:
         return dict(files)
     old, new = f"{version}/", f"{number}/"
-    moved = {
+    return {
         new + path.removeprefix(old) if path.startswith(old) else path: content
         for path, content in files.items()
     }
-    if CONFIG_FILE in moved:
-        moved[CONFIG_FILE] = config_at(moved[CONFIG_FILE], number)
-    return moved
-
-
-def config_at(config: bytes, number: int) -> bytes:
-    """A config.pbtxt as it is where ``number`` is the current version: a model's own environment
-    lies in the folder of its version, and Triton puts in no more than the model's folder.
-    """
-    return _IN_VERSION.sub(rb"\g<1>%d\g<2>" % number, config)
 
 
 def older_files(known: Manifest, version: int) -> dict[str, str]:
-    """The files of the versions below ``version``, with their hashes."""
-    return {
-        path: hash_
-        for path, hash_ in known.files.items()
-        if (found := version_of(path)) and found < version
-    }
+    """The files of the versions below ``version``, and what starts them, with their hashes."""
+    older = [path for path in known.files if (found := version_of(path)) and found < version]
+    started = {LAUNCHER_FILE} & set(known.files) if needs_launcher(older) else ()
+    return {path: known.files[path] for path in (*older, *started)}
+
+
+def needs_launcher(paths: Iterable[str]) -> bool:
+    """Whether a version that one of the paths is in has a Python environment of its own."""
+    return any(path.endswith(f"/{ENVIRONMENT_FOLDER}/environment.json") for path in paths)
 
 
 def leaves_out(config: bytes, version: int) -> str:

@@ -30,9 +30,9 @@ ENGINE_PARAMETER = "hf_triton_engine"
 ARM_PARAMETER = "hf_triton_arm_of"
 ADAPTERS_PARAMETER = "hf_triton_adapters"
 SERVED_NAMES_PARAMETER = "hf_triton_served_names"
-# Triton's own: the environment to start the model's Python in. It puts in the model's folder only.
-ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
 ENVIRONMENT_FOLDER = "python_env"
+# In a model's folder: what every Triton starts in the place of its own Python stub.
+LAUNCHER_FILE = "triton_python_backend_stub"
 
 
 def runs_our_code(role: str | None) -> bool:
@@ -119,8 +119,6 @@ class TritonModel:
             found[ADAPTERS_PARAMETER] = ",".join(names)
         if self.spec.served_names:
             found[SERVED_NAMES_PARAMETER] = ",".join(self.spec.served_names)
-        if self.has_environment:
-            found[ENVIRONMENT_PARAMETER] = f"$$TRITON_MODEL_DIRECTORY/1/{ENVIRONMENT_FOLDER}"
         return found
 
 

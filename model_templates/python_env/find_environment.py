@@ -1,7 +1,8 @@
 """Finds the Python environment of a model, and says what is wrong with it.
 
-Run by bin/activate with the server's own Python; prints ``environment <folder>``, or one line that
-says why there is none. hf-triton imports it too: both sides must agree where an environment lies.
+Run by triton_python_backend_stub with the server's own Python; prints ``environment <folder>``, or
+one line that says why there is none. hf-triton imports it too: both sides must agree where an
+environment lies.
 Needs nothing but Python, and knows nothing of pip.
 
 environment.json beside it has ``written``, what models.yaml says, and either ``requirements``, the

@@ -14,6 +14,7 @@ from generator.errors import RepositoryError
 from generator.repository import version_folders
 from generator.repository.compare import ModelPlan, folder_version, read_manifest
 from generator.repository.plan import make_plan
+from generator.spec.triton_models import LAUNCHER_FILE
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL, snapshot
 
@@ -143,6 +144,22 @@ def test_an_older_version_can_be_read_as_it_was_rendered(work: Path, folder: Pat
     (folder / "1" / "model.py").write_text("edited")
     assert version_folders.files_of_version(folder, 1) is None
     assert version_folders.files_of_version(folder, 9) is None
+
+
+def test_what_starts_an_environment_is_there_while_a_version_has_one(
+    work: Path, folder: Path, run: Run
+) -> None:
+    (work / "needs.txt").write_text("tiny\n")
+    launcher, with_environment = folder / LAUNCHER_FILE, f"{WHOLE}\n    python_env: needs.txt"
+    add(work, with_environment, 2)
+    assert os.access(launcher, os.X_OK)
+    add(work, WHOLE, 3)
+    assert launcher.exists()
+    assert run("diff")[0] == 0
+    assert LAUNCHER_FILE in (version_folders.files_of_version(folder, 2) or {})
+    add(work, HALF, 4)
+    assert not launcher.exists()
+    assert run("diff")[0] == 0
 
 
 def assert_a_version_is_whole(folder: Path, wholes: list[dict[str, bytes]]) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from generator import cli
 from generator.spec import task_folders
 from generator.spec.runtime_rules import FOLDER_VARIABLE, MARKER, NUMPY_VARIABLE, built_folder
+from generator.spec.triton_models import LAUNCHER_FILE
 from tests.support.triton import echo_templates
 
 MODELS = """\
@@ -55,34 +57,81 @@ def environment(work: Path, numpy: str | None = "1.26.4", python: str = "") -> P
     return work / "env"
 
 
+# In the place of Triton's own stub: loads the model with the python3 that is first on PATH.
+STUB = """\
+#!/bin/sh
+[ ! -f "$6/triton_python_backend_utils.py" ] && exec env -0
+cd "$6" && exec python3 -c '
+import importlib, os, sys
+from triton_python_backend_utils import TritonModelException
+sys.path.append(os.path.dirname(os.path.dirname(sys.argv[1])))
+try:
+    importlib.import_module("1.model").TritonPythonModel().initialize({"model_name": "demo"})
+    print(sys.prefix)
+except TritonModelException as error:
+    print(error)' "$@"
+"""
+
+
+def started(version: Path, **variables: str) -> str:
+    """What the process says that Triton starts for the model, by the rules of stub_launcher.cc."""
+    backend = version.parent.parent.parent / "backends" / "python"
+    backend.mkdir(parents=True, exist_ok=True)
+    default = backend / LAUNCHER_FILE
+    default.write_text(STUB)
+    default.chmod(0o755)
+    own = version.parent / LAUNCHER_FILE
+    program = own if own.exists() else default
+    arguments = [version / "model.py", "region", "1", "1", "1", backend, "7", "demo_0", "DEFAULT"]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    beside = {"PATH": path, "PYTHONPATH": "/of/another", NUMPY_VARIABLE: "2", **variables}
+    command = [str(word) for word in (program, *arguments)]
+    done = subprocess.run(
+        command, env={**os.environ, **beside}, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
 def activated(version: Path) -> dict[str, str]:
     """The environment variables of a stub that Triton starts for the model."""
-    command = f"source {version}/python_env/bin/activate && env -0"
-    folder = str(Path(sys.executable).parent)
-    variables = {
-        **os.environ,
-        "PATH": os.pathsep.join([folder, os.environ["PATH"]]),
-        "PYTHONPATH": "/of/another",
-        NUMPY_VARIABLE: "2",
-    }
-    done = subprocess.run(
-        ["bash", "-c", command], env=variables, capture_output=True, text=True, check=True
-    )
-    return dict(line.split("=", 1) for line in done.stdout.split("\0") if "=" in line)
+    return dict(line.split("=", 1) for line in started(version).split("\0") if "=" in line)
 
 
 def error_of(version: Path) -> str:
-    return activated(version)["HF_TRITON_PYTHON_ENV_ERROR"]
+    return activated(version)["HF_TRITON_PYTHON_ENV_FOUND"]
+
+
+def loadable(version: Path) -> None:
+    """Puts a model there that needs nothing but Python."""
+    (version / "task_model.py").write_text(
+        "class TritonPythonModel:\n    def initialize(self, args): pass\n"
+    )
+    utils = version.parent.parent.parent / "backends" / "python" / "triton_python_backend_utils.py"
+    utils.parent.mkdir(parents=True)
+    utils.write_text("class TritonModelException(Exception): pass\n")
+
+
+def venv_with_numpy(folder: Path) -> None:
+    venv.create(folder, symlinks=True)
+    packages = next((folder / "lib").glob("python3.*")) / "site-packages"
+    (packages / "numpy-1.26.4.dist-info").mkdir()
+    (packages / "numpy-1.26.4.dist-info" / "METADATA").write_text("Name: numpy\nVersion: 1.26.4\n")
 
 
 def test_only_what_runs_the_engine_has_the_environment(work: Path) -> None:
     engine = generate(work)
-    config = (engine.parent / "config.pbtxt").read_text()
-    assert '"EXECUTION_ENV_PATH"' in config
-    assert '"$$TRITON_MODEL_DIRECTORY/1/python_env"' in config
+    assert os.access(engine.parent / LAUNCHER_FILE, os.X_OK)
     front = engine.parent.parent / "demo"
-    assert "EXECUTION_ENV_PATH" not in (front / "config.pbtxt").read_text()
+    assert not (front / LAUNCHER_FILE).exists()
     assert not (front / "1" / "python_env").exists()
+
+
+def test_what_starts_the_model_can_be_run_again_after_a_copy_without_modes(work: Path) -> None:
+    launcher = generate(work).parent / LAUNCHER_FILE
+    launcher.chmod(0o644)
+    assert cli.main(["diff"]) == 1
+    generate(work)
+    assert os.access(launcher, os.X_OK)
 
 
 def test_a_changed_requirement_makes_the_engine_stale_and_a_comment_does_not(work: Path) -> None:
@@ -107,14 +156,33 @@ def test_without_the_key_nothing_is_left_of_it(work: Path) -> None:
     generate(work, "null")
     assert not (engine / "python_env").exists()
     assert not (engine / "task_model.py").exists()
+    assert not (engine.parent / LAUNCHER_FILE).exists()
 
 
-def test_a_path_that_triton_would_break_on_is_refused(
-    work: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (work / "models.yaml").write_text(MODELS.replace("KEY", "requirements.txt"))
-    assert cli.main(["generate", "--repository", "my models"]) == 1
-    assert "holds ' ', and Triton can't start a model with a python_env" in capsys.readouterr().err
+def test_a_model_loads_in_its_environment_alone_whatever_its_path(work: Path) -> None:
+    folder = work / "my $(env)"
+    venv_with_numpy(folder)
+    moved = work / "my `models` & more"
+    generate(work, "'./my $(env)'").parent.parent.rename(moved)
+    version = moved / "demo_stream" / "1"
+    loadable(version)
+    assert started(version) == f"{folder}\n"
+    (version.parent / LAUNCHER_FILE).unlink()
+    # As 25.08 and later start a stub of EXECUTION_ENV_PATH: without running what activates it.
+    by_triton = {"VIRTUAL_ENV": str(folder), "LD_LIBRARY_PATH": f"{folder}/lib"}
+    assert "demo: python_env: ./my $(env): the server runs the model in " in started(
+        version, **by_triton
+    )
+
+
+def test_a_model_of_a_python_that_is_no_environment_does_not_load(work: Path) -> None:
+    python = environment(work) / "bin" / "python3"
+    looked = python.read_text().replace("echo", '[ "$1" != -I ] || exec echo')
+    python.write_text(f'{looked}exec {sys.executable} "$@"\n')
+    version = generate(work, "./env")
+    loadable(version)
+    reason = f"is {work / 'env'}, but the server runs the model in {sys.prefix}: make "
+    assert f"demo: python_env: ./env: {reason}" in started(version)
 
 
 def test_the_environment_takes_the_place_of_the_servers(work: Path) -> None:
@@ -123,7 +191,7 @@ def test_the_environment_takes_the_place_of_the_servers(work: Path) -> None:
     assert found["VIRTUAL_ENV"] == str(folder)
     assert found["PATH"].startswith(f"{folder}/bin:")
     assert "PYTHONPATH" not in found
-    assert "HF_TRITON_PYTHON_ENV_ERROR" not in found
+    assert found["HF_TRITON_PYTHON_ENV_FOUND"] == f"environment {folder}"
 
 
 def test_a_folder_is_found_from_a_repository_that_is_a_link(work: Path) -> None:

@@ -17,7 +17,7 @@ from tests.support.triton import DEMO_MODEL, Triton, serving
 
 VARIABLE = "HF_TRITON_VLLM_ENV"
 _START_S = 3600.0  # four engines of three processes each, on however few cores
-# Triton's own way to give a model an environment, which python_env: in models.yaml becomes too.
+# Triton's own way to give a model an environment, which has no path in models.yaml.
 PARAMETER = """
 parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{}" }} }}
 """
