@@ -42,7 +42,7 @@ class TritonPythonModel:
             self.front.forward(request)
 
     def is_ready(self) -> bool:
-        """Whether there is an engine to pass requests on to; asked by servers from 26.04 on."""
+        """Whether there is an engine to pass requests on to; asked by servers from 26.03 on."""
         return self.front.engines.is_any_reachable()
 
     def finalize(self) -> None:

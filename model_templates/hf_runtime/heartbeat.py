@@ -1,6 +1,6 @@
 """Shows a supervisor that this process gets on, and whether the model is ready.
 
-Triton asks models itself only from 26.04 on, and no Triton notices a process whose interpreter is
+Triton asks models itself only from 26.03 on, and no Triton notices a process whose interpreter is
 stuck. Does nothing where nobody has asked for it.
 """
 

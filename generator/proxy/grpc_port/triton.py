@@ -61,7 +61,7 @@ class GrpcTriton:
 
     async def check_classified(self, output: Output) -> None:
         """Raises RefusedError for an output that is text: Triton divides by the size of one of its
-        elements, which is 0, and ends (before 25.07).
+        elements, which is 0, and ends (before 25.08).
         """
         request = service_pb2.ModelMetadataRequest(name=output.model, version=output.version)
         try:

@@ -1,5 +1,5 @@
 """Finds loaded models that report themselves as not ready: an engine that is stuck in a step, or
-whose thread died. Triton asks them itself only from 26.04 on; our own models say it with each
+whose thread died. Triton asks them itself only from 26.03 on; our own models say it with each
 heartbeat.
 """
 

@@ -138,7 +138,7 @@ class TritonModel(ABC):
             )
 
     def is_ready(self) -> bool:
-        """Whether requests get on; asked by servers from 26.04 on."""
+        """Whether requests get on; asked by servers from 26.03 on."""
         return self.serving.is_healthy
 
     def finalize(self) -> None:
