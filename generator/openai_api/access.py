@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 
 from aiohttp import web
@@ -9,6 +10,7 @@ from aiohttp import web
 from generator.openai_api.schema.errors import ApiError
 from generator.proxy import cors
 from generator.proxy.callers import Account, Callers
+from generator.proxy.left_calls import LEFT_S
 from generator.proxy.refusal import RefusedError
 from generator.proxy.settings import Access
 from generator.spec.runtime_rules import CALLER
@@ -51,10 +53,12 @@ class AccessCheck:
         if account:
             request[_ACCOUNT] = account
 
-    def leave(self, request: web.Request) -> None:
-        """It is answered, or its caller has gone."""
+    def leave(self, request: web.Request, left: Collection[asyncio.Task[None]]) -> None:
+        """It is answered, or its caller has gone; what it has ``left`` at Triton still counts."""
         account = request.get(_ACCOUNT)
-        if account:
+        if account and left:
+            asyncio.create_task(_leave_later(account, left))  # noqa: RUF006, those left hold it
+        elif account:
             account.leave()
 
     def preflight(self, request: web.Request) -> web.Response | None:
@@ -74,6 +78,11 @@ def _authorizations(request: web.Request) -> list[str]:
     """OpenAI's header, or Anthropic's as one of OpenAI's; all of them where they differ."""
     keys = [f"Bearer {key}" for key in request.headers.getall("x-api-key", [])]
     return list(dict.fromkeys([*request.headers.getall("Authorization", []), *keys]))
+
+
+async def _leave_later(account: Account, left: Collection[asyncio.Task[None]]) -> None:
+    await asyncio.wait(left, timeout=LEFT_S)
+    account.leave()
 
 
 def caller_of(request: web.Request) -> dict[str, str]:

@@ -6,6 +6,7 @@ calls to Triton.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 import uuid
@@ -54,6 +55,7 @@ from generator.openai_api.triton.catalog import (
 )
 from generator.openai_api.triton.client import Triton
 from generator.openai_api.triton.context_lengths import ContextLengths
+from generator.openai_api.triton.inference import LEFT
 from generator.openai_api.triton.request_headers import Metadata, id_of, send_id, trace_context
 from generator.proxy.hosts import WRONG_HOST, is_host
 from generator.proxy.settings import Access
@@ -134,11 +136,13 @@ class OpenAiApp:
         if preflight:
             return preflight
         self._access.enter(request)
+        left = set[asyncio.Task[None]]()
+        LEFT.set(left)
         try:
             check_encoding(request)
             return await handler(request)
         finally:
-            self._access.leave(request)
+            self._access.leave(request, left)
             self._connections.waits(request.protocol)
 
     async def _asked(self, request: web.Request, read: Callable[[dict[str, Any]], Asked]) -> Asked:

@@ -1,8 +1,8 @@
 """Tells the models on this machine which calls nobody waits for any more.
 
 A call that is left is not cancelled at tritonserver, which before 25.06 dies of calls that are
-cancelled as they end, and up to 26.08 takes no stream any more after one that is cancelled at its
-start. Its model finds its file instead, and answers it at once.
+cancelled as they end (https://github.com/triton-inference-server/server/pull/7840, /8078, /8220),
+and up to 26.08 of streams that are. Its model finds its file instead, and answers it at once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import contextlib
 import os
 import secrets
 from pathlib import Path
+
+# So long at most a call that was left counts for its caller: one whose model has died never ends.
+LEFT_S = 60.0
 
 
 class LeftCalls:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+# What the gRPC port says of a method that it does not have; Triton itself has no text for that.
+NO_METHOD = "got a method that this server does not have"
+
 
 class RefusedError(Exception):
     """``status`` is HTTP's; the text says what was got, what is allowed and what to do.

@@ -22,7 +22,8 @@ from generator.openai_api.child_process import OpenAiProcess
 from generator.openai_api.key import with_key
 from generator.openai_api.process import serve
 from generator.openai_api.settings import Settings
-from generator.proxy.settings import EVERYBODY, Access
+from generator.proxy.grpc_port.server import serve_grpc
+from generator.proxy.settings import EVERYBODY, Access, ProxySettings
 from tests.openai_api.fake_triton import FakeTriton, Model
 from tests.support.triton import Triton, free_ports
 
@@ -189,6 +190,30 @@ class Starter:
         self._endings.append(server.stop(0))
         return fake, port
 
+    def proxy(self, fake: FakeTriton, folder: Path) -> str:
+        """The gRPC port of a ``serve`` in front of a fake; its address."""
+        fake.left_calls = f"{folder}/left_"
+        return self.loop.run(self._proxy(fake, folder))
+
+    async def _proxy(self, fake: FakeTriton, folder: Path) -> str:
+        server, listen = grpc.aio.server(), free_ports()
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(fake, server)
+        server.add_insecure_port(f"unix:{folder}/grpc")
+        await server.start()
+        ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
+        proxy = ProxySettings("127.0.0.1", *ports, "", "", f"{folder}/grpc", fake.left_calls)
+        stop, ready = asyncio.Event(), asyncio.Event()
+        serving = asyncio.create_task(serve_grpc(proxy, stop, ready.set))
+        await ready.wait()
+
+        async def end() -> None:
+            stop.set()
+            await serving
+            await server.stop(0)
+
+        self._endings.append(end())
+        return listen.address(listen.grpc_port)
+
     async def _translator(self, triton: FakeTriton, settings: Settings) -> Translator:
         stop, ready = asyncio.Event(), asyncio.Event()
         serving = asyncio.create_task(serve(settings, stop, ready.set))
@@ -217,7 +242,8 @@ def starter(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starter]:
 
 
 @pytest.fixture
-def api(starter: Starter) -> Translator:
-    """A translator without a key, in front of a fake of its own."""
+def api(starter: Starter, tmp_path: Path) -> Translator:
+    """A translator without a key, in front of a fake of its own, which it tells who has left."""
     fake, port = starter.triton()
-    return starter.translator(fake, f"127.0.0.1:{port}")
+    fake.left_calls = f"{tmp_path}/left_"
+    return starter.translator(fake, f"127.0.0.1:{port}", left_calls=fake.left_calls)

@@ -91,7 +91,8 @@ class Model:
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """``seen`` are the inputs of each request by name; ``shapes`` theirs; ``cancelled`` the prompts
     of those whose callers left, ``left`` those that it was told so of by files whose paths begin
-    with ``left_calls``. An error comes once ``num_waiting_at_errors`` requests wait.
+    with ``left_calls``; whether it ``is_told`` of the last request's caller. An error comes once
+    ``num_waiting_at_errors`` requests wait.
     """
 
     models: dict[str, Model] = field(default_factory=dict)
@@ -106,6 +107,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     num_waiting: int = 0
     left_calls: str = ""
     left: list[str] = field(default_factory=list)
+    is_told: bool = False
     num_indexed: int = 0
     loading: set[str] = field(default_factory=set)
 
@@ -221,7 +223,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 await self._let_others_begin()
                 error = EMBEDDING_ERRORS.get(text, ERRORS[text])
                 await context.abort(*_labelled(request, error))
-            await self._wait(text, {})
+            await self._wait(text, {CALL: request.parameters[CALL].string_param})
         answer = service_pb2.ModelInferResponse(model_name=request.model_name)
         rows = b"".join(struct.pack("<3f", len(text), ord(text[:1] or "\0"), 0.5) for text in texts)
         answer.outputs.add(name="embedding", datatype="FP32", shape=[len(texts), 3])
@@ -303,7 +305,9 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         }
         inputs["sampling_parameters"] = json.loads(inputs.get("sampling_parameters", "{}"))
         inputs.update({name: one.string_param for name, one in request.parameters.items()})
-        self.seen.append({**inputs, "model": request.model_name})
+        seen = {name: value for name, value in inputs.items() if name != CALL}
+        self.seen.append({**seen, "model": request.model_name})
+        self.is_told = CALL in inputs
         self.shapes += [list(tensor.shape) for tensor in request.inputs]
         return inputs
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from generator.proxy.settings import Caller
+from generator.spec.runtime_rules import CALL
 from tests.openai_api.conftest import Starter, Translator
 
 KEY = "secret-key"
@@ -19,7 +20,7 @@ def caller_of(key: str) -> str:
 def parameters(api: Translator) -> dict[str, str]:
     """Those of the last request for vectors."""
     last = api.triton.encoder_requests[-1]
-    return {name: value.string_param for name, value in last.parameters.items()}
+    return {name: one.string_param for name, one in last.parameters.items() if name != CALL}
 
 
 def test_a_salt_goes_on_to_the_model(api: Translator) -> None:

@@ -146,7 +146,7 @@ def test_a_tensor_that_other_tasks_have_is_the_callers_mistake() -> None:
 def test_one_bad_prompt_fails_the_request(api: Translator) -> None:
     api.triton.num_waiting_at_errors = 1
     assert api.completion(prompt=["a", "!400", "b !waits"]).status == 400
-    assert eventually(lambda: api.triton.cancelled == ["b !waits"])
+    assert eventually(lambda: api.triton.left == ["b !waits"])
 
 
 def test_an_error_after_the_first_chunk_is_an_event(api: Translator) -> None:

@@ -9,6 +9,7 @@ import resource
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -178,11 +179,15 @@ def test_headers_that_drip_do_not_keep_a_connection(
 
 
 def test_slow_senders_keep_nobody_out(
-    starter: Starter, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+    starter: Starter,
+    closing: contextlib.ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(process, "most_connections", lambda: 8)
     fake, port = starter.triton()
-    api = starter.translator(fake, f"127.0.0.1:{port}")
+    fake.left_calls = f"{tmp_path}/left_"
+    api = starter.translator(fake, f"127.0.0.1:{port}", left_calls=fake.left_calls)
     body = b'{"model": "whole", "prompt": "a !waits"}'
     request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
     answered = opened(api, closing, request)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from generator.proxy.settings import Access, Limits
 from tests.openai_api.conftest import Reply, Starter, Translator
 from tests.support.triton import eventually
 
@@ -30,52 +31,57 @@ def address_of(api: Translator) -> tuple[str, int]:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", ["echo", "whole"])
-def test_a_client_that_leaves_is_cancelled_at_triton(
-    model: str, stream: bool, api: Translator
+def test_a_client_that_leaves_is_told_of_by_the_proxy_of_a_serve_elsewhere(
+    model: str, stream: bool, starter: Starter, tmp_path: Path
 ) -> None:
-    prompt = "a !waits"
-    with connect(api, model=model, prompt=prompt, stream=stream):
-        assert eventually(lambda: api.triton.num_waiting == 1)
-        assert not api.triton.cancelled
-    assert eventually(lambda: api.triton.cancelled == [prompt])
+    fake, _ = starter.triton()
+    api = starter.translator(fake, starter.proxy(fake, tmp_path))
+    assert eventually(lambda: api.completion(model=model).status == 200 and fake.is_told)
+    with connect(api, model=model, prompt="a !waits", stream=stream):
+        assert eventually(lambda: fake.num_waiting == 1)
+    assert eventually(lambda: (fake.left, fake.num_waiting) == (["a !waits"], 0))
+    assert not fake.cancelled
 
 
-@pytest.fixture
-def here(starter: Starter, tmp_path: Path) -> Translator:
-    """In front of a fake that is told by files who has left."""
+@pytest.mark.parametrize("model", ["echo", "whole"])
+def test_a_triton_elsewhere_without_a_proxy_ends_what_is_left_by_itself(
+    model: str, starter: Starter, tmp_path: Path
+) -> None:
+    """It would die of what is cancelled. Until then it counts for who left it."""
     fake, port = starter.triton()
-    fake.left_calls = f"{tmp_path}/left_"
-    return starter.translator(fake, f"127.0.0.1:{port}", left_calls=fake.left_calls)
+    fake.left_calls = str(tmp_path / "ends")
+    one = Access(limits=Limits(concurrent_requests=1))
+    api = starter.translator(fake, f"127.0.0.1:{port}", access=one)
+    with connect(api, model=model, prompt="a !waits", stream=True):
+        assert eventually(lambda: fake.num_waiting == 1)
+    assert not eventually(lambda: bool(fake.cancelled), 1)
+    assert api.completion(model=model).status == 429
+    Path(fake.left_calls).touch()
+    assert eventually(lambda: api.completion(model=model).status == 200)
+    assert (fake.left, fake.cancelled) == (["a !waits"], [])
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", ["echo", "whole"])
 def test_a_client_that_leaves_cancels_nothing_at_a_triton_of_this_machine(
-    model: str, stream: bool, here: Translator, tmp_path: Path
+    model: str, stream: bool, api: Translator, tmp_path: Path
 ) -> None:
-    """Before 25.06 it dies of calls that are cancelled as they end: the model is told instead."""
+    """It could die of them: the model is told instead."""
     prompts = ["a !waits", "b !waits"]
-    with connect(here, model=model, prompt=prompts, stream=stream):
-        assert eventually(lambda: here.triton.num_waiting == 2)
-        assert not here.triton.left
-    assert eventually(lambda: sorted(here.triton.left) == prompts)
+    with connect(api, model=model, prompt=prompts, stream=stream):
+        assert eventually(lambda: api.triton.num_waiting == 2)
+        assert not api.triton.left
+    assert eventually(lambda: sorted(api.triton.left) == prompts)
     assert eventually(lambda: not list(tmp_path.iterdir())), "each was read to its end"
-    assert not here.triton.cancelled
-    assert here.completion(model=model).status == 200
+    assert not api.triton.cancelled
+    assert api.completion(model=model).status == 200
 
 
-def test_stopping_waits_for_the_ends_of_what_was_left(here: Translator, starter: Starter) -> None:
-    with connect(here, prompt="a !waits", stream=True):
-        assert eventually(lambda: here.triton.num_waiting == 1)
+def test_stopping_waits_for_the_ends_of_what_was_left(api: Translator, starter: Starter) -> None:
+    with connect(api, prompt="a !waits", stream=True):
+        assert eventually(lambda: api.triton.num_waiting == 1)
     starter.end_last()
-    assert (here.triton.left, here.triton.cancelled) == (["a !waits"], [])
-
-
-def test_a_client_that_leaves_cancels_all_its_prompts(api: Translator) -> None:
-    prompts = [f"{n} !waits" for n in range(3)]
-    with connect(api, prompt=prompts, stream=True):
-        assert eventually(lambda: api.triton.num_waiting == 3)
-    assert eventually(lambda: sorted(api.triton.cancelled) == prompts)
+    assert (api.triton.left, api.triton.cancelled) == (["a !waits"], [])
 
 
 def test_stopping_accepts_nothing_more_and_lets_what_runs_end(api: Translator) -> None:

@@ -96,7 +96,7 @@ def test_a_text_grows_until_it_is_stopped_and_the_chat_goes_on(echo: Page, api: 
     assert api.triton.num_waiting == 1, "what has come is shown while the rest is awaited"
     message(echo).press("Escape")
     echo.get_by_text("Stopped.").first.wait_for()
-    assert eventually(lambda: api.triton.cancelled == ["one two !waits"])
+    assert eventually(lambda: api.triton.left == ["one two !waits"])
     echo.get_by_label("System prompt").fill("Be kind.")
     message(echo).press_sequentially("x")
     message(echo).press("Shift+Enter")
@@ -113,7 +113,7 @@ def test_a_new_chat_knows_nothing_of_an_answer_that_it_ended(echo: Page, api: Tr
     message(echo).press("Enter")
     assert eventually(lambda: api.triton.num_waiting == 1)
     echo.get_by_role("button", name="New chat").click()
-    assert eventually(lambda: api.triton.cancelled == ["one !waits"])
+    assert eventually(lambda: api.triton.left == ["one !waits"])
     message(echo).fill("two")
     message(echo).press("Enter")
     echo.get_by_text("tokens, ").wait_for()

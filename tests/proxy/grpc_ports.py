@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from generator.proxy.admin import GRPC_HEADER
 from generator.proxy.grpc_port.server import serve_grpc
-from generator.proxy.settings import EVERYBODY, ProxySettings
+from generator.proxy.settings import EVERYBODY, Access, ProxySettings
 from generator.spec.runtime_rules import CALL, EMPTY_FINAL
 from tests.support.triton import free_ports
 
@@ -67,7 +67,9 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
 
 
 @contextlib.asynccontextmanager
-async def grpc_port(folder: Path, admin_key: str = "") -> AsyncIterator[tuple[Triton, Any]]:
+async def grpc_port(
+    folder: Path, admin_key: str = "", access: Access = EVERYBODY
+) -> AsyncIterator[tuple[Triton, Any]]:
     """A fake behind the proxy, and the stub of a client."""
     listen, triton, server = free_ports(), Triton(), grpc.aio.server()
     socket, triton.left_calls = str(folder / "grpc:1"), f"{folder}/left_"
@@ -76,7 +78,7 @@ async def grpc_port(folder: Path, admin_key: str = "") -> AsyncIterator[tuple[Tr
     await server.start()
     ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
     settings = ProxySettings(
-        "127.0.0.1", *ports, "", "", socket, triton.left_calls, EVERYBODY, admin_key
+        "127.0.0.1", *ports, "", "", socket, triton.left_calls, access, admin_key
     )
     stop, ready = asyncio.Event(), asyncio.Event()
     serving = asyncio.create_task(serve_grpc(settings, stop, ready.set))

@@ -44,7 +44,8 @@ class Triton:
         self.address = address
         self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._inference = Inference(self._stub, LeftCalls(left_calls) if left_calls else None)
+        left = LeftCalls(left_calls) if left_calls else None
+        self._inference = Inference(self._channel, self._stub, left)
 
     async def close(self) -> None:
         """Ends the connection and what still goes on over it."""

@@ -1,8 +1,8 @@
 """The calls by which models are asked, and what becomes of those that are left.
 
-A call to a Triton on this machine is not cancelled: its model is told that nobody waits for it any
-more, and what still comes of it is read. One to a Triton elsewhere is cancelled there, where the
-proxy of its gRPC port does the same.
+None is cancelled at a Triton itself. The model of a call to one on this machine is told that nobody
+waits for it any more; a call to the proxy of ``serve`` elsewhere is cancelled there, which does the
+same. What still comes of a call is read.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import grpc
@@ -17,18 +18,24 @@ import grpc
 from generator.openai_api.triton.request_headers import Metadata
 from generator.openai_api.triton.statuses import of_status, of_text
 from generator.proxy.left_calls import LeftCalls
+from generator.proxy.refusal import NO_METHOD
 from generator.spec.runtime_rules import CALL
 
-_END_S = 60.0  # then it is cancelled after all: its model has died, or hangs
-_CLOSE_S = 2.0
+_CLOSE_S = 30.0  # as long as Triton itself waits for what is in flight
+_QUESTION_S = 5.0
+# The proxy of a gRPC port refuses it in words of its own.
+_NO_METHOD_OF_TRITONS = "/inference.GRPCInferenceService/AskProxy"
+# Of one client's request: those that go on though nobody waits for them.
+LEFT: ContextVar[set[asyncio.Task[None]]] = ContextVar("LEFT")
 
 
 class Inference:
     """The calls to one Triton; all raise ApiError."""
 
-    def __init__(self, stub: Any, left: LeftCalls | None) -> None:
+    def __init__(self, channel: Any, stub: Any, left: LeftCalls | None) -> None:
         """``left`` is None where Triton is elsewhere."""
         self._stub, self._left = stub, left
+        self._ask_proxy = channel.unary_unary(_NO_METHOD_OF_TRITONS)
         self._ending: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -71,10 +78,8 @@ class Inference:
                     yield response.infer_response
         finally:
             if error:
-                # Its last response. A Triton of 24.10 never forgets a stream that is cancelled
-                # between its error and its end, and then takes 30 s to stop. (Nor is its header
-                # triton_grpc_error of use, with which the error would be a gRPC status: streams
-                # that are cancelled beside such errors kill it.)
+                # Its last response. (triton_grpc_error, with which it would be a gRPC status, is of
+                # no use: streams that are cancelled beside such errors kill 24.10.)
                 self._let_end(name, call, answer)
             elif not call.done():
                 self._leave(name, call, answer)
@@ -87,25 +92,34 @@ class Inference:
         return name
 
     def _leave(self, name: str, call: Any, answer: Any) -> None:
-        if self._left is None:
-            call.cancel()
-        else:
-            if name:
-                self._left.tell(name)
-            self._let_end(name, call, answer)
+        if self._left and name:
+            self._left.tell(name)
+        self._let_end(name, call, answer, may_cancel=self._left is None)
 
-    def _let_end(self, name: str, call: Any, answer: Any) -> None:
-        ending = asyncio.create_task(self._read_to_end(name, call, answer))
-        self._ending.add(ending)
+    def _let_end(self, name: str, call: Any, answer: Any, *, may_cancel: bool = False) -> None:
+        ending = asyncio.create_task(self._read_to_end(name, call, answer, may_cancel))
+        for tasks in (self._ending, LEFT.get(set())):
+            tasks.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    async def _read_to_end(self, name: str, call: Any, answer: Any) -> None:
+    async def _read_to_end(self, name: str, call: Any, answer: Any, may_cancel: bool) -> None:
         try:
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.TimeoutError):
-                await asyncio.wait_for(_rest(call, answer), _END_S)
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                if may_cancel and await self._asks_proxy():
+                    call.cancel()
+                else:
+                    await _rest(call, answer)
         finally:
             if self._left:
                 self._left.forget(name)
+
+    async def _asks_proxy(self) -> bool:
+        """Whether a proxy stands before Triton: it tells models of calls that are cancelled."""
+        try:
+            await self._ask_proxy(b"", timeout=_QUESTION_S)
+        except grpc.aio.AioRpcError as error:
+            return bool(error.details() == NO_METHOD)
+        return False
 
 
 async def _answer(call: Any) -> Any:

@@ -22,7 +22,7 @@ class Call:
 
     stream: int
     head: Head
-    began_at_s: float  # of the message that is coming
+    began_at_s: float  # of the message that is coming; once it is left, of that
     answer_window: int  # how much the client lets tritonserver send
     window: int = 0  # how much tritonserver lets it send
     account: Account | None = None

@@ -13,6 +13,7 @@ from generator.proxy.grpc_port.call import Call, prefixed
 from generator.proxy.grpc_port.messages import Output
 from generator.proxy.grpc_port.port import GrpcPort
 from generator.proxy.grpc_port.triton_end import TritonEnd
+from generator.proxy.left_calls import LEFT_S
 from generator.proxy.refusal import RefusedError
 from generator.spec.runtime_rules import CALL, EMPTY_FINAL
 
@@ -159,26 +160,22 @@ class Calls:
         self.leave(call)
 
     def leave(self, call: Call) -> None:
-        """The client wants no more of it. What Triton has begun is cancelled, or its model ends it.
-
-        A Triton before 25.06 dies of a call that is cancelled as it ends. A later one still takes
-        no stream any more after one that was cancelled before it was looked at.
+        """The client wants no more of it. Its sending ends in order, its model is told, and what
+        still comes of it is read: Triton dies of calls that are cancelled as they end before 25.06,
+        and of streams that are cancelled up to 26.08.
         """
         if call.is_left:
             return
-        call.is_left = True
+        call.is_left, call.began_at_s = True, self._port.now()
         call.incoming.clear()
         if not call.triton_stream:
             self.forget(call)
-        elif self._port.triton.bears_cancels and call.num_sent == 1 and call.has_answer:
-            self._triton.write(h2.rst_stream(call.triton_stream, h2.CANCEL))
-            self.forget(call)
-        else:
-            if call.name:
-                self._port.left.tell(call.name)
-            call.is_sent = True
-            self._flush(call)
-            self._triton.take_all(call)
+            return
+        if call.name:
+            self._port.left.tell(call.name)
+        call.is_sent = True
+        self._flush(call)
+        self._triton.take_all(call)
 
     def forget(self, call: Call) -> None:
         """It has ended."""
@@ -190,13 +187,21 @@ class Calls:
         self._port.release(call)
         self._triton.calls.pop(call.triton_stream, None)
         self._port.left.forget(call.name)
-        if call.account:
-            call.account.leave()
+        self._give_place_back(call)
         self._on_end()
 
+    def _give_place_back(self, call: Call) -> None:
+        account, call.account = call.account, None
+        if account:
+            account.leave()
+
     def time_out(self, now: float) -> None:
-        """Refuses those that take too long to come."""
+        """Refuses those that take too long to come. Of those that were left, and that Triton may
+        never end because their model's process has died, the caller gets its places back.
+        """
         for call in list(self.by_stream.values()):
+            if call.is_left and now - call.began_at_s > LEFT_S:
+                self._give_place_back(call)
             is_coming = call.incoming or not (call.num_sent or call.waiting)
             if is_coming and now - call.began_at_s > _MESSAGE_S:
                 self.refuse(call, RefusedError(408, "the request did not come in time"))

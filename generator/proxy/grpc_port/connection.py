@@ -118,7 +118,6 @@ class GrpcConnection(asyncio.Protocol):
             return
         self.has_client = False
         self._unread.clear()
-        self._port.remove(self)
         for call in list(self._calls.by_stream.values()):
             self._calls.leave(call)
         if self._triton.transport:
@@ -152,10 +151,12 @@ class GrpcConnection(asyncio.Protocol):
     def _end_if_done(self) -> None:
         if self._calls.by_stream:
             return
-        if not self.has_client and self._triton.transport:
-            self._triton.write_all()
-            self._triton.transport.close()
-        elif self.has_client and self.is_closing:
+        if not self.has_client:
+            self._port.remove(self)
+            if self._triton.transport:
+                self._triton.write_all()
+                self._triton.transport.close()
+        elif self.is_closing:
             self._write_all()
             self._transport.close()
 

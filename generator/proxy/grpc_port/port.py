@@ -17,7 +17,7 @@ from generator.proxy.grpc_port.messages import Output, checked
 from generator.proxy.grpc_port.our_models import OurModels
 from generator.proxy.grpc_port.triton import GrpcTriton
 from generator.proxy.left_calls import LeftCalls
-from generator.proxy.refusal import RefusedError
+from generator.proxy.refusal import NO_METHOD, RefusedError
 from generator.proxy.settings import MIB, Access
 from generator.server.listen import most_connections
 from generator.spec.runtime_rules import CALLER
@@ -101,13 +101,13 @@ class GrpcPort:
             min(idle, key=lambda other: other.began_at_s, default=connection).close()
 
     def remove(self, connection: Connection) -> None:
-        """It has gone."""
+        """It has gone, and what it left has ended."""
         self.connections.discard(connection)
 
     def admit(self, head: Head, address: str) -> Account | None:
         """Whose call it is, which counts from now on. Raises RefusedError."""
         if head.path not in _METHODS:
-            raise RefusedError(501, "got a method that this server does not have")
+            raise RefusedError(501, NO_METHOD)
         if head.repeated:
             raise RefusedError(400, f"got the header {head.repeated} twice")
         if head.path in _OPEN:

@@ -33,13 +33,12 @@ async def serve_grpc(
     try:
         new = partial(GrpcConnection, port)
         server = await accept(new, settings.host, settings.grpc_port, "--grpc-port", tls)
-        beside = [asyncio.create_task(work) for work in (port.sweep(), triton.learn_version())]
+        sweep = asyncio.create_task(port.sweep())
         on_ready()
         await stop.wait()
         server.close()
         await _let_end(port)
-        for task in beside:
-            task.cancel()
+        sweep.cancel()
     finally:
         await triton.close()
 

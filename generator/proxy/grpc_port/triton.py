@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -21,30 +19,14 @@ _OPTIONS = [
 _QUESTION_TIMEOUT_S = 5.0
 _NO_METADATA = "classification: tritonserver says nothing of this model"
 _TEXT = "BYTES"
-# 25.06: before it, Triton dies of calls that are cancelled, or whose deadline comes, as they end.
-# https://github.com/triton-inference-server/server/pull/7840 and /8078 and /8220
-_BEARS_CANCELS_FROM = (2, 59)
 
 
 class GrpcTriton:
     """Made and used within one event loop; ``close`` it in the end."""
 
     def __init__(self, socket: str) -> None:
-        self._socket = socket
         self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-
-        self.bears_cancels = False
-
-    async def learn_version(self) -> None:
-        """Asks whether this Triton bears cancelled calls, as soon as it answers: that is after
-        the proxy's own start. None is cancelled before.
-        """
-        with contextlib.suppress(grpc.aio.AioRpcError, ValueError):
-            request = service_pb2.ServerMetadataRequest()
-            found = await self._stub.ServerMetadata(request, wait_for_ready=True)
-            version = tuple(int(part) for part in found.version.split(".")[:2])
-            self.bears_cancels = version >= _BEARS_CANCELS_FROM
 
     async def close(self) -> None:
         """Ends the connection and what still goes on over it."""

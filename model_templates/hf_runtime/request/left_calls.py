@@ -2,7 +2,8 @@
 the caller leaves and removed when the request is answered. The port names the request by a
 parameter, whose value a file's name ends with.
 
-Triton is not told: before 25.06 it dies of calls that are cancelled as they end.
+Triton is not told: before 25.06 it dies of calls that are cancelled as they end, up to 26.08 of
+streams that are.
 """
 
 from __future__ import annotations
