@@ -26,6 +26,7 @@ _MAX_SHARED_ELEMENTS = 2**40
 # Triton reads names, and texts of parameters, up to their first zero byte: two different ones would
 # be one. JSON has no other way to write it.
 _ZERO_BYTE = rb"\u0000"
+_EMPTY_LIST = re.compile(rb"\[\s*\]")
 _BINARY_SIZE = "binary_data_size"
 _SHARED_MEMORY = "shared_memory_region"
 _MODEL_PATH = re.compile(r"/v2/models/[^/]+(?:/versions/[^/]+)?/([a-z_]+)/?")
@@ -106,10 +107,28 @@ def checked_infer(head: bytes, num_bytes: int, alias: str = "") -> tuple[bytes, 
     return _ENCODER.encode(request), classified
 
 
-def checked_object(body: bytes, alias: str = "") -> bytes:
-    """A flat JSON object, such as the body of /generate, written anew. Raises RefusedError."""
+def checked_generate(body: bytes, alias: str = "") -> bytes:
+    """The body of /generate, written anew without empty lists: from 26.04 on Triton refuses one for
+    a tensor. ``alias`` is what the model is told of the caller. Raises RefusedError.
+    """
+    fields = {
+        name: value
+        for name, value in _checked_fields(body).items()
+        if not _EMPTY_LIST.fullmatch(value)
+    }
+    if alias:
+        fields[CALLER] = Raw(_ENCODER.encode(alias))
+    return _ENCODER.encode(fields)
+
+
+def checked_object(body: bytes) -> bytes:
+    """A flat JSON object, written anew. Raises RefusedError."""
+    return _ENCODER.encode(_checked_fields(body))
+
+
+def _checked_fields(body: bytes) -> dict[str, Raw]:
     _check_size(body)
-    fields = _decoded(_OBJECT, body)
+    fields: dict[str, Raw] = _decoded(_OBJECT, body)
     _check_count(len(fields), "the body")
     _check_whole("the body", fields)
     if "parameters" in fields and bytes(fields["parameters"]).lstrip()[:1] == b"{":
@@ -120,9 +139,7 @@ def checked_object(body: bytes, alias: str = "") -> bytes:
         parameters.pop(CALLER, None)
         fields["parameters"] = Raw(_ENCODER.encode(parameters))
     fields.pop(CALLER, None)
-    if alias:
-        fields[CALLER] = Raw(_ENCODER.encode(alias))
-    return _ENCODER.encode(fields)
+    return fields
 
 
 def texts_with_zero_byte(body: bytes) -> list[str]:

@@ -15,6 +15,7 @@ from generator.proxy import cors
 from generator.proxy.admin import HTTP_HEADER, needs_key
 from generator.proxy.callers import Callers
 from generator.proxy.http_port.json_bodies import (
+    checked_generate,
     checked_index,
     checked_infer,
     checked_object,
@@ -168,7 +169,7 @@ class HttpProxy:
 
     def _checked_other(self, request: Request, endpoint: str, body: bytes, alias: str) -> bytes:
         if endpoint in _GENERATE:
-            return checked_object(body, alias)
+            return checked_generate(body, alias)
         if request.path == _INDEX_PATH:
             return checked_index(body)
         is_admin = _ADMIN_PATH.match(request.path)
