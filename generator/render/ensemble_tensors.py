@@ -30,6 +30,7 @@ class Tensor:
     data_type: str
     dims: tuple[int, ...]
     optional: bool = False
+    label_filename: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class EnsembleTensors:
         return replace(self.computed, name="model_output", dims=rows)
 
     def _with_rows(self, tensor: Tensor) -> Tensor:
-        return replace(tensor, dims=(-1, *tensor.dims)) if self.max_batch_size else tensor
+        dims = (-1, *tensor.dims) if self.max_batch_size else tensor.dims
+        return replace(tensor, dims=dims, label_filename="")
 
 
 def ensemble_tensors(single: Any, ensemble: Ensemble, output: str) -> EnsembleTensors:
@@ -96,4 +98,5 @@ def ensemble_tensors(single: Any, ensemble: Ensemble, output: str) -> EnsembleTe
 def _tensors(declared: Iterable[Any]) -> Iterable[Tensor]:
     for tensor in declared:
         optional = getattr(tensor, "optional", False)
-        yield Tensor(tensor.name, type_word(tensor), tuple(tensor.dims), optional)
+        labels = getattr(tensor, "label_filename", "")
+        yield Tensor(tensor.name, type_word(tensor), tuple(tensor.dims), optional, labels)

@@ -22,6 +22,7 @@ from generator.errors import TemplateError
 from generator.render import model_config
 from generator.render.digest import CONFIG_FILE, with_digest
 from generator.render.ensemble_tensors import NATIVE_FILES, ensemble_tensors
+from generator.render.labels import LABELS_FILE, labels
 from generator.render.python_env import with_environment
 from generator.render.routing_json import routing_files
 from generator.render.strict_jinja import Filter, strict_environment
@@ -53,6 +54,7 @@ def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]
         ).encode(),
         **runtime_files,
         **routing_files(model),
+        **({LABELS_FILE: labels(model.spec)} if LABELS_FILE in config else {}),
     }
     return dict(sorted(with_digest(files).items()))
 
@@ -89,7 +91,9 @@ def render_config(model: TritonModel, task: Task) -> str:
         return _render_part(model, task)
     if model.role == "vllm":
         return _rendered(task, f"{VLLM_BACKEND_FOLDER}/model.pbtxt.j2", model=model)
-    return _rendered(task, f"{task.folder.name}/{CONFIG_TEMPLATE}", model=model)
+    labels_file = LABELS_FILE if labels(model.spec) else ""
+    name = f"{task.folder.name}/{CONFIG_TEMPLATE}"
+    return _rendered(task, name, model=model, labels_file=labels_file)
 
 
 def _render_part(model: TritonModel, task: Task) -> str:

@@ -27,6 +27,7 @@ from generator.repository.compare import (
 )
 from generator.repository.versions import (
     RENDERED_VERSION,
+    config_at,
     current_version,
     is_version,
     needs_launcher,
@@ -155,7 +156,9 @@ def files_of_version(folder: Path, version: int) -> dict[str, bytes] | None:
             found[CONFIG_FILE if inner == CONFIG_FILE else f"{RENDERED_VERSION}/{inner}"] = content
     if needs_launcher(found):
         found[LAUNCHER_FILE] = _read(folder / LAUNCHER_FILE)
-    return found if CONFIG_FILE in found else None
+    if CONFIG_FILE not in found:
+        return None
+    return {**found, CONFIG_FILE: config_at(found[CONFIG_FILE], RENDERED_VERSION)}
 
 
 def current_files(folder: Path) -> dict[str, bytes]:
@@ -170,7 +173,10 @@ def current_files(folder: Path) -> dict[str, bytes]:
             inner = path.removeprefix(current)
             at = path if inner == path else f"{RENDERED_VERSION}/{inner}"
             found[at] = _read(folder / path)
-    return found
+    return {
+        path: config_at(content, RENDERED_VERSION) if path == CONFIG_FILE else content
+        for path, content in found.items()
+    }
 
 
 def _files_at(plan: ModelPlan, number: int) -> dict[str, bytes]:

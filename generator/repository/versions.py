@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from generator.render import model_config
+from generator.render.digest import CONFIG_FILE
 from generator.render.manifest import Manifest
 from generator.spec.triton_models import ENVIRONMENT_FOLDER, LAUNCHER_FILE
 
 RENDERED_VERSION = 1
+_LABELS = re.compile(rb'(label_filename: ")[0-9]+(/labels\.txt")')
 _SPECIFIC = re.compile(rb"specific \{ versions: \[ ([0-9, ]+) \]")
 # Triton ignores folders with a leading zero, and everything else that is no number.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
@@ -43,14 +45,22 @@ def at_version(files: Mapping[str, bytes], version: int) -> dict[str, bytes]:
 
 
 def renumbered(files: Mapping[str, bytes], version: int, number: int) -> dict[str, bytes]:
-    """The files of ``version`` as those of version ``number``."""
+    """The files of ``version`` as those of version ``number``, config.pbtxt included."""
     if version == number:
         return dict(files)
     old, new = f"{version}/", f"{number}/"
-    return {
+    moved = {
         new + path.removeprefix(old) if path.startswith(old) else path: content
         for path, content in files.items()
     }
+    if CONFIG_FILE in moved:
+        moved[CONFIG_FILE] = config_at(moved[CONFIG_FILE], number)
+    return moved
+
+
+def config_at(config: bytes, number: int) -> bytes:
+    """A config.pbtxt as it is where ``number`` is the current version, with that one's labels."""
+    return _LABELS.sub(rb"\g<1>%d\g<2>" % number, config)
 
 
 def older_files(known: Manifest, version: int) -> dict[str, str]:

@@ -12,6 +12,7 @@ from generator.repository.compare import folder_version
 from generator.repository.versions import (
     at_version,
     current_version,
+    renumbered,
     served_by,
     version_of,
 )
@@ -53,6 +54,14 @@ def test_the_current_version_is_the_highest_and_1_at_first() -> None:
 def test_only_what_is_rendered_for_the_version_moves_with_it() -> None:
     assert set(at_version(RENDERED, 3)) == {"config.pbtxt", "3/model.py", "routing.json"}
     assert at_version(RENDERED, 1) == RENDERED
+
+
+def test_the_labels_that_config_names_move_with_its_version_and_back() -> None:
+    config = b'{ name: "logits", label_filename: "1/labels.txt" }'
+    rendered = {"config.pbtxt": config, "1/labels.txt": b""}
+    moved = at_version(rendered, 12)
+    assert moved["config.pbtxt"] == config.replace(b"1/", b"12/")
+    assert renumbered(moved, 12, 1) == rendered
 
 
 def test_the_digest_stands_in_the_config_and_depends_on_every_file() -> None:

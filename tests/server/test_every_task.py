@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -10,7 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.grpc
+import tritonclient.http
 from PIL import Image
 from wire import Request, strings
 
@@ -167,6 +171,20 @@ def test_similar_sentences_are_nearer_than_unrelated_ones(triton: Triton) -> Non
 def test_the_other_way_round_a_review_is_negative(triton: Triton) -> None:
     answer = triton.generate("classifier", text_input="What a terrible day!")
     assert answer.body["label"] == "NEGATIVE"
+
+
+def test_tritons_classification_extension_names_the_labels(triton: Triton) -> None:
+    text = np.array([b"I love this film."], np.object_)
+    for kind, url in ((tritonclient.http, triton.http), (tritonclient.grpc, triton.grpc)):
+        asked = kind.InferInput("text_input", [1], "BYTES")
+        asked.set_data_from_numpy(text)
+        logits = kind.InferRequestedOutput("logits", class_count=3)
+        with contextlib.closing(kind.InferenceServerClient(url)) as client:
+            found = client.infer("classifier", [asked], outputs=[logits]).as_numpy("logits")
+        assert [each.split(b":")[1:] for each in found] == [
+            [b"1", b"POSITIVE"],
+            [b"0", b"NEGATIVE"],
+        ]
 
 
 def test_a_prompt_of_the_model_and_fewer_dimensions_change_the_embedding(triton: Triton) -> None:

@@ -12,8 +12,8 @@ from generator.proxy.grpc_port.frames import MAX_FRAME_BYTES, Headers, ProtocolE
 from generator.spec.runtime_rules import CALLER
 
 _KEY = b"authorization"
-# triton_grpc_error mixed with good calls ends tritonserver, 24.10 and 26.08 alike. Messages go on as
-# they are when they are decoded, and a deadline is the client's: it leaves when it comes.
+# triton_grpc_error mixed with good calls ends tritonserver, 24.10 and 26.08 alike. Messages go on
+# as they are when they are decoded, and a deadline is the client's: it leaves when it comes.
 _NOT_PASSED_ON = {CALLER.encode(), b"triton_grpc_error", b"grpc-encoding", b"grpc-timeout"}
 _PSEUDO = ([b":method", b":path", b":scheme"], [b":authority", b":method", b":path", b":scheme"])
 _NAME = re.compile(rb":?[0-9a-z_.-]+")
