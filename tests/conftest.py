@@ -67,8 +67,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return FilesInOrder(config, log) if config.option.dist == "loadfile" else None
 
 
+def pytest_configure() -> None:
+    from tests.support.tested_server import put_on_path
+
+    put_on_path()
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Names what failed before and passed now."""
+    """Says which server tests ran on, and names what failed before and passed now."""
+    ran = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    if any("server" in report.keywords for report in ran):
+        from tests.support.tested_server import description
+
+        terminalreporter.write_line(description())
     if terminalreporter.config.option.flaky:
         passed, failed, broken = (
             {report.nodeid for report in terminalreporter.getreports(outcome)}

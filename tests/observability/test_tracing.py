@@ -19,6 +19,7 @@ import tritonclient.grpc as grpc_client
 
 from tests.observability.collector import Collector, Span
 from tests.support.served import Served, serve
+from tests.support.tested_server import options
 from tests.support.triton import eventually, free_ports
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -26,6 +27,12 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 MODELS = "- {name: plain}\n- {name: flowing, streaming: true}"
 _numbers = itertools.count(1)
 _NUM_SPANS = 3  # the frontend's, the model's, its computing
+
+
+@pytest.fixture(scope="module", autouse=True)
+def has_tracing() -> None:
+    if "--trace-config" not in options():
+        pytest.skip("this tritonserver was built without tracing")
 
 
 @pytest.fixture(scope="module")

@@ -108,6 +108,18 @@ def test_the_gpu_build_is_wanted_where_there_is_one() -> None:
     assert _bash("nvidia-smi() { echo 'GPU 0: H200'; }; wanted_torch").stdout == "gpu\n"
 
 
+@pytest.mark.parametrize("on_path, extra", [(True, "runtime"), (False, "serve")])
+def test_beside_a_server_on_path_no_other_is_installed(
+    on_path: bool, extra: str, tmp_path: Path
+) -> None:
+    if on_path:
+        (tmp_path / "tritonserver").touch(mode=0o755)
+    script = "environment_is_sound() { true; }; install_torch() { echo cpu; }; PY=echo; main"
+    path = f"{tmp_path}:/usr/bin:/bin"
+    said = _bash(script, VENV=str(tmp_path), PATH=path).stdout
+    assert said == f"-m pip install --editable .[{extra},dev]\n"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("cc"), reason="Python 3.13 is passed over without a compiler")
 def test_an_environment_that_lost_its_interpreter_is_made_anew(tmp_path: Path) -> None:
