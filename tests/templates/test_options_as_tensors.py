@@ -1,0 +1,69 @@
+"""Everything that a request can say is a tensor too: some hosts of models pass no parameters on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from automatic_speech_recognition import request as speech
+from feature_extraction import request as embedding
+from fill_mask import filling
+from text2text_generation import reader
+from text_classification import classification
+from text_generation.request import sampling_json
+from text_generation.request.row_options import CHAT_FIELDS, RowFields, read_rows
+from token_classification import request as tokens
+from zero_shot_classification import zero_shot
+
+from generator.models_yaml.reading import load
+from generator.render import model_config
+from generator.render.model_folder import render_config
+from generator.spec.task_folders import find_tasks
+from generator.spec.triton_models import triton_models
+
+TASKS = find_tasks()
+
+
+class KnownNames:
+    """Fields of a request that tell what parameters it may have."""
+
+    names: frozenset[str] = frozenset()
+
+    def has_tensor(self, name: str) -> bool:
+        return False
+
+    def optional_texts(self, name: str) -> list[str | None]:
+        return []
+
+    def check_parameters(self, known: Any) -> None:
+        self.names = frozenset(known)
+        raise StopIteration
+
+
+def generation_parameters(fields: RowFields) -> frozenset[str]:
+    asked = KnownNames()
+    with pytest.raises(StopIteration):
+        read_rows(asked, fields)  # type: ignore[arg-type]
+    return asked.names
+
+
+PARAMETERS = {
+    "text-generation": generation_parameters(CHAT_FIELDS),
+    "text2text-generation": generation_parameters(reader._FIELDS),
+    "automatic-speech-recognition": {*speech._OPTIONS, *speech._SOUNDS},
+    "feature-extraction": {*embedding.INPUTS} - {"input_type"},  # prompt_name says the same
+    "text-classification": {*classification.INPUTS},
+    "token-classification": {*tokens._INPUTS},
+    "zero-shot-classification": {*zero_shot.INPUTS},
+    "fill-mask": {*filling.INPUTS},
+}
+
+
+@pytest.mark.parametrize("tag", PARAMETERS)
+def test_every_parameter_is_a_tensor_or_in_one(tag: str) -> None:
+    (spec,) = load(TASKS[tag].folder / "example.yaml", TASKS)
+    for model in triton_models(spec):
+        config: Any = model_config.parse(render_config(model, TASKS[tag]))
+        tensors = {tensor.name for tensor in config.input}
+        inside = sampling_json._OPTIONS if sampling_json.FIELD in tensors else {}
+        assert PARAMETERS[tag] - tensors - inside.keys() == set()
