@@ -22,11 +22,12 @@ from pathlib import Path
 from generator.errors import ServerError
 from generator.spec.runtime_rules import NUMPY_VARIABLE, is_made_private
 
+# 24.10 only: no later release of the wheel, or another, carries a server.
 _WHEEL = "nvidia-pytriton"
 _INSTALL = "pip install 'hf-triton[serve]'"
 # The wheel's platform tag, manylinux_2_35: older ones can't load its libraries.
 _MIN_GLIBC = (2, 35)
-# Its stub, 24.10's, was built for numpy 1.
+# 24.10 only: its stub was built for numpy 1.
 _NUMPY_BELOW = "2"
 
 

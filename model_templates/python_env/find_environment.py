@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER_VARIABLE = "HF_TRITON_PYTHON_ENVS"
-# Set by hf-triton where the server's stub crashes on arrays of that numpy and later ones.
+# 24.10 only: set by hf-triton for a server whose stub crashes on arrays of that numpy and later.
 NUMPY_VARIABLE = "HF_TRITON_NUMPY_BELOW"
 MARKER = ".hf-triton-python-env.json"  # written last: without it an environment is half there
 _LOOK_TIMEOUT_S = 60.0

@@ -41,6 +41,7 @@ class GrpcTriton:
             return False
         return runs_our_code(found.config.parameters[ROLE_PARAMETER].string_value)
 
+    # 24.10 only: from 25.08 on Triton refuses it.
     async def check_classified(self, output: Output) -> None:
         """Raises RefusedError for an output that is text: Triton divides by the size of one of its
         elements, which is 0, and ends (before 25.08).

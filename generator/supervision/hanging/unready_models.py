@@ -1,6 +1,6 @@
 """Finds loaded models that report themselves as not ready: an engine that is stuck in a step, or
-whose thread died. Triton asks them itself only from 26.03 on; our own models say it with each
-heartbeat.
+whose thread died. 24.10 only: Triton asks them itself from 26.03 on; our own models say it with
+each heartbeat.
 """
 
 from __future__ import annotations
