@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +74,42 @@ def server_process(guard: int) -> int | None:
     with contextlib.suppress(psutil.Error):
         return next((child.pid for child in psutil.Process(guard).children()), None)
     return None
+
+
+class StubEnds:
+    """Notes how stubs end, as they end: from 26.0x on Triton takes note of a dead one with the next
+    question whether its model is ready, and then nobody can tell any more.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._descriptors: dict[int, int] = {}  # by process
+        self._ends: dict[int, str] = {}
+        threading.Thread(target=self._note, daemon=True).start()
+
+    def watched(self, stubs: Iterable[Stub]) -> frozenset[Stub]:
+        """The same, which are followed from now on."""
+        found = frozenset(stubs)
+        for pid in [stub.pid for stub in found if stub.pid not in self._descriptors]:
+            with contextlib.suppress(OSError):  # it has ended, or no kernel before 5.3 can tell
+                descriptor = os.pidfd_open(pid)
+                self._ends.pop(pid, None)  # of one that had its number
+                self._descriptors[pid] = descriptor
+                self._epoll.register(descriptor, select.EPOLLIN)
+        return found
+
+    def how(self, pid: int) -> str:
+        """As ``how_it_ended``."""
+        return self._ends.get(pid) or how_it_ended(pid)
+
+    def _note(self) -> None:
+        while True:
+            ended = {descriptor for descriptor, _ in self._epoll.poll()}
+            for pid, descriptor in list(self._descriptors.items()):
+                if descriptor in ended:
+                    self._ends[pid] = how_it_ended(pid)
+                    del self._descriptors[pid]
+                    os.close(descriptor)
 
 
 def _processes(group: int) -> Iterator[psutil.Process]:

@@ -62,7 +62,7 @@ class HangWatch:
     def leftovers(self) -> Leftovers:
         """What processes of models that died have left behind."""
         prefix, stubs = self._server.shared_memory_prefix, self._healer.stubs
-        return left_behind(self._tritonserver, prefix, {stub.pid for stub in stubs})
+        return left_behind(prefix, {stub.pid for stub in stubs})
 
     def not_ready(self) -> set[str]:
         """Triton's models of which a process says that it is not ready."""

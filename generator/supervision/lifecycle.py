@@ -19,7 +19,7 @@ from generator.apply.target import Target
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryError, ServerError
 from generator.server.process import TritonServer
 from generator.server.state_file import ServerState, remove_state, write_state
-from generator.server.stubs import find_stubs
+from generator.server.stubs import StubEnds, find_stubs
 from generator.supervision import limits
 from generator.supervision.children import Children
 from generator.supervision.hanging.leftovers import remove_of_dead_servers
@@ -161,8 +161,8 @@ def _watching(
 def _healer(
     server: TritonServer, served: ServedModels, health: Health, options: ServeOptions
 ) -> Healer:
-    api = with_short_timeout(server.api)
-    deaths = StubDeaths(api, lambda: find_stubs(server.pid))
+    api, ends = with_short_timeout(server.api), StubEnds()
+    deaths = StubDeaths(api, lambda: ends.watched(find_stubs(server.pid)), how_ended=ends.how)
     return Healer(api, deaths, served, health, options.policy, say, server.log_tail)
 
 

@@ -8,9 +8,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-from generator.server.stubs import Stub, find_stubs
+import pytest
+
+from generator.server.stubs import Stub, StubEnds, find_stubs
 from tests.support.triton import eventually
 
+REAPS = """
+import os, signal
+pid = os.fork()
+if pid == 0:
+    signal.pause()
+print(pid, flush=True)
+input()
+os.waitpid(pid, 0)
+print("reaped", flush=True)
+input()
+"""
 SERVER = "import subprocess, sys; subprocess.run(sys.argv[1:]); input()"
 MODEL = "import os, time; os.fork(); os.write(1, b'%d\\n' % os.getpid()); time.sleep(600)"
 
@@ -40,3 +53,26 @@ def test_what_a_stub_has_forked_is_no_stub_and_does_not_hide_its_death(tmp_path:
             assert Path(f"/proc/{fork}").exists()
         finally:
             os.killpg(server.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number, how", [(9, "killed by SIGKILL: out of memory?"), (15, "SIGTERM")])
+def test_how_one_ended_is_known_after_its_server_has_taken_note_of_it(
+    number: int, how: str
+) -> None:
+    ends = StubEnds()
+    with subprocess.Popen(
+        [sys.executable, "-c", REAPS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin
+        assert server.stdout
+        stub = Stub("a", "1", int(server.stdout.readline()))
+        assert ends.watched([stub]) == ends.watched([stub]) == {stub}
+        assert ends.how(stub.pid) == ""
+        os.kill(stub.pid, number)
+        assert eventually(lambda: stub.pid not in ends._descriptors)
+        server.stdin.write("\n")
+        server.stdin.flush()
+        assert server.stdout.readline() == "reaped\n"
+        assert not Path(f"/proc/{stub.pid}").exists()
+        assert how in ends.how(stub.pid)
+        server.kill()

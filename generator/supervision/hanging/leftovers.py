@@ -1,7 +1,7 @@
 """What processes that died have left behind: in a tritonserver that lives, and in shared memory.
 
-Triton 24.10 never answers the requests that a model's process took with it. For each such death it
-keeps the process as a zombie, its shared memory, and 35 threads of its own, until it ends itself.
+Triton never answers the requests that a model's process took with it. For each such death it keeps
+the process' shared memory and 35 threads of its own until it ends itself, 24.10 a zombie too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from pathlib import Path
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _REGION = re.compile(r"hf_triton_(\d+)_\d+_")  # the number of its serve, then its port
+_OF_PROCESS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # Triton's end of its name
 _OLD_S = 600.0
+_NEW_S = 10.0  # so young a region may be of a process that nobody has seen yet
 # 1,000 threads: containers are often limited to some thousands.
 _MOST_PROCESSES = 24
 _MOST_OF_SHARED_MEMORY = 0.25
@@ -24,7 +26,7 @@ _MOST_OF_SHARED_MEMORY = 0.25
 
 @dataclass(frozen=True)
 class Leftovers:
-    """The number of processes that died and are not taken note of, and the part of all shared
+    """The number of processes that died and left their shared memory, and the part of all shared
     memory that no living process of a model uses.
     """
 
@@ -38,18 +40,22 @@ class Leftovers:
         return self.num_processes >= _MOST_PROCESSES or (self.num_processes > 0 and is_memory_short)
 
 
-def left_behind(server: int, prefix: str, living: Iterable[int]) -> Leftovers:
-    """What a server (a process) keeps. ``prefix`` is that of its regions of shared memory, and
-    ``living`` are its models' processes.
+def left_behind(prefix: str, living: Iterable[int]) -> Leftovers:
+    """What a server keeps. ``prefix`` is that of its regions of shared memory, and ``living`` are
+    its models' processes.
     """
     folder = os.statvfs(_SHARED_MEMORY)
     size = folder.f_blocks * folder.f_frsize
     used = set().union(*(_mapped(pid) for pid in living))
-    num_bytes = 0
+    num_processes = num_bytes = 0
     for region in _SHARED_MEMORY.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
-            num_bytes += 0 if str(region) in used else region.stat().st_blocks * 512
-    return Leftovers(_num_zombies(server), num_bytes / size if size else 0.0)
+            seen = region.stat()
+            if str(region) not in used:
+                is_process = _OF_PROCESS.fullmatch(region.name.removeprefix(prefix)) is not None
+                num_processes += is_process and time.time() - seen.st_mtime > _NEW_S
+                num_bytes += seen.st_blocks * 512
+    return Leftovers(num_processes, num_bytes / size if size else 0.0)
 
 
 def remove_of_dead_servers() -> None:
@@ -70,12 +76,3 @@ def _mapped(pid: int) -> set[str]:
         lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
         return {line.split(maxsplit=5)[-1] for line in lines}
     return set()
-
-
-def _num_zombies(parent: int) -> int:
-    num = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, IndexError):
-            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
-            num += fields[0] == "Z" and int(fields[1]) == parent
-    return num
