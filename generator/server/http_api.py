@@ -69,10 +69,10 @@ class ServerApi:
         """Whether the server answers at all."""
         return self._call("GET", "/v2/health/live", timeout_s=2)[0] == 200
 
-    def is_model_ready(self, name: str, version: str = "") -> bool:
+    def is_model_ready(self, name: str, version: str = "", timeout_s: float = 2.0) -> bool:
         """Whether a model, or one version of it, answers requests."""
         part = f"/versions/{version}" if version else ""
-        return self._call("GET", f"/v2/models/{_quoted(name)}{part}/ready", timeout_s=2)[0] == 200
+        return self._call("GET", f"/v2/models/{_quoted(name)}{part}/ready", timeout_s)[0] == 200
 
     def load(self, name: str) -> str | None:
         """Loads a model, however long it takes; the reason in one line where that fails."""

@@ -30,6 +30,8 @@ _PROGRESS_EVERY_S = 10.0
 # Several lines for every batch of traces that the collector does not take.
 _NO_COLLECTOR = re.compile(r"\[OTLP \w+ Client\]")
 _NO_COLLECTOR_EVERY_S = 60.0
+# From 26.04 on a stub aborts when its model is unloaded, after all has been done.
+_ABORT, _AT_THE_END = "Fatal Python error: ", "Python runtime state: finalizing"
 _NUM_TAIL_LINES = 20
 # Clients can make a server repeat itself: 44 MB of "Error from accept()" in 5 s.
 _MOST_ALIKE, _ALIKE_WITHIN_S = 20, 10.0
@@ -50,12 +52,17 @@ class LogFilter:
         self._clock = clock
         self._tail: deque[str] = deque(maxlen=_NUM_TAIL_LINES)
         self._inside_traceback = False
+        self._held: list[str] = []  # until the next line tells whether they are worth a look
+        self._due: list[str] = []
         self._progress_at = clock() + _PROGRESS_EVERY_S
         self._no_collector_at = 0.0
         self._alike = AlikeLines(clock)
 
     def show(self, line: str) -> bool:
-        """Whether ``line`` is for the reader."""
+        """Whether ``line`` is for the reader, after what is ``left_out``."""
+        self._follow_aborts(line)
+        if self._held:
+            return False
         shown = self._is_shown(line)
         if (shown or line.startswith(("W", "E", "F"))) and not self._alike.is_one_too_many(line):
             self._tail.append(line)
@@ -63,8 +70,19 @@ class LogFilter:
         return False
 
     def left_out(self, is_over: bool = False) -> list[str]:
-        """A line about each kind of which too many came; now and then, and where all is over."""
-        return self._alike.left_out(is_over)
+        """Lines that were held back, and one about each kind of which too many came; now and then,
+        and where all is over.
+        """
+        if is_over:
+            self._follow_aborts("")
+        due, self._due = self._due, []
+        return due + self._alike.left_out(is_over)
+
+    def _follow_aborts(self, line: str) -> None:
+        if not line.startswith(_AT_THE_END):
+            self._due += self._held
+            self._tail.extend(self._held)
+        self._held = [line] if line.startswith(_ABORT) else []
 
     def tail(self) -> list[str]:
         """The last lines of weight, oldest first: what to look at when the server has died."""
@@ -84,7 +102,7 @@ class LogFilter:
     def _is_shown_unlabelled(self, line: str) -> bool:
         if self._inside_traceback:
             return False
-        if not line.strip() or line.startswith(("+-", "|", "Signal (")):
+        if not line.strip() or line.startswith(("+-", "|", "Signal (", _AT_THE_END)):
             return False
         if _UNIX_SOCKET.search(line):
             return False

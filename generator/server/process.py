@@ -285,10 +285,11 @@ class TritonServer:
         with pipe:  # nobody else closes it: they might while it is read
             for line in pipe:
                 text = mask(line.rstrip("\n"), self._secrets)
-                if self._log.show(text) or self.verbose:
-                    self._write(text)
-                self._write(*self._log.left_out())
-            self._write(*self._log.left_out(is_over=True))
+                shown = [text] if self._log.show(text) else []
+                shown = [*self._log.left_out(), *shown]
+                self._write(*([text] if self.verbose else shown))
+            if not self.verbose:
+                self._write(*self._log.left_out(is_over=True))
 
     def _write(self, *lines: str) -> None:
         for line in lines:

@@ -4,7 +4,9 @@ has died. Never returns by itself; knows neither signals nor how the server is s
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -70,6 +72,7 @@ class Supervisor:
         self._healer, self._options, self._children = healer, options, children
         self._api = with_short_timeout(server.api)
         self._unready = UnreadyModels(self._api)
+        self._asking: threading.Thread | None = None
         self._answers = ServerAnswers(self._api)
         self._hangs = HangWatch(server, self._answers, healer, children, health, say)
         tell_why: Callable[[str], None] = partial(health.enter, "restarting")
@@ -218,7 +221,11 @@ class Supervisor:
     def _ask_models(self, loaded: set[str]) -> None:
         """Asks loaded models whether they are ready themselves."""
         parts = {part for name in self._served.names() for part in self._served.folders(name)}
-        self._unready.ask(loaded & parts, self._hangs.not_ready())
+        if not (self._asking and self._asking.is_alive()):
+            wanted = (loaded & parts, self._hangs.not_ready())
+            self._asking = threading.Thread(target=self._unready.ask, args=wanted, daemon=True)
+            with contextlib.suppress(RuntimeError):  # there are too many on this machine
+                self._asking.start()
         for folder in self._unready.overdue():
             self._healer.end_processes(folder, "it said for a minute that it is not ready")
 

@@ -49,7 +49,7 @@ def unused_port() -> str:
 
 
 def test_the_supervisor_is_believed_before_triton() -> None:
-    with answering({"/ready": 503}) as health, answering({"/v2/health/ready": 200}) as triton:
+    with answering({"/ready": 503}) as health, answering({"/v2/health/live": 200}) as triton:
         reason = why_unready({"HEALTH_PORT": health, "HTTP_PORT": triton})
     assert reason.endswith('/ready: 503 {"reason": "models are being loaded"}')
 
@@ -74,9 +74,9 @@ def test_no_proxy_of_the_environment_is_asked() -> None:
 
 def test_triton_is_asked_where_it_runs_alone() -> None:
     health = unused_port()
-    with answering({"/v2/health/ready": 200}) as triton:
+    with answering({"/v2/health/live": 200}) as triton:
         assert why_unready({"HEALTH_PORT": health, "HTTP_PORT": triton}) == ""
-    with answering({"/v2/health/ready": 400}) as triton:
+    with answering({"/v2/health/live": 400}) as triton:
         assert "400" in why_unready({"HEALTH_PORT": health, "HTTP_PORT": triton})
 
 

@@ -61,6 +61,17 @@ def test_an_import_error_is_hidden_with_all_its_lines_but_not_what_follows() -> 
     assert log.show("another model prints")
 
 
+def test_an_abort_of_python_is_shown_but_for_one_as_its_process_ends() -> None:
+    log, shown = LogFilter(), list[str]()
+    abort = "Fatal Python error: PyGILState_Release: thread state must be current"
+    end, begun = (f"Python runtime state: {state}" for state in ("finalizing (tstate=0)", "core"))
+    for line in (abort, end, "", abort, begun, abort, abort):
+        is_shown = log.show(line)
+        shown += [*log.left_out(), *([line] if is_shown else [])]
+    assert shown + log.left_out(is_over=True) == [abort, begun, abort, abort]
+    assert log.tail() == [abort, begun, abort, abort]
+
+
 def test_progress_bars_pass_now_and_then() -> None:
     now = [100]
     log = LogFilter(clock=lambda: now[0])

@@ -15,12 +15,14 @@ from generator.spec.triton_models import ROLE_PARAMETER
 # Before this, the engine's own watchdog has waited (watchdog_s). What it waits for may still end: a
 # step on a GPU leaves the processor idle, so nobody can tell it from one that never does.
 _PATIENCE_S = 60.0
+# Triton itself waits 5 s for a model that does not say whether it is ready.
+_ANSWER_S = 8.0
 
 
 class Server(Protocol):
     """The calls to a server."""
 
-    def is_model_ready(self, name: str, version: str = "") -> bool: ...  # noqa: D102
+    def is_model_ready(self, name: str, version: str = "", timeout_s: float = 2.0) -> bool: ...  # noqa: D102
     def model_config(self, name: str, version: str = "") -> dict[str, Any] | None: ...  # noqa: D102
 
 
@@ -38,14 +40,16 @@ class UnreadyModels:
         return set(self._since_s)
 
     def ask(self, folders: Iterable[str], not_ready: Set[str] = frozenset()) -> None:
-        """Asks loaded models. One that does not answer in time keeps its state. Of those in
-        ``not_ready`` that is known.
+        """Asks loaded models, which can take long: on a thread of its own. One that does not answer
+        in time keeps its state. Of those in ``not_ready`` that is known.
         """
         folders = set(folders)
         self._since_s = {name: at for name, at in self._since_s.items() if name in folders}
         for folder in folders:
             try:
-                is_ready = folder not in not_ready and self._server.is_model_ready(folder)
+                is_ready = folder not in not_ready and self._server.is_model_ready(
+                    folder, timeout_s=_ANSWER_S
+                )
             except (OSError, ServerError):
                 continue
             if is_ready:
@@ -59,7 +63,9 @@ class UnreadyModels:
         Never a front or an ensemble: they wait for their engine or steps, which are reloaded.
         """
         now = self._clock()
-        late = [name for name, since_s in self._since_s.items() if now - since_s > _PATIENCE_S]
+        late = [
+            name for name, since_s in list(self._since_s.items()) if now - since_s > _PATIENCE_S
+        ]
         for name in late:
             self._since_s[name] = now
         return [name for name in late if self._computes(name)]
