@@ -11,7 +11,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
-from generator.proxy.http_port.json_bodies import checked_object
+from generator.proxy.http_port.json_bodies import checked_generate
 from generator.server.restrictions import forwarding
 from generator.spec.runtime_rules import CALLER
 from tests.scenarios.metrics import settled
@@ -58,10 +58,10 @@ def test_the_caller_is_a_field_of_generate_whatever_a_client_writes_there() -> N
     """
     bodies = (b'{"a": "b"}', b'{"a": "b", "hf-triton-caller": "x"}')
     for body in bodies:
-        assert json.loads(checked_object(body, "alias")) == {"a": "b", CALLER: "alias"}
-    nested = json.loads(checked_object(b'{"parameters": {"hf-triton-caller": "x"}}', "alias"))
+        assert json.loads(checked_generate(body, "alias")) == {"a": "b", CALLER: "alias"}
+    nested = json.loads(checked_generate(b'{"parameters": {"hf-triton-caller": "x"}}', "alias"))
     assert nested[CALLER] == "alias"
-    assert CALLER not in json.loads(checked_object(bodies[0]))
+    assert CALLER not in json.loads(checked_generate(bodies[0]))
 
 
 @pytest.fixture(scope="module")

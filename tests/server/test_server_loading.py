@@ -21,7 +21,7 @@ class BusyServer(ServerApi):
     def load(self, name: str) -> str | None:
         return None
 
-    def is_model_ready(self, name: str, version: str = "") -> bool:
+    def is_model_ready(self, name: str, version: str = "", timeout_s: float = 2.0) -> bool:
         if next(self.asked) < self.num_late:
             raise TimeoutError
         return True
