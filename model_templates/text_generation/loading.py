@@ -189,6 +189,11 @@ def reading(parts: ModelParts, engine: Engine) -> dict[str, Any]:
         "max_timeout_ms": options.max_timeout_ms,
         "vocab_size": vocab_size(parts.model),
         "max_model_len": engine.max_model_len,
+        "special_token_ids": {
+            token.content: token_id
+            for token_id, token in parts.tokenizer.added_tokens_decoder.items()
+            if token.special
+        },
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.scenarios.endpoint import Model
@@ -49,6 +51,14 @@ class StopWords:
         word = piece.strip()[1:-1]
 
         assert ask(model, word) == (said.text[: said.text.index(word)], "stop")
+
+    def test_a_stop_word_may_be_a_special_token_which_no_text_shows(self, model: Model) -> None:
+        wanted = {"stop": ["<|pad|>"], "logit_bias": {"1": 100}, "max_tokens": 4}
+        reply = model.ask(
+            "tensors", PROMPT, sampling_parameters=json.dumps(wanted), return_finish_reason=True
+        )
+
+        assert (reply.text(), reply.texts("finish_reason")) == ("", ["stop"])
 
     def test_the_first_of_several_stop_words_ends_the_text(
         self, model: Model, said: Expected

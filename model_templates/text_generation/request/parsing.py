@@ -5,7 +5,7 @@ Knows what a row's options mean together; knows no engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
@@ -140,6 +140,7 @@ class PromptReader:
     max_model_len: int | None = None
     decoder_start: DecoderStart | None = None
     adapters: tuple[str, ...] = ()
+    special_token_ids: Mapping[str, int] = field(default_factory=dict)
 
     def read_prompt(self, row: dict[str, Any]) -> Prompt:
         """The prompt of a row and its token ids. Raises RequestError for one that can't be."""
@@ -302,7 +303,7 @@ def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) 
         presence_penalty=row["presence_penalty"],
         seed=row["seed"],
         stop_words=row["stop_words"],
-        stop_token_ids=row["stop_token_ids"],
+        stop_token_ids=(*row["stop_token_ids"], *_stops_unseen(row, reader)),
         include_stop_word=row["include_stop_str_in_output"],
         ignore_eos=row["ignore_eos"],
         num_logprobs=num_logprobs,
@@ -315,6 +316,12 @@ def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) 
     )
     _check_vocabulary(params, reader.vocab_size)
     return params
+
+
+def _stops_unseen(row: dict[str, Any], reader: PromptReader) -> list[int]:
+    """The ids of stop words that are special tokens, which a text without these never shows."""
+    known = reader.special_token_ids if row["skip_special_tokens"] else {}
+    return [known[word] for word in row["stop_words"] if word in known]
 
 
 def _check_vocabulary(params: SamplingParams, vocab_size: int | None) -> None:

@@ -439,6 +439,18 @@ def test_empty_bad_words_are_ignored_as_litellm_sends_them() -> None:
     assert row.params.stop_words == ()
 
 
+@pytest.mark.parametrize("shown, ids", [(False, (9, 7)), (True, (9,))])
+def test_a_stop_word_that_is_a_special_token_ends_a_text_that_hides_it(
+    shown: bool, ids: tuple[int, ...]
+) -> None:
+    reader = replace(READER, special_token_ids={"<end>": 7, "<pad>": 8})
+    sampling = json.dumps({"stop": ["x", "<end>"], "stop_token_ids": [9]}).encode()
+    given = {"text_input": [b"abc"], "sampling_parameters": [sampling]}
+    (row,) = parse_request(fields(given, {"skip_special_tokens": not shown}), reader).rows
+    assert row.params.stop_words == ("x", "<end>")
+    assert row.params.stop_token_ids == ids
+
+
 def test_the_same_seed_twice_is_one_seed() -> None:
     assert params(seed=5, random_seed=5).seed == 5
     assert params(random_seed=6).seed == 6
