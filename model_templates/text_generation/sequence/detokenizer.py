@@ -40,6 +40,7 @@ class Detokenizer:
         self._num_known = 0  # characters that the context decodes to, where that is known
         self._stop_words = sorted(stop_words)
         self._include_stop_word = include_stop_word
+        self.kept = kept_token_ids
         self.shows_special_tokens = shows_special_tokens
         self._skipped: frozenset[int] | None = None
         if kept_token_ids and not shows_special_tokens:

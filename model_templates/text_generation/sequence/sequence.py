@@ -94,8 +94,7 @@ class Update:
             return self.text
         detokenizer = self.sequence.detokenizer
         token_ids = [token.id for token in self.tokens]
-        shows_end = self.sequence.params.include_stop_word or not detokenizer.shows_special_tokens
-        if self.finish_reason == "stop" and self.sequence.ended_by_token and not shows_end:
+        if self.finish_reason == "stop" and self.sequence.hides_end:
             token_ids = token_ids[:-1]
         detokenizer.add(token_ids)
         return detokenizer.release(final=self.finish_reason is not None)
@@ -167,7 +166,7 @@ class Sequence:
     num_reused_tokens: int = 0
     is_alone: bool = False
     finish_reason: str | None = None
-    ended_by_token: bool = False  # which is no part of the text
+    ended_by_token: bool = False
     error: Exception | None = None
     submitted_s: float = field(default_factory=time.monotonic)
     first_token_s: float | None = None
@@ -184,6 +183,16 @@ class Sequence:
         first token that is drawn, because greedy ones need none.
         """
         return random.Random(self.params.seed)
+
+    @property
+    def hides_end(self) -> bool:
+        """Whether a token ended it that is no part of the text, as in vLLM, special or not. Whoever
+        wants the stop word in it wants no end of the model's own, but among special tokens.
+        """
+        params, last = self.params, self.token_ids[-1]
+        asked = last in params.stop_token_ids or self.detokenizer.shows_special_tokens
+        kept = (params.include_stop_word and asked) or last in self.detokenizer.kept
+        return self.ended_by_token and not kept
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -300,8 +309,8 @@ class Sequence:
             or token.id in params.stop_token_ids
         )
         self.ended_by_token = stops
-        if params.stop_words and not stops:
-            stops = self._has_stop_word(token.id, armed=may_stop)
+        if params.stop_words and not self.hides_end:
+            stops = self._has_stop_word(token.id, armed=may_stop) or stops
         if self.finish_reason is None and stops:
             self.finish_reason = "stop"
         elif self.finish_reason is None and not self.num_tokens_left:

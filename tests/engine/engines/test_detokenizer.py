@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_generation.sequence.detokenizer import Detokenizer
@@ -232,6 +233,37 @@ def test_half_a_character_at_the_end_is_given_as_the_tokenizer_gives_it() -> Non
     assert expected.startswith("a" + REPLACEMENT)
     assert text_of(Detokenizer(tokenizer, []), output) == expected
     assert stopped(tokenizer, output, ("STOP",))[1] == expected
+
+
+@pytest.mark.parametrize("stop_words", [(), ("never said",)])
+@pytest.mark.parametrize(
+    "shows_special, includes, is_asked, kept",
+    [
+        (False, False, True, False),
+        (True, False, True, False),
+        (False, True, True, True),
+        (False, False, False, False),
+        (False, True, False, False),  # an end of the model's own
+        (True, True, False, True),
+    ],
+)
+def test_the_token_that_ends_a_text_is_no_part_of_it_though_it_is_not_special(
+    shows_special: bool, includes: bool, is_asked: bool, kept: bool, stop_words: tuple[str, ...]
+) -> None:
+    tokenizer = byte_level()
+    *begin, end = tokenizer("the cat").input_ids
+    detokenizer = Detokenizer(tokenizer, [], stop_words, shows_special_tokens=shows_special)
+    params = SamplingParams(
+        9,
+        stop_words=stop_words,
+        include_stop_word=includes,
+        stop_token_ids=(end,) if is_asked else (),
+    )
+    sequence = Sequence([1], params, Caller(lambda _: None), detokenizer)
+    for token_id in (*begin, end):
+        sequence.append(Token(token_id), frozenset([] if is_asked else [end]))
+    expected = [*begin, end] if kept else begin
+    assert sequence.update().read_text() == tokenizer.decode(expected)
 
 
 def test_special_tokens_are_shown_where_they_are_asked_for_but_the_one_that_ends() -> None:
