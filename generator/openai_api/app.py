@@ -25,6 +25,7 @@ from generator.openai_api.bodies import Bodies, check_encoding
 from generator.openai_api.connections import Connections
 from generator.openai_api.described import answers
 from generator.openai_api.described.operation import Operation, Route
+from generator.openai_api.kept_responses import NONE_KEPT, EarlierResponses, KeptResponses
 from generator.openai_api.media_hosts import MediaHosts
 from generator.openai_api.playground.routes import Playground
 from generator.openai_api.routes import chat, completions, messages, speech
@@ -33,7 +34,7 @@ from generator.openai_api.routes.encoders import ENCODING
 from generator.openai_api.routes.encoders.endpoint import EncoderEndpoint, ask_all
 from generator.openai_api.routes.endpoint import Endpoint, of_api
 from generator.openai_api.routes.merging import merged, single
-from generator.openai_api.routes.responses import RESPONSES
+from generator.openai_api.routes.responses import KEPT, RESPONSES, KeptPath
 from generator.openai_api.routes.tokens import TOKENS
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.json_body import read_object
@@ -57,16 +58,18 @@ from generator.openai_api.triton.client import Triton
 from generator.openai_api.triton.context_lengths import ContextLengths
 from generator.openai_api.triton.inference import LEFT
 from generator.openai_api.triton.request_headers import Metadata, id_of, send_id, trace_context
+from generator.proxy.callers import of_one_caller
 from generator.proxy.hosts import WRONG_HOST, is_host
 from generator.proxy.settings import Access
+from generator.spec.runtime_rules import CALLER
 
 Asked = TypeVar("Asked")
 
 _GENERATING = (
     of_api(completions.COMPLETIONS, completions.OPERATION),
     of_api(chat.CHAT, chat.OPERATION),
-    *(RESPONSES, messages.MESSAGES, messages.COUNT_TOKENS),
-    *TOKENS,
+    *(messages.MESSAGES, messages.COUNT_TOKENS),
+    *(*RESPONSES, *TOKENS),
 )
 
 _LENGTHS = ("max_model_len", "max_input_tokens")  # vLLM's name of a model's context, Anthropic's
@@ -84,6 +87,7 @@ class OpenAiApp:
         media_hosts: MediaHosts,
         metrics_socket: str = "",
         playground: Playground | None = None,
+        kept: KeptResponses = NONE_KEPT,
     ) -> None:
         self._triton = triton
         self._about = About(triton, metrics_socket)
@@ -93,6 +97,7 @@ class OpenAiApp:
         self._access = AccessCheck(access, playground.pages if playground else ())
         self._connections = connections
         self._lengths = ContextLengths(triton)
+        self._kept = kept
         self._bodies = Bodies()
         self._started = int(time.time())
 
@@ -101,7 +106,7 @@ class OpenAiApp:
         app = web.Application(middlewares=[errors_in_the_apis_format, self._check_headers])
         app.on_response_prepare.extend((send_id, self._access.send_cors))
         for route in with_schema(self._routes()):
-            add = app.router.add_post if route.method == "POST" else app.router.add_get
+            add = getattr(app.router, f"add_{route.method.lower()}")
             add(route.path, route.handler)
         if self._playground:
             self._playground.add_to(app.router, self._asked)
@@ -115,6 +120,7 @@ class OpenAiApp:
             Route("/v1/models", self._models, listed),
             Route("/v1/models/{name:.+}", self._model, known),
             *(Route(one.path, self._generating(one), one.operation) for one in _GENERATING),
+            *(Route(one.path, self._keeping(one), one.operation, one.method) for one in KEPT),
             *(
                 Route(path, self._encoding(one), one.operation)
                 for one in ENCODING
@@ -145,13 +151,17 @@ class OpenAiApp:
             self._access.leave(request, left)
             self._connections.waits(request.protocol)
 
-    async def _asked(self, request: web.Request, read: Callable[[dict[str, Any]], Asked]) -> Asked:
-        """What the body asks for, or without one the query. Raises ApiError."""
+    async def _asked(
+        self, request: web.Request, read: Callable[[dict[str, Any]], Asked], more_bytes: int = 0
+    ) -> Asked:
+        """What the body asks for, or without one the query; so many ``more_bytes`` may be read with
+        it. Raises ApiError.
+        """
         if request.method == "GET":
             return read(dict(request.query))
         data = await self._bodies.read(request)
         self._connections.is_answered(request.protocol)
-        return await aside(len(data), lambda: read(read_object(data)))
+        return await aside(len(data) + more_bytes, lambda: read(read_object(data)))
 
     async def _models(self, request: web.Request) -> web.Response:
         """All of them on one page, for OpenAI's clients and Anthropic's."""
@@ -270,7 +280,9 @@ class OpenAiApp:
 
     def _generating(self, endpoint: Endpoint) -> Handler:
         async def generate(request: web.Request) -> web.StreamResponse:
-            asked = await self._asked(request, endpoint.read)
+            earlier = self._earlier(request)
+            own = endpoint.of_caller(earlier) if endpoint.of_caller else endpoint
+            asked = await self._asked(request, own.read, earlier.num_bytes)
             model = await self._catalog.find(asked.model, endpoint.tasks)
             if asked.media:
                 asked = await self._with_media(model, asked)
@@ -281,7 +293,7 @@ class OpenAiApp:
                 caller, trace = caller_of(request), trace_context(request)
                 chunks = self._chunks(model, asked, request_id, caller, trace)
                 chunks = _in_callers_names(chunks, asked)
-                writer = endpoint.writer(answer)
+                writer = own.writer(answer)
                 if asked.stream:
                     return await streamed(request, writer, chunks)
                 found = await writer.whole(chunks)
@@ -290,6 +302,19 @@ class OpenAiApp:
             return await self._retry_if_changed(model, answered)
 
         return generate
+
+    def _earlier(self, request: web.Request) -> EarlierResponses:
+        """What the request may refer to."""
+        owner = caller_of(request).get(CALLER, "")
+        return EarlierResponses(self._kept, owner, owner or of_one_caller(request.remote or ""))
+
+    def _keeping(self, path: KeptPath) -> Handler:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            earlier, response_id = self._earlier(request), request.match_info["id"]
+            work = partial(path.answer, earlier, response_id, request.query)
+            return json_response(await aside(earlier.num_bytes, work))
+
+        return answer
 
     async def _with_media(self, model: ServedModel, asked: GenerationRequest) -> GenerationRequest:
         """The request with the files of its messages as tensors. Those that tools answer a model of

@@ -42,6 +42,7 @@ class OpenAiProcess(ChildProcess):
         media_hosts: Sequence[str] = (),
         *,
         has_playground: bool = True,
+        keep_s: float = Settings.keep_s,
     ) -> None:
         health = f"http://{listen.address(listen.health_port)}/ready" if listen.health_port else ""
         settings = Settings(
@@ -55,6 +56,7 @@ class OpenAiProcess(ChildProcess):
             has_playground,
             health,
             listen.left_calls,
+            keep_s,
         )
 
         def environment() -> dict[str, str]:

@@ -18,6 +18,7 @@ from generator.openai_api.connections import (
     most_connections,
     protocol,
 )
+from generator.openai_api.kept_responses import KeptResponses
 from generator.openai_api.media_hosts import MediaHosts
 from generator.openai_api.playground.routes import Playground
 from generator.openai_api.settings import Settings
@@ -51,6 +52,7 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
             *(triton, settings.access, connections, catalog, media_hosts),
             metrics_socket=settings.metrics_socket,
             playground=playground if settings.has_playground else None,
+            kept=KeptResponses(settings.keep_s),
         )
         runner = web.AppRunner(
             app.application(), handler_cancellation=True, shutdown_timeout=GRACE_S

@@ -20,7 +20,7 @@ class Settings:
     its metrics, where they are here; ``media_hosts`` are those from which images and sounds are
     fetched; ``health_url`` is the supervisor's /ready, where there is one; the files by which
     models learn who has left have paths that begin with ``left_calls``, empty where Triton is
-    elsewhere.
+    elsewhere; responses are kept for ``keep_s``.
     """
 
     host: str
@@ -33,6 +33,7 @@ class Settings:
     has_playground: bool = True
     health_url: str = ""
     left_calls: str = ""
+    keep_s: float = 1800.0
 
     def to_text(self) -> str:
         """For VARIABLE."""

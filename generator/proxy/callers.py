@@ -96,7 +96,7 @@ class Callers:
         return Account(limits, caller.alias, 0, limits.requests_per_minute, self._clock())
 
     def _of_address(self, address: str) -> Account:
-        address = _of_one_caller(address)
+        address = of_one_caller(address)
         account = self._by_address.pop(address, None)
         if account is None:
             limits = self._access.limits
@@ -108,7 +108,7 @@ class Callers:
 
 
 @lru_cache(maxsize=_MOST_KNOWN)
-def _of_one_caller(address: str) -> str:
+def of_one_caller(address: str) -> str:
     """What all addresses of one caller have in common: of IPv6 everybody has a whole /64."""
     try:
         found = ip_address(address)

@@ -28,6 +28,7 @@ def serve_openai_only(
     cors: tuple[str, ...] = (),
     *,
     has_playground: bool = True,
+    keep_s: float = Settings.keep_s,
 ) -> int:
     """Serves until one of the signals; returns the exit code.
 
@@ -42,6 +43,7 @@ def serve_openai_only(
         access,
         media_hosts=tuple(media_hosts),
         has_playground=has_playground,
+        keep_s=keep_s,
     )
     return asyncio.run(_serve(settings, listen.address(listen.openai_port), stop_signals))
 

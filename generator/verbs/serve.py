@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
         return serve_openai_only(
             *(listen, args.triton_url, key, stop_signals(), hosts, args.openai_cors),
             has_playground=args.playground,
+            keep_s=args.openai_keep_minutes * 60,
         )
     admin_key = _admin_key(args)
     callers = take_api_keys(args.api_keys_file, os.environ)
@@ -91,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
                 *(listen, key, _with_origins(access, args.openai_cors), policy, repository),
                 args.openai_media_hosts,
                 has_playground=args.playground,
+                keep_s=args.openai_keep_minutes * 60,
             )
             if args.openai_port
             else None

@@ -136,6 +136,14 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
         help="leave out the page to try models with, /playground on this port",
     )
     group.add_argument(
+        "--openai-keep-minutes",
+        type=zero_or_more,
+        default=30.0,
+        metavar="MINUTES",
+        help="keep responses of /v1/responses in memory for this long after their last use, for "
+        "previous_response_id; 0: not at all (default: 30)",
+    )
+    group.add_argument(
         "--openai-cors",
         type=_origins,
         default=(),

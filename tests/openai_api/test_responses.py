@@ -14,6 +14,12 @@ from tests.openai_api.conftest import Reply, Translator
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOLS = [{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}]
+HOSTED = [{"type": kind} for kind in ("web_search", "web_search_preview_2025_03_11", "mcp")]
+HOSTED.append({"type": "local_shell"})
+ALLOWED = {"type": "allowed_tools", "tools": [{"type": "code_interpreter"}]}
+SPACE = {"type": "namespace", "name": "agents", "description": "Agents.", "tools": TOOLS}
+RULES = {"type": "grammar", "syntax": "regex", "definition": "a+|b"}
+PATCH = {"type": "custom", "name": "patch", "description": "Edits files.", "format": RULES}
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 
 
@@ -37,7 +43,7 @@ def test_a_response_has_all_fields_that_the_package_needs(api: Translator) -> No
     assert response.usage is not None
     assert (response.usage.input_tokens, response.usage.output_tokens) == (6, 3)
     assert (response.instructions, response.metadata) == ("Be short.", {"a": "b"})
-    assert body["store"] is False, "nothing is stored"
+    assert body["store"] is True
 
 
 def test_a_stream_adds_up_to_the_whole(api: Translator) -> None:
@@ -176,20 +182,40 @@ def test_log_probabilities_where_they_are_included(api: Translator) -> None:
 @pytest.mark.parametrize(
     "body, told",
     [
-        ({"previous_response_id": "resp_1"}, "send the earlier items in input"),
-        ({"conversation": "conv_1"}, "send the earlier items in input"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id: not kept here, or no longer"),
+        ({"conversation": "conv_1"}, "conversations are not kept here; send previous_response_id"),
         ({"background": True}, "allowed: false"),
         ({"messages": []}, "send input"),
         ({"max_tokens": 3}, "send max_output_tokens"),
         ({"reasoning_effort": "high"}, "send reasoning.effort"),
         ({"input": []}, "input: got an empty list"),
         ({"input": None}, "input: got null"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]: nothing is stored"),
+        (
+            {"input": [{"type": "item_reference", "id": "x"}]},
+            "input[0]: not kept here, or no longer",
+        ),
         ({"input": [{"type": "mcp_call"}]}, "input[0].type: got mcp_call"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "got input_file"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type: got the hosted tool web_search"),
+        ({"tools": [{"type": "nonsense"}]}, "tools[0].type: got nonsense"),
+        (
+            {"tools": [{"type": "web_search"}], "tool_choice": "required"},
+            "tool_choice: got a call of web_search, allowed: functions and custom tools",
+        ),
+        ({"tools": HOSTED, "tool_choice": {"type": "mcp"}}, "tool_choice: got a call of mcp"),
+        (
+            {"tools": HOSTED, "tool_choice": {**ALLOWED, "mode": "required"}},
+            "tool_choice.tools: got a call of code_interpreter",
+        ),
+        ({"tools": [SPACE, SPACE]}, "tools: got one function's name twice"),
+        (
+            {"tools": [{**SPACE, "tools": [{"type": "function", "name": 5}]}]},
+            "tools[0].tools[0].name: got 5",
+        ),
+        ({"tools": [*HOSTED, {**TOOLS[0], "parameters": 5}]}, "tools[4].parameters: got 5"),
+        ({"tools": [{**PATCH, "format": {"type": "ebnf"}}]}, "tools[0].format.type: got another"),
         ({"text": {"format": {"type": "x"}}}, "text.format.type: got a text"),
-        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+        ({"reasoning": {"summary": "long"}}, "reasoning.summary: got another text"),
+        ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
         ({"include": ["x"]}, "include: got another name"),
         ({"truncation": "auto"}, 'allowed: "disabled"'),
         ({"nonsense": 1}, "nonsense: unknown or unsupported field"),
@@ -210,3 +236,58 @@ def test_an_error_after_the_first_event_is_a_failed_response(api: Translator) ->
     assert last["type"] == "response.failed"
     assert Response.model_validate(last["response"]).error is not None
     assert ask(api, input="!503", stream=True).status == 503
+
+
+def test_hosted_tools_are_left_out(api: Translator) -> None:
+    body = ask(api, tools=[*HOSTED, *TOOLS], include=["web_search_call.results"]).body
+    assert [tool["name"] for tool in body["tools"]] == ["weather"], "what was offered is told"
+    assert len(Reply(200, {}, api.triton.seen[-1]["tools"]).body) == 1
+    assert ask(api, tools=HOSTED, tool_choice=ALLOWED | {"mode": "auto"}).status == 200
+    assert "tools" not in api.triton.seen[-1]
+
+
+def test_a_call_of_a_namespace_is_told_under_it(api: Translator) -> None:
+    tools = [*TOOLS, SPACE]
+    call = CALL.replace("weather", "agents__weather")
+    response = Response.model_validate(ask(api, input=f"{CALL}{call}", tools=tools).body)
+    calls = response.output
+    assert [(one.type, one.name, one.namespace) for one in calls] == [  # type: ignore[union-attr]
+        ("function_call", "weather", None),
+        ("function_call", "weather", "agents"),
+    ]
+    choice = {"type": "function", "name": "weather", "namespace": "agents"}
+    item = {**choice, "type": "function_call", "call_id": "c1", "arguments": "{}"}
+    ask(api, input=[item, {"role": "user", "content": "a"}], tools=tools, tool_choice=choice)
+    seen = api.triton.seen[-1]
+    names = [tool["function"]["name"] for tool in Reply(200, {}, seen["tools"]).body]
+    assert names == ["weather", "agents__weather"]
+    [call, _] = Reply(200, {}, seen["messages"]).body
+    assert call["tool_calls"][0]["function"]["name"] == "agents__weather"
+    assert ask(api, input=CALL, tools=[SPACE]).body["output"][0]["namespace"] == "agents"
+
+
+def test_a_custom_tool_takes_a_text(api: Translator) -> None:
+    call = CALL.replace("weather", "patch").replace("city", "input")
+    events = events_of(ask(api, input=call, tools=[PATCH], stream=True))
+    [item] = Response.model_validate(events[-1]["response"]).output
+    assert item.type == "custom_tool_call"
+    assert (item.name, item.input) == ("patch", "Rome")
+    kinds = [event["type"] for event in events if "custom_tool_call" in event["type"]]
+    assert kinds == [f"response.custom_tool_call_input.{kind}" for kind in ("delta", "done")]
+    output = {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "done"}
+    earlier = events[-1]["response"]["output"]
+    choice = {"type": "custom", "name": "patch"}
+    ask(api, input=[*earlier, output], tools=[PATCH], tool_choice=choice)
+    seen = api.triton.seen[-1]
+    [said, told] = Reply(200, {}, seen["messages"]).body
+    function = said["tool_calls"][0]["function"]
+    assert function == {"name": "patch", "arguments": '{"input": "Rome"}'}
+    assert (told["role"], told["content"]) == ("tool", "done")
+    schema = Reply(200, {}, seen["sampling_parameters"]["json_schema"]).body
+    assert schema["properties"] == {"input": {"type": "string", "pattern": "^(?:a+|b)$"}}
+    assert RULES["definition"] in Reply(200, {}, seen["tools"]).body[0]["function"]["description"]
+
+
+def test_tokens_of_items_are_counted(api: Translator) -> None:
+    counted = api.post("/v1/responses/input_tokens", model="echo", input="a b c", tools=TOOLS)
+    assert counted.body == {"object": "response.input_tokens", "input_tokens": 3}

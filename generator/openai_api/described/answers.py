@@ -210,6 +210,31 @@ class Response(Struct):
     error: Json | None
 
 
+class Deleted(Struct):
+    """A response that is no longer kept."""
+
+    id: str
+    object: Literal["response.deleted"]
+    deleted: bool
+
+
+class InputItems(Struct):
+    """Of a response: a page of them."""
+
+    object: Literal["list"]
+    data: list[Json]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class InputTokens(Struct):
+    """Tokens of a prompt."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class MessageUsage(Struct):
     """Tokens."""
 

@@ -31,13 +31,13 @@ class Operation:
 
 @dataclass(frozen=True)
 class Route:
-    """One path; GET where nothing is sent."""
+    """One path; without a ``method`` GET where nothing is sent."""
 
     path: str
     handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     operation: Operation
+    method: str = ""
 
-    @property
-    def method(self) -> str:
-        """GET or POST."""
-        return "POST" if self.operation.body else "GET"
+    def __post_init__(self) -> None:
+        if not self.method:
+            object.__setattr__(self, "method", "POST" if self.operation.body else "GET")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -196,7 +196,7 @@ def sse(value: Mapping[str, Any]) -> bytes:
     return b"data: " + to_json(value) + b"\n\n"
 
 
-def to_json(value: Mapping[str, Any]) -> bytes:
+def to_json(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
     """Compact UTF-8."""
     return _JSON.encode(value).encode()
 

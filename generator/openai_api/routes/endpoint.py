@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from generator.openai_api.described.operation import Operation
+from generator.openai_api.kept_responses import EarlierResponses
 from generator.openai_api.routes.answers import Answer, Chunks, events, sse, to_json, whole_answer
 from generator.openai_api.schema.api import Api, Choice
 from generator.openai_api.schema.errors import ApiError
@@ -33,7 +34,8 @@ class Writer(Protocol):
 @dataclass(frozen=True)
 class Endpoint:
     """A path for models of ``tasks``; its answers' ids begin with ``id_prefix``. ``operation`` is
-    what the served schema tells of it.
+    what the served schema tells of it; ``of_caller`` is the same for one who may refer to earlier
+    responses.
     """
 
     path: str
@@ -42,6 +44,7 @@ class Endpoint:
     read: Callable[[Mapping[str, Any]], GenerationRequest]
     writer: Callable[[Answer], Writer]
     operation: Operation
+    of_caller: Callable[[EarlierResponses], Endpoint] | None = None
 
 
 def of_api(api: Api, operation: Operation) -> Endpoint:

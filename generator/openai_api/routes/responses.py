@@ -1,45 +1,67 @@
-"""``/v1/responses``: items in, items out, stateless. The request is chat's, and so are its answer's
-texts and calls; here they are written as OpenAI's items and events.
+"""``/v1/responses``: items in, items out. The request is chat's, and so are its answer's texts and
+calls; here they are written as OpenAI's items and events.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from generator.openai_api.described import answers
 from generator.openai_api.described.operation import EVENTS, Operation
+from generator.openai_api.kept_responses import NOTHING, EarlierResponses
 from generator.openai_api.routes import chat
-from generator.openai_api.routes.answers import Answer
+from generator.openai_api.routes.answers import Answer, to_json
 from generator.openai_api.routes.endpoint import Endpoint, TypedEvents, named
-from generator.openai_api.schema import responses
+from generator.openai_api.routes.tokens import Told, of_chat
+from generator.openai_api.schema import json_body, responses
 from generator.openai_api.schema.api import Choice
-from generator.openai_api.schema.errors import ApiError
+from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.logprobs import for_chat
 from generator.openai_api.schema.request import GenerationRequest
+from generator.openai_api.schema.response_tools import Tool, custom_input
 from generator.openai_api.triton.catalog import CHAT_TASKS
 
 Json = dict[str, Any]
+_MOST_ITEMS = 100  # of a page
 _DETAILS = "completion_tokens_details"
 
 
-def read(body: Mapping[str, Any]) -> GenerationRequest:
+def read(body: Mapping[str, Any], earlier: EarlierResponses) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
-    asked = chat.read_as(responses.as_chat(body), responses.NAMES)
-    return replace(asked, told=responses.told(body))
+    request = responses.read(body, earlier)
+    asked = chat.read_as(request.chat, responses.NAMES)
+    items = to_json(request.items) if request.told["store"] else b""
+    told = {"response": request.told, "tools": request.tools.own, "items": items}
+    return replace(asked, told=told)
+
+
+def read_count(body: Mapping[str, Any], earlier: EarlierResponses) -> GenerationRequest:
+    """The same prompt, and nothing that an answer is held to. Raises ApiError, 400."""
+    responses.COUNTED.check(body)
+    is_none = body.get("tool_choice") == "none"
+    prompt = {name: value for name, value in body.items() if name not in ("tool_choice", "text")}
+    prompt |= {"tool_choice": "none"} if is_none else {}
+    # Which model it is, may be chosen later.
+    asked = read({**prompt, "model": body.get("model") or "any"}, earlier)
+    return replace(of_chat(asked), model=body.get("model") or "")
 
 
 class ResponseWriter(TypedEvents):
     """Writes one response. An item is open until another begins or the answer ends."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, earlier: EarlierResponses) -> None:
         super().__init__(answer)
+        self._earlier = earlier
+        self._told: Json = dict(answer.asked.told["response"])
         self._output: list[Json] = []
         self._num_events = 0
         self._is_open = False
+        self._arguments = ""  # of the last call
         self._logprobs: list[Json] = []  # of tokens whose text is not written yet
         self._status = "in_progress"
 
@@ -66,6 +88,8 @@ class ResponseWriter(TypedEvents):
         """The open item's end, and the response's."""
         found = [] if self._output else self._open_message()
         found += self._close(self._status)
+        if self._told["store"]:
+            self._told["store"] = self._earlier.put(self.result(), self.answer.asked.told["items"])
         return [*found, self._event(f"response.{self._status}", response=self.result())]
 
     def failed(self, error: ApiError) -> bytes:
@@ -88,7 +112,7 @@ class ResponseWriter(TypedEvents):
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
             "model": self.answer.asked.model,
             "output": list(self._output),
-            **self.answer.asked.told,
+            **self._told,
             "usage": self._usage() if ended else None,
         }
 
@@ -156,17 +180,29 @@ class ResponseWriter(TypedEvents):
         return [*found, delta]
 
     def _add_call(self, call: Json) -> list[Json]:
-        """A call, or more of the arguments of the last."""
+        """A call, or more of the last; what a custom tool is given is told at the call's end."""
         found, arguments = [], call["function"]["arguments"]
         if "id" in call:
-            head = {"id": f"fc_{uuid.uuid4().hex}", "type": "function_call"}
-            of_call = {"call_id": call["id"], "name": call["function"]["name"], "arguments": ""}
-            found = self._open({**head, "status": "in_progress", **of_call})
-        self._output[-1]["arguments"] += arguments
-        if arguments:
+            tool: Tool = self.answer.asked.told["tools"][call["function"]["name"]]
+            kind, text = ("ctc", "input") if tool.is_custom else ("fc", "arguments")
+            ids = {"id": f"{kind}_{uuid.uuid4().hex}", "call_id": call["id"]}
+            self._arguments = ""
+            found = self._open({**ids, "status": "in_progress", **tool.head, text: ""})
+        self._arguments += arguments
+        if arguments and self._is_open_as("function_call"):
+            self._output[-1]["arguments"] = self._arguments
             kind = "response.function_call_arguments.delta"
             found.append(self._of_item(kind, delta=arguments))
         return found
+
+    def _end_of_call(self, item: Json) -> list[Json]:
+        if item["type"] == "function_call":
+            told = {"name": item["name"], "arguments": item["arguments"]}
+            return [self._of_item("response.function_call_arguments.done", **told)]
+        item["input"] = custom_input(self._arguments)
+        kind = "response.custom_tool_call_input"
+        delta = [self._of_item(f"{kind}.delta", delta=item["input"])] if item["input"] else []
+        return [*delta, self._of_item(f"{kind}.done", input=item["input"])]
 
     def _close(self, status: str) -> list[Json]:
         if not self._is_open:
@@ -182,8 +218,7 @@ class ResponseWriter(TypedEvents):
                 self._of_part("response.content_part.done", part=part),
             ]
         else:
-            told = {"name": item["name"], "arguments": item["arguments"]}
-            found = [self._of_item("response.function_call_arguments.done", **told)]
+            found = self._end_of_call(item)
         index = len(self._output) - 1
         return [*found, self._event("response.output_item.done", output_index=index, item=item)]
 
@@ -196,7 +231,91 @@ def _with_bytes(entry: Json) -> Json:
     return found
 
 
-RESPONSES = Endpoint(
-    *("/v1/responses", CHAT_TASKS, "resp_", read, ResponseWriter),
-    Operation("Answer items, stateless", answers.Response, responses.BODY, also=(EVENTS,)),
+def _count(told: Json) -> Json:
+    return {"object": "response.input_tokens", "input_tokens": told["count"]}
+
+
+def _answering(earlier: EarlierResponses) -> Endpoint:
+    return Endpoint(
+        *("/v1/responses", CHAT_TASKS, "resp_", partial(read, earlier=earlier)),
+        partial(ResponseWriter, earlier=earlier),
+        Operation("Answer items", answers.Response, responses.BODY, also=(EVENTS,)),
+        _answering,
+    )
+
+
+def _counting(earlier: EarlierResponses) -> Endpoint:
+    return Endpoint(
+        *("/v1/responses/input_tokens", CHAT_TASKS, "resp_", partial(read_count, earlier=earlier)),
+        partial(Told, write=_count),
+        Operation("Count the tokens of items", answers.InputTokens, responses.COUNTED),
+        _counting,
+    )
+
+
+RESPONSES = (_answering(NOTHING), _counting(NOTHING))
+
+
+@dataclass(frozen=True)
+class KeptPath:
+    """A path of one kept response, and what it answers to the query."""
+
+    path: str
+    method: str
+    answer: Callable[[EarlierResponses, str, Mapping[str, str]], Json]
+    operation: Operation
+
+
+def _kept(earlier: EarlierResponses, response_id: str, query: Mapping[str, str]) -> Json:
+    if query.get("stream", "false") != "false":
+        raise bad_field("stream", "another value", "false: a kept response is told whole")
+    return earlier.response(response_id)
+
+
+def _delete(earlier: EarlierResponses, response_id: str, _: Mapping[str, str]) -> Json:
+    earlier.delete(response_id)
+    return {"id": response_id, "object": "response.deleted", "deleted": True}
+
+
+def _input_items(earlier: EarlierResponses, response_id: str, query: Mapping[str, str]) -> Json:
+    """A page of them, the last first unless the query says so."""
+    found = [_whole_item(n, item) for n, item in enumerate(earlier.input_of(response_id))]
+    order = json_body.one_of("asc", "desc")("order", query.get("order", "desc"))
+    found = found if order == "asc" else found[::-1]
+    ids = [item["id"] for item in found]
+    if query.get("after") in ids:
+        found = found[ids.index(query["after"]) + 1 :]
+    limit = query.get("limit", "20")
+    if not limit.isdecimal() or not 1 <= int(limit) <= _MOST_ITEMS:
+        raise bad_field("limit", "another value", f"1 to {_MOST_ITEMS}")
+    page = found[: int(limit)]
+    first, last = (page[at]["id"] if page else None for at in (0, -1))
+    has_more = len(page) < len(found)
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": first,
+        "last_id": last,
+        "has_more": has_more,
+    }
+
+
+def _whole_item(number: int, item: Json) -> Json:
+    """An item as OpenAI tells of it, with an id and parts."""
+    kind = item.get("type") or "message"
+    whole = {"id": f"{kind}_{number}", "type": kind, "status": "completed", **item}
+    if kind == "message" and isinstance(item.get("content"), str):
+        part = "output_text" if item.get("role") == "assistant" else "input_text"
+        whole["content"] = [{"type": part, "text": item["content"]}]
+    return whole
+
+
+_PATH = "/v1/responses/{id}"
+KEPT = (
+    KeptPath(_PATH, "GET", _kept, Operation("A response that is kept", answers.Response)),
+    KeptPath(_PATH, "DELETE", _delete, Operation("Forget a response", answers.Deleted)),
+    KeptPath(
+        *(f"{_PATH}/input_items", "GET", _input_items),
+        Operation("What a kept response was an answer to", answers.InputItems),
+    ),
 )

@@ -48,9 +48,7 @@ def schema_of(check: Check) -> Json:
 
 def read_object(data: bytes) -> dict[str, Any]:
     """The JSON object in ``data``. Raises ApiError: 400 for anything else."""
-    if sum(map(data.count, _STRUCTURE)) > _MOST_STRUCTURE:
-        allowed = f"at most {_MOST_STRUCTURE} of the characters [ {{ and :"
-        raise ApiError(400, f"the body: got too many lists, objects and names, allowed: {allowed}")
+    check_structure(num_structure(data))
     if data.count(b",") > _MOST_ELEMENTS:
         allowed = f"at most {_MOST_ELEMENTS} of the character ,"
         raise ApiError(400, f"the body: got too many elements, allowed: {allowed}")
@@ -74,6 +72,18 @@ def read_object(data: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise ApiError(400, f"the body: got {kind_of(body)}, allowed: a JSON object")
     return body
+
+
+def num_structure(data: bytes) -> int:
+    """How much of JSON is structure."""
+    return sum(map(data.count, _STRUCTURE))
+
+
+def check_structure(number: int) -> None:
+    """Raises ApiError, 400, for too much of it in one request."""
+    if number > _MOST_STRUCTURE:
+        allowed = f"at most {_MOST_STRUCTURE} of the characters [ {{ and :"
+        raise ApiError(400, f"the body: got too many lists, objects and names, allowed: {allowed}")
 
 
 @contextlib.contextmanager

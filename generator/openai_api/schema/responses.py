@@ -1,25 +1,23 @@
 """A request of ``/v1/responses`` as the same one of ``/v1/chat/completions``.
 
-Nothing is stored here: what refers to an earlier response is refused with what to send instead.
 Fields that are not named here are chat's, and are checked there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from generator.openai_api.kept_responses import EarlierResponses
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.items import Items
-from generator.openai_api.schema.json_body import Check, Json, kind_of, only, short
+from generator.openai_api.schema.json_body import Check, Json, kind_of, one_of, only, short
 from generator.openai_api.schema.names import Placed
 from generator.openai_api.schema.request import CHAT_FIELDS
-
-
-def _stored(instead: str) -> Check:
-    return json_body.refused(f"nothing is stored here; {instead}")
+from generator.openai_api.schema.response_tools import ResponseTools, custom_arguments, read_tools
 
 
 def _instead(instead: str) -> Check:
@@ -35,7 +33,7 @@ _OF_CHAT = {
     "logprobs": _instead('include ["message.output_text.logprobs"]'),
     **dict.fromkeys(("n", "best_of"), _instead("one request for each choice")),
 }
-_EARLIER = "send the earlier items in input"
+_EARLIER = "send previous_response_id, or the earlier items in input"
 _LOGPROBS = "message.output_text.logprobs"
 # What else may be included comes of hosted tools or stored reasoning: there is none to include.
 _NOTHING_TO_INCLUDE = (
@@ -53,13 +51,16 @@ _OWN: dict[str, Check] = {
     "include": json_body.texts,
     "reasoning": json_body.json_object,
     "top_logprobs": json_body.integer,
-    **dict.fromkeys(("previous_response_id", "conversation"), _stored(_EARLIER)),
-    "prompt": _stored("send instructions and input"),
+    "previous_response_id": json_body.text,
+    "conversation": json_body.refused(f"conversations are not kept here; {_EARLIER}"),
+    "prompt": json_body.refused("not kept here; send instructions and input"),
     "background": only(False),
     "truncation": only("disabled"),
     "store": json_body.boolean,
+    # Of tools that are run here, of which there are none.
     "max_tool_calls": json_body.anything,
-    "prompt_cache_retention": json_body.anything,
+    **dict.fromkeys(("prompt_cache_retention", "prompt_cache_options"), json_body.anything),
+    "client_metadata": json_body.anything,
 }
 # The names of chat's fields in its errors, and what they are here.
 NAMES = (
@@ -77,26 +78,41 @@ NAMES = (
 # A response tells of it again.
 _TOLD: dict[str, Check] = {"metadata": json_body.json_object}
 BODY = Body({**CHAT_FIELDS, **_OF_CHAT, **_TOLD, **_OWN}, ("model", "input"))
+# Of a request to count its tokens.
+COUNTED = Body({**BODY.fields, "stream": only(False)}, ("input",))
 
 
-def as_chat(body: Mapping[str, Any]) -> Json:
-    """The body of the same request of chat. Raises ApiError, 400."""
+@dataclass(frozen=True)
+class Request:
+    """``chat`` is the body of the same request of chat, ``items`` are its own, and ``told`` is what
+    the response repeats.
+    """
+
+    chat: Json
+    tools: ResponseTools
+    items: list[Json]
+    told: Json
+
+
+def read(body: Mapping[str, Any], earlier: EarlierResponses) -> Request:
+    """A request, which may go on from what is kept of ``earlier`` ones. Raises ApiError, 400."""
     body = BODY.check(body)
     _check_reasoning(body)
+    tools = read_tools(body.get("tools") or [])
+    items = _items(body.get("input"), earlier)
     chat = {name: value for name, value in body.items() if name not in _OWN}
-    chat["messages"] = _messages(body)
-    if body.get("tools"):
-        chat["tools"] = [_tool(f"tools[{n}]", tool) for n, tool in enumerate(body["tools"])]
-    chat["tool_choice"] = _tool_choice(body.get("tool_choice"))
+    chat["messages"] = _messages(body, items, tools, earlier)
+    chat["tools"] = tools.functions
+    chat["tool_choice"] = tools.choice(body.get("tool_choice"))
     chat["max_completion_tokens"] = body.get("max_output_tokens")
     chat["reasoning_effort"] = body.get("reasoning", {}).get("effort")
     chat.update(_format(body))
     chat.update(_logprobs(body))
-    return chat
+    told = {**_told(body, tools), "store": earlier.are_kept and body.get("store") is not False}
+    return Request(chat, tools, [item for _, item in items], told)
 
 
-def told(body: Mapping[str, Any]) -> Json:
-    """What a response repeats of its request."""
+def _told(body: Mapping[str, Any], tools: ResponseTools) -> Json:
     text = {"format": {"type": "text"}, **(body.get("text") or {})}
     parallel = body.get("parallel_tool_calls")
     temperature = body.get("temperature")
@@ -107,16 +123,15 @@ def told(body: Mapping[str, Any]) -> Json:
         "max_tool_calls": body.get("max_tool_calls"),
         "metadata": body.get("metadata") or {},
         "parallel_tool_calls": True if parallel is None else parallel,
-        "previous_response_id": None,
+        "previous_response_id": body.get("previous_response_id"),
         "prompt_cache_key": body.get("prompt_cache_key"),
         "reasoning": {"effort": (body.get("reasoning") or {}).get("effort"), "summary": None},
         "safety_identifier": body.get("safety_identifier"),
         "service_tier": "default",
-        "store": False,
         "temperature": 1.0 if temperature is None else temperature,
         "text": text if text["format"] else {**text, "format": {"type": "text"}},
         "tool_choice": body.get("tool_choice") or "auto",
-        "tools": [{"parameters": None, "strict": None, **one} for one in body.get("tools") or []],
+        "tools": [{"parameters": None, "strict": None, **one} for one in tools.told],
         "top_logprobs": body.get("top_logprobs") or 0,
         "top_p": body.get("top_p"),
         "truncation": "disabled",
@@ -124,32 +139,66 @@ def told(body: Mapping[str, Any]) -> Json:
     }
 
 
+_SUMMARY = one_of("auto", "concise", "detailed")  # what a model thought is told as it is
+_REASONING = {
+    "effort": json_body.text,
+    **dict.fromkeys(("summary", "generate_summary"), _SUMMARY),
+    "context": one_of("auto", "current_turn", "all_turns"),  # which the chat template chooses
+    "mode": only("standard"),
+}
+
+
 def _check_reasoning(body: Mapping[str, Any]) -> None:
     for name, value in body.get("reasoning", {}).items():
-        # Of a summary the model writes none.
-        if name != "effort" and value not in (None, "auto"):
-            raise bad_field(f"reasoning.{short(name)}", kind_of(value), "null")
+        allowed = _REASONING.get(name)
+        if allowed is None:
+            raise ApiError(400, f"reasoning: {short(name)}: unknown field", "reasoning")
+        if value is not None:
+            allowed(f"reasoning.{name}", value)
 
 
-def _messages(body: Mapping[str, Any]) -> list[Json]:
-    given = body.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+def _items(given: Any, earlier: EarlierResponses) -> list[tuple[str, Json]]:
+    """The items of an input, each with its place; what was referred to in its own."""
+    if isinstance(given, str):
+        return [("input", {"type": "message", "role": "user", "content": given})]
+    listed = [(f"input[{n}]", item) for n, item in enumerate(json_body.json_list("input", given))]
+    return [
+        (where, earlier.item(where, item.get("id")) if _is_reference(item) else item)
+        for where, item in listed
+    ]
+
+
+def _is_reference(item: Json) -> bool:
+    kind = item.get("type")
+    return kind == "item_reference" or (kind is None and item.keys() <= {"id", "type"})
+
+
+def _messages(
+    body: Mapping[str, Any],
+    items: list[tuple[str, Json]],
+    tools: ResponseTools,
+    earlier: EarlierResponses,
+) -> list[Json]:
     messages: list[Json] = []
     if body.get("instructions"):
         system = {"role": "system", "content": body["instructions"]}
         messages.append(Placed("instructions", system))
-    for number, item in enumerate(json_body.json_list("input", items)):
-        _add_item(messages, "input" if isinstance(given, str) else f"input[{number}]", item)
+    previous, name = body.get("previous_response_id"), "previous_response_id"
+    before = [(name, item) for item in (earlier.until(previous) if previous else ())]
+    for where, item in (*before, *items):
+        _add_item(messages, where, item, tools)
     return messages
 
 
-def _add_item(messages: list[Json], where: str, item: Json) -> None:
-    kind = item.get("type", "message")
-    if kind == "item_reference":
-        raise ApiError(400, f"{where}: nothing is stored here; send the item itself", "input")
+def _add_item(messages: list[Json], where: str, item: Json, tools: ResponseTools) -> None:
+    kind = item.get("type") or "message"
     add = _ITEMS.get(kind) if isinstance(kind, str) else None
     if add is None:
         raise _PARTS.bad_kind(f"{where}.type", kind, ", ".join(sorted(_ITEMS)))
+    if kind == "custom_tool_call":
+        item = {**item, "arguments": custom_arguments(_PARTS.text(where, item, "input"))}
+    if add is _add_call:
+        item = {**item, "name": tools.name_of(item)}
     add(messages, where, item)
 
 
@@ -199,8 +248,8 @@ def _add_output(messages: list[Json], where: str, item: Json) -> None:
 
 _ITEMS: dict[str, Callable[[list[Json], str, Json], None]] = {
     "message": _add_message,
-    "function_call": _add_call,
-    "function_call_output": _add_output,
+    **dict.fromkeys(("function_call", "custom_tool_call"), _add_call),
+    **dict.fromkeys(("function_call_output", "custom_tool_call_output"), _add_output),
     "reasoning": _add_reasoning,
 }
 
@@ -224,40 +273,14 @@ def _part(where: str, part: Json) -> Json:
 _PARTS = Items(_part)
 
 
-def _tool(where: str, tool: Json) -> Json:
-    kind = tool.get("type")
-    if kind != "function":
-        got = f"the hosted tool {short(kind)}" if isinstance(kind, str) else kind_of(kind)
-        raise bad_field(f"{where}.type", got, "function")
-    names = ("name", "description", "parameters", "strict")
-    return {
-        "type": "function",
-        "function": {name: tool[name] for name in names if tool.get(name) is not None},
-    }
-
-
-def _tool_choice(choice: Any) -> Any:
-    """Chat's form of it, where the name lies a level deeper."""
-    if not isinstance(choice, dict):
-        return choice
-    if choice.get("type") == "function":
-        return {"type": "function", "function": {"name": choice.get("name")}}
-    if choice.get("type") == "allowed_tools":
-        tools = json_body.json_list("tool_choice.tools", choice.get("tools"))
-        listed = [_tool(f"tool_choice.tools[{n}]", one) for n, one in enumerate(tools)]
-        allowed = {"mode": choice.get("mode"), "tools": listed}
-        return {"type": "allowed_tools", "allowed_tools": allowed}
-    return choice
-
-
 def _format(body: Mapping[str, Any]) -> Json:
     """``response_format`` of what ``text`` says."""
     text = body.get("text", {})
     for name, value in text.items():
         if name not in ("format", "verbosity"):
             raise ApiError(400, f"text: {short(name)}: unknown field", "text")
-        if name == "verbosity" and value not in (None, "medium"):
-            raise bad_field("text.verbosity", "another value", '"medium" (nothing else)')
+        if name == "verbosity" and value is not None:
+            one_of("low", "medium", "high")("text.verbosity", value)
     given = json_body.json_object("text.format", text.get("format") or {})
     if given.get("type") != "json_schema":
         return {"response_format": given} if given else {}
