@@ -13,7 +13,12 @@ from threading import Lock
 from typing import Any
 
 from generator.openai_api.schema.errors import ApiError
-from generator.openai_api.schema.json_body import Json, check_structure, num_structure
+from generator.openai_api.schema.json_body import (
+    Json,
+    check_structure,
+    no_garbage_collection,
+    num_structure,
+)
 
 _MOST_BYTES = 32 * 2**20  # of one caller
 _ALL_BYTES = 256 * 2**20
@@ -33,6 +38,9 @@ class _Kept:
     response: bytes
     item_ids: list[str]
     until_s: float = 0
+
+    def __post_init__(self) -> None:
+        self.num_structure = num_structure(self.input) + num_structure(self.response)
 
     @property
     def num_bytes(self) -> int:
@@ -181,9 +189,10 @@ class EarlierResponses:
         if kept is None:
             raise missing
         if response_id not in self._read:
-            self._num_structure += num_structure(kept.input) + num_structure(kept.response)
+            self._num_structure += kept.num_structure
             check_structure(self._num_structure)
-            self._read[response_id] = json.loads(kept.input), json.loads(kept.response)
+            with no_garbage_collection():
+                self._read[response_id] = json.loads(kept.input), json.loads(kept.response)
         return self._read[response_id]
 
 

@@ -28,6 +28,7 @@ _TORCH = f"torch=={version('torch')}"
 CLIENTS = (
     Client("aiperf", "drive_aiperf.py", ("aiperf==0.13.*",)),
     Client("anthropic", "drive_anthropic.py", ("anthropic==2.*",)),
+    Client("Codex", "drive_codex.mjs", ("npm:@openai/codex@0.171",)),
     Client("cohere", "drive_cohere.py", ("cohere==7.*",)),
     Client("dspy", "drive_dspy.py", ("dspy[numpy]==3.*",)),
     Client("genai-perf", "drive_genai_perf.py", ("genai-perf==0.0.16",)),
@@ -52,6 +53,11 @@ CLIENTS = (
     Client("lm-eval", "drive_lm_eval.py", ("lm-eval[api]==0.4.*", "transformers")),
     Client("LlamaIndex", "drive_llama_index.py", ("llama-index-llms-nvidia-triton==0.6.*",)),
     Client("mlserver infer", "drive_mlserver.py", ("mlserver==1.7.*",)),
+    Client(
+        "Microsoft Agent Framework",
+        "drive_agent_framework.py",
+        ("agent-framework-openai==1.*",),
+    ),
     Client(
         "Model Analyzer",
         "drive_model_analyzer.py",

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from generator.server.listen import Listen
+from tests.clients.agent.model import HOOKS, agent_model
 from tests.clients.installed import environment_with, run_in, version_in
 from tests.clients.perf_analyzer import environment_with_analyzer
 from tests.clients.real_clients import CLIENTS, DRIVERS, Client
@@ -31,6 +32,7 @@ models:
   - {{name: demo, task: text-generation, model: {demo}/model}}
   - {{name: batched, task: text-generation, model: {demo}/model, max_batch_size: 8}}
   - {{name: chat, task: text-generation, model: {chat}}}
+  - {{name: agent, task: text-generation, model: {agent}, hooks: {hooks}}}
   - {{name: embedding, task: feature-extraction, model: {demo}/embedding}}
   - {{name: classifier, task: text-classification, model: {demo}/classifier}}
 """
@@ -43,7 +45,8 @@ def environment(
     """What drivers get: where the server is, as each client reads it, and what to expect."""
     folder = tmp_path_factory.mktemp("served")
     chat = chat_model(folder / "chat_model")
-    models = MODELS_YAML.format(demo=DEMO_MODEL.parent, chat=chat)
+    agent = agent_model(folder / "agent_model")
+    models = MODELS_YAML.format(demo=DEMO_MODEL.parent, chat=chat, agent=agent, hooks=HOOKS)
     alone = f"models: [{{name: demo, task: text-generation, model: {DEMO_MODEL}}}]"
     with served(folder / "all", models) as listen, served(folder / "one", alone) as of_one:
         openai = f"http://{listen.address(listen.openai_port)}"

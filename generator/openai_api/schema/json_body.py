@@ -54,7 +54,7 @@ def read_object(data: bytes) -> dict[str, Any]:
         raise ApiError(400, f"the body: got too many elements, allowed: {allowed}")
     try:
         text = data.decode("utf-8")
-        with _no_garbage_collection():
+        with no_garbage_collection():
             body = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
         if "\\u" in text:
             json.dumps(body, ensure_ascii=False).encode()
@@ -87,7 +87,7 @@ def check_structure(number: int) -> None:
 
 
 @contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """A parser makes no garbage, and looking for it among a million lists takes seconds."""
     was_enabled = gc.isenabled()
     gc.disable()

@@ -38,6 +38,13 @@ await tried("generateText in steps with a tool", async () => {
   });
   assert(done.steps.length === 2, done);
 });
+await tried("openai.responses() with previousResponseId", async () => {
+  const first = await generateText({ ...asked, model: openai.responses("chat") });
+  const { responseId } = first.providerMetadata.openai;
+  const providerOptions = { openai: { previousResponseId: responseId } };
+  const second = await generateText({ ...asked, providerOptions });
+  assert(second.usage.inputTokens > first.usage.inputTokens, [first.usage, second.usage]);
+});
 await tried("openai.chat()", async () => {
   assert((await generateText({ ...asked, model: openai.chat("chat") })).text);
 });

@@ -48,6 +48,14 @@ async def main() -> None:
         forced = agent(tools=[weather], model_settings=ModelSettings(tool_choice="weather"))
         done = await Runner.run(forced, SAID, max_turns=3)
         assert "tool_call_output_item" in [item.type for item in done.new_items], done
+    with tried("previous_response_id"):
+        first = await Runner.run(agent(), SAID)
+        second = await Runner.run(agent(), SAID, previous_response_id=first.last_response_id)
+        used = [run.raw_responses[0].usage.input_tokens for run in (first, second)]
+        assert used[1] > used[0], used
+    with tried("auto_previous_response_id, in a turn with a tool"):
+        done = await Runner.run(forced, SAID, max_turns=3, auto_previous_response_id=True)
+        assert len(done.raw_responses) == 2, done
 
 
 asyncio.run(main())

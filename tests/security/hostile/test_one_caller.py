@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -144,3 +145,29 @@ def test_an_address_of_an_image_delays_nobody_by_any_door(triton: Triton, openai
         (answer,) = hostile.answers
         assert answer.status == 400, answer.body
         assert '"' + url not in json.dumps(answer.body)
+
+
+def test_kept_responses_delay_nobody(triton: Triton, openai_url: str) -> None:
+    """Items that no prompt shows may be long; each request has them read again."""
+    url = openai_url.replace("chat/completions", "responses")
+    thoughts = {"type": "reasoning", "summary": [[]] * 80_000, "encrypted_content": "x" * 2**23}
+    said = {"role": "user", "content": "Hello"}
+    asked: dict[str, Any] = {"model": "demo", "max_output_tokens": 2}
+    neighbour = {**asked, "input": "Hello", "store": False}
+
+    def taken_s() -> float:
+        began_s = time.monotonic()
+        assert post(url, neighbour, PATIENCE_S).status == 200
+        return time.monotonic() - began_s
+
+    alone_s = statistics.median(taken_s() for _ in range(9))
+    before = None
+    for _ in range(3):
+        body = {**asked, "input": [thoughts, said], "previous_response_id": before}
+        before = post(url, body, PATIENCE_S).body["id"]
+    hostile = Hostile(url, *[{**asked, "input": "Hi", "previous_response_id": before}] * 8)
+    beside_s = [taken_s()]
+    while hostile.is_going_on:
+        beside_s.append(taken_s())
+    assert {answer.status for answer in hostile.answers} == {200}
+    assert statistics.median(beside_s) < 30 * alone_s
