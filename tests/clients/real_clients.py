@@ -28,6 +28,9 @@ _TORCH = f"torch=={version('torch')}"
 CLIENTS = (
     Client("aiperf", "drive_aiperf.py", ("aiperf==0.13.*",)),
     Client("anthropic", "drive_anthropic.py", ("anthropic==2.*",)),
+    Client("anthropic (Node)", "drive_anthropic.mjs", ("npm:@anthropic-ai/sdk@1", "npm:zod")),
+    Client("Claude Agent SDK", "drive_claude_agent_sdk.py", ("claude-agent-sdk==0.2.*",)),
+    Client("Claude Code", "drive_claude_code.mjs", ("npm:@anthropic-ai/claude-code@2.1",)),
     Client("Codex", "drive_codex.mjs", ("npm:@openai/codex@0.171",)),
     Client("cohere", "drive_cohere.py", ("cohere==7.*",)),
     Client("dspy", "drive_dspy.py", ("dspy[numpy]==3.*",)),

@@ -27,6 +27,10 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
 FOUND = {"type": "tool_result", "tool_use_id": "c1", "content": []}
 
 
+def _change(how: str, name: str | None = None, **tool: Any) -> dict[str, Any]:
+    return {"type": f"tool_{how}", "tool": {"type": "tool_reference", "name": name, **tool}}
+
+
 def ask(api: Translator, content: Any = "a b c", **body: Any) -> Reply:
     messages = [{"role": "user", "content": content}]
     return api.post(
@@ -245,6 +249,8 @@ def test_tokens_are_counted(api: Translator) -> None:
             [{**FOUND, "content": [{"type": "tool_reference", "tool_name": "now"}]}],
             ["weather", "now"],
         ),
+        ([_change("removal", "weather"), _change("addition", "b")], ["b"]),
+        ([_change("addition", definition={"name": "c"})], ["weather", "c"]),
     ],
 )
 def test_a_model_sees_those_tools_that_it_can_call(

@@ -93,6 +93,7 @@ COUNTED = Body({**BODY.fields, "stream": only(False)}, ("model", "messages"))
 # What Claude Code writes for Anthropic's books: another text in each conversation, by which none
 # would begin like another.
 _BILLING = "x-anthropic-billing-header:"
+_CHANGES = ("tool_addition", "tool_removal")  # of the tools, within a conversation
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 # Patterns of chat's names in its errors, and what they are here.
 NAMES = (
@@ -159,12 +160,13 @@ def _messages(given: Any) -> list[Json]:
             continue
         turn = {"user": _of_user, "assistant": _of_assistant, "system": _of_system}[role]
         blocks = _blocks(f"{where}.content", message.get("content"))
+        blocks = [one for one in blocks if one[1].get("type") not in _CHANGES]
         messages += (Placed(where, one) for one in turn(blocks))
     return messages
 
 
 def _of_system(blocks: list[tuple[str, Json]]) -> list[Json]:
-    return [{"role": "system", "content": _ITEMS.content(blocks)}]
+    return [{"role": "system", "content": _ITEMS.content(blocks)}] if blocks else []
 
 
 def _of_user(blocks: list[tuple[str, Json]]) -> list[Json]:
@@ -237,12 +239,19 @@ def _tools(body: Mapping[str, Any]) -> Json:
         got = "none" if kind is None else "another value"
         raise bad_field("tool_choice.type", got, "auto, any, tool or none")
     listed = [(f"tools[{number}]", tool) for number, tool in enumerate(body.get("tools", ()))]
+    shown: dict[Any, bool] = {}
+    for is_added, changed, tool in _changes(body.get("messages")):
+        shown[changed] = is_added
+        if tool:
+            listed = [one for one in listed if one[1].get("name") != changed]
+            listed.append(("messages", tool))
     own = [(at, tool) for at, tool in listed if tool.get("type") in (None, "custom")]
-    shown = [name, *_references(body.get("messages"))]
     found["tools"] = [
         Placed(at, _tool(tool))
         for at, tool in own
-        if not tool.get("defer_loading") or tool.get("name") in shown
+        if shown.get(
+            str(tool.get("name")), not tool.get("defer_loading") or tool.get("name") == name
+        )
     ]
     _check_own(listed, own, kind, name)
     is_tool = kind == "tool"
@@ -261,15 +270,22 @@ def _check_own(listed: Sequence[Any], own: Sequence[Any], kind: str, name: Any) 
             raise bad_field(f"{where}.type", got, "custom, or tool_choice auto", "tools")
 
 
-def _references(value: Any) -> Iterator[Any]:
-    """The names of deferred tools that a search for tools has found."""
-    if isinstance(value, dict) and value.get("type") == "tool_reference":
-        yield value.get("tool_name")
-    elif isinstance(value, dict):
-        yield from _references(value.get("content"))
-    elif isinstance(value, list):
+def _changes(value: Any) -> Iterator[tuple[bool, str, Json | None]]:
+    """What messages say of tools: whether one is there from now on, its name, and itself where it
+    is none of ``tools``. A search for tools says so of those that it finds.
+    """
+    if isinstance(value, list):
         for one in value:
-            yield from _references(one)
+            yield from _changes(one)
+    elif isinstance(value, dict) and value.get("type") == "tool_reference":
+        yield True, str(value.get("tool_name")), None
+    elif isinstance(value, dict) and value.get("type") in _CHANGES:
+        tool = json_body.json_object("messages", value.get("tool"))
+        given = tool.get("definition")
+        defined = None if given is None else json_body.json_object("messages", given)
+        yield value["type"] == "tool_addition", str((defined or tool).get("name")), defined
+    elif isinstance(value, dict):
+        yield from _changes(value.get("content"))
 
 
 def _tool(tool: Json) -> Json:

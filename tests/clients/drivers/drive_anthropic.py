@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import anthropic
 from tried import SAID, joined, raises, tried
 
@@ -13,6 +15,21 @@ ASKED = {
 }
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 9}}}
 TOOL = {"name": "weather", "input_schema": {**SCHEMA, "required": ["city"]}}
+
+
+@anthropic.beta_tool
+def weather(city: str) -> str:
+    """Tells the weather."""
+    return f"rain in {city}"
+
+
+SCRIPT = [{"name": "weather", "arguments": {"city": "Rome"}}, "It rains."]
+WORKING = {
+    "model": "agent",
+    "max_tokens": 4096,
+    "tools": [weather],
+    "messages": [{"role": "user", "content": f"<script>{json.dumps(SCRIPT)}</script>"}],
+}
 
 with tried("messages"):
     done = client.messages.create(**ASKED, system="Be kind.")
@@ -30,6 +47,12 @@ with tried("messages with a forced tool, and its output"):
     turns = [{"role": "assistant", "content": done.content}, {"role": "user", "content": said}]
     again = {**ASKED, "messages": [*ASKED["messages"], *turns]}
     assert client.messages.create(**again, tools=[TOOL]).stop_reason
+with tried("beta.messages.tool_runner"):
+    assert client.beta.messages.tool_runner(**WORKING).until_done().content[0].text == "It rains."
+with tried("beta.messages.tool_runner, streamed"):
+    runner = client.beta.messages.tool_runner(**WORKING, stream=True)
+    reasons = [stream.get_final_message().stop_reason for stream in runner]
+    assert reasons == ["tool_use", "end_turn"], reasons
 with tried("count_tokens"):
     counted = client.messages.count_tokens(model="chat", messages=ASKED["messages"])
     assert counted.input_tokens
