@@ -41,7 +41,7 @@ def told_of(messages: Sequence[Message], tools: list[Any], *, takes_system: bool
 
 def in_words(messages: Sequence[Message]) -> list[Message]:
     """The messages, with calls and the outputs of tools as texts."""
-    found: list[Message] = []
+    groups: list[list[Message]] = []
     answers_tools = False
     for message in messages:
         was_tool, answers_tools = answers_tools, message["role"] == "tool"
@@ -52,10 +52,10 @@ def in_words(messages: Sequence[Message]) -> list[Message]:
             calls = "\n".join(map(_call, message["tool_calls"]))
             message = {"role": "assistant", "content": _joined(message.get("content"), calls)}
         if was_tool and message["role"] == "user":
-            content = _joined(found.pop()["content"], message.get("content"))
-            message = {"role": "user", "content": content}
-        found.append(message)
-    return found
+            groups[-1].append(message)
+        else:
+            groups.append([message])
+    return [_one(group) for group in groups]
 
 
 def with_arguments(calls: list[Any], *, objects: bool, texts: bool) -> list[Any]:
@@ -87,23 +87,30 @@ def _object_in(text: str) -> Message | None:
 
 def within_others(messages: Sequence[Message]) -> list[Message]:
     """The messages, with later system messages as part of the one before, or of a user's."""
-    found: list[Message] = []
+    groups: list[list[Message]] = []
     is_open = False  # the last is a user's that was made of a system message
     for message in messages:
-        content, role = message.get("content"), message["role"]
-        if found and role in SYSTEM:
-            is_open = found[-1]["role"] == "assistant"
-            if found[-1]["role"] not in SYSTEM:
-                content = _joined("<system>", content, "</system>")
-            before = {"role": "user"} if is_open else found.pop()
-            found.append({**before, "content": _joined(before.get("content"), content)})
-        elif is_open and role == "user":
-            found.append({**message, "content": _joined(found.pop()["content"], content)})
-            is_open = False
+        role, before = message["role"], groups[-1][0]["role"] if groups else ""
+        if role in SYSTEM and before and before not in SYSTEM:
+            content = _joined("<system>", message.get("content"), "</system>")
+            message = {"role": "user", "content": content}
+            joins = before != "assistant"
+            is_open = is_open or not joins
         else:
-            found.append(message)
+            joins = before in SYSTEM if role in SYSTEM else is_open and role == "user"
             is_open = False
-    return found
+        if joins:
+            groups[-1].append(message)
+        else:
+            groups.append([message])
+    return [_one(group) for group in groups]
+
+
+def _one(group: Sequence[Message]) -> Message:
+    """The first of some messages, with the contents of all."""
+    if len(group) == 1:
+        return group[0]
+    return {**group[0], "content": _joined(*(message.get("content") for message in group))}
 
 
 def _call(call: Any) -> str:
