@@ -165,6 +165,13 @@ def test_items_become_a_chat(api: Translator) -> None:
     assert "json_schema" in seen["sampling_parameters"]
 
 
+def test_how_much_to_reason_is_for_a_template_that_takes_it(api: Translator) -> None:
+    body = ask(api, reasoning={"effort": "low", "summary": "detailed"}, text={"verbosity": "low"})
+    assert (body.body["reasoning"]["effort"], body.body["text"]["verbosity"]) == ("low", "low")
+    kwargs = Reply(200, {}, api.triton.seen[-1]["chat_template_kwargs"]).body
+    assert kwargs == {"reasoning_effort?": "low"}
+
+
 def test_a_format_holds_the_answer(api: Translator) -> None:
     text = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}}
     assert ask(api, text=text).body["text"] == text

@@ -72,7 +72,6 @@ NAMES = (
     (r"\.image_url\.url$", ".image_url"),
     (r"^response_format(\.json_schema)?", "text.format"),
     (r"^max_(completion_)?tokens", "max_output_tokens"),
-    (r"^reasoning_effort", "reasoning.effort"),
     (r"^logprobs", "include"),
 )
 # A response tells of it again.
@@ -105,7 +104,10 @@ def read(body: Mapping[str, Any], earlier: EarlierResponses) -> Request:
     chat["tools"] = tools.functions
     chat["tool_choice"] = tools.choice(body.get("tool_choice"))
     chat["max_completion_tokens"] = body.get("max_output_tokens")
-    chat["reasoning_effort"] = body.get("reasoning", {}).get("effort")
+    if (effort := body.get("reasoning", {}).get("effort")) is not None:
+        # For a template that takes it.
+        kwargs = body.get("chat_template_kwargs", {})
+        chat["chat_template_kwargs"] = {"reasoning_effort?": effort, **kwargs}
     chat.update(_format(body))
     chat.update(_logprobs(body))
     told = {**_told(body, tools), "store": earlier.are_kept and body.get("store") is not False}
