@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from aiohttp import web
 
@@ -83,9 +84,11 @@ def _error(
 
 
 def json_response(
-    value: dict[str, object], status: int = 200, headers: dict[str, str] | None = None
+    value: Mapping[str, Any] | Sequence[Any],
+    status: int = 200,
+    headers: dict[str, str] | None = None,
 ) -> web.Response:
-    """An answer of one JSON object."""
+    """An answer in JSON."""
     return web.Response(
         body=to_json(value), status=status, headers=headers, content_type="application/json"
     )

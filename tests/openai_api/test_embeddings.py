@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.openai_api.conftest import Translator
+from tests.openai_api.conftest import Starter, Translator
 from tests.support.triton import eventually
 
 
@@ -72,6 +72,50 @@ def test_options_reach_the_model(api: Translator) -> None:
     assert found["dimensions"] == ("INT32", [1], struct.pack("<i", 2))
     assert found["truncate"] == ("BOOL", [1], b"\x01")
     assert found["prompt_name"][2][4:] == b"query"
+
+
+@pytest.mark.parametrize(
+    "sent, truncate, use",
+    [
+        ({"truncate": "END", "input_type": "passage"}, b"\x01", "search_document"),
+        ({"truncate": "NONE", "input_type": "query"}, b"\x00", "search_query"),
+        ({"truncate": False, "task": "separation"}, b"\x00", "clustering"),
+        ({"task": "text-matching"}, None, None),
+    ],
+)
+def test_the_words_of_nim_and_jina_reach_the_model(
+    api: Translator, sent: dict[str, Any], truncate: bytes | None, use: str | None
+) -> None:
+    embed(api, "x", **sent)
+    request = api.triton.encoder_requests[-1]
+    names = [tensor.name for tensor in request.inputs]
+    found = dict(zip(names, request.raw_input_contents, strict=True))
+    assert found.get("truncate") == truncate
+    assert (request.parameters["input_type"].string_param or None) == use
+
+
+def test_vectors_are_of_length_1_where_asked(api: Translator) -> None:
+    [row] = embed(api, "two", normalized=True, embedding_type="float")["data"]
+    assert row["embedding"] == pytest.approx([one / 116.0398 for one in vector("two")], rel=1e-4)
+
+
+def test_text_embeddings_inference_answers_a_bare_list(starter: Starter) -> None:
+    fake, port = starter.triton()
+    fake.models = {"vectors": fake.models["vectors"]}
+    api = starter.translator(fake, f"127.0.0.1:{port}")
+    found = api.post("/embed", inputs=["two", "a"], normalize=False).body
+    assert found == [vector("two"), vector("a")]
+    names = [tensor.name for tensor in fake.encoder_requests[-1].inputs]
+    assert "truncate" in names, "it cuts unless told not to"
+    [row] = api.post("/embed", inputs="two").body
+    assert sum(one * one for one in row) == pytest.approx(1)
+    assert api.post("/embed", inputs=5).error["param"] == "inputs"
+
+
+def test_without_a_name_one_model_must_be_meant(api: Translator) -> None:
+    reply = api.post("/embed", inputs="two")
+    assert (reply.status, reply.error["param"]) == (400, "model")
+    assert api.post("/embed", inputs="two", model="vectors").status == 200
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ BASES: dict[str, dict[str, Any]] = {
     "/detokenize": {"tokens": [5]},
     "/v1/embeddings": {"input": "a"},
     "/v2/embed": {"texts": ["a"]},
+    "/embed": {"inputs": ["a"]},
     "/rerank": {"query": "a", "documents": ["a"]},
     "/score": {"text_1": "a", "text_2": "a"},
     "/classify": {"input": "a"},

@@ -307,6 +307,9 @@ class Embeddings(Struct):
     usage: Usage
 
 
+Vectors = list[list[float]]
+
+
 class CohereEmbeddings(Struct):
     """Of all texts, by type: numbers, bits or base64."""
 

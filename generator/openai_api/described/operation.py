@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -17,12 +18,12 @@ FORM = "multipart/form-data"
 
 @dataclass(frozen=True)
 class Operation:
-    """``answer`` is the object of a 200, None where there is none; ``also`` are the media types of
-    other answers.
+    """``answer`` is the type of a 200's JSON, None where there is none; ``also`` are the media
+    types of other answers.
     """
 
     summary: str
-    answer: type[msgspec.Struct] | None = None
+    answer: Any = None
     body: Body | None = None
     also: tuple[str, ...] = ()
     takes: str = JSON

@@ -6,5 +6,6 @@ from generator.openai_api.routes.encoders.classify import CLASSIFY
 from generator.openai_api.routes.encoders.cohere_embed import EMBED
 from generator.openai_api.routes.encoders.embeddings import EMBEDDINGS
 from generator.openai_api.routes.encoders.rankings import RERANK, SCORE
+from generator.openai_api.routes.encoders.tei_embed import TEI_EMBED
 
-ENCODING = (EMBEDDINGS, EMBED, RERANK, SCORE, CLASSIFY)
+ENCODING = (EMBEDDINGS, EMBED, TEI_EMBED, RERANK, SCORE, CLASSIFY)

@@ -185,7 +185,7 @@ class EncoderRequest(Protocol):
     def batch(self, model: ServedModel) -> Batch:
         """What the model is asked."""
 
-    def write(self, answers: Answers, answer_id: str) -> dict[str, Any]:
+    def write(self, answers: Answers, answer_id: str) -> dict[str, Any] | list[Any]:
         """The answer. Raises ApiError."""
 
 
@@ -215,7 +215,7 @@ def read_common(body: Mapping[str, Any], known: Body) -> tuple[Common, dict[str,
         options["truncate"] = True
     if isinstance(body.get("truncate"), bool):
         options["truncate"] = body["truncate"]
-    return Common(given["model"], parameters_of(body), options), given
+    return Common(given.get("model", ""), parameters_of(body), options), given
 
 
 def bounded(name: str, values: list[Any]) -> list[Any]:
