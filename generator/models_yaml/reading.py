@@ -196,8 +196,9 @@ class _Loader:
             self.claims.append(NameClaim(named, named.value, folder_suffixes(values)))
         values["served_names"] = values["served_names"] or ()
         if isinstance(others := own.get("served_names"), Node) and isinstance(others.value, list):
-            texts = (one for one in others.value if isinstance(one.value, str))
-            self.aliases += [NameClaim(one, one.value) for one in texts]
+            self.aliases += [
+                NameClaim(one, one.value) for one in others.value if isinstance(one.value, str)
+            ]
         values["hooks"] = self.hooks(given, values)
         adapters = values["adapters"] or ()
         values["adapters"] = adapter_keys.find_adapters(adapters, self.base, self.report)
