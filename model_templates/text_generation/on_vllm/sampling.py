@@ -18,6 +18,7 @@ from ..structured.constraint import Constraint
 from ..structured.llguidance_grammars import (
     choice_regex,
     grammar_after_reasoning,
+    lark_text,
     with_json_defaults,
 )
 
@@ -70,6 +71,8 @@ def structured_outputs(constraint: Constraint) -> dict[str, Any]:
         return {"regex": constraint.text}
     if constraint.kind == "choice":
         return {"regex": choice_regex(constraint)}
+    if constraint.kind == "grammar":
+        return {"grammar": lark_text(constraint)}
     return {"json": json.dumps(with_json_defaults(constraint.text))}
 
 

@@ -74,6 +74,7 @@ _JSON_ONLY: dict[str, Any] = {
     "logit_bias": (),
     "allowed_token_ids": (),
     "clamp_max_tokens": False,
+    "grammar": None,
     "priority": 0,  # a parameter of that name is Triton's own
 }
 

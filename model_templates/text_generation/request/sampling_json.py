@@ -178,6 +178,7 @@ _CONSTRAINTS: dict[str, tuple[str, _Convert]] = {
     "regex": ("regex", _text),
     "choice": ("choice", choice_texts),
     "json_object": ("json_schema", _any_object),
+    "grammar": ("grammar", _text),
 }
 _STRUCTURED = ("structured_outputs", "guided_decoding")
 _OPTIONS: dict[str, tuple[str, _Convert]] = {
@@ -208,6 +209,7 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {
     "json_schema": _CONSTRAINTS["json"],
     "regex": _CONSTRAINTS["regex"],
     "choice": _CONSTRAINTS["choice"],
+    "grammar": _CONSTRAINTS["grammar"],
     **{f"guided_{name}": constraint for name, constraint in _CONSTRAINTS.items()},
 }
 

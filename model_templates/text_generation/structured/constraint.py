@@ -1,5 +1,5 @@
 """The constraint on a row's output, as its request gives it: one JSON schema, one regular
-expression, or a list of texts to choose from.
+expression, one grammar, or a list of texts to choose from.
 
 Checks what can be checked without a grammar library; knows none.
 """
@@ -16,10 +16,11 @@ from hf_runtime.errors import RequestError
 from hf_runtime.request.json_text import read_object
 from hf_runtime.request.tensors import kind_of
 
-KINDS = ("json_schema", "regex", "choice")
+KINDS = ("json_schema", "regex", "choice", "grammar")
 ANY_OBJECT = '{"type": "object"}'
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_REGEX_BYTES = 16 * 1024
+MAX_GRAMMAR_BYTES = 32 * 1024
 MAX_CHOICES = 1000
 MAX_CHOICE_BYTES = 64 * 1024  # of all together
 
@@ -39,8 +40,8 @@ class Reasoning:
 
 @dataclass(frozen=True)
 class Constraint:
-    """``kind`` is the option that asks for it; ``texts`` is the schema's JSON or the expression
-    alone, or all choices. With ``reasoning`` it begins after that.
+    """``kind`` is the option that asks for it; ``texts`` is the schema, the expression or the
+    grammar alone, or all choices. With ``reasoning`` it begins after that.
     """
 
     kind: str
@@ -49,7 +50,7 @@ class Constraint:
 
     @property
     def text(self) -> str:
-        """The schema or the expression."""
+        """The schema, the expression or the grammar."""
         return self.texts[0]
 
     @property
@@ -119,6 +120,10 @@ def _check_regex(constraint: Constraint) -> None:
     _check_size(constraint, MAX_REGEX_BYTES)
 
 
+def _check_grammar(constraint: Constraint) -> None:
+    _check_size(constraint, MAX_GRAMMAR_BYTES)
+
+
 def _check_choices(constraint: Constraint) -> None:
     num = len(constraint.texts)
     if num > MAX_CHOICES:
@@ -138,4 +143,9 @@ def _check_size(constraint: Constraint, most: int) -> None:
         raise RequestError(f"{kind}: got {num_bytes} bytes, allowed: at most {most}")
 
 
-_CHECKS = {"json_schema": _check_schema, "regex": _check_regex, "choice": _check_choices}
+_CHECKS = {
+    "json_schema": _check_schema,
+    "regex": _check_regex,
+    "choice": _check_choices,
+    "grammar": _check_grammar,
+}

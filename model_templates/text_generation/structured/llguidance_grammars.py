@@ -43,7 +43,8 @@ def make_matcher(own: Any, constraint: Constraint) -> tuple[Any, bytes]:
     except Exception as raised:  # a text that is not even Unicode, and whatever else it refuses
         error = str(raised)
     if error:
-        raise RequestError(f"{constraint.kind}: {_short_error(error)}")
+        why = _place(error) if constraint.kind == "grammar" else _short_error(error)
+        raise RequestError(f"{constraint.kind}: {why}")
     return matcher, _first_mask(matcher, constraint.kind)
 
 
@@ -55,8 +56,19 @@ def grammar_text(constraint: Constraint) -> str:
         return str(LLMatcher.grammar_from_lark(grammar_after_reasoning(constraint)))
     if constraint.kind == "json_schema":
         return str(LLMatcher.grammar_from_json_schema(constraint.text, defaults=json_defaults()))
+    if constraint.kind == "grammar":
+        return str(LLMatcher.grammar_from_lark(lark_text(constraint)))
     regex = choice_regex(constraint) if constraint.kind == "choice" else constraint.text
     return str(LLMatcher.grammar_from_regex(regex))
+
+
+def lark_text(constraint: Constraint) -> str:
+    """A grammar in llguidance's form of Lark, also of llama.cpp's GBNF. Raises whatever llguidance
+    raises.
+    """
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    return str(any_to_lark(constraint.text))
 
 
 def grammar_after_reasoning(constraint: Constraint) -> str:
@@ -100,6 +112,8 @@ def _lark_of(constraint: Constraint) -> str:
 
     if constraint.kind == "json_schema":
         return f"%json {json.dumps(with_json_defaults(constraint.text))}"
+    if constraint.kind == "grammar":
+        return f"%lark {{\n{lark_text(constraint)}\n}}"
     regex = choice_regex(constraint) if constraint.kind == "choice" else constraint.text
     [grammar] = json.loads(LLMatcher.grammar_from_regex(regex))["grammars"]
     return str(grammar["lark_grammar"]).removeprefix("start: ")
@@ -127,6 +141,13 @@ def json_defaults() -> Any:
     after = f"{_SPACE}?"
     separators = {"item_separator": f",{after}", "key_separator": f":{after}"}
     return {"whitespace_flexible": False, **separators}
+
+
+def _place(error: str) -> str:
+    """Where a grammar is wrong; what is wrong there repeats it."""
+    found = re.search(r"line (\d+)|(\d+)\(\d+\):", error)
+    at = f" at line {found[1] or found[2]}" if found else ""
+    return f"not valid{at}, allowed: Lark as llguidance has it, or llama.cpp's GBNF"
 
 
 def choice_regex(constraint: Constraint) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hf_runtime.errors import RequestError
 from llguidance import LLTokenizer
 from text_generation.structured.constraint import Constraint, Reasoning
 from text_generation.structured.llguidance_grammars import make_matcher
@@ -17,6 +18,8 @@ CONSTRAINTS = {
     '{"a": 1}': Constraint("json_schema", (SCHEMA,)),
     "a/b\n12": Constraint("regex", ("a/b\n[0-9]{2}",)),
     "yes": Constraint("choice", ("yes", "no")),
+    "ab": Constraint("grammar", ('start: "a" SPACE\nSPACE: /b|c/',)),
+    "f(1)": Constraint("grammar", ('root ::= name "(" [0-9]+ ")"\nname ::= "f" | "g"',)),
 }
 
 
@@ -61,6 +64,24 @@ def test_the_constraint_begins_after_the_reasoning(
     begins = "" if inside else begin_id
     assert is_taken(held, begins, "hm {}", end_id, "\n", answer)
     assert is_taken(held, begins, end_id, answer)
+
+
+@pytest.mark.parametrize(
+    "grammar, place",
+    [
+        ("start: SECRET", " at line 1"),
+        ('start: x\nx: %json {"type": "SECRET"}', " at line 2"),
+        ('root ::= "SECRET" (', " at line 1"),
+        ("SECRET", " at line 1"),
+        ("root ::= " + "(" * 5000 + '"a"' + ")" * 5000, ""),
+    ],
+)
+def test_a_wrong_grammar_is_placed_and_not_quoted(tokenizer: Any, grammar: str, place: str) -> None:
+    own = LLTokenizer(tokenizer.to_str(), eos_token=tokenizer.token_to_id("<end>"))
+    with pytest.raises(RequestError) as raised:
+        make_matcher(own, Constraint("grammar", (grammar,)))
+    assert str(raised.value).startswith(f"grammar: not valid{place}, allowed: Lark")
+    assert "SECRET" not in str(raised.value)
 
 
 def test_marks_of_several_tokens(tokenizer: Any) -> None:
