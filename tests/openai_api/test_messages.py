@@ -337,7 +337,7 @@ def test_a_silent_stream_is_kept_alive(api: Translator, monkeypatch: pytest.Monk
         ({"tool_choice": {}}, "tool_choice.type: got none"),
         ({"stop_sequences": "abc"}, "stop_sequences: got a text, allowed: a list"),
         ({"stop": "x"}, "send stop_sequences"),
-        ({"nonsense": 1}, "nonsense: unknown or unsupported field"),
+        ({"temprature": 1}, "temprature: unknown or unsupported field, did you mean temperature"),
     ],
     ids=lambda value: str(value)[:40],
 )

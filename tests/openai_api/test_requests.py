@@ -132,14 +132,71 @@ def test_the_defaults_that_clients_send_change_nothing(api: Translator) -> None:
 @pytest.mark.parametrize(
     "field,value",
     [
-        *(("use_beam_search", True), ("length_penalty", 0.5), ("verbosity", "high")),
+        *(("use_beam_search", True), ("length_penalty", 0.5), ("mirostat", 2)),
         *(("spaces_between_special_tokens", False), ("echo", True), ("top_logprobs", 1)),
+        *(
+            ("n_predict", 9),
+            ("options", {"temperature": 0}),
+            ("temprature", 1),
+            ("web_search_options", {}),
+        ),
     ],
 )
 def test_a_value_that_would_change_an_answer_is_refused(
     field: str, value: object, api: Translator
 ) -> None:
     assert api.chat(**{field: value}).error["param"] == field
+
+
+def test_what_means_nothing_here_is_left_out(
+    api: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    nothing = {"keep_alive": "5m", "num_ctx": 8192, "verbosity": "low", "provider": {"only": ["a"]}}
+    assert api.chat(**nothing).status == 200
+    assert api.triton.seen[0]["sampling_parameters"] == {"temperature": 1, "clamp_max_tokens": True}
+
+
+def test_other_servers_names_mean_the_same(api: Translator) -> None:
+    assert api.chat(repeat_penalty=1.1, grammar='root ::= "a"').status == 200
+    passed = api.triton.seen[0]["sampling_parameters"]
+    assert (passed["repetition_penalty"], passed["guided_grammar"]) == (1.1, 'root ::= "a"')
+    error = api.chat(repeat_penalty=1.1, repetition_penalty=1.2).error
+    assert error["param"] == "repeat_penalty"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "integer"}}},
+        {"type": "json_schema", "value": {"name": "a", "schema": {"type": "integer"}}},
+        {"type": "json_schema", "schema": {"type": "integer"}},
+        {"type": "json_object", "schema": {"type": "integer"}},
+        {"type": "json_object", "value": {"type": "integer"}},
+        {"type": "json", "value": {"type": "integer"}},
+    ],
+    ids=str,
+)
+def test_a_schema_comes_in_every_servers_form(api: Translator, form: dict[str, Any]) -> None:
+    assert api.chat(response_format=form).status == 200
+    held = api.triton.seen[0]["sampling_parameters"]["json_schema"]
+    assert json.loads(held) == {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    "form, said",
+    [
+        ({"type": "json"}, "response_format.value: got null, allowed: an object"),
+        ({"type": "json", "value": "x"}, "response_format.value: got a text"),
+        ({"type": "regex", "value": {}}, "response_format.value: got an object, allowed: a text"),
+        ({"type": "json_schema"}, "response_format.json_schema: got null"),
+        ({"type": "json_object", "schema": {}, "value": {}}, "response_format: got schema and val"),
+        ({"type": "json_object", "json_schema": {}}, "response_format: got an unknown name in it"),
+        ({"type": "xml"}, "response_format.type: got a text, allowed: one of text, json_object"),
+    ],
+    ids=str,
+)
+def test_a_wrong_format_is_named(api: Translator, form: dict[str, Any], said: str) -> None:
+    assert api.chat(response_format=form).error["message"].startswith(said)
 
 
 def test_who_asks_is_a_parameter_that_a_canary_can_be_sticky_by(api: Translator) -> None:

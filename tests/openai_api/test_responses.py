@@ -225,7 +225,7 @@ def test_log_probabilities_where_they_are_included(api: Translator) -> None:
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
         ({"include": ["x"]}, "include: got another name"),
         ({"truncation": "auto"}, 'allowed: "disabled"'),
-        ({"nonsense": 1}, "nonsense: unknown or unsupported field"),
+        ({"temprature": 1}, "temprature: unknown or unsupported field, did you mean temperature"),
     ],
     ids=lambda value: str(value)[:40],
 )

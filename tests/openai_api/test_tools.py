@@ -170,6 +170,13 @@ def test_a_stream_has_text_first_and_then_the_calls(api: Translator) -> None:
     assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
+def test_the_hidden_tokens_of_a_call_are_no_events(api: Translator) -> None:
+    *events, _ = ask(api, f"[{WEATHER}, {NOW}]", tool_choice="required", stream=True).events
+    choices = [choice for event in events for choice in event["choices"]]
+    assert choices[0]["delta"]["role"] == "assistant"
+    assert all(one["delta"] or one["finish_reason"] for one in choices)
+
+
 def test_text_without_a_call_stays_text(api: Translator) -> None:
     [choice] = ask(api, "no call here").body["choices"]
     assert choice["message"] == {
@@ -326,7 +333,7 @@ def test_a_response_format_becomes_a_schema(
             {"type": "json_schema", "json_schema": {"name": "x"}},
             "response_format.json_schema.schema",
         ),
-        ({"type": "json_object", "schema": {}}, "response_format"),
+        ({"type": "json_object", "strict": True}, "response_format"),
     ],
     ids=str,
 )
@@ -348,7 +355,8 @@ def test_a_call_that_must_be_leaves_no_text_to_a_response_format(api: Translator
 def test_vllms_names_go_to_the_model_as_they_are(api: Translator) -> None:
     extra = {"guided_regex": "a+", "structured_outputs": {"choice": ["a"]}, "guided_json": SCHEMA}
     api.chat(**extra)
-    assert api.triton.seen[0]["sampling_parameters"] == {"temperature": 1, **extra}
+    asked = {"temperature": 1, "clamp_max_tokens": True, **extra}
+    assert api.triton.seen[0]["sampling_parameters"] == asked
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,8 @@ class Answer:
             known = self.choices.setdefault(index, Choice(index))
             if known.finish_reason is None:
                 new = self._new(known, chunk, position, text)
-                if new.text or new.reasoning or new.num_tokens or new.finish_reason:
+                counts = self.asked.continuous_usage and new.num_tokens
+                if new.has_news or counts:
                     yield new
 
     def _new(self, known: Choice, chunk: Chunk, position: int, text: str) -> Choice:
@@ -173,7 +174,7 @@ async def events(api: Api, answer: Answer, chunks: Chunks) -> AsyncGenerator[byt
             added = await answer.read(prompt, chunk)
             if answer.asked.continuous_usage:
                 head["usage"] = answer.usage()
-            if added:
+            if added or opening:
                 yield await aside(chunk.num_bytes, partial(_written, api, head, opening, added))
                 opening = []
     answer.check_complete()

@@ -38,6 +38,7 @@ BODY = Body(
         "return_token_ids": json_body.boolean,
     },
     ("model", "messages"),
+    is_strict=False,
 )
 OPERATION = Operation("Answer a chat", answers.ChatCompletion, BODY, also=(EVENTS,))
 _USUAL_EFFORT = "medium"  # where nothing is said

@@ -76,6 +76,7 @@ BODY = Body(
         "return_token_ids": json_body.boolean,
     },
     ("model", "prompt"),
+    is_strict=False,
 )
 OPERATION = Operation("Continue texts", answers.Completion, BODY, also=(EVENTS,))
 

@@ -35,6 +35,12 @@ class Choice:
     token_ids: list[int] | None = None
     timed_out: bool = False
 
+    @property
+    def has_news(self) -> bool:
+        """Whether a part tells anything: the tokens of a call that is hidden still do not."""
+        told = (self.text, self.reasoning, self.calls, self.positions, self.token_ids)
+        return any((*told, self.of_prompt, self.finish_reason))
+
     def ids(self) -> dict[str, list[int]]:
         """The field of a choice, where it is to be told."""
         return {} if self.token_ids is None else {"token_ids": self.token_ids}

@@ -5,36 +5,54 @@ which the served schema is made.
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from generator.openai_api.schema.errors import ApiError
-from generator.openai_api.schema.json_body import Check, Json, schema_of, short
+from generator.openai_api.schema.json_body import Check, Json, ignored, schema_of, short
+
+_LOG = logging.getLogger(__name__)
+_MOST = 20  # names in a line of the log
+_LIKE, _VERY_LIKE = 0.6, 0.8  # difflib's own, and of what is taken for misspelt
 
 
 @dataclass(frozen=True)
 class Body:
-    """``fields`` has a check for each name; those that are not ``required`` may be null."""
+    """``fields`` has a check for each name; those that are not ``required`` may be null. Unless it
+    ``is_strict``, unknown names are left out, as vLLM and llama.cpp do it, but for those that look
+    like misspelt ones.
+    """
 
     fields: Mapping[str, Check]
     required: Sequence[str] = ("model",)
+    is_strict: bool = True
 
     def check(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that are given, as their checks read them. Raises ApiError, 400, for one that
         is unknown or not what it must be.
         """
-        found = {}
+        found, left_out = {}, []
         for name, value in body.items():
             check = self.fields.get(name)
             if check is None:
-                nearest = difflib.get_close_matches(short(name), sorted(self.fields), 1)
-                hint = f", did you mean {nearest[0]}?" if nearest else ""
-                text = f"{short(name)}: unknown or unsupported field{hint}"
-                raise ApiError(400, text, short(name))
-            if value is not None:
+                self._check_unknown(name)
+            if check in (None, ignored):
+                left_out.append(short(name))
+            elif value is not None:
                 found[name] = check(name, value)
+        if left_out:
+            _LOG.debug("%d fields were left out: %s", len(left_out), ", ".join(left_out[:_MOST]))
         return found
+
+    def _check_unknown(self, name: str) -> None:
+        cutoff = _LIKE if self.is_strict else _VERY_LIKE
+        nearest = difflib.get_close_matches(short(name), sorted(self.fields), 1, cutoff)
+        if self.is_strict or nearest:
+            hint = f", did you mean {nearest[0]}?" if nearest else ""
+            text = f"{short(name)}: unknown or unsupported field{hint}"
+            raise ApiError(400, text, short(name))
 
     def schema(self) -> Json:
         """The JSON schema of a body."""
@@ -46,7 +64,7 @@ class Body:
             "type": "object",
             "properties": properties,
             "required": list(self.required),
-            "additionalProperties": False,
+            "additionalProperties": not self.is_strict,
         }
 
 

@@ -163,6 +163,12 @@ def anything(name: str, value: Any) -> Any:  # noqa: ARG001, as the others
     return value
 
 
+@takes(description="is taken and changes nothing")
+def ignored(name: str, value: Any) -> Any:  # noqa: ARG001, as the others
+    """A value that means nothing here, and by whose absence nobody is misled."""
+    return value
+
+
 @takes(type="array", items=schema_of(integer))
 def integers(name: str, value: Any) -> list[int]:
     """A list of integers."""

@@ -87,9 +87,11 @@ _OWN: dict[str, Check] = {
     **dict.fromkeys(("fallbacks", "fallback_credit_token"), json_body.anything),
     **dict.fromkeys(("container", "compaction", "inference_geo"), only()),
 }
-BODY = Body({**CHAT_FIELDS, **_OF_CHAT, **_OWN}, ("model", "messages", "max_tokens"))
+BODY = Body(
+    {**CHAT_FIELDS, **_OF_CHAT, **_OWN}, ("model", "messages", "max_tokens"), is_strict=False
+)
 # Of a request to count its tokens.
-COUNTED = Body({**BODY.fields, "stream": only(False)}, ("model", "messages"))
+COUNTED = Body({**BODY.fields, "stream": only(False)}, ("model", "messages"), is_strict=False)
 # What Claude Code writes for Anthropic's books: another text in each conversation, by which none
 # would begin like another.
 _BILLING = "x-anthropic-billing-header:"

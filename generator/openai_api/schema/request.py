@@ -1,7 +1,8 @@
 """What a request asks for, whichever of the two APIs it came by: Triton's inputs for each prompt.
 
-Every field is either passed on, known to change nothing, or refused by its name; which values are
-allowed is the model's to say, here only types are checked.
+Every field is either passed on, known to change nothing, or refused by its name where leaving it
+out would change an answer; unknown ones are left out. Which values are allowed is the model's to
+say, here only types are checked. docs/openai-api.md lists these tables.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ SAMPLING: dict[str, Check] = {
     "allowed_token_ids": json_body.integers,
     # vLLM's names of what an answer is held to; the model looks at them.
     **dict.fromkeys(("structured_outputs", "guided_json"), json_body.anything),
-    **dict.fromkeys(("guided_regex", "guided_choice"), json_body.anything),
+    **dict.fromkeys(("guided_regex", "guided_choice", "guided_grammar"), json_body.anything),
 }
+# llama.cpp's names of the same.
+OTHER_NAMES = {"repeat_penalty": "repetition_penalty", "grammar": "guided_grammar"}
 USER = "user"
 # What any request to generate may have.
 GENERATION_FIELDS: dict[str, Check] = {
@@ -52,14 +55,30 @@ GENERATION_FIELDS: dict[str, Check] = {
     "response_format": json_body.json_object,
     CACHE_SALT: json_body.text,
     "best_of": json_body.integer,
+    **{name: SAMPLING[known] for name, known in OTHER_NAMES.items()},
     # OpenAI's own bookkeeping: it changes no answer. Whoever asks is passed on all the same, as
     # USER: a canary can be sticky by it.
-    **dict.fromkeys((USER, "metadata", "store", "safety_identifier"), json_body.anything),
-    "service_tier": json_body.anything,
-    **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention"), json_body.anything),
+    **dict.fromkeys((USER, "safety_identifier"), json_body.anything),
+    **dict.fromkeys(("metadata", "store", "service_tier"), json_body.ignored),
+    **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention"), json_body.ignored),
+    # How much OpenAI's models are to say, and how other servers keep theirs.
+    **dict.fromkeys(("verbosity", "keep_alive", "num_ctx", "cache_prompt"), json_body.ignored),
+    **dict.fromkeys(("repeat_last_n", "id_slot", "timings_per_token"), json_body.ignored),
+    # Other servers' names of what must not be left out.
+    **dict.fromkeys(
+        ("num_predict", "n_predict", "max_new_tokens"), json_body.refused("send max_tokens")
+    ),
+    **dict.fromkeys(
+        ("options", "parameters", "extra_body"),
+        json_body.refused("send what is in it beside the other fields"),
+    ),
+    **dict.fromkeys(("mirostat", "dry_multiplier", "xtc_probability"), only(0, 0.0)),
+    **dict.fromkeys(("dynatemp_range", "top_a"), only(0, 0.0)),
+    **dict.fromkeys(("typical_p", "tfs_z"), only(1, 1.0)),
+    "logits_processors": only([]),
     "parallel_tool_calls": only(True),
     "modalities": only(["text"]),
-    **dict.fromkeys(("reasoning_effort", "verbosity"), only("medium")),
+    "reasoning_effort": only("medium"),
     **dict.fromkeys(("suffix", "audio", "prediction", "functions", "function_call"), only()),
     "web_search_options": only(),
     # vLLM's, and the defaults that its clients send.
@@ -185,6 +204,9 @@ def _user_of(body: Mapping[str, Any]) -> str:
 def _sampling(body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are sampling parameters, with OpenAI's default temperature."""
     given = {name: body[name] for name in SAMPLING if name in body}
+    for name, known in OTHER_NAMES.items():
+        if name in body and given.setdefault(known, body[name]) != body[name]:
+            raise bad_field(name, "another value", f"the same as {known}, or one of them")
     best_of, n = body.get("best_of"), given.get("n", 1)
     if best_of not in (None, n):
         raise bad_field("best_of", kind_of(best_of), f"the same as n ({kind_of(n)})")

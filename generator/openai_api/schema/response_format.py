@@ -1,4 +1,4 @@
-"""``response_format``: OpenAI's way to constrain an answer to a JSON schema.
+"""``response_format``: OpenAI's way to constrain an answer, in the form of every server.
 
 The model checks the schema itself. Answers are always constrained, also with ``strict`` false.
 """
@@ -14,6 +14,15 @@ from generator.openai_api.schema.errors import bad_field
 from generator.openai_api.schema.json_body import kind_of
 
 _NAME = "response_format"
+# The types, and where each has what it holds an answer to: OpenAI's, ``value`` of TGI and
+# huggingface_hub, ``schema`` of llama.cpp.
+_KINDS: dict[str, tuple[str, ...]] = {
+    "text": (),
+    "json_object": ("schema", "value"),
+    "json_schema": ("json_schema", "schema", "value"),
+    "json": ("value", "schema"),
+    "regex": ("value",),
+}
 ANY_OBJECT = '{"type": "object"}'
 
 
@@ -23,24 +32,46 @@ def constraint(body: Mapping[str, Any]) -> dict[str, str]:
         return {}
     given = body[_NAME]
     kind = given.get("type")
-    if kind not in ("text", "json_object", "json_schema"):
+    if not isinstance(kind, str) or kind not in _KINDS:
         got = "none" if kind is None else kind_of(kind)
-        raise bad_field(f"{_NAME}.type", got, "text, json_object or json_schema")
-    known = {"type", "json_schema"} if kind == "json_schema" else {"type"}
-    _check_names(_NAME, given, known)
+        raise bad_field(f"{_NAME}.type", got, f"one of {', '.join(_KINDS)}")
+    names = _KINDS[kind]
+    _check_names(_NAME, given, {"type", *names})
+    found = [name for name in names if given.get(name) is not None]
+    if len(found) > 1:
+        raise bad_field(_NAME, " and ".join(found), "one of them")
     if kind == "text":
         return {}
-    return {"json_schema": ANY_OBJECT if kind == "json_object" else _schema(given)}
+    if kind == "json_object" and not found:
+        return {"json_schema": ANY_OBJECT}
+    where = f"{_NAME}.{found[0] if found else names[0]}"
+    value = given.get(found[0]) if found else None
+    if kind == "regex":
+        return {"regex": json_body.text(where, value)}
+    wraps = kind == "json_schema" and (not found or found[0] != "schema")
+    return {"json_schema": _wrapped(where, value) if wraps else _schema(where, value)}
 
 
-def _schema(given: Mapping[str, Any]) -> str:
-    where = f"{_NAME}.json_schema"
-    wrapped = json_body.json_object(where, given.get("json_schema"))
+def place_of_schema(given: Mapping[str, Any]) -> str:
+    """Where a format that was read has what it holds an answer to."""
+    found = next((n for n in ("json_schema", "schema", "value") if given.get(n) is not None), "")
+    wraps = isinstance(given.get(found), dict) and "schema" in given[found] and found != "schema"
+    return ".".join(filter(None, (_NAME, found, "schema" if wraps else "")))
+
+
+def _wrapped(where: str, value: Any) -> str:
+    """OpenAI's object with a name and a schema; TGI's may be the schema itself."""
+    wrapped = json_body.json_object(where, value)
+    if where.endswith(".value") and "schema" not in wrapped:
+        return _schema(where, wrapped)
     _check_names(where, wrapped, {"name", "description", "schema", "strict"})
     if wrapped.get("strict") is not None:
         json_body.boolean(f"{where}.strict", wrapped["strict"])
-    schema = json_body.json_object(f"{where}.schema", wrapped.get("schema"))
-    return json.dumps(schema, ensure_ascii=False)
+    return _schema(f"{where}.schema", wrapped.get("schema"))
+
+
+def _schema(where: str, value: Any) -> str:
+    return json.dumps(json_body.json_object(where, value), ensure_ascii=False)
 
 
 def _check_names(where: str, given: Mapping[str, Any], known: set[str]) -> None:

@@ -76,9 +76,9 @@ NAMES = (
 )
 # A response tells of it again.
 _TOLD: dict[str, Check] = {"metadata": json_body.json_object}
-BODY = Body({**CHAT_FIELDS, **_OF_CHAT, **_TOLD, **_OWN}, ("model", "input"))
+BODY = Body({**CHAT_FIELDS, **_OF_CHAT, **_TOLD, **_OWN}, ("model", "input"), is_strict=False)
 # Of a request to count its tokens.
-COUNTED = Body({**BODY.fields, "stream": only(False)}, ("input",))
+COUNTED = Body({**BODY.fields, "stream": only(False)}, ("input",), is_strict=False)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from generator.openai_api.schema.names import Names, by_field, top
+from generator.openai_api.schema.response_format import place_of_schema
 
 # What holds an answer: the model's name of it and vLLM's.
-_HELD = {"json_schema": "json", "regex": "regex", "choice": "choice"}
+_HELD = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 _SAMPLING = "sampling_parameters"
 _KWARGS = "chat_template_kwargs"
 
@@ -26,6 +27,7 @@ class SentNames:
     structured: frozenset[str]
     parameters: Mapping[str, Any]
     calls: bool
+    response_format: Any = None
 
     @classmethod
     def of(
@@ -35,7 +37,8 @@ class SentNames:
         sent = frozenset(name for name, value in body.items() if value is not None)
         structured = body.get("structured_outputs")
         inner = frozenset(structured if isinstance(structured, dict) else ())
-        return cls(sent, inner, parameters, "json_schema" in sampling)
+        calls = "json_schema" in sampling
+        return cls(sent, inner, parameters, calls, body.get("response_format"))
 
     @property
     def names(self) -> Names:
@@ -58,6 +61,8 @@ class SentNames:
             "max_tokens": self._first("max_completion_tokens", "max_tokens", "min_tokens", prompt),
             "logprobs": self._first("top_logprobs", "logprobs"),
             "prompt_logprobs": self._first("prompt_logprobs", "logprobs"),
+            "repetition_penalty": self._first("repetition_penalty", "repeat_penalty"),
+            "guided_grammar": self._first("guided_grammar", "grammar"),
             "lora_name": "model",
             _KWARGS: self._first(_KWARGS, "reasoning_effort"),
         }
@@ -68,8 +73,10 @@ class SentNames:
         name = _HELD[option]
         if option == "json_schema" and self.calls:
             return "tools"
-        if option == "json_schema" and "response_format" in self.sent:
-            return "response_format.json_schema.schema"
+        if option in ("json_schema", "regex") and "response_format" in self.sent:
+            return place_of_schema(self.response_format)
+        if option == "grammar" and "grammar" in self.sent:
+            return "grammar"
         if f"guided_{name}" in self.sent:
             return f"guided_{name}"
         is_object = option == "json_schema" and "json_object" in self.structured

@@ -49,6 +49,11 @@ class Hostile:
     def is_going_on(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)
 
+    def wait(self) -> None:
+        """Until all are answered."""
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+
     def _send(self, url: str, body: dict[str, Any]) -> None:
         self.answers.append(post(url, body, PATIENCE_S))
 
@@ -103,6 +108,26 @@ def openai_url(triton: Triton) -> Iterator[str]:
     yield f"http://{listen.address(listen.openai_port)}/v1/chat/completions"
     process.begin_stop()
     process.end(time.monotonic() + 5)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_answers_without_a_limit_keep_nobody_waiting_for_their_end(
+    triton: Triton, openai_url: str, model: str
+) -> None:
+    """Each goes on to the end of the context, which is far behind a neighbour's few tokens."""
+    messages = [{"role": "user", "content": "Hello"}]
+    body = {"model": model, "messages": messages, "ignore_eos": True}
+    hostile = Hostile(openai_url, body, {**body, "max_tokens": 32_000})
+    time.sleep(0.5)  # until they are being generated
+    answer = triton.generate(model, text_input="I am going", max_tokens=5)
+    assert answer.status == 200, answer.body
+    assert not hostile.answers, "the neighbour comes first"
+    hostile.wait()
+    assert [one.status for one in hostile.answers] == [200, 200]
+    choices = [one.body["choices"][0] for one in hostile.answers]
+    assert {one["finish_reason"] for one in choices} == {"length"}
+    used = {one.body["usage"]["total_tokens"] for one in hostile.answers}
+    assert len(used) == 1, "both end with the context"
 
 
 @pytest.mark.slow

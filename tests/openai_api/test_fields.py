@@ -1,0 +1,45 @@
+"""docs/openai-api.md lists the fields of a chat as the tables say by which requests are checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from generator.openai_api.routes import chat
+from generator.openai_api.schema.json_body import Check, ignored, schema_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "openai-api.md"
+
+
+def rows(fields: Mapping[str, Check]) -> list[str]:
+    """The table's: what a field's check takes."""
+    alone = {name: schema_of(check).get("enum") for name, check in fields.items()}
+    kinds = {
+        "work": [name for name, one in alone.items() if one is None and fields[name] != ignored],
+        "change nothing, with any value": [n for n, check in fields.items() if check == ignored],
+        "are taken with this value alone": [
+            name for name, one in alone.items() if one is not None and fields[name] not in _REFUSED
+        ],
+        "are refused, with what to send instead": [n for n in fields if fields[n] in _REFUSED],
+    }
+    shown = {
+        name: f"`{name}` ({' or '.join(map(json.dumps, one)) or 'null'})"
+        if one is not None and fields[name] not in _REFUSED
+        else f"`{name}`"
+        for name, one in alone.items()
+    }
+    return [
+        f"| {kind} | {', '.join(shown[n] for n in sorted(found))} |"
+        for kind, found in kinds.items()
+    ]
+
+
+_REFUSED = [
+    check for check in chat.BODY.fields.values() if check.__qualname__.startswith("refused")
+]
+
+
+def test_the_page_lists_every_field() -> None:
+    table = "\n".join(rows(chat.BODY.fields))
+    assert table in PAGE.read_text(encoding="utf-8"), f"it should have\n{table}"
