@@ -110,16 +110,17 @@ def openai_url(triton: Triton) -> Iterator[str]:
     process.end(time.monotonic() + 5)
 
 
-@pytest.mark.parametrize("model", MODELS)
 def test_answers_without_a_limit_keep_nobody_waiting_for_their_end(
-    triton: Triton, openai_url: str, model: str
+    triton: Triton, openai_url: str
 ) -> None:
-    """Each goes on to the end of the context, which is far behind a neighbour's few tokens."""
+    """Each goes on to the end of the context, which is far behind a neighbour's few tokens; on the
+    generate engine this is tests/engine/engines/test_generate_engine.py's.
+    """
     messages = [{"role": "user", "content": "Hello"}]
-    body = {"model": model, "messages": messages, "ignore_eos": True}
+    body = {"model": "demo", "messages": messages, "ignore_eos": True}
     hostile = Hostile(openai_url, body, {**body, "max_tokens": 32_000})
     time.sleep(0.5)  # until they are being generated
-    answer = triton.generate(model, text_input="I am going", max_tokens=5)
+    answer = triton.generate("demo", text_input="I am going", max_tokens=5)
     assert answer.status == 200, answer.body
     assert not hostile.answers, "the neighbour comes first"
     hostile.wait()
