@@ -32,7 +32,8 @@ models:
   - {{name: demo, task: text-generation, model: {demo}/model}}
   - {{name: batched, task: text-generation, model: {demo}/model, max_batch_size: 8}}
   - {{name: chat, task: text-generation, model: {chat}}}
-  - {{name: agent, task: text-generation, model: {agent}, hooks: {hooks}}}
+  - {{name: agent, task: text-generation, model: {agent}, hooks: {hooks},
+     options: {{max_num_seqs: 4}}}}
   - {{name: embedding, task: feature-extraction, model: {demo}/embedding}}
   - {{name: classifier, task: text-classification, model: {demo}/classifier}}
 """

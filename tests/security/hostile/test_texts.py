@@ -113,3 +113,16 @@ def test_a_chat_template_that_does_not_end_delays_nobody(triton: Triton, neighbo
         assert answer.status == 400, why
         assert "chat template takes more than" in answer.body["error"]
     assert post(url, {**chat, "messages": json.dumps([message])}, PATIENCE_S).status == 200
+
+
+@pytest.mark.parametrize("role", ["system", "tool"])
+def test_a_chat_whose_messages_are_joined_delays_nobody(triton: Triton, role: str) -> None:
+    """The demo model's template takes neither where they stand; joined one by one they took as
+    many minutes.
+    """
+    messages = [{"role": "user", "content": "Hello"}, *[{"role": role, "content": "x"}] * 40_000]
+    body = {"text_input": "", "max_tokens": 2, "messages": json.dumps(messages)}
+    ask = partial(post, triton.url("demo", "generate"), body, PATIENCE_S)
+    answer = beside(triton, "demo", ask)
+    assert answer.status == 400
+    assert "context holds" in answer.body["error"] or "characters" in answer.body["error"]
