@@ -185,8 +185,8 @@ class EncoderRequest(Protocol):
     def batch(self, model: ServedModel) -> Batch:
         """What the model is asked."""
 
-    def write(self, answers: Answers, answer_id: str) -> dict[str, Any] | list[Any]:
-        """The answer. Raises ApiError."""
+    def write(self, answers: Answers, answer_id: str) -> Any:
+        """The answer in JSON. Raises ApiError."""
 
 
 @dataclass(frozen=True)
