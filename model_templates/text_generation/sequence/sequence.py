@@ -189,10 +189,11 @@ class Sequence:
         """Whether a token ended it that is no part of the text, as in vLLM, special or not. Whoever
         wants the stop word in it wants no end of the model's own, but among special tokens.
         """
-        params, last = self.params, self.token_ids[-1]
-        asked = last in params.stop_token_ids or self.detokenizer.shows_special_tokens
-        kept = (params.include_stop_word and asked) or last in self.detokenizer.kept
-        return self.ended_by_token and not kept
+        if not self.ended_by_token or self.token_ids[-1] in self.detokenizer.kept:
+            return False
+        asked = self.token_ids[-1] in self.params.stop_token_ids
+        shown = asked or self.detokenizer.shows_special_tokens
+        return not (self.params.include_stop_word and shown)
 
     @property
     def num_prompt_tokens(self) -> int:
