@@ -4,7 +4,7 @@ import { asNumber, byId, clearErrors, labelled, make, showError, Speaker } from 
 import { ask, events } from "./server.js";
 
 const OPTIONS = [
-  { name: "temperature", label: "Temperature" },
+  { name: "temperature", label: "Temperature", value: "0.3" }, // the API's own 1 makes small models ramble
   { name: "max_tokens", label: "Max tokens" },
   { name: "top_p", label: "Top p" },
   { name: "seed", label: "Seed" },
@@ -42,8 +42,8 @@ export function begin(sent) {
   byId("modes").addEventListener("change", showMode);
 }
 
-function optionField({ name, label, isText }) {
-  const field = make("input", { name, autocomplete: "off" });
+function optionField({ name, label, isText, value = "" }) {
+  const field = make("input", { name, value, autocomplete: "off" });
   if (!isText) field.inputMode = "decimal";
   return labelled(field, label);
 }
