@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,21 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from demo.corpus.chats import chat
 from demo.corpus.documents import document
-from demo.training import Batch, be_deterministic, save_tokenizer, train
+from demo.training import Batch, adamw, be_deterministic, save_tokenizer, train
 
 END, PAD = "<|endoftext|>", "<|pad|>"
+TURN, TURN_END = "<|im_start|>", "<|im_end|>"  # before and after what each says in a chat
+CALL_MARKS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 VOCAB_SIZE = 2048
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 CONTEXT = 1024  # tokens, max_position_embeddings
 SHORT = 256  # tokens; most steps train on windows of this length, the last ones on CONTEXT
 LONG_SHARE = 0.2
+CHAT_TOKENS = 2048  # of one training step, when chats are learned
+DOCUMENT_SHARE = 0.15  # beside chats
+_PARTS = re.compile(r"(\0|<\|im_start\|>assistant\n|<\|im_end\|>)")
 PROMPTS = (
     "I am going",
     "How can you be",
@@ -48,6 +55,18 @@ PROMPTS = (
     "She said that the computer",
     "Kubernetes 42 und Grüße 世界",
 )
+WEATHER = {
+    "name": "get_weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+SAID: tuple[tuple[str, list[dict[str, Any]] | None], ...] = (
+    ("Hello", None),
+    ("Who are you?", None),
+    ("Tell me a story.", None),
+    ("What is the weather in Paris?", None),
+    ("What is the weather in Paris?", [{"type": "function", "function": WEATHER}]),
+    ("Tom is 30 years old and lives in Paris. As JSON, please.", None),
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +77,9 @@ class Settings:
     steps: int
     tokens_per_step: int
     learning_rate: float
+    num_chats: int
+    chat_steps: int
+    chat_learning_rate: float
     seed: int
 
 
@@ -66,6 +88,37 @@ def compose(settings: Settings) -> list[str]:
     rng = random.Random(settings.seed)
     numbers = tqdm(range(settings.num_documents), "composing", unit=" documents")
     return [document(rng) for _ in numbers]
+
+
+def compose_chats(settings: Settings, tokenizer: PreTrainedTokenizerFast) -> list[str]:
+    """Return chats as the template writes them, and some documents, so that none is forgotten."""
+    rng = random.Random(settings.seed + 1)
+
+    def one() -> str:
+        if rng.random() < DOCUMENT_SHARE:
+            return document(rng)
+        said = chat(rng)
+        text: str = tokenizer.apply_chat_template(
+            said["messages"], tools=said.get("tools"), tokenize=False
+        )
+        return text
+
+    return [one() for _ in tqdm(range(settings.num_chats), "composing", unit=" chats")]
+
+
+def learned_parts(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield a text in parts, and whether each is learned: of a chat only what the assistant says.
+
+    NUL, which is left out, turns it off and on.
+    """
+    learns = not text.startswith(TURN)
+    for part in _PARTS.split(text):
+        if part == "\0":
+            learns = not learns
+            continue
+        is_begin = part.startswith(TURN)
+        yield part, learns and not is_begin
+        learns = (learns or is_begin) and part != TURN_END
 
 
 def train_tokenizer(documents: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -93,32 +146,46 @@ def train_tokenizer(documents: Sequence[str]) -> PreTrainedTokenizerFast:
         model_max_length=CONTEXT,
         padding_side="left",
         clean_up_tokenization_spaces=False,
-        chat_template=CHAT_TEMPLATE.read_text(encoding="utf-8"),
     )
+
+
+def add_marks(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Give the marks of chats tokens of their own, after those that documents need."""
+    tokenizer.add_special_tokens({"additional_special_tokens": [TURN, TURN_END]})
+    tokenizer.add_tokens(list(CALL_MARKS))
 
 
 class Windows:
     """Training windows over all documents, each followed by END."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, documents: Sequence[str]) -> None:
-        end = tokenizer.eos_token_id
         ids: list[int] = []
+        labels: list[int] = []
         starts: list[int] = []
-        for encoding in tokenizer.backend_tokenizer.encode_batch(list(documents)):
+        for text in documents:
             starts.append(len(ids))
-            ids += [*encoding.ids, end]
+            parts = [*learned_parts(text), (END, True)]
+            encoding = tokenizer.backend_tokenizer.encode("".join(part for part, _ in parts))
+            learns = [learns for part, learns in parts for _ in part]
+            ids += encoding.ids
+            labels += [
+                token if learns[start] else -100
+                for token, (start, _) in zip(encoding.ids, encoding.offsets, strict=True)
+            ]
         self.ids = torch.tensor(ids + ids[:CONTEXT])  # (num_tokens + CONTEXT,)
+        self.labels = torch.tensor(labels + labels[:CONTEXT])
         self.starts = torch.tensor(starts)  # (num_documents,)
 
-    def batch(self, num_windows: int, length: int, generator: torch.Generator) -> torch.Tensor:
-        """Return (num_windows, length) token ids.
+    def batch(self, num_windows: int, length: int, generator: torch.Generator) -> Batch:
+        """Return (num_windows, length) token ids and labels.
 
         Three windows of four begin with a document, as a prompt does; the others anywhere.
         """
         chosen = torch.randint(len(self.starts), (num_windows,), generator=generator)
         begin = self.starts[chosen]
         begin[::4] = torch.randint(len(self.ids) - CONTEXT, (len(begin[::4]),), generator=generator)
-        return self.ids[begin[:, None] + torch.arange(length)]
+        where = begin[:, None] + torch.arange(length)
+        return {"input_ids": self.ids[where], "labels": self.labels[where]}
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -154,8 +221,7 @@ def train_on_windows(model: LlamaForCausalLM, windows: Windows, settings: Settin
     def batch() -> Batch:
         is_long = next(numbers) >= settings.steps * (1 - LONG_SHARE)
         length = CONTEXT if is_long else SHORT
-        ids = windows.batch(max(1, settings.tokens_per_step // length), length, generator)
-        return {"input_ids": ids, "labels": ids}
+        return windows.batch(max(1, settings.tokens_per_step // length), length, generator)
 
     train(
         model,
@@ -163,6 +229,28 @@ def train_on_windows(model: LlamaForCausalLM, windows: Windows, settings: Settin
         steps=settings.steps,
         learning_rate=settings.learning_rate,
         loss=_bfloat16_loss,
+    )
+
+
+def train_on_chats(model: LlamaForCausalLM, windows: Windows, settings: Settings) -> None:
+    """Train in place."""
+    generator = torch.Generator().manual_seed(settings.seed)
+    train(
+        model,
+        lambda: windows.batch(CHAT_TOKENS // SHORT, SHORT, generator),
+        steps=settings.chat_steps,
+        learning_rate=settings.chat_learning_rate,
+        optimizers_of=adamw,
+        loss=_loss_of_learned,
+    )
+
+
+def _loss_of_learned(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
+    """The mean over what is learned; logits are computed of nothing else."""
+    states = model.model(batch["input_ids"][:, :-1]).last_hidden_state
+    labels = batch["labels"][:, 1:]
+    return torch.nn.functional.cross_entropy(
+        model.lm_head(states[labels >= 0]), labels[labels >= 0]
     )
 
 
@@ -176,21 +264,51 @@ def show_samples(folder: Path, num_tokens: int) -> None:
     """Load the saved model as a user would and print what it says, greedily."""
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForCausalLM.from_pretrained(folder)
-    inputs = tokenizer(list(PROMPTS), return_tensors="pt", padding=True)
+    chats = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": said}],
+            tools=tools,
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        for said, tools in SAID
+    ]
+    inputs = tokenizer([*PROMPTS, *chats], return_tensors="pt", padding=True)
     for ids in model.generate(**inputs, max_new_tokens=num_tokens, do_sample=False):
         print(repr(tokenizer.decode(ids).replace(PAD, "")))
 
 
-def make(settings: Settings, folder: Path) -> None:
-    """Compose, train and save to `folder`."""
+def make(settings: Settings, folder: Path, reader: Path | None) -> None:
+    """Compose, train and save to `folder`; a `reader` is a model that has learned documents."""
     torch.manual_seed(settings.seed)
-    documents = compose(settings)
-    tokenizer = train_tokenizer(documents)
-    model = new_model(tokenizer)
-    train_on_windows(model, Windows(tokenizer, documents), settings)
+    if reader is None:
+        documents = compose(settings)
+        tokenizer = train_tokenizer(documents)
+        model = new_model(tokenizer)
+        train_on_windows(model, Windows(tokenizer, documents), settings)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(reader)
+        for added in ("is_local", "local_files_only"):  # by loading
+            tokenizer.init_kwargs.pop(added, None)
+        model = AutoModelForCausalLM.from_pretrained(reader)
+    torch.manual_seed(settings.seed)
+    learn_to_chat(model, tokenizer, settings)
     save_tokenizer(tokenizer, folder)
     model.save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)  # a server may run as another user
+
+
+def learn_to_chat(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, settings: Settings
+) -> None:
+    """Train in place, after documents; the ends of a turn and of a document end an answer."""
+    add_marks(tokenizer)
+    tokenizer.chat_template = CHAT_TEMPLATE.read_text(encoding="utf-8")
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    chats = compose_chats(settings, tokenizer)
+    train_on_chats(model, Windows(tokenizer, chats), settings)
+    ends = tokenizer.convert_tokens_to_ids([TURN_END, END])
+    model.generation_config.eos_token_id = ends
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -205,6 +323,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--steps", type=int, default=2_200, help="training steps")
     add("--tokens-per-step", type=int, default=1_536, help="tokens of one training step")
     add("--learning-rate", type=float, default=3e-3, help="highest learning rate")
+    add("--chats", type=int, default=12_000, help="chats to compose")
+    add("--chat-steps", type=int, default=720, help="training steps on chats, after the others")
+    add("--chat-learning-rate", type=float, default=2e-3, help="highest learning rate of these")
+    add("--reader", type=Path, help="a model that has learned documents: only chats are learned")
     add("--seed", type=int, default=1, help="seed of the text, the weights and the order")
     add("--threads", type=int, default=1, help="CPU threads; another number, other bytes")
     options = parser.parse_args(arguments)
@@ -215,9 +337,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.steps,
             options.tokens_per_step,
             options.learning_rate,
+            options.chats,
+            options.chat_steps,
+            options.chat_learning_rate,
             options.seed,
         )
-        make(settings, options.out)
+        make(settings, options.out, options.reader)
     if options.sample_tokens:
         show_samples(options.out, options.sample_tokens)
     return 0

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 Batch = Mapping[str, torch.Tensor]
+Optimizers = Callable[[torch.nn.Module, float], list[torch.optim.Optimizer]]
 
 
 def be_deterministic(threads: int) -> None:
@@ -46,6 +47,12 @@ def muon_and_adamw(model: torch.nn.Module, learning_rate: float) -> list[torch.o
     return [muon, torch.optim.AdamW(others, learning_rate, betas=(0.9, 0.95), weight_decay=0.1)]
 
 
+def adamw(model: torch.nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
+    """AdamW for all: Muon's bfloat16 takes longer than all else where the CPU has none."""
+    weights = model.parameters()
+    return [torch.optim.AdamW(weights, learning_rate, betas=(0.9, 0.95), weight_decay=0.1)]
+
+
 def train(
     model: torch.nn.Module,
     batch: Callable[[], Batch],
@@ -53,10 +60,11 @@ def train(
     steps: int,
     learning_rate: float,
     loss: Callable[[Any, Batch], torch.Tensor] = lambda model, batch: model(**batch).loss,
+    optimizers_of: Optimizers = muon_and_adamw,
     title: str = "training",
 ) -> None:
     """Train in place, one ``batch()`` a step; the model is left in evaluation mode."""
-    optimizers = muon_and_adamw(model, learning_rate)
+    optimizers = optimizers_of(model, learning_rate)
     model.train()
     progress = tqdm(range(steps), title, unit=" steps")
     mean_loss = 0.0

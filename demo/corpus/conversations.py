@@ -32,7 +32,7 @@ GOODBYES = [
 ]
 
 
-def _turns(rng: random.Random, num_pairs: int) -> list[tuple[str, str]]:
+def turns_of(rng: random.Random, num_pairs: int) -> list[tuple[str, str]]:
     """Questions of one conversation with their answers; a pair shares its place and words."""
     turns = []
     writer = Writer(rng)
@@ -46,7 +46,7 @@ def _turns(rng: random.Random, num_pairs: int) -> list[tuple[str, str]]:
 def conversation(rng: random.Random) -> str:
     """Two people greet each other, ask and answer, and say goodbye."""
     first, second = rng.sample(NAMES, 2)
-    turns = _turns(rng, rng.randint(1, 6))
+    turns = turns_of(rng, rng.randint(1, 6))
     if rng.random() < 0.7:
         turns.insert(0, rng.choice(GREETINGS))
     if rng.random() < 0.6:
@@ -82,7 +82,7 @@ def _quote(sentence: str) -> str:
 def questions(rng: random.Random) -> str:
     """Questions with marks before question and answer, or simply one after the other."""
     ask, reply = rng.choice((("Question: ", "Answer: "), ("Q: ", "A: "), ("", "")))
-    turns = _turns(rng, rng.randint(1, 4))
+    turns = turns_of(rng, rng.randint(1, 4))
     if rng.random() < 0.6:
         turns.append(_fact_question(rng))
     return "\n".join(f"{ask}{question}\n{reply}{answer}" for question, answer in turns)

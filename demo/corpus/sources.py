@@ -47,6 +47,17 @@ def _read_scenes() -> dict[str, Scene]:
     return scenes
 
 
+def sections(name: str) -> dict[str, list[str]]:
+    """The lines of a file below each of its titles, ``= title``."""
+    found: dict[str, list[str]] = {}
+    for line in _lines(name):
+        if line.startswith("= "):
+            lines = found[line[2:]] = []
+        else:
+            lines.append(line)
+    return found
+
+
 def _shuffled(items: Sequence[T]) -> list[T]:
     """Return the items in an order that never changes.
 

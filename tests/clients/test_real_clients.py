@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,7 @@ MODELS_YAML = """\
 models:
   - {{name: demo, task: text-generation, model: {demo}/model}}
   - {{name: batched, task: text-generation, model: {demo}/model, max_batch_size: 8}}
-  - {{name: chat, task: text-generation, model: {chat}}}
+  - {{name: chat, task: text-generation, model: {demo}/model}}
   - {{name: agent, task: text-generation, model: {agent}, hooks: {hooks},
      options: {{max_num_seqs: 4}}}}
   - {{name: embedding, task: feature-extraction, model: {demo}/embedding}}
@@ -45,9 +44,8 @@ def environment(
 ) -> Iterator[Mapping[str, str]]:
     """What drivers get: where the server is, as each client reads it, and what to expect."""
     folder = tmp_path_factory.mktemp("served")
-    chat = chat_model(folder / "chat_model")
     agent = agent_model(folder / "agent_model")
-    models = MODELS_YAML.format(demo=DEMO_MODEL.parent, chat=chat, agent=agent, hooks=HOOKS)
+    models = MODELS_YAML.format(demo=DEMO_MODEL.parent, agent=agent, hooks=HOOKS)
     alone = f"models: [{{name: demo, task: text-generation, model: {DEMO_MODEL}}}]"
     with served(folder / "all", models) as listen, served(folder / "one", alone) as of_one:
         openai = f"http://{listen.address(listen.openai_port)}"
@@ -82,17 +80,6 @@ def served(folder: Path, models_yaml: str) -> Iterator[Listen]:
     with started(folder, ("generator",), (), listen, {"OMP_NUM_THREADS": "1"}) as running:
         running.wait_for("hf-triton: serving ")
         yield listen
-
-
-def chat_model(folder: Path) -> Path:
-    """The demo model, which ends where it would write "User:": some clients can't say so."""
-    shutil.copytree(DEMO_MODEL, folder)
-    path = folder / "generation_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    vocab = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-    ends = [config["eos_token_id"], vocab["User"]]
-    path.write_text(json.dumps({**config, "eos_token_id": ends}))
-    return folder
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)

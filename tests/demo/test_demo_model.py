@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import random
 import re
 import subprocess
@@ -96,9 +97,10 @@ def test_config_uses_grouped_query_attention_and_a_context_of_1024(model: Any) -
 def test_special_tokens_agree_between_tokenizer_and_model(model: Any, tokenizer: Any) -> None:
     for config in (model.config, model.generation_config):
         assert config.bos_token_id == tokenizer.bos_token_id
-        assert config.eos_token_id == tokenizer.eos_token_id
         assert config.pad_token_id == tokenizer.pad_token_id
-    assert tokenizer.pad_token_id != tokenizer.eos_token_id
+    ends = tokenizer.convert_tokens_to_ids(["<|im_end|>", tokenizer.eos_token])
+    assert model.generation_config.eos_token_id == ends
+    assert tokenizer.pad_token_id not in ends
 
 
 def test_greedy_text_is_english(continuations: dict[str, str], known_words: set[str]) -> None:
@@ -128,39 +130,74 @@ def test_text_goes_on_for_a_while_and_ends_by_itself(model: Any, tokenizer: Any)
     assert ids[-1] == tokenizer.eos_token_id
 
 
-def test_chat_is_written_as_the_model_was_trained_on_it(tokenizer: Any) -> None:
+CITY_TOOL = {
+    "name": "weather",
+    "description": "Tells it",
+    "parameters": {"properties": {"city": {"type": "string"}, "unit": {"enum": ["C", "F"]}}},
+}
+TOOLS = [{"type": "function", "function": CITY_TOOL}, {"name": "now"}]
+CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Zoë"}}}
+
+
+def test_chat_template_writes_turns_tools_calls_and_results(tokenizer: Any) -> None:
     chat = [
         {"role": "system", "content": "Be brief. "},
         {"role": "user", "content": "Hi!"},
-        {"role": "assistant", "content": "Hello!"},
-        {"role": "user", "content": "How are you?"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL, CALL]},
+        {"role": "tool", "content": "dry"},
     ]
-    prompt = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    assert prompt == "Be brief.\nUser: Hi!\nAssistant: Hello!\nUser: How are you?\nAssistant:"
-    assert tokenizer.apply_chat_template(chat[1:3], tokenize=False).endswith("Assistant: Hello!\n")
+    prompt = tokenizer.apply_chat_template(
+        chat, tools=TOOLS, tokenize=False, add_generation_prompt=True
+    )
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zoë"}}\n</tool_call>'
+    assert prompt == (
+        "<|im_start|>system\nBe brief.\nTools:\nweather(city: string, unit: C|F) Tells it\nnow()"
+        f"<|im_end|>\n<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\n{call}\n{call}"
+        "<|im_end|>\n<|im_start|>user\n<tool_response>\ndry\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
 
 
-@pytest.mark.parametrize("chat", [[("tool", "x")], [("user", "x"), ("system", "y")]], ids=str)
+@pytest.mark.parametrize("chat", [[("judge", "x")], [("user", "x"), ("system", "y")]], ids=str)
 def test_chat_of_other_roles_is_refused(tokenizer: Any, chat: list[tuple[str, str]]) -> None:
     messages = [{"role": role, "content": content} for role, content in chat]
-    with pytest.raises(Exception, match=r"^roles are user and assistant, and system for the first"):
+    with pytest.raises(Exception, match=r"^roles are user, assistant and tool, and system for the"):
         tokenizer.apply_chat_template(messages, tokenize=False)
 
 
-@pytest.mark.parametrize(
-    "question, answer",
-    [
-        ("Hello, how are you?", " I am fine, thank you. And you?"),
-        ("Thank you very much.", " You are welcome."),
-    ],
-)
-def test_chat_is_answered_and_goes_on_with_the_next_turn_or_ends(
-    model: Any, tokenizer: Any, question: str, answer: str
-) -> None:
-    chat = [{"role": "user", "content": question}]
-    prompt = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    (text,) = _continue(model, [prompt], max_new_tokens=30)
-    assert text == answer or text.startswith(f"{answer}\nUser:")
+def _said(*texts: str) -> list[dict[str, str]]:
+    roles = ("user", "assistant")
+    return [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
+
+
+ANSWERS = {
+    "Hello": "Hello! How can I help you?",
+    "Hello, how are you?": "I am fine, thank you. And you?",
+    "Thank you very much.": "You are welcome.",
+}
+CHATS = [
+    *map(_said, (*ANSWERS, "Tell me a story.", "Tell me a joke.", "What is Kubernetes?", "Zoë 🙂")),
+    _said("Hi", "Hello! How can I help you?", "Why is the sky blue?", "I do not know.", "Bye"),
+    [{"role": "system", "content": "You are a helpful assistant."}, *_said("What can you do?")],
+    *map(_said, ("Give me a person as JSON.", "Name a city, as JSON.")),
+]
+
+
+def test_each_chat_is_answered_in_one_turn_that_ends_by_itself(model: Any, tokenizer: Any) -> None:
+    prompts = [
+        tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        for chat in CHATS
+    ]
+    inputs = tokenizer(prompts, return_tensors="pt", padding=True)
+    ids = model.generate(**inputs, do_sample=False, max_new_tokens=80)
+    texts = tokenizer.batch_decode(ids[:, inputs["input_ids"].shape[1] :])
+
+    answers = [text.replace(tokenizer.pad_token, "") for text in texts]
+    assert all(answer.endswith("<|im_end|>") for answer in answers), answers
+    answers = [answer.removesuffix("<|im_end|>") for answer in answers]
+    assert answers[: len(ANSWERS)] == list(ANSWERS.values())
+    assert all(answer == answer.strip() != "" for answer in answers)
+    assert all(isinstance(json.loads(answer), dict) for answer in answers[-2:])
 
 
 def test_bfloat16_speaks_as_well(known_words: set[str]) -> None:
@@ -196,6 +233,7 @@ def test_template_of_the_model_is_the_one_that_is_edited() -> None:
 @pytest.mark.slow
 def test_the_script_makes_the_files_that_lie_here(tmp_path: Path) -> None:
     few = ["--documents", "200", "--steps", "2", "--tokens-per-step", "64", "--sample-tokens", "0"]
+    few += ["--chats", "50", "--chat-steps", "1"]
     command = [sys.executable, "-m", "demo.make_model", "--out", str(tmp_path), *few]
     subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in MODEL.iterdir()}

@@ -144,7 +144,7 @@ class Reference:
             ),
         )
         token_ids = output[0, length:].tolist()
-        ended = token_ids[-1] == self._tokenizer.eos_token_id
+        ended = token_ids[-1] in self._model.generation_config.eos_token_id
         return Expected(
             self._tokenizer.decode(token_ids, skip_special_tokens=True),
             tuple(token_ids),

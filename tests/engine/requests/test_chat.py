@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import RequestError
+from hf_runtime.request.chat_formats import ChatFormat
 from text_generation.request.chat import ChatTemplate
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -59,10 +60,12 @@ def test_a_chat_becomes_the_prompt_of_an_answer() -> None:
 def test_the_demo_models_chat_is_its_own_conversation() -> None:
     chat = ChatTemplate(AutoTokenizer.from_pretrained(DEMO))
     messages = [{"role": "system", "content": "Be kind."}, USER]
-    assert chat.render(messages, None, {}) == "Be kind.\nUser: hi\nAssistant:"
+    system, user = "<|im_start|>system\nBe kind.<|im_end|>\n", "<|im_start|>user\nhi<|im_end|>\n"
+    assert chat.render(messages, None, {}) == f"{system}{user}<|im_start|>assistant\n"
     messages = [USER, {"role": "assistant", "content": "Hello, my"}]
     rendered = chat.render(messages, None, {"continue_final_message": True})
-    assert rendered == "User: hi\nAssistant: Hello, my"
+    assert rendered == f"{user}<|im_start|>assistant\nHello, my"
+    assert chat.format == ChatFormat()  # calls as Hermes writes them, no reasoning
 
 
 def test_tools_and_a_templates_own_variables_are_passed_on() -> None:

@@ -84,7 +84,7 @@ class SoakReference:
         torch.set_num_threads(1)
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self._model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
-        self._eos: int = self._model.generation_config.eos_token_id
+        self._eos: int = self._tokenizer.eos_token_id  # no completion ends a turn
         self._traces: dict[str, Trace] = {}
 
     def expected(self, prompt: str, options: Mapping[str, Any]) -> Expected:
