@@ -13,6 +13,7 @@ import pytest
 from generator import cli
 from generator.models_yaml.reading import load
 from generator.python_env.building import BuildError, ensure, folder_of
+from generator.server import binary
 from generator.spec import task_folders
 from generator.spec.model_spec import PythonEnv
 from generator.spec.runtime_rules import FOLDER_VARIABLE, MARKER, is_built
@@ -76,6 +77,7 @@ def test_models_that_ask_for_the_same_share_an_environment_and_failures_stop_no_
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", INDEX)
     monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setattr(binary, "numpy_below", lambda: "2")  # whichever server is on PATH
     half = folder_of(env_of(work, "one"))
     (half / "bin").mkdir(parents=True)  # what a build that was killed leaves
 
