@@ -25,9 +25,9 @@ from generator.openai_api.bodies import Bodies, check_encoding
 from generator.openai_api.connections import Connections
 from generator.openai_api.described import answers
 from generator.openai_api.described.operation import Operation, Route
-from generator.openai_api.kept_responses import NONE_KEPT, EarlierResponses, KeptResponses
 from generator.openai_api.media_hosts import MediaHosts
 from generator.openai_api.playground.routes import Playground
+from generator.openai_api.responses.kept import NONE_KEPT, EarlierResponses, KeptResponses
 from generator.openai_api.routes import chat, completions, messages, speech
 from generator.openai_api.routes.answers import Answer, Chunks, aside
 from generator.openai_api.routes.encoders import ENCODING

@@ -18,9 +18,9 @@ from generator.openai_api.connections import (
     most_connections,
     protocol,
 )
-from generator.openai_api.kept_responses import KeptResponses
 from generator.openai_api.media_hosts import MediaHosts
 from generator.openai_api.playground.routes import Playground
+from generator.openai_api.responses.kept import KeptResponses
 from generator.openai_api.settings import Settings
 from generator.openai_api.triton.catalog import Catalog
 from generator.openai_api.triton.client import Triton

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from generator.openai_api.described.operation import Operation
-from generator.openai_api.kept_responses import EarlierResponses
+from generator.openai_api.responses.kept import EarlierResponses
 from generator.openai_api.routes.answers import Answer, Chunks, events, sse, to_json, whole_answer
 from generator.openai_api.schema.api import Api, Choice
 from generator.openai_api.schema.errors import ApiError

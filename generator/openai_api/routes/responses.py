@@ -13,17 +13,18 @@ from typing import Any
 
 from generator.openai_api.described import answers
 from generator.openai_api.described.operation import EVENTS, Operation
-from generator.openai_api.kept_responses import NOTHING, EarlierResponses
+from generator.openai_api.responses import request as responses
+from generator.openai_api.responses.kept import NOTHING, EarlierResponses
+from generator.openai_api.responses.tools import Tool, custom_input
 from generator.openai_api.routes import chat
 from generator.openai_api.routes.answers import Answer, to_json
 from generator.openai_api.routes.endpoint import Endpoint, TypedEvents, named
 from generator.openai_api.routes.tokens import Told, of_chat
-from generator.openai_api.schema import json_body, responses
+from generator.openai_api.schema import json_body
 from generator.openai_api.schema.api import Choice
 from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.logprobs import for_chat
 from generator.openai_api.schema.request import GenerationRequest
-from generator.openai_api.schema.response_tools import Tool, custom_input
 from generator.openai_api.triton.catalog import CHAT_TASKS
 
 Json = dict[str, Any]

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from generator.openai_api.kept_responses import EarlierResponses
+from generator.openai_api.responses.kept import EarlierResponses
+from generator.openai_api.responses.tools import ResponseTools, custom_arguments, read_tools
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.errors import ApiError, bad_field
@@ -17,7 +18,6 @@ from generator.openai_api.schema.items import Items
 from generator.openai_api.schema.json_body import Check, Json, kind_of, one_of, only, short
 from generator.openai_api.schema.names import Placed
 from generator.openai_api.schema.request import CHAT_FIELDS
-from generator.openai_api.schema.response_tools import ResponseTools, custom_arguments, read_tools
 
 
 def _instead(instead: str) -> Check:

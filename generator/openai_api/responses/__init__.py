@@ -1,0 +1,1 @@
+"""What is particular to ``/v1/responses``: its requests, its tools, and those that are kept."""
