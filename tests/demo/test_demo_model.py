@@ -233,7 +233,7 @@ def test_template_of_the_model_is_the_one_that_is_edited() -> None:
 @pytest.mark.slow
 def test_the_script_makes_the_files_that_lie_here(tmp_path: Path) -> None:
     few = ["--documents", "200", "--steps", "2", "--tokens-per-step", "64", "--sample-tokens", "0"]
-    few += ["--chats", "50", "--chat-steps", "1"]
+    few += ["--copy-steps", "1", "--chats", "50", "--chat-steps", "1"]
     command = [sys.executable, "-m", "demo.make_model", "--out", str(tmp_path), *few]
     subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in MODEL.iterdir()}
