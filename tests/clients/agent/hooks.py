@@ -40,4 +40,6 @@ def _answer(messages: list[dict[str, Any]]) -> str:
 
 
 def _text(content: Any) -> str:
-    return content if isinstance(content, str) else json.dumps(content)
+    """All of a message's text, which comes whole or in parts."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    return "".join(part.get("text") or "" for part in parts)

@@ -19,7 +19,7 @@ def agent_model(folder: Path) -> Path:
     """The demo model's tokenizer and template, and next to no weights: agents' prompts are long."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=2048,
+        vocab_size=transformers.AutoConfig.from_pretrained(DEMO_MODEL).vocab_size,
         hidden_size=32,
         intermediate_size=32,
         num_hidden_layers=1,
