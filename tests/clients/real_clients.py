@@ -72,6 +72,7 @@ CLIENTS = (
     Client("pydantic-ai", "drive_pydantic_ai.py", ("pydantic-ai-slim[openai]==2.*",)),
     Client("pytriton", "drive_pytriton.py", ("nvidia-pytriton==0.7.*",)),
     Client("smolagents", "drive_smolagents.py", ("smolagents[openai]==1.*",)),
+    Client("Strands", "drive_strands.py", ("strands-agents[openai]==1.*",)),
     Client("tritonclient", "drive_tritonclient.py", ("tritonclient[grpc,http]==2.73.*",)),
     Client("Vercel's AI SDK", "drive_ai_sdk.mjs", ("npm:@ai-sdk/openai@4", "npm:ai@7", "npm:zod")),
 )
