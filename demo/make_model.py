@@ -36,12 +36,14 @@ END, PAD = "<|endoftext|>", "<|pad|>"
 TURN, TURN_END = "<|im_start|>", "<|im_end|>"  # before and after what each says in a chat
 CALL_MARKS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 VOCAB_SIZE = 2048
+FIRST_WORD = 258  # of the tokenizer's ids: before it are the marks of documents and the bytes
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 CONTEXT = 1024  # tokens, max_position_embeddings
 SHORT = 256  # tokens; most steps train on windows of this length, the last ones on CONTEXT
 LONG_SHARE = 0.2
 CHAT_TOKENS = 2048  # of one training step, when chats are learned
-DOCUMENT_SHARE = 0.15  # beside chats
+DOCUMENT_SHARE = 0.3  # beside chats
+PERIODS = (8, 48)  # tokens after which what is copied repeats: at first, and the longest at last
 _PARTS = re.compile(r"(\0|<\|im_start\|>assistant\n|<\|im_end\|>)")
 PROMPTS = (
     "I am going",
@@ -77,6 +79,7 @@ class Settings:
     steps: int
     tokens_per_step: int
     learning_rate: float
+    copy_steps: int
     num_chats: int
     chat_steps: int
     chat_learning_rate: float
@@ -98,10 +101,8 @@ def compose_chats(settings: Settings, tokenizer: PreTrainedTokenizerFast) -> lis
         if rng.random() < DOCUMENT_SHARE:
             return document(rng)
         said = chat(rng)
-        text: str = tokenizer.apply_chat_template(
-            said["messages"], tools=said.get("tools"), tokenize=False
-        )
-        return text
+        tools = said.get("tools")
+        return str(tokenizer.apply_chat_template(said["messages"], tools=tools, tokenize=False))
 
     return [one() for _ in tqdm(range(settings.num_chats), "composing", unit=" chats")]
 
@@ -232,16 +233,72 @@ def train_on_windows(model: LlamaForCausalLM, windows: Windows, settings: Settin
     )
 
 
-def train_on_chats(model: LlamaForCausalLM, windows: Windows, settings: Settings) -> None:
-    """Train in place."""
-    generator = torch.Generator().manual_seed(settings.seed)
+class Repeats:
+    """Random tokens that repeat after a number of them, each row's its own.
+
+    All begin at one distance, which a model learns in a hundred steps; the distances grow apart as
+    the loss falls, so that only looking for the same words helps (induction heads,
+    https://arxiv.org/abs/2209.11895).
+    """
+
+    def __init__(self, seed: int, spread: float = 0.0) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.spread = spread  # of the distances, in tokens
+
+    def batch(self, num_rows: int, length: int) -> Batch:
+        """Return (num_rows, length) token ids and labels: the first round is not learned."""
+        first = PERIODS[0]
+        low, high = max(3, int(first - self.spread / 2)), int(first + self.spread)
+        periods = torch.randint(low, high + 1, (num_rows, 1), generator=self.generator)
+        where = torch.arange(length)[None]
+        shape = (num_rows, length)
+        tokens = torch.randint(FIRST_WORD, VOCAB_SIZE, shape, generator=self.generator)
+        ids = tokens.gather(1, where % periods)
+        return {"input_ids": ids, "labels": ids.masked_fill(where <= periods, -100)}
+
+    def loss(self, model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
+        """The mean over what is learned; below 1 the next batch is harder."""
+        loss = _loss_of_learned(model, batch)
+        if loss.item() < 1:
+            self.spread = min(self.spread + 0.25, PERIODS[1] - PERIODS[0])
+        return loss
+
+
+def train_to_copy(model: LlamaForCausalLM, settings: Settings) -> None:
+    """Train in place to go on as the text went before, whatever it is.
+
+    Chats alone teach no copying: 720 steps of them left every tool's name and value to chance.
+    """
+    repeats = Repeats(settings.seed)
     train(
         model,
-        lambda: windows.batch(CHAT_TOKENS // SHORT, SHORT, generator),
+        lambda: repeats.batch(CHAT_TOKENS // 64, 64),
+        steps=settings.copy_steps,
+        learning_rate=settings.chat_learning_rate,
+        optimizers_of=adamw,
+        loss=repeats.loss,
+        title="copying",
+    )
+
+
+def train_on_chats(model: LlamaForCausalLM, windows: Windows, settings: Settings) -> None:
+    """Train in place, with a row of repeats in each step, so that copying is not forgotten."""
+    generator = torch.Generator().manual_seed(settings.seed)
+    repeats = Repeats(settings.seed + 1, PERIODS[1] - PERIODS[0])
+
+    def batch() -> Batch:
+        chats = windows.batch(CHAT_TOKENS // SHORT, SHORT, generator)
+        copied = repeats.batch(1, SHORT)
+        return {name: torch.cat((chats[name], copied[name])) for name in chats}
+
+    train(
+        model,
+        batch,
         steps=settings.chat_steps,
         learning_rate=settings.chat_learning_rate,
         optimizers_of=adamw,
         loss=_loss_of_learned,
+        title="chats",
     )
 
 
@@ -281,6 +338,8 @@ def show_samples(folder: Path, num_tokens: int) -> None:
 def make(settings: Settings, folder: Path, reader: Path | None) -> None:
     """Compose, train and save to `folder`; a `reader` is a model that has learned documents."""
     torch.manual_seed(settings.seed)
+    tokenizer: Any
+    model: Any
     if reader is None:
         documents = compose(settings)
         tokenizer = train_tokenizer(documents)
@@ -306,6 +365,7 @@ def learn_to_chat(
     tokenizer.chat_template = CHAT_TEMPLATE.read_text(encoding="utf-8")
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     chats = compose_chats(settings, tokenizer)
+    train_to_copy(model, settings)
     train_on_chats(model, Windows(tokenizer, chats), settings)
     ends = tokenizer.convert_tokens_to_ids([TURN_END, END])
     model.generation_config.eos_token_id = ends
@@ -323,8 +383,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--steps", type=int, default=2_200, help="training steps")
     add("--tokens-per-step", type=int, default=1_536, help="tokens of one training step")
     add("--learning-rate", type=float, default=3e-3, help="highest learning rate")
-    add("--chats", type=int, default=12_000, help="chats to compose")
-    add("--chat-steps", type=int, default=720, help="training steps on chats, after the others")
+    add("--copy-steps", type=int, default=600, help="steps of learning to copy, after documents")
+    add("--chats", type=int, default=20_000, help="chats to compose")
+    add("--chat-steps", type=int, default=1_200, help="training steps on chats, after the others")
     add("--chat-learning-rate", type=float, default=2e-3, help="highest learning rate of these")
     add("--reader", type=Path, help="a model that has learned documents: only chats are learned")
     add("--seed", type=int, default=1, help="seed of the text, the weights and the order")
@@ -337,6 +398,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.steps,
             options.tokens_per_step,
             options.learning_rate,
+            options.copy_steps,
             options.chats,
             options.chat_steps,
             options.chat_learning_rate,
