@@ -169,10 +169,11 @@ def test_responses(client: openai.OpenAI) -> None:
     messages: Any = [{"role": "user", "content": asked["input"]}]
     chat = client.chat.completions.create(model="demo", messages=messages, temperature=0)
     assert chat.choices[0].message.content == whole.output_text
-    with pytest.raises(openai.BadRequestError, match="send the earlier items in input"):
-        client.responses.create(**asked, previous_response_id=whole.id)
+    later = client.responses.create(**asked, previous_response_id=whole.id)
+    assert later.usage.input_tokens > whole.usage.input_tokens  # the earlier turn's beside its own
+    assert client.responses.create(**asked, max_output_tokens=5000).output_text
     with pytest.raises(openai.BadRequestError, match="maximum context length is"):
-        client.responses.create(**asked, max_output_tokens=5000)
+        client.responses.create(model="demo", input="word " * 3000)
 
 
 def test_usage_counts_prompts_and_choices(client: openai.OpenAI) -> None:
