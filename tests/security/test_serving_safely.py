@@ -94,15 +94,6 @@ def test_memory_that_prompts_pass_through_is_its_owners_alone(served: Served) ->
 
 
 @pytest.mark.server
-def test_weights_in_memory_that_no_process_holds_are_removed(served: Served) -> None:
-    """As those of a version that was replaced."""
-    prefix = f"hf_triton_{served.process.pid}_{served.listen.http_port}_"
-    weights = Path("/dev/shm", f"{prefix}weights_left")
-    weights.touch()
-    assert eventually(lambda: not weights.exists(), 5)
-
-
-@pytest.mark.server
 @pytest.mark.parametrize("path", ["live", "ready", "metrics", "nothing"])
 def test_health_shows_no_secret_and_no_path(path: str, served: Served) -> None:
     answer = get(f"http://127.0.0.1:{served.listen.health_port}/{path}")
