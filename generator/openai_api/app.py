@@ -196,13 +196,10 @@ class OpenAiApp:
                 "display_name": model.name,
                 "created_at": started,
                 **({"parent": model.name.partition(":")[0]} if model.adapter else {}),
-                **(
-                    dict.fromkeys(_LENGTHS, lengths[model.triton_name])
-                    if model.triton_name in lengths
-                    else {}
-                ),
+                **dict.fromkeys(_LENGTHS if known else (), known),
             }
             for model in models
+            for known in (lengths.get(model.triton_name),)
         ]
 
     def _encoding(self, endpoint: EncoderEndpoint) -> Handler:
