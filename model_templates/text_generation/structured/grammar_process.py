@@ -31,15 +31,17 @@ _NICENESS = 10
 
 def prepare(content: bytes) -> Callable[[socket.socket], None]:
     """llguidance's form of a tokenizer, and what a fork does with its connection."""
-    tokenizer = _tokenizer(json.loads(content))
-    return lambda connection: Worker(connection, tokenizer).run()
+    given = json.loads(content)
+    tokenizer, plain_texts = _tokenizer(given), given["plain_texts"]
+    return lambda connection: Worker(connection, tokenizer, plain_texts).run()
 
 
 class Worker:
     """Makes the grammar of one constraint and follows outputs by it."""
 
-    def __init__(self, connection: socket.socket, tokenizer: Any) -> None:
+    def __init__(self, connection: socket.socket, tokenizer: Any, plain_texts: list[str]) -> None:
         self._connection, self._tokenizer = connection, tokenizer
+        self._plain_texts = plain_texts
         self._first: Any = None
         self._matchers: dict[int, Any] = {}
         self._base = num_own_bytes()
@@ -68,7 +70,8 @@ class Worker:
         def make() -> None:
             nonlocal problem
             try:
-                self._first, self._first_mask = make_matcher(self._tokenizer, constraint)
+                own, texts = self._tokenizer, self._plain_texts
+                self._first, self._first_mask = make_matcher(own, constraint, texts)
             except RequestError as error:
                 problem = str(error)
             except BaseException:  # PyO3's PanicException is not an Exception

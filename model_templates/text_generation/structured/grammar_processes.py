@@ -24,6 +24,7 @@ from hf_runtime.sandbox.fork_server import ForkServer, ForkServerError
 from .constraint import Constraint
 from .following import Following, Limits
 from .grammar_process import prepare
+from .plain_tokens import with_plain_tokens
 
 MAX_PROCESSES = 256  # each has 5 MiB from the beginning
 MAX_BYTES = 2**30  # beyond that, of all of them
@@ -123,8 +124,10 @@ class GrammarProcesses:
         backend = copy(self._tokenizer.backend_tokenizer)
         backend.no_padding()
         backend.no_truncation()
+        tokenizer, plain_texts = with_plain_tokens(backend.to_str())
         described = {
-            "tokenizer": backend.to_str(),
+            "tokenizer": tokenizer,
+            "plain_texts": plain_texts,
             "num_tokens": max(self._vocab_size, len(self._tokenizer)),
             "eos_token_ids": self._eos_token_ids or [self._tokenizer.eos_token_id],
         }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Iterable
 from importlib import metadata
 from typing import Any
 
@@ -22,12 +23,15 @@ from .schema_complexity import check_complexity
 _SPACE = r"(\x20|\n[\x20\t]{0,32})"
 _BOUNDED = (1, 9)
 _GUIDANCE = "x-guidance"  # llguidance's options within a schema
+_NO_FORCING = '%llguidance {"no_forcing": true}\n'
 _MAX_LEXER_STATES = 30_000  # about half a kilobyte each
 
 
-def make_matcher(own: Any, constraint: Constraint) -> tuple[Any, bytes]:
+def make_matcher(
+    own: Any, constraint: Constraint, plain_texts: Iterable[str] = ()
+) -> tuple[Any, bytes]:
     """The grammar of a constraint and the mask of what may come first; ``own`` is llguidance's form
-    of the tokenizer.
+    of the tokenizer, ``plain_texts`` are those of plain_tokens.py.
 
     Raises:
         RequestError: names the option, and what is wrong with what it holds.
@@ -38,7 +42,8 @@ def make_matcher(own: Any, constraint: Constraint) -> tuple[Any, bytes]:
         check_complexity(constraint.text)
     limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
     try:
-        matcher = LLMatcher(own, grammar_text(constraint), log_level=0, limits=limits)
+        grammar = grammar_text(constraint, plain_texts)
+        matcher = LLMatcher(own, grammar, log_level=0, limits=limits)
         error = matcher.get_error()
     except Exception as raised:  # a text that is not even Unicode, and whatever else it refuses
         error = str(raised)
@@ -48,12 +53,18 @@ def make_matcher(own: Any, constraint: Constraint) -> tuple[Any, bytes]:
     return matcher, _first_mask(matcher, constraint.kind)
 
 
-def grammar_text(constraint: Constraint) -> str:
-    """The constraint as llguidance's grammar. Raises whatever llguidance raises."""
+def grammar_text(constraint: Constraint, plain_texts: Iterable[str] = ()) -> str:
+    """The constraint as llguidance's grammar, in which a text of ``plain_texts`` may be written by
+    its own token or in pieces: where only one text can follow, llguidance else allows pieces alone.
+    Raises whatever llguidance raises.
+    """
     from llguidance import LLMatcher
 
-    if constraint.reasoning is not None:
-        return str(LLMatcher.grammar_from_lark(grammar_after_reasoning(constraint)))
+    free = any(plain in text for plain in plain_texts for text in constraint.texts)
+    if free or constraint.reasoning is not None:
+        after = constraint.reasoning is not None
+        lark = grammar_after_reasoning(constraint) if after else f"start: {_lark_of(constraint)}"
+        return str(LLMatcher.grammar_from_lark(f"{_NO_FORCING if free else ''}{lark}"))
     if constraint.kind == "json_schema":
         return str(LLMatcher.grammar_from_json_schema(constraint.text, defaults=json_defaults()))
     if constraint.kind == "grammar":

@@ -4,6 +4,7 @@ compiled beside everything else.
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import re
@@ -203,6 +204,22 @@ def test_a_special_token_s_text_is_refused_by_name(grammars: Grammars, tokenizer
 
     assert str(refused.error).startswith("choice: has '<end>', a special token of this model")
     assert text_of(held) == "<and>"
+
+
+@pytest.mark.parametrize("kind", ["choice", "regex", "json_schema", "grammar"])
+def test_an_added_token_writes_its_text_where_nothing_else_fits(kind: str, tokenizer: Any) -> None:
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.add_tokens(["<a call>"])
+    texts = {"json_schema": '{"const": "<a call>"}', "grammar": 'start: "<a call>"'}
+    grammars = Grammars(tokenizer)
+    start = grammars.compile(Constraint(kind, (texts.get(kind, "<a call>"),)))
+    grammar = start()
+    written = ['"', "<a call>"] if kind == "json_schema" else ["<a call>"]
+    for token_id in tokenizer.convert_tokens_to_ids(written):
+        assert grammar.mask()[token_id // 8] >> (token_id % 8) & 1
+        grammar.follow(token_id)
+    assert grammar.is_complete is (kind != "json_schema")
+    grammars.close()
 
 
 def test_what_grows_too_large_to_follow_says_so(grammars: Grammars, tokenizer: Any) -> None:

@@ -29,13 +29,14 @@ _CASE_OPTIONS = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 
 @dataclass(frozen=True)
 class Trace:
-    """The tokens of a case whose end is withheld. ``ends`` says where it would have ended (the end
-    was the likeliest), ``logprobs`` are of the raw logits, ``end_logprobs`` the end's own.
+    """The tokens of a case whose end is withheld. ``ends`` has the token by which it would have
+    ended (the likeliest of all), None where it went on; ``logprobs`` are of the raw logits,
+    ``end_logprobs`` those of ``ends``.
     """
 
     num_input_tokens: int
     token_ids: tuple[int, ...]
-    ends: tuple[bool, ...]
+    ends: tuple[int | None, ...]
     logprobs: tuple[float, ...]
     end_logprobs: tuple[float, ...]
 
@@ -54,26 +55,26 @@ class Expected:
 class _Record(LogitsProcessor):
     """Comes last: the penalties that transformers has not, no end, and a memory of both."""
 
-    def __init__(self, num_prompt_tokens: int, options: Mapping[str, Any], eos: int) -> None:
-        self._num_prompt_tokens, self._eos = num_prompt_tokens, eos
+    def __init__(
+        self, num_prompt_tokens: int, options: Mapping[str, Any], ends: tuple[int, ...]
+    ) -> None:
+        self._num_prompt_tokens, self._ends = num_prompt_tokens, list(ends)
         self._frequency = options.get("frequency_penalty", 0.0)
         self._presence = options.get("presence_penalty", 0.0)
-        self.ends: list[bool] = []
+        self.ends: list[int | None] = []
         self.margins: list[float] = []
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         said = input_ids[0, self._num_prompt_tokens :]
         counts = torch.bincount(said, minlength=scores.shape[-1])
         scores = scores - self._frequency * counts - self._presence * (counts > 0)
-        likeliest = scores[0].topk(3)
-        values, tokens = likeliest.values.tolist(), likeliest.indices.tolist()
-        is_end = tokens[0] == self._eos
-        margin = values[0] - values[1]
-        if self._eos in tokens[:2]:
-            margin = min(margin, values[int(is_end)] - values[2], values[0] - values[2])
-        self.margins.append(margin)
-        self.ends.append(is_end)
-        scores[:, self._eos] = -torch.inf
+        ends = scores[0, self._ends].topk(2)
+        scores[:, self._ends] = -torch.inf
+        end, other_end, first, second = [*ends.values.tolist(), *scores[0].topk(2).values.tolist()]
+        is_end = end > first
+        margins = [abs(end - first), first - second, end - other_end if is_end else torch.inf]
+        self.margins.append(min(margins))
+        self.ends.append(self._ends[int(ends.indices[0])] if is_end else None)
         return scores
 
 
@@ -84,7 +85,7 @@ class SoakReference:
         torch.set_num_threads(1)
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self._model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
-        self._eos: int = self._tokenizer.eos_token_id  # no completion ends a turn
+        self._ends = tuple(self._model.generation_config.eos_token_id)
         self._traces: dict[str, Trace] = {}
 
     def expected(self, prompt: str, options: Mapping[str, Any]) -> Expected:
@@ -94,11 +95,11 @@ class SoakReference:
         words = tuple(options.get("stop_words", ()))
         token_ids, total, searched = list[int](), 0.0, ""
         for at in range(min(max_tokens, len(trace.token_ids))):
-            is_end = trace.ends[at] and at >= min_tokens
-            token_ids.append(self._eos if is_end else trace.token_ids[at])
-            total += trace.end_logprobs[at] if is_end else trace.logprobs[at]
+            end = trace.ends[at] if at >= min_tokens else None
+            token_ids.append(trace.token_ids[at] if end is None else end)
+            total += trace.logprobs[at] if end is None else trace.end_logprobs[at]
             text = self.decode(token_ids)
-            if is_end:
+            if end is not None:
                 return self._made(trace, token_ids, total, "stop", text)
             if text.endswith(HALF_A_CHARACTER):
                 continue
@@ -133,14 +134,14 @@ class SoakReference:
     @torch.inference_mode()
     def _generate(self, prompt: str, options: Mapping[str, Any]) -> Trace:
         prompt_ids = self._tokenizer(prompt).input_ids
-        record = _Record(len(prompt_ids), options, self._eos)
+        record = _Record(len(prompt_ids), options, self._ends)
         output = self._model.generate(
             torch.tensor([prompt_ids]),
             attention_mask=torch.ones(1, len(prompt_ids), dtype=torch.long),
             do_sample=False,
             max_new_tokens=LONGEST_GREEDY,
             eos_token_id=None,
-            pad_token_id=self._eos,
+            pad_token_id=self._ends[0],
             repetition_penalty=options.get("repetition_penalty", 1.0),
             logits_processor=LogitsProcessorList([record]),
             output_logits=True,
@@ -155,7 +156,7 @@ class SoakReference:
             tuple(token_ids),
             tuple(record.ends[:num_known]),
             tuple(float(table[at, token_id]) for at, token_id in enumerate(token_ids)),
-            tuple(float(value) for value in table[:num_known, self._eos]),
+            tuple(float(table[at, end or 0]) for at, end in enumerate(record.ends[:num_known])),
         )
 
 
