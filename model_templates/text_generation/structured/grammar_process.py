@@ -32,16 +32,18 @@ _NICENESS = 10
 def prepare(content: bytes) -> Callable[[socket.socket], None]:
     """llguidance's form of a tokenizer, and what a fork does with its connection."""
     given = json.loads(content)
-    tokenizer, plain_texts = _tokenizer(given), given["plain_texts"]
-    return lambda connection: Worker(connection, tokenizer, plain_texts).run()
+    tokenizer, plain_tokens = _tokenizer(given), given["plain_tokens"]
+    return lambda connection: Worker(connection, tokenizer, plain_tokens).run()
 
 
 class Worker:
     """Makes the grammar of one constraint and follows outputs by it."""
 
-    def __init__(self, connection: socket.socket, tokenizer: Any, plain_texts: list[str]) -> None:
+    def __init__(
+        self, connection: socket.socket, tokenizer: Any, plain_tokens: dict[str, int]
+    ) -> None:
         self._connection, self._tokenizer = connection, tokenizer
-        self._plain_texts = plain_texts
+        self._plain_tokens = plain_tokens
         self._first: Any = None
         self._matchers: dict[int, Any] = {}
         self._base = num_own_bytes()
@@ -70,8 +72,8 @@ class Worker:
         def make() -> None:
             nonlocal problem
             try:
-                own, texts = self._tokenizer, self._plain_texts
-                self._first, self._first_mask = make_matcher(own, constraint, texts)
+                own, plain = self._tokenizer, self._plain_tokens
+                self._first, self._first_mask = make_matcher(own, constraint, plain)
             except RequestError as error:
                 problem = str(error)
             except BaseException:  # PyO3's PanicException is not an Exception

@@ -124,10 +124,10 @@ class GrammarProcesses:
         backend = copy(self._tokenizer.backend_tokenizer)
         backend.no_padding()
         backend.no_truncation()
-        tokenizer, plain_texts = with_plain_tokens(backend.to_str())
+        tokenizer, plain_tokens = with_plain_tokens(backend.to_str())
         described = {
             "tokenizer": tokenizer,
-            "plain_texts": plain_texts,
+            "plain_tokens": plain_tokens,
             "num_tokens": max(self._vocab_size, len(self._tokenizer)),
             "eos_token_ids": self._eos_token_ids or [self._tokenizer.eos_token_id],
         }

@@ -11,27 +11,30 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from importlib import metadata
+from types import MappingProxyType
 from typing import Any
 
 from hf_runtime.errors import RequestError, reason
 
 from .constraint import Constraint
+from .plain_tokens import with_numbered_tokens
 from .schema_complexity import check_complexity
 
 _SPACE = r"(\x20|\n[\x20\t]{0,32})"
 _BOUNDED = (1, 9)
 _GUIDANCE = "x-guidance"  # llguidance's options within a schema
+_NONE: Mapping[str, int] = MappingProxyType({})
 _NO_FORCING = '%llguidance {"no_forcing": true}\n'
 _MAX_LEXER_STATES = 30_000  # about half a kilobyte each
 
 
 def make_matcher(
-    own: Any, constraint: Constraint, plain_texts: Iterable[str] = ()
+    own: Any, constraint: Constraint, plain_tokens: Mapping[str, int] = _NONE
 ) -> tuple[Any, bytes]:
     """The grammar of a constraint and the mask of what may come first; ``own`` is llguidance's form
-    of the tokenizer, ``plain_texts`` are those of plain_tokens.py.
+    of the tokenizer, ``plain_tokens`` are those of plain_tokens.py.
 
     Raises:
         RequestError: names the option, and what is wrong with what it holds.
@@ -42,7 +45,7 @@ def make_matcher(
         check_complexity(constraint.text)
     limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
     try:
-        grammar = grammar_text(constraint, plain_texts)
+        grammar = grammar_text(constraint, plain_tokens)
         matcher = LLMatcher(own, grammar, log_level=0, limits=limits)
         error = matcher.get_error()
     except Exception as raised:  # a text that is not even Unicode, and whatever else it refuses
@@ -53,17 +56,18 @@ def make_matcher(
     return matcher, _first_mask(matcher, constraint.kind)
 
 
-def grammar_text(constraint: Constraint, plain_texts: Iterable[str] = ()) -> str:
-    """The constraint as llguidance's grammar, in which a text of ``plain_texts`` may be written by
+def grammar_text(constraint: Constraint, plain_tokens: Mapping[str, int] = _NONE) -> str:
+    """The constraint as llguidance's grammar, in which a text of ``plain_tokens`` may be written by
     its own token or in pieces: where only one text can follow, llguidance else allows pieces alone.
     Raises whatever llguidance raises.
     """
     from llguidance import LLMatcher
 
-    free = any(plain in text for plain in plain_texts for text in constraint.texts)
+    free = any(plain in text for plain in plain_tokens for text in constraint.texts)
     if free or constraint.reasoning is not None:
         after = constraint.reasoning is not None
         lark = grammar_after_reasoning(constraint) if after else f"start: {_lark_of(constraint)}"
+        lark = with_numbered_tokens(lark, plain_tokens)
         return str(LLMatcher.grammar_from_lark(f"{_NO_FORCING if free else ''}{lark}"))
     if constraint.kind == "json_schema":
         return str(LLMatcher.grammar_from_json_schema(constraint.text, defaults=json_defaults()))

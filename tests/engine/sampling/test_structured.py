@@ -206,15 +206,24 @@ def test_a_special_token_s_text_is_refused_by_name(grammars: Grammars, tokenizer
     assert text_of(held) == "<and>"
 
 
-@pytest.mark.parametrize("kind", ["choice", "regex", "json_schema", "grammar"])
-def test_an_added_token_writes_its_text_where_nothing_else_fits(kind: str, tokenizer: Any) -> None:
+@pytest.mark.parametrize(
+    "kind, text",
+    [
+        ("choice", "<a-call>"),
+        ("regex", "<a-call>"),
+        ("json_schema", '{"const": "<a-call>"}'),
+        ("grammar", 'start: "<a-call>"'),
+        ("grammar", 'start: <a-call> | "<a-call>" # <a-call>\n'),
+    ],
+)
+def test_an_added_token_writes_its_text_where_nothing_else_fits(
+    kind: str, text: str, tokenizer: Any
+) -> None:
     tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.add_tokens(["<a call>"])
-    texts = {"json_schema": '{"const": "<a call>"}', "grammar": 'start: "<a call>"'}
+    tokenizer.add_tokens(["<a-call>"])
     grammars = Grammars(tokenizer)
-    start = grammars.compile(Constraint(kind, (texts.get(kind, "<a call>"),)))
-    grammar = start()
-    written = ['"', "<a call>"] if kind == "json_schema" else ["<a call>"]
+    grammar = grammars.compile(Constraint(kind, (text,)))()
+    written = ['"', "<a-call>"] if kind == "json_schema" else ["<a-call>"]
     for token_id in tokenizer.convert_tokens_to_ids(written):
         assert grammar.mask()[token_id // 8] >> (token_id % 8) & 1
         grammar.follow(token_id)
