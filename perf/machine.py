@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
 import subprocess
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "nvidia-pytriton")
@@ -47,8 +48,10 @@ def proc_value(path: str, key: str) -> str | None:
 
 def versions() -> dict[str, str]:
     """Python and the packages that matter here; what is not installed is left out."""
-    installed = {distribution.name: distribution.version for distribution in distributions()}
-    found = {name: installed[name] for name in PACKAGES if name in installed}
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)  # of several on the path the one that is imported
     return {"python": platform.python_version(), **found}
 
 

@@ -12,6 +12,8 @@ import sys
 import traceback
 from pathlib import Path
 
+from hf_runtime.devices.device import choose_attention_kernels
+
 from perf.gpu.plan import FAKE, SECTIONS
 from perf.gpu.report import one_line
 from perf.gpu.results import Context, Figure, Results, SkippedError, counted, say
@@ -43,6 +45,7 @@ def main(argv: list[str]) -> None:
     module = f"perf.gpu.{section.module if section else 'sections.machine'}"
     shape = "tiny" if is_fake else section.shape if section else ""
     device = "cpu" if is_fake and section else args.device
+    choose_attention_kernels(device)  # as the product loads models
     context = Context(device, is_fake, shape, args.folder, args.seed, take)
     measured.state = _measured(module, context)
     results.write(args.results)

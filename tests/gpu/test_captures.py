@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from text_generation.paged.graphs import GraphedRunner
 
 from tests.engine.tiny_models import PACKED
 from tests.gpu.fake.attention_backends import CUDNN, MATH, chosen_backend
@@ -49,6 +50,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"],
     }
 }
+LONG = {"max_position_embeddings": 1024}
 # What depends on the card beside attention, whose kernels are told for both: experts and ours.
 ON_H100 = ("llama", "mixtral")
 
@@ -112,6 +114,26 @@ def test_every_packed_model_is_captured_on_an_a10(name: str) -> None:
 @pytest.mark.parametrize("name", slow_but(("llama",), ON_H100))
 def test_models_whose_kernels_depend_on_the_card_are_captured_on_an_h100(name: str) -> None:
     check(name, H100)
+
+
+@pytest.mark.parametrize("most, num_graphs", [(64, 7), (0, 0)])
+def test_steps_that_a_mixture_computes_without_the_host_are_captured(
+    most: int, num_graphs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, tried = GraphedRunner._record, list[int]()
+
+    def record(self: Any, num_tokens: int, has_chunks: bool) -> Any:
+        tried.append(num_tokens)
+        if num_tokens > most:
+            raise RuntimeError("a copy to the host while capturing")
+        return own(self, num_tokens, has_chunks)
+
+    monkeypatch.setattr(GraphedRunner, "_record", record)
+    with FakeGpu(A10, 2 * GIB) as gpu:
+        model = tiny_on_gpu("llama", **LONG)
+        with engine_on(gpu, model, max_num_batched_tokens=512, max_model_len=600):
+            assert len(gpu.captures) == num_graphs, tried
+    assert len([number for number in tried if number > 64]) == 3
 
 
 @pytest.mark.slow

@@ -16,7 +16,11 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 _LOWEST = tl.constexpr(-1e30)  # of a maximum; finite, so that no difference of two is NaN
 
 
-@triton.jit(do_not_specialize=["num_seqs", "num_splits"])
+@triton.jit(
+    do_not_specialize=["num_seqs", "num_splits"],
+    # Views of a step's one buffer: a step may lie in any of four ways, each compiled by itself.
+    do_not_specialize_on_alignment=["starts_ptr", "lengths_ptr", "first_page_ptr", "pages_ptr"],
+)
 def paged_attention(
     q_ptr,
     keys_ptr,
@@ -168,7 +172,7 @@ def paged_attention(
         tl.store(out_ptr + out_at, out.to(out_ptr.dtype.element_ty), mask=is_out)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["starts_ptr"])
 def join_splits(
     parts_ptr,
     lse_ptr,

@@ -22,6 +22,7 @@ from ..kv.pages import PAGE_SIZE
 
 _MOST_SPLITS = 32
 _NUM_STAGES = 3  # page numbers are loaded two tiles ahead, keys and values one
+_ANY = 2**31
 
 
 class AttentionShape(NamedTuple):
@@ -48,23 +49,56 @@ class Launch:
     num_stages: int = _NUM_STAGES
 
 
+class Tile(NamedTuple):
+    """What attention computes at a time: rows (tokens times the query heads of a key head) by
+    tokens of the context.
+    """
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int = _NUM_STAGES
+
+
+class Tiled(NamedTuple):
+    """Where a tile is taken: numbers of ``itemsize`` bytes and heads of ``width`` numbers at most,
+    cards from ``least`` to ``most``.
+    """
+
+    itemsize: int
+    width: int
+    least: tuple[int, int]
+    most: tuple[int, int]
+    tile: Tile
+
+
+_OLDEST, _AMPERE, _HOPPER, _NEWEST = (0, 0), (8, 0), (9, 0), (99, 0)
+# The first that fits is taken: what is measured on a card takes a row before the others. The wider
+# a head, the smaller the tile that fits in registers; on Hopper and data centers' Blackwell,
+# products leave registers to the rest.
+# Of a token each of several sequences, where products take tensor cores:
+DECODE_TILES = (
+    Tiled(2, 128, _AMPERE, _NEWEST, Tile(16, 64, 4)),
+    Tiled(2, _ANY, _AMPERE, _NEWEST, Tile(16, 32, 4)),
+)
+TILES = (
+    Tiled(_ANY, _ANY, _OLDEST, (7, 9), Tile(16, 16, 4)),  # without products on tensor cores
+    Tiled(2, 64, _AMPERE, _NEWEST, Tile(128, 64, 8)),
+    Tiled(2, 128, _HOPPER, (10, 9), Tile(128, 64, 8)),
+    Tiled(2, 128, _AMPERE, _NEWEST, Tile(128, 32, 8)),
+    Tiled(2, 256, _HOPPER, (10, 9), Tile(64, 64, 8)),
+    Tiled(2, 256, _AMPERE, _NEWEST, Tile(64, 32, 8)),
+    Tiled(2, _ANY, _AMPERE, _NEWEST, Tile(32, 16, 8)),
+    Tiled(4, 128, _AMPERE, _NEWEST, Tile(16, 32, 8)),
+    Tiled(4, _ANY, _AMPERE, _NEWEST, Tile(16, 16, 4)),
+)
+
+
 class Card(NamedTuple):
     """What launches depend on."""
 
     capability: tuple[int, int]
     num_multiprocessors: int
-
-    @property
-    def has_fast_products(self) -> bool:
-        """Whether OpenAI Triton multiplies on tensor cores there: before sm_80 it does not."""
-        return self.capability >= (8, 0)
-
-    @property
-    def multiplies_from_shared_memory(self) -> bool:
-        """Whether products leave registers to the rest: of Hopper and of data centers' Blackwell,
-        which have 227 KiB of shared memory, too.
-        """
-        return self.capability[0] in (9, 10)
 
 
 _INTERPRETED = Card((8, 6), num_multiprocessors=8)  # so few that contexts are split in tests
@@ -89,12 +123,17 @@ def num_splits(num_seqs: int, kv_heads: int, card: Card) -> int:
 
 @cache
 def attention_launch(shape: AttentionShape, card: Card, *, is_decode: bool) -> Launch:
-    """A tile is BLOCK_M rows (tokens times the query heads of a key head) by BLOCK_N tokens."""
+    """Of ``DECODE_TILES`` for a decode of few heads to a key head, else of ``TILES``."""
     key_p, value_p = _power_of_two(shape.key_dim), _power_of_two(shape.value_dim)
     width = max(key_p, value_p)
-    block_m, block_n, num_warps = _tile(width, shape.itemsize, card)
-    if is_decode and shape.itemsize < 4 and shape.group <= 16 and card.has_fast_products:
-        block_m, block_n, num_warps = 16, 64 if width <= 128 else 32, 4
+    tiles = (*DECODE_TILES, *TILES) if is_decode and shape.group <= 16 else TILES
+    tile = next(
+        one.tile
+        for one in tiles
+        if shape.itemsize <= one.itemsize
+        and width <= one.width
+        and one.least <= card.capability <= one.most
+    )
     constants = {
         "KV_HEADS": shape.kv_heads,
         "GROUP": shape.group,
@@ -103,28 +142,14 @@ def attention_launch(shape: AttentionShape, card: Card, *, is_decode: bool) -> L
         "KEY_P": key_p,
         "VALUE_P": value_p,
         "PAGE": PAGE_SIZE,
-        "BLOCK_M": max(block_m, _power_of_two(shape.group)),
-        "BLOCK_N": block_n,
+        "BLOCK_M": max(tile.block_m, _power_of_two(shape.group)),
+        "BLOCK_N": tile.block_n,
         "IS_DECODE": is_decode,
         # Of float32: three products on tensor cores, as exact as one in float32. They take
         # registers that wide heads do not leave.
         "PRECISION": "tf32x3" if width <= 128 else "ieee",
     }
-    return Launch(constants, num_warps)
-
-
-def _tile(width: int, itemsize: int, card: Card) -> tuple[int, int, int]:
-    """BLOCK_M, BLOCK_N and warps for heads of ``width`` numbers: the more, the smaller the tile
-    that fits in registers.
-    """
-    if not card.has_fast_products or (itemsize == 4 and width > 128):
-        return 16, 16, 4
-    if itemsize == 4:
-        return 16, 32, 8
-    if width > 256:
-        return 32, 16, 8
-    block_n = 64 if width <= 64 or card.multiplies_from_shared_memory else 32
-    return 128 if width <= 128 else 64, block_n, 8
+    return Launch(constants, tile.num_warps, tile.num_stages)
 
 
 @cache

@@ -37,7 +37,7 @@ def add_rms_norm(
     tl.store(out_ptr + at, (x * weight).to(out_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "positions_ptr"])
 def rotate_and_store(
     qkv_ptr,
     keys_ptr,

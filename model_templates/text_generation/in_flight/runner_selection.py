@@ -234,6 +234,8 @@ def _first_matching(
             why = f"{type(failure).__name__}: {reason(failure, 120)}"
         else:
             if error <= expected.tolerance:
+                for why, own in names.items():
+                    log.info(f"not run by {' and '.join(own)}: {why}")
                 return candidate
             why = f"logits differ by {error:.2g} of their range"
         names.setdefault(why, {})[name_of(candidate)] = None

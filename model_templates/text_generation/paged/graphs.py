@@ -27,6 +27,7 @@ from hf_runtime.log import info, warn
 
 from ..engine.step import Step
 from ..kv.pages import PAGE_SIZE, num_pages_of
+from ..runners.experts import MOST_TOKENS as MOST_TOKENS_OF_EXPERTS
 from .step import PagedStep, StepShape, lay_out_pages, views
 
 MOST_TOKENS = 2048
@@ -88,19 +89,23 @@ class GraphedRunner:
         failures: list[Exception] = []
         began_s = time.monotonic()
         for num_tokens, has_chunks in sorted(sizes, reverse=True):
+            gives_up = len(failures) >= _MOST_FAILURES and not self._graphs
+            if gives_up and num_tokens > MOST_TOKENS_OF_EXPERTS:
+                continue  # a mixture of experts may ask the host above them, and not below
             try:
                 self._graphs[has_chunks, num_tokens] = self._record(num_tokens, has_chunks)
             except Exception as error:
                 # Not every model can be captured; running eagerly is always right.
                 failures.append(error)
-            if len(failures) == _MOST_FAILURES and not self._graphs:
-                break
+                if gives_up:
+                    break
         if self._graphs:
             chunks = "" if self.inner.captures_chunks else ", for steps without prompts alone"
             took_s = time.monotonic() - began_s
             info(f"captured {self.num_graphs} CUDA graphs in {took_s:.1f} s{chunks}")
         if failures:
-            what = f"{len(failures)} of {len(sizes)} sizes" if self._graphs else "all steps"
+            num_without = len(sizes) - self.num_graphs
+            what = f"{num_without} of {len(sizes)} sizes" if self._graphs else "all steps"
             kind, why = type(failures[0]).__name__, reason(failures[0])
             warn(f"without CUDA graphs run {what}: {kind}: {why}")
         self._sizes = {

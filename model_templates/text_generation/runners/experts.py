@@ -18,7 +18,7 @@ from hf_runtime.errors import reason
 EXPERTS_NAME, CPU_EXPERTS_NAME = "hf_triton_experts", "hf_triton_experts_cpu"
 # Up to here a layer takes as long as reading its weights does, even where every expert computes
 # every token.
-_MOST_TOKENS = 64
+MOST_TOKENS = 64
 # Weights of chosen experts are read, written and read again.
 _GATHER_COST = 3
 _TRIED = 9  # tokens, on a CPU: several of an expert
@@ -87,7 +87,7 @@ def experts_forward(
     from transformers.integrations import moe
 
     forward: Any = _every_expert
-    if len(hidden_states) > _MOST_TOKENS:
+    if len(hidden_states) > MOST_TOKENS:
         forward = moe.grouped_mm_experts_forward
     elif top_k_index.numel() * _GATHER_COST <= module.num_experts:
         forward = moe.batched_mm_experts_forward

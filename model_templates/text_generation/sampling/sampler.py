@@ -78,7 +78,8 @@ class Sampled:
             self._host = torch.empty(len(joined), dtype=joined.dtype, pin_memory=True)
             self._host.copy_(joined, non_blocking=True)
             self._copied = torch.cuda.Event()
-            self._copied.record()
+            # Of the tensor's device, which need not be the current one: KIND_GPU on GPU 1.
+            self._copied.record(torch.cuda.current_stream(joined.device))
 
     def read(self) -> list[Token]:
         """One token for each of ``sequences``; waits for the device."""

@@ -5,9 +5,15 @@ from __future__ import annotations
 import torch
 from hf_encoder.runners.graph_runner import GraphRunner, bucket_of
 from hf_encoder.runners.padded_runner import PaddedRunner
-from hf_encoder.runners.runner import Runner, RunnerSetup, random_encodings
+from hf_encoder.runners.runner import (
+    Runner,
+    RunnerSetup,
+    largest_difference,
+    random_encodings,
+    tolerance_of,
+)
 
-from perf.gpu.results import Context
+from perf.gpu.results import Context, Target
 from perf.gpu.sections.ceilings import seconds
 from perf.gpu.sections.shapes import make_bert
 
@@ -36,6 +42,9 @@ def _emit(
     context: Context, name: str, eager: Runner, graphs: Runner, length: int, size: int
 ) -> None:
     eager_s, graphs_s = (_batch_s(runner, length, size) for runner in (eager, graphs))
+    batch = random_encodings(eager.setup, [length - at % 3 for at in range(size)])
+    difference = largest_difference(graphs.forward(batch), eager.forward(batch))
+    is_equal = difference <= tolerance_of(eager.setup.model)
     is_captured = bucket_of(size, length, graphs.setup.max_length) is not None
     context.emit(
         "a batch, from token ids to hidden states in bfloat16",
@@ -47,7 +56,9 @@ def _emit(
             "graphs_ms": graphs_s * 1e3 if is_captured else None,
             "times_faster": eager_s / graphs_s if is_captured else None,
             "texts_per_s": size / min(eager_s, graphs_s),
+            "difference": difference,
         },
+        Target("what it computes eagerly", float(is_equal), 1.0, is_exact=True),
     )
 
 

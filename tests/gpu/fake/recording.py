@@ -20,6 +20,7 @@ class Recording(Protocol):
     total_bytes: int
     live: LiveBytes
     pinned: set[int]
+    problems: list[str]
     truth: Callable[[], bool]
     fake: FakeTensorMode
 

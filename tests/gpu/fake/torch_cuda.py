@@ -48,6 +48,8 @@ class FakeEvent:
         self.is_recorded = False
 
     def record(self, stream: FakeStream | None = None) -> None:
+        if stream is None:
+            self.gpu.problems.append("an event of the current device, whatever device that is")
         self.is_recorded = True
 
     def wait(self, stream: FakeStream | None = None) -> None:

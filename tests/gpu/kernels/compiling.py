@@ -66,18 +66,26 @@ def compiled(launch: Recorded, capability: int) -> Resources:
     return Resources(registers, stack, local, kernel.metadata.shared)
 
 
+def unaligned(kernel: Any) -> set[str]:
+    """The arguments that a kernel is compiled once for, however they are aligned."""
+    return {
+        p.name for p in kernel.params if p.do_not_specialize or p.do_not_specialize_on_alignment
+    }
+
+
 def _source(launch: Recorded) -> ASTSource:
     kernel = launch.kernel
     constants = {**launch.how.constants, **launch.constants}
     names = [name for name in kernel.arg_names if name not in constants]
     assert len(names) == len(launch.arguments), "each argument is given once"
-    unspecialised = {kernel.arg_names[p.num] for p in kernel.params if p.do_not_specialize}
-    signature, attributes = dict.fromkeys(constants, "constexpr"), {}
+    unspecialised = unaligned(kernel)
+    signature = dict.fromkeys(constants, "constexpr")
+    attributes: dict[tuple[int], list[list[Any]]] = {}
     for name, value in zip(names, launch.arguments, strict=True):
         at = (kernel.arg_names.index(name),)
         if isinstance(value, torch.Tensor):
             signature[name] = _POINTERS[value.dtype]
-            attributes[at] = _ALIGNED
+            attributes |= {at: _ALIGNED} if name not in unspecialised else {}
         else:
             signature[name] = "fp32" if isinstance(value, float) else "i32"
             if isinstance(value, int) and value % 16 == 0 and name not in unspecialised:

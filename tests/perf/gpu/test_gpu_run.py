@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from generator import cli
+from perf import machine
 from perf.gpu.__main__ import main
 from perf.gpu.plan import SECTIONS, Section, chosen
 from perf.gpu.report import cell, one_line, summary, to_markdown
@@ -40,6 +41,18 @@ results.write(path)
 
 
 @pytest.mark.slow
+def test_of_two_versions_on_the_path_the_one_that_is_imported_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, number in (("first", "9.1"), ("second", "9.2")):
+        info = tmp_path / folder / f"transformers-{number}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Name: transformers\nVersion: {number}\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "second"))
+    monkeypatch.syspath_prepend(str(tmp_path / "first"))
+    assert machine.versions()["transformers"] == "9.1"
+
+
 def test_a_section_that_takes_too_long_is_cut_off() -> None:
     ended = supervised([sys.executable, "-c", "import time; time.sleep(600)"], 1.0)
     assert ended == "cut off: it took longer than 1 s"
