@@ -33,7 +33,7 @@ class AccessCheck:
 
     def enter(self, request: web.Request) -> None:
         """Counts the request to its caller. Raises ApiError (401, 429)."""
-        if request.path in self._open_paths:
+        if request.method in ("GET", "HEAD") and request.path in self._open_paths:
             return
         headers = _authorizations(request)
         if len(headers) > 1 and self._callers.have_keys:

@@ -26,11 +26,12 @@ from generator.openai_api.connections import Connections
 from generator.openai_api.described import answers
 from generator.openai_api.described.operation import Operation, Route
 from generator.openai_api.media_hosts import MediaHosts
+from generator.openai_api.one_model import OneModel, routes_of
 from generator.openai_api.playground.routes import Playground
 from generator.openai_api.responses.kept import NONE_KEPT, EarlierResponses, KeptResponses
-from generator.openai_api.routes import chat, completions, messages, speech
+from generator.openai_api.routes import chat, completions, messages, speech, tgi
 from generator.openai_api.routes.answers import Answer, Chunks, aside
-from generator.openai_api.routes.encoders import ENCODING
+from generator.openai_api.routes.encoders import ENCODING, OF_ONE
 from generator.openai_api.routes.encoders.endpoint import EncoderEndpoint, ask_all
 from generator.openai_api.routes.endpoint import Endpoint, of_api
 from generator.openai_api.routes.merging import merged, single
@@ -67,9 +68,9 @@ Asked = TypeVar("Asked")
 
 _GENERATING = (
     of_api(completions.COMPLETIONS, completions.OPERATION),
-    of_api(chat.CHAT, chat.OPERATION),
+    replace(of_api(chat.CHAT, chat.OPERATION), by_model=True),
     *(messages.MESSAGES, messages.COUNT_TOKENS),
-    *(*RESPONSES, *TOKENS),
+    *(*RESPONSES, *TOKENS, *tgi.GENERATE),
 )
 
 _LENGTHS = ("max_model_len", "max_input_tokens")  # vLLM's name of a model's context, Anthropic's
@@ -98,6 +99,11 @@ class OpenAiApp:
         self._connections = connections
         self._lengths = ContextLengths(triton)
         self._kept = kept
+        fitting = (
+            *((one.tasks, self._generating(one)) for one in (tgi.GENERATE_COMPAT,)),
+            *((one.tasks, self._encoding(one)) for one in OF_ONE),
+        )
+        self._hub = OneModel(catalog, self._lengths, fitting)
         self._bodies = Bodies()
         self._started = int(time.time())
 
@@ -119,17 +125,22 @@ class OpenAiApp:
             *self._about.routes(),
             Route("/v1/models", self._models, listed),
             Route("/v1/models/{name:.+}", self._model, known),
-            *(Route(one.path, self._generating(one), one.operation) for one in _GENERATING),
+            *(
+                route
+                for one in _GENERATING
+                for route in routes_of((one.path,), self._generating(one), one)
+            ),
             *(Route(one.path, self._keeping(one), one.operation, one.method) for one in KEPT),
             *(
-                Route(path, self._encoding(one), one.operation)
+                route
                 for one in ENCODING
-                for path in one.paths
+                for route in routes_of(one.paths, self._encoding(one), one)
             ),
             *(
                 Route(path, self._hearing(to), speech.operation(to))
                 for path, to in speech.PATHS.items()
             ),
+            *self._hub.routes(),
         ]
 
     @web.middleware
@@ -154,14 +165,16 @@ class OpenAiApp:
     async def _asked(
         self, request: web.Request, read: Callable[[dict[str, Any]], Asked], more_bytes: int = 0
     ) -> Asked:
-        """What the body asks for, or without one the query; so many ``more_bytes`` may be read with
-        it. Raises ApiError.
+        """What the body asks for, or without one the query, of the model in the path where one is
+        there; so many ``more_bytes`` may be read with it. Raises ApiError.
         """
         if request.method == "GET":
             return read(dict(request.query))
         data = await self._bodies.read(request)
         self._connections.is_answered(request.protocol)
-        return await aside(len(data) + more_bytes, lambda: read(read_object(data)))
+        path = request.match_info
+        named = {"model": path["model"]} if "model" in path else {}
+        return await aside(len(data) + more_bytes, lambda: read({**read_object(data), **named}))
 
     async def _models(self, request: web.Request) -> web.Response:
         """All of them on one page, for OpenAI's clients and Anthropic's."""

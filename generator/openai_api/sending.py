@@ -14,6 +14,7 @@ from aiohttp import web
 from generator.openai_api.routes import messages
 from generator.openai_api.routes.answers import Chunks, to_json
 from generator.openai_api.routes.endpoint import Writer
+from generator.openai_api.schema import hub_errors
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.triton.request_headers import id_of
 
@@ -77,10 +78,12 @@ def _as_api_error(error: Exception, request_id: str) -> ApiError:
 def _error(
     request: web.Request, error: ApiError, headers: dict[str, str] | None = None
 ) -> web.Response:
-    body = error.body()
+    status, body = error.status, error.body()
     if messages.is_under(request.path):
         body = {**messages.error_body(error), "request_id": id_of(request)}
-    return json_response(body, error.status, {**error.headers(), **(headers or {})})
+    elif hub_errors.is_under(request.path):
+        status, body = hub_errors.status_of(error), hub_errors.error_body(error)
+    return json_response(body, status, {**error.headers(), **(headers or {})})
 
 
 def json_response(

@@ -37,6 +37,12 @@ def test_one_is_asked_for_by_its_name(adapted: Translator, name: str, stream: bo
     assert adapted.triton.seen[-1]["lora_name"] == "polite"
 
 
+def test_one_is_named_as_text_generation_inference_does_it(adapted: Translator) -> None:
+    parameters = {"adapter_id": "sql"}
+    assert adapted.post("/models/other/generate", inputs="a", parameters=parameters).status == 200
+    assert adapted.triton.seen[-1]["lora_name"] == "sql"
+
+
 def test_the_model_itself_is_asked_without_any(adapted: Translator) -> None:
     assert adapted.completion(model="writer").status == 200
     assert "lora_name" not in adapted.triton.seen[-1]

@@ -1,4 +1,4 @@
-"""docs/openai-api.md lists the fields of a chat as the tables say by which requests are checked."""
+"""docs/openai-api.md lists fields as the tables say by which requests are checked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from generator.openai_api.routes import chat
+import pytest
+
+from generator.openai_api.routes import chat, tgi
+from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.json_body import Check, ignored, schema_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "openai-api.md"
@@ -35,11 +38,16 @@ def rows(fields: Mapping[str, Check]) -> list[str]:
     ]
 
 
+BODIES = (chat.BODY, tgi.PARAMETERS)
 _REFUSED = [
-    check for check in chat.BODY.fields.values() if check.__qualname__.startswith("refused")
+    check
+    for body in BODIES
+    for check in body.fields.values()
+    if check.__qualname__.startswith("refused")
 ]
 
 
-def test_the_page_lists_every_field() -> None:
-    table = "\n".join(rows(chat.BODY.fields))
+@pytest.mark.parametrize("body", BODIES, ids=["chat", "tgi"])
+def test_the_page_lists_every_field(body: Body) -> None:
+    table = "\n".join(rows(body.fields))
     assert table in PAGE.read_text(encoding="utf-8"), f"it should have\n{table}"

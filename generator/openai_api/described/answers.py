@@ -40,6 +40,13 @@ class MessageError(Struct):
     request_id: str
 
 
+class HubError(Struct):
+    """That of Hugging Face's servers."""
+
+    error: str
+    error_type: str
+
+
 class Health(Struct):
     """Triton answers."""
 
@@ -197,6 +204,36 @@ class Completion(Struct):
     usage: GenerationUsage
 
 
+class GeneratedToken(Struct):
+    """One of a text: a special one adds nothing to it."""
+
+    id: int
+    text: str
+    logprob: float | None
+    special: bool
+
+
+class GeneratedDetails(Struct):
+    """Its tokens; ``prefill`` are the prompt's."""
+
+    finish_reason: Literal["length", "eos_token", "stop_sequence"]
+    generated_tokens: int
+    seed: int | None
+    prefill: list[Json]
+    tokens: list[GeneratedToken]
+    top_tokens: list[list[GeneratedToken]] | UnsetType = UNSET
+
+
+class Generated(Struct):
+    """A text."""
+
+    generated_text: str
+    details: GeneratedDetails | UnsetType = UNSET
+
+
+Generations = list[Generated]
+
+
 class Response(Struct):
     """OpenAI's response."""
 
@@ -308,6 +345,21 @@ class Embeddings(Struct):
 
 
 Vectors = list[list[float]]
+OfOneModel = list[Generated | list[float]]
+
+
+class Info(Struct):
+    """Of one model."""
+
+    model_id: str
+    model_pipeline_tag: str
+    max_client_batch_size: int
+    router: str
+    version: str
+    model_sha: None = None
+    max_best_of: int | UnsetType = UNSET
+    max_input_tokens: int | UnsetType = UNSET
+    max_total_tokens: int | UnsetType = UNSET
 
 
 class CohereEmbeddings(Struct):

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from generator.openai_api.described.answers import HubError
 from generator.openai_api.described.operation import EVENTS, JSON, Operation, Route
+from generator.openai_api.schema import hub_errors
 
 _STATUSES = {
     400: "A field is not as it must be",
@@ -35,7 +37,7 @@ def document(routes: Sequence[Route]) -> Json:
     """The document, as JSON."""
     operations = [route.operation for route in routes]
     types = {one for op in operations for one in (op.answer, op.error) if one is not None}
-    listed = sorted(types, key=lambda one: one.__name__)
+    listed = sorted(types, key=str)
     references, components = msgspec.json.schema_components(listed, ref_template=_REF)
     known = dict(zip(listed, references, strict=True))
     paths: Json = {}
@@ -57,13 +59,14 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
     path = _VARIABLE.sub(r"\1", route.path)
     name = f"{route.method.lower()}_{path.strip('/')}"
     failed = {JSON: {"schema": known[operation.error]}}
+    statuses = hub_errors.STATUSES if operation.error is HubError else {}
     found: Json = {
         "operationId": re.sub(r"\W+", "_", name),
         "summary": operation.summary,
         "responses": {
             "200": {"description": "The answer", "content": _answers(operation, known)},
             **{
-                str(status): {"description": text, "content": failed}
+                str(statuses.get(status, status)): {"description": text, "content": failed}
                 for status, text in _STATUSES.items()
             },
         },

@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from generator.openai_api.described.answers import Error
-from generator.openai_api.schema.body import Body
+from generator.openai_api.schema.body import Body, Either
 
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
 FORM = "multipart/form-data"
@@ -24,7 +24,7 @@ class Operation:
 
     summary: str
     answer: Any = None
-    body: Body | None = None
+    body: Body | Either | None = None
     also: tuple[str, ...] = ()
     takes: str = JSON
     error: type[msgspec.Struct] = Error

@@ -51,6 +51,8 @@ def _route(path: str, method: str, operation: Json) -> str:
 
 
 def _fields(schema: Json) -> str:
+    if "properties" not in schema and "anyOf" in schema:
+        return "".join(map(_fields, schema["anyOf"]))
     required = schema.get("required", ())
     rows = [
         f"<tr><th><code>{escape(name)}</code></th><td>{_kind(one)}</td>"

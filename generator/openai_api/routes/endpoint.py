@@ -21,7 +21,7 @@ SILENT_S = 10.0  # clients give a stream up after a minute or more
 class Writer(Protocol):
     """Writes one answer."""
 
-    async def whole(self, chunks: Chunks) -> dict[str, Any]:
+    async def whole(self, chunks: Chunks) -> Any:
         """As one object. Raises ApiError."""
 
     def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
@@ -35,7 +35,7 @@ class Writer(Protocol):
 class Endpoint:
     """A path for models of ``tasks``; its answers' ids begin with ``id_prefix``. ``operation`` is
     what the served schema tells of it; ``of_caller`` is the same for one who may refer to earlier
-    responses.
+    responses. ``by_model`` where the path of one model has it too: /models/NAME/PATH.
     """
 
     path: str
@@ -45,6 +45,7 @@ class Endpoint:
     writer: Callable[[Answer], Writer]
     operation: Operation
     of_caller: Callable[[EarlierResponses], Endpoint] | None = None
+    by_model: bool = False
 
 
 def of_api(api: Api, operation: Operation) -> Endpoint:

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from generator.openai_api.schema.errors import ApiError
-from generator.openai_api.schema.json_body import Check, Json, ignored, schema_of, short
+from generator.openai_api.schema.json_body import (
+    Check,
+    Json,
+    ignored,
+    json_object,
+    schema_of,
+    short,
+    takes,
+)
+from generator.openai_api.schema.names import Names
 
 _LOG = logging.getLogger(__name__)
 _MOST = 20  # names in a line of the log
@@ -66,6 +75,31 @@ class Body:
             "required": list(self.required),
             "additionalProperties": not self.is_strict,
         }
+
+
+@dataclass(frozen=True)
+class Either:
+    """Bodies of which a request has one."""
+
+    bodies: Sequence[Body]
+
+    def schema(self) -> Json:
+        """The JSON schema of them."""
+        return {"anyOf": [one.schema() for one in self.bodies]}
+
+
+def object_of(body: Body) -> Check:
+    """A check of a field that is an object with the fields of ``body``."""
+
+    @takes(**body.schema())
+    def check(name: str, value: Any) -> dict[str, Any]:
+        given = json_object(name, value)
+        try:
+            return body.check(given)
+        except ApiError as error:
+            raise Names(lambda place: f"{name}.{place}").of(error) from None
+
+    return check
 
 
 def _or_null(schema: Json) -> Json:

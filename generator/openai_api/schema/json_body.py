@@ -140,6 +140,14 @@ def text(name: str, value: Any) -> str:
     return value
 
 
+@takes(type="string", minLength=1)
+def filled(name: str, value: Any) -> str:
+    """A text that is not empty."""
+    if not text(name, value):
+        raise bad_field(name, "an empty text", "a text")
+    return str(value)
+
+
 @takes(anyOf=[{"type": "string"}, {"type": "array", "items": {"type": "string"}}])
 def texts(name: str, value: Any) -> list[str]:
     """A text or a list of them."""

@@ -27,6 +27,7 @@ class Entry:
     logprob: float | None
     rank: int
     bytes: Sequence[int] | None = None
+    id: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,9 @@ def read_positions(text: str, offsets: Offsets) -> list[Position]:
                 _at_least(token["logprob"]),
                 token["rank"],
                 token.get("bytes"),
+                int(token_id),
             )
-            for token in tokens.values()
+            for token_id, token in tokens.items()
         ]
         ranked = tuple(sorted(entries, key=lambda entry: entry.rank))
         positions.append(Position(entries[0], ranked, offsets.next(entries[0])))

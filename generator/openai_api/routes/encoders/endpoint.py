@@ -192,7 +192,7 @@ class EncoderRequest(Protocol):
 @dataclass(frozen=True)
 class EncoderEndpoint:
     """Paths for models of ``tasks``; their answers' ids begin with ``id_prefix``. ``operation`` is
-    what the served schema tells of them.
+    what the served schema tells of them, ``by_model`` as of Endpoint.
     """
 
     paths: tuple[str, ...]
@@ -200,6 +200,7 @@ class EncoderEndpoint:
     id_prefix: str
     read: Callable[[Mapping[str, Any]], EncoderRequest]
     operation: Operation
+    by_model: bool = False
 
 
 def read_common(body: Mapping[str, Any], known: Body) -> tuple[Common, dict[str, Any]]:
