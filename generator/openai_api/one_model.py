@@ -13,21 +13,23 @@ from aiohttp import web
 from generator.openai_api.described import answers
 from generator.openai_api.described.operation import EVENTS, Operation, Route
 from generator.openai_api.routes import tgi
-from generator.openai_api.routes.encoders import tei_embed
+from generator.openai_api.routes.encoders import tei
 from generator.openai_api.routes.encoders.endpoint import MAX_INPUTS, EncoderEndpoint
 from generator.openai_api.routes.endpoint import Endpoint
 from generator.openai_api.schema.body import Either
+from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.hub_errors import OF_MODEL, OPENAIS
 from generator.openai_api.sending import Handler, json_response
 from generator.openai_api.triton.catalog import COMPLETION_TASKS, Catalog
 from generator.openai_api.triton.context_lengths import ContextLengths
 
-_BODY = Either((tgi.BODY, tei_embed.BODY))
+_BODY = Either((tgi.BODY, tei.EMBED_BODY, tei.PREDICT_BODY))
 _ANY = Operation(
     *("What the model does, as TGI, TEI and the Hub", answers.OfOneModel, _BODY),
     also=(EVENTS,),
     error=answers.HubError,
 )
+_NOT_DONE = Operation("Of TEI, and not done here", error=answers.HubError)
 _INFO = Operation("The model, as TGI and TEI", answers.Info, error=answers.HubError)
 _NAMED = f"{OF_MODEL}{{model:.+}}"
 
@@ -64,6 +66,7 @@ class OneModel:
         return [
             Route("/info", self._info, _INFO),
             Route(f"{_NAMED}/info", self._info, _INFO),
+            *(Route(path, _refuse, _NOT_DONE, "POST") for path in ("/embed_all", "/embed_sparse")),
             Route("/", self._answer, _ANY),
             Route(_NAMED, self._answer, _ANY),
         ]
@@ -102,3 +105,8 @@ class OneModel:
                 "version": version("hf-triton"),
             }
         )
+
+
+async def _refuse(request: web.Request) -> web.Response:
+    text = f"{request.path}: models here make one vector of a text; ask /embed for it"
+    raise ApiError(501, text)

@@ -171,6 +171,63 @@ def test_coheres_default_type_is_float(api: Translator) -> None:
     assert api.triton.encoder_requests[-1].raw_input_contents[1] == b"\x00"
 
 
+def test_tei_ranks_its_texts_by_themselves(api: Translator) -> None:
+    """At the same path as Cohere's documents."""
+    found = answer(api, "/rerank", model="pairs", query=QUERY, texts=DOCUMENTS)
+    assert found == [{"index": n, "score": SHARED[n] / 2} for n in (1, 4, 2, 0, 3)]
+    asks = {"query": QUERY, "texts": DOCUMENTS[:2], "raw_scores": True, "return_text": True}
+    found = answer(api, "/models/pairs/rerank", **asks)
+    assert found == [{"index": n, "score": SHARED[n], "text": DOCUMENTS[n]} for n in (1, 0)]
+    assert answer(api, "/models/pairs/rerank", query="a", documents=["a"])["model"] == "pairs"
+
+
+LABELS = [{"label": "c", "score": 2}, {"label": "b", "score": 0.5}, {"label": "a", "score": 0}]
+
+
+def test_tei_predicts_of_texts_and_of_pairs(api: Translator) -> None:
+    path = "/models/labels/predict"
+    assert answer(api, path, inputs="four") == answer(api, path, inputs=["four"]) == LABELS
+    assert answer(api, path, inputs=[["four"], ["four"]], truncate=False) == [LABELS, LABELS]
+    assert answer(api, "/models/labels", inputs="four") == [LABELS], "as the Hub does it"
+    path = "/models/pairs/predict"
+    assert answer(api, path, inputs=["a b", "b"]) == [{"label": "RELEVANT", "score": 0.5}]
+    found = answer(api, path, inputs=[["a b", "b"], ["a", "c"]], raw_scores=True)
+    assert [[one["score"] for one in row] for row in found] == [[1], [0]]
+
+
+def test_the_hubs_parameters_reach_a_classifier(api: Translator) -> None:
+    parameters = {"top_k": 1, "function_to_apply": "none"}
+    answer(api, "/models/labels", inputs="four", parameters=parameters)
+    names = [one.name for one in api.triton.encoder_requests[-1].inputs]
+    assert names == ["input_text", "top_k", "truncate", "function_to_apply"]
+
+
+@pytest.mark.parametrize(
+    "path, body, message",
+    [
+        ("labels/predict", {"inputs": ["a", "b", "c"]}, "inputs: got a list of 3, allowed: a text"),
+        ("labels/predict", {"inputs": [["a"], "b"]}, "inputs: got a list with a text, allowed: a"),
+        ("pairs/predict", {"inputs": [["a"], ["b", "c"]]}, "inputs: got texts beside pairs"),
+        ("labels/predict", {"inputs": []}, "inputs: got a list of 0"),
+        ("labels/predict", {"inputs": "a", "parameters": {"top_k": 0}}, "parameters.top_k: got 0"),
+        ("pairs/rerank", {"query": "a", "texts": [5]}, "texts: got a list with 5"),
+        ("pairs/rerank", {"query": "a", "texts": "a", "top_n": 1}, "top_n: unknown or unsupported"),
+    ],
+)
+def test_what_is_wrong_is_named_in_teis_form(
+    path: str, body: dict[str, Any], message: str, api: Translator
+) -> None:
+    reply = api.post(f"/models/{path}", **body)
+    assert (reply.status, reply.body["error_type"]) == (422, "validation"), reply.text
+    assert reply.body["error"].startswith(message)
+
+
+def test_vectors_of_every_token_and_sparse_ones_are_refused_by_name(api: Translator) -> None:
+    for path in ("/embed_all", "/embed_sparse"):
+        reply = api.post(path, inputs="a")
+        assert (reply.status, reply.body["error"].partition(":")[0]) == (501, path)
+
+
 IMAGE = {"text": "a", "image": "data:image/png;base64,"}
 RANKING = {"model": "pairs", "query": "a", "documents": ["b"]}
 PAIR = {"model": "pairs", "text_1": "a", "text_2": "b"}

@@ -345,7 +345,6 @@ class Embeddings(Struct):
 
 
 Vectors = list[list[float]]
-OfOneModel = list[Generated | list[float]]
 
 
 class Info(Struct):
@@ -387,6 +386,29 @@ class Ranking(Struct):
     model: str
     results: list[Ranked]
     usage: Usage
+
+
+class TeiRanked(Struct):
+    """A text, by its place in the request."""
+
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
+
+
+EitherRanking = Ranking | list[TeiRanked]
+
+
+class Prediction(Struct):
+    """A label."""
+
+    label: str
+    score: float
+
+
+Predicted = list[Prediction | list[Prediction]]
+# Texts; or each text's vector, or labels.
+OfOneModel = list[Generated | list[float | Prediction]]
 
 
 class Score(Struct):

@@ -6,7 +6,8 @@ from generator.openai_api.routes.encoders.classify import CLASSIFY
 from generator.openai_api.routes.encoders.cohere_embed import EMBED
 from generator.openai_api.routes.encoders.embeddings import EMBEDDINGS
 from generator.openai_api.routes.encoders.rankings import RERANK, SCORE
-from generator.openai_api.routes.encoders.tei_embed import TEI_EMBED
+from generator.openai_api.routes.encoders.tei import EITHER_RERANK, PREDICT, PREDICT_OF_HUB
+from generator.openai_api.routes.encoders.tei import EMBED as TEI_EMBED
 
-OF_ONE = (TEI_EMBED,)  # at POST / of TEI, by the task
-ENCODING = (EMBEDDINGS, EMBED, TEI_EMBED, RERANK, SCORE, CLASSIFY)
+OF_ONE = (TEI_EMBED, PREDICT_OF_HUB)  # at POST / of TEI and the Hub, by the task
+ENCODING = (EMBEDDINGS, EMBED, TEI_EMBED, PREDICT, EITHER_RERANK, RERANK, SCORE, CLASSIFY)

@@ -182,7 +182,7 @@ def _top_n(name: str, value: Any) -> int:
 
 
 _ACTIVATION = dict.fromkeys(("use_activation", "activation"), json_body.boolean)  # new, old name
-_RERANK = Body(
+RERANK_BODY = Body(
     {
         **FIELDS,
         **_ACTIVATION,
@@ -208,8 +208,9 @@ def _read_score(body: Mapping[str, Any]) -> ScoreRequest:
     return ScoreRequest(common, firsts, seconds, names, _is_raw(body))
 
 
-def _read_rerank(body: Mapping[str, Any]) -> RerankRequest:
-    common, given = read_common(body, _RERANK)
+def read_rerank(body: Mapping[str, Any]) -> RerankRequest:
+    """What a request in Cohere's form asks for. Raises ApiError, 400."""
+    common, given = read_common(body, RERANK_BODY)
     documents = body["documents"]
     return RerankRequest(
         common,
@@ -229,8 +230,8 @@ def _is_raw(body: Mapping[str, Any]) -> bool:
 
 _TASKS = (*CLASSIFIER_TASKS, *EMBEDDING_TASKS)
 RERANK = EncoderEndpoint(
-    *(("/rerank", "/v1/rerank", "/v2/rerank"), _TASKS, "rerank-", _read_rerank),
-    operation=Operation("Documents, the best for a query first", described.Ranking, _RERANK),
+    *(("/v1/rerank", "/v2/rerank"), _TASKS, "rerank-", read_rerank),
+    operation=Operation("Documents, the best for a query first", described.Ranking, RERANK_BODY),
 )
 SCORE = EncoderEndpoint(
     *(("/score", "/v1/score"), _TASKS, "score-", _read_score),
