@@ -10,6 +10,7 @@ stdin closes: then whoever started it is gone. Its errors are on stderr, and end
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -23,8 +24,12 @@ from generator.server.child_process import end_with_parent, tell_ready
 def main() -> int:
     """Serves until told to stop; returns the exit code."""
     end_with_parent()
+    settings = Settings.from_text(os.environ.pop(VARIABLE))
+    if settings.verbose:
+        logging.basicConfig(format="hf-triton: the OpenAI API: %(message)s")
+        logging.getLogger("generator").setLevel(logging.DEBUG)
     try:
-        asyncio.run(_serve(Settings.from_text(os.environ.pop(VARIABLE))))
+        asyncio.run(_serve(settings))
     except GeneratorError as error:
         sys.stderr.write(f"hf-triton: the OpenAI API: {error}\n")
         return error.exit_code

@@ -43,6 +43,7 @@ class OpenAiProcess(ChildProcess):
         *,
         has_playground: bool = True,
         keep_s: float = Settings.keep_s,
+        verbose: bool = False,
     ) -> None:
         health = f"http://{listen.address(listen.health_port)}/ready" if listen.health_port else ""
         settings = Settings(
@@ -57,6 +58,7 @@ class OpenAiProcess(ChildProcess):
             health,
             listen.left_calls,
             keep_s,
+            verbose,
         )
 
         def environment() -> dict[str, str]:

@@ -20,7 +20,7 @@ class Settings:
     its metrics, where they are here; ``media_hosts`` are those from which images and sounds are
     fetched; ``health_url`` is the supervisor's /ready, where there is one; the files by which
     models learn who has left have paths that begin with ``left_calls``, empty where Triton is
-    elsewhere; responses are kept for ``keep_s``.
+    elsewhere; responses are kept for ``keep_s``; ``verbose`` shows the debug log.
     """
 
     host: str
@@ -34,6 +34,7 @@ class Settings:
     health_url: str = ""
     left_calls: str = ""
     keep_s: float = 1800.0
+    verbose: bool = False
 
     def to_text(self) -> str:
         """For VARIABLE."""

@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
                 args.openai_media_hosts,
                 has_playground=args.playground,
                 keep_s=args.openai_keep_minutes * 60,
+                verbose=args.verbose,
             )
             if args.openai_port
             else None

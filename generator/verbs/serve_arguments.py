@@ -44,7 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="apply models.yaml, without losing a request, whenever it is saved",
     )
-    parser.add_argument("--verbose", action="store_true", help="show tritonserver's whole log")
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="show tritonserver's whole log, and the names of fields that OpenAI's API leaves out",
+    )
     parser.add_argument(
         "arguments",
         nargs="*",

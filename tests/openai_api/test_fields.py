@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
+import urllib.request
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from generator.openai_api.child_process import OpenAiProcess
 from generator.openai_api.routes import chat, tgi
 from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.json_body import Check, ignored, schema_of
+from tests.openai_api.conftest import Starter
+from tests.support.triton import free_ports
 
 PAGE = Path(__file__).parents[2] / "docs" / "openai-api.md"
 
@@ -51,3 +57,22 @@ _REFUSED = [
 def test_the_page_lists_every_field(body: Body) -> None:
     table = "\n".join(rows(body.fields))
     assert table in PAGE.read_text(encoding="utf-8"), f"it should have\n{table}"
+
+
+def test_a_verbose_port_tells_the_names_that_are_left_out(
+    starter: Starter, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, port = starter.triton()
+    listen = replace(free_ports(), grpc_port=port, openai_port=free_ports().http_port)
+    process = OpenAiProcess(listen, None, verbose=True)
+    process.start()
+    try:
+        body = {"model": "echo", "prompt": "a", "from_elsewhere": "secret"}
+        url = f"http://{listen.address(listen.openai_port)}/v1/completions"
+        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60):
+            told = capfd.readouterr().err
+    finally:
+        process.begin_stop()
+        process.end(time.monotonic() + 5)
+    assert "1 fields were left out: from_elsewhere" in told
+    assert "secret" not in told
