@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from generator.openai_api.schema.errors import ApiError
@@ -20,7 +20,6 @@ from generator.openai_api.schema.json_body import (
     short,
     takes,
 )
-from generator.openai_api.schema.names import Names
 
 _LOG = logging.getLogger(__name__)
 _MOST = 20  # names in a line of the log
@@ -97,7 +96,8 @@ def object_of(body: Body) -> Check:
         try:
             return body.check(given)
         except ApiError as error:
-            raise Names(lambda place: f"{name}.{place}").of(error) from None
+            message, param = (f"{name}.{one}" for one in (error.message, error.param))
+            raise replace(error, message=message, param=param) from None
 
     return check
 
