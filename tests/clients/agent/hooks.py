@@ -28,18 +28,20 @@ def preprocess(request: HookRequest) -> None:
 
 
 def _answer(messages: list[dict[str, Any]]) -> str:
-    num_given = 0
-    for message in reversed(messages):
-        num_given += message["role"] == "assistant"
-        found = _SCRIPT.search(_text(message.get("content"))) if message["role"] == "user" else None
-        if found:
-            answers = [*json.loads(found[1]), "Done."]
-            answer = answers[min(num_given, len(answers) - 1)]
-            return answer if isinstance(answer, str) else _CALL.format(json.dumps(answer))
-    return "Done."
+    scripts = [*map(_script, messages)]
+    script = next(filter(None, reversed(scripts)), None)
+    if script is None:
+        return "Done."
+    since = scripts.index(script)  # a client may say it again with each call's output
+    num_given = sum(one["role"] == "assistant" for one in messages[since:])
+    answers = [*json.loads(script), "Done."]
+    answer = answers[min(num_given, len(answers) - 1)]
+    return answer if isinstance(answer, str) else _CALL.format(json.dumps(answer))
 
 
-def _text(content: Any) -> str:
-    """All of a message's text, which comes whole or in parts."""
+def _script(message: dict[str, Any]) -> str | None:
+    """What a user's message has, whose text comes whole or in parts."""
+    content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
-    return "".join(part.get("text") or "" for part in parts)
+    found = _SCRIPT.search("".join(part.get("text") or "" for part in parts))
+    return found[1] if found and message["role"] == "user" else None
