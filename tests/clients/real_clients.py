@@ -33,6 +33,7 @@ CLIENTS = (
     Client("Claude Code", "drive_claude_code.mjs", ("npm:@anthropic-ai/claude-code@2.1",)),
     Client("Codex", "drive_codex.mjs", ("npm:@openai/codex@0.171",)),
     Client("cohere", "drive_cohere.py", ("cohere==7.*",)),
+    Client("crewai", "drive_crewai.py", ("crewai==1.*",)),
     Client("dspy", "drive_dspy.py", ("dspy[numpy]==3.*",)),
     Client("genai-perf", "drive_genai_perf.py", ("genai-perf==0.0.16",)),
     Client("guidellm", "drive_guidellm.py", ("guidellm==0.8.*", _TORCH)),
