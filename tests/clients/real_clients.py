@@ -26,6 +26,7 @@ class Client:
 _TORCH = f"torch=={version('torch')}"
 
 CLIENTS = (
+    Client("aider", "drive_aider.py", ("aider-chat==0.86.*",)),
     Client("aiperf", "drive_aiperf.py", ("aiperf==0.13.*",)),
     Client("anthropic", "drive_anthropic.py", ("anthropic==2.*",)),
     Client("anthropic (Node)", "drive_anthropic.mjs", ("npm:@anthropic-ai/sdk@1", "npm:zod")),
