@@ -71,6 +71,7 @@ CLIENTS = (
     Client("openai", "drive_openai.py", ("openai==3.*",)),
     Client("openai (Node)", "drive_openai.mjs", ("npm:openai@7", "npm:zod")),
     Client("openai-agents", "drive_openai_agents.py", ("openai-agents==0.*",)),
+    Client("opencode", "drive_opencode.mjs", ("npm:opencode-ai@1",)),
     Client("pydantic-ai", "drive_pydantic_ai.py", ("pydantic-ai-slim[openai]==2.*",)),
     Client("pytriton", "drive_pytriton.py", ("nvidia-pytriton==0.7.*",)),
     Client("smolagents", "drive_smolagents.py", ("smolagents[openai]==1.*",)),
