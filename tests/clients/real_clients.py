@@ -74,6 +74,7 @@ CLIENTS = (
     Client("opencode", "drive_opencode.mjs", ("npm:opencode-ai@1",)),
     Client("pydantic-ai", "drive_pydantic_ai.py", ("pydantic-ai-slim[openai]==2.*",)),
     Client("pytriton", "drive_pytriton.py", ("nvidia-pytriton==0.7.*",)),
+    Client("Semantic Kernel", "drive_semantic_kernel.py", ("semantic-kernel==1.*",)),
     Client("smolagents", "drive_smolagents.py", ("smolagents[openai]==1.*",)),
     Client("Strands", "drive_strands.py", ("strands-agents[openai]==1.*",)),
     Client("tritonclient", "drive_tritonclient.py", ("tritonclient[grpc,http]==2.73.*",)),
