@@ -68,6 +68,7 @@ CLIENTS = (
         "drive_model_analyzer.py",
         ("triton-model-analyzer==1.58.*", "tritonclient"),
     ),
+    Client("Open WebUI", "drive_open_webui.py", ("open-webui==0.12.*", _TORCH)),
     Client("openai", "drive_openai.py", ("openai==3.*",)),
     Client("openai (Node)", "drive_openai.mjs", ("npm:openai@7", "npm:zod")),
     Client("openai-agents", "drive_openai_agents.py", ("openai-agents==0.*",)),
