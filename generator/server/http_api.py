@@ -25,6 +25,8 @@ HEADER_PREFIX = "triton-grpc-protocol-"
 # The reason of a load whose Python process ended meanwhile.
 PROCESS_DIED = "its Python process died while loading (out of memory?)"
 _CONNECT_TIMEOUT_S = 2.0
+# Triton waits 5 s for a model that does not say whether it is ready (from 26.03 on).
+_READY_TIMEOUT_S = 8.0
 _METRICS_TIMEOUT_S = 5.0
 
 # A Python model's exception ends in the place it came from, over several lines.
@@ -69,10 +71,13 @@ class ServerApi:
         """Whether the server answers at all."""
         return self._call("GET", "/v2/health/live", timeout_s=2)[0] == 200
 
-    def is_model_ready(self, name: str, version: str = "", timeout_s: float = 2.0) -> bool:
-        """Whether a model, or one version of it, answers requests."""
+    def is_model_ready(self, name: str, version: str = "") -> bool:
+        """Whether a model, or one version of it, is loaded and, from 26.03 on, says that it is
+        ready; one that does not say is not.
+        """
         part = f"/versions/{version}" if version else ""
-        return self._call("GET", f"/v2/models/{_quoted(name)}{part}/ready", timeout_s)[0] == 200
+        path = f"/v2/models/{_quoted(name)}{part}/ready"
+        return self._call("GET", path, timeout_s=_READY_TIMEOUT_S)[0] == 200
 
     def load(self, name: str) -> str | None:
         """Loads a model, however long it takes; the reason in one line where that fails."""

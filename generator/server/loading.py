@@ -14,29 +14,38 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
+from generator.errors import ServerError
 from generator.server.http_api import ServerApi
 
-# As many as Triton loads at once by default (--model-load-thread-count).
 SERVER_WENT_AWAY = "the server went away"
+NOT_READY = "loaded, but not ready"
+# As many as Triton loads at once by default (--model-load-thread-count).
 NUM_LOADERS = 4
-_NUM_READY_TRIES = 10
+_NUM_TRIES = 3
 # Two loads that arrive at the same moment can get the same HTTP thread of the server, and the
 # second then waits until the first ends (1 of 25 pairs). A moment later the thread counts as busy.
 _LOADS_APART_S = 0.1
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Loaded:
-    """How loading a model ended: ``failure`` is None, or the reason in one line."""
+    """How loading a model ended: ``failure`` is None, or the reason in one line. One that is loaded
+    may say that it is not ready, which is nobody's failure and may pass.
+    """
 
     model: str
     seconds: float
     failure: str | None
+    is_ready: bool
 
 
 class ModelLoader:
-    """The loads of one server: how many are under way, which models are ready.
+    """The loads of one server: how many are under way, which models are loaded.
 
     ``engine_of`` gives the engine of a model that is a front, None of any other; ``steps_of`` the
     steps of one that is an ensemble.
@@ -96,7 +105,9 @@ class ModelLoader:
                 model = waiting.get_nowait()
                 began = time.monotonic()
                 failure = self._load_with_engine(model)
-                self._outcomes.put(Loaded(model, time.monotonic() - began, failure))
+                is_ready = failure is None and self._is_ready(model)
+                seconds = time.monotonic() - began
+                self._outcomes.put(Loaded(model, seconds, failure, is_ready))
 
     def _load_with_engine(self, model: str) -> str | None:
         """Loads a model, after its engine where that is another one, and without it not at all."""
@@ -112,18 +123,29 @@ class ModelLoader:
             self._next_load_s = time.monotonic() + _LOADS_APART_S
         try:
             failure = self._api.load(model)
-            ready = failure is None and self._is_ready(model)
-        except OSError:
+            # Triton reports success for an ensemble whose step failed.
+            if failure is None and not self._is_loaded(model):
+                return NOT_READY
+        except (OSError, ServerError):
             return SERVER_WENT_AWAY
-        if failure is None:
-            return None if ready else "loaded, but not ready"
         return failure
 
+    def _is_loaded(self, model: str) -> bool:
+        index = _answer(self._api.index)
+        return any(entry.model == model and entry.state == "READY" for entry in index)
+
     def _is_ready(self, model: str) -> bool:
-        """Asks again where no answer comes: a load keeps one of the server's HTTP threads busy, and
-        a connection that lands on it waits as long.
-        """
-        for _ in range(_NUM_READY_TRIES - 1):
-            with contextlib.suppress(TimeoutError):
-                return self._api.is_model_ready(model)
-        return self._api.is_model_ready(model)
+        try:
+            return _answer(partial(self._api.is_model_ready, model))
+        except OSError:
+            return False
+
+
+def _answer(ask: Callable[[], T]) -> T:
+    """Asks again where no answer comes: a load keeps one of the server's HTTP threads busy, and a
+    connection that lands on it waits as long.
+    """
+    for _ in range(_NUM_TRIES - 1):
+        with contextlib.suppress(TimeoutError):
+            return ask()
+    return ask()

@@ -25,7 +25,7 @@ from generator.server import guard as server_guard
 from generator.server import restrictions
 from generator.server.http_api import ServerApi
 from generator.server.listen import SHARED_MEMORY, Listen
-from generator.server.loading import NUM_LOADERS, Loaded, ModelLoader
+from generator.server.loading import NOT_READY, NUM_LOADERS, Loaded, ModelLoader
 from generator.server.log import LogFilter, mask, secrets_of
 from generator.spec.runtime_rules import LEFT_CALLS_VARIABLE
 
@@ -200,8 +200,9 @@ class TritonServer:
         deadline = time.monotonic() + timeout_s
         while self.loader.num_loading:
             outcome = self.next_outcome(timeout_s=0.5)
-            if outcome and outcome.failure:
-                raise ServerError(f"model '{outcome.model}' failed to load: {outcome.failure}")
+            if outcome and not outcome.is_ready:
+                why = outcome.failure or NOT_READY
+                raise ServerError(f"model '{outcome.model}' failed to load: {why}")
             if time.monotonic() > deadline:
                 raise ServerError(f"still loading after {timeout_s:.0f} s")
 

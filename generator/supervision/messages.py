@@ -28,7 +28,8 @@ def tell_loaded(outcome: Loaded, loading: Sequence[str], again: bool) -> None:
     if outcome.failure:
         say(f"model '{outcome.model}' failed to load: {outcome.failure}{others}")
     else:
-        say(f"{outcome.model} is ready{' again' * again} after {outcome.seconds:.1f} s{others}")
+        ready = "ready" if outcome.is_ready else "loaded, but says that it is not ready,"
+        say(f"{outcome.model} is {ready}{' again' * again} after {outcome.seconds:.1f} s{others}")
 
 
 def print_curl_lines(server: TritonServer, model: str, children: Children) -> None:

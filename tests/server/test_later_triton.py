@@ -19,6 +19,7 @@ from tests.support.triton import ROOT, eventually, get, post
 MODELS = """\
 - {name: double, instance_group: [{count: 2, kind: KIND_CPU}]}
 - {name: other, streaming: true}
+- {name: shy, options: {is_ready: false}}
 """
 
 
@@ -39,6 +40,16 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def url(served: Served, path: str) -> str:
     return f"http://127.0.0.1:{served.listen.http_port}/v2/{path}"
+
+
+def test_a_model_that_says_that_it_is_not_ready_concerns_itself_alone(served: Served) -> None:
+    health = f"http://127.0.0.1:{served.listen.health_port}/ready"
+    not_ready = {"shy": "shy says that it is not ready"}
+    assert eventually(lambda: get(health).body["not_ready"] == not_ready)
+    assert get(url(served, "models/other/ready")).status == 200
+    assert get(url(served, "models/shy/ready")).status == 400
+    assert "shy is loaded, but says that it is not ready, after" in served.err
+    assert "shy': " not in served.err, "it has not failed, and is not loaded again"
 
 
 def test_a_death_that_the_server_takes_note_of_is_told_and_aborts_at_unload_are_not(

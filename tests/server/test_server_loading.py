@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from generator.server.http_api import ServerApi
@@ -10,9 +12,10 @@ from generator.server.loading import ModelLoader
 
 
 class BusyServer(ServerApi):
-    """Loads at once; its first answers to whether a model is ready come too late."""
+    """Loads at once; its first answers come too late."""
 
-    num_late = 3
+    num_late = 2
+    state = "READY"
 
     def __init__(self) -> None:
         super().__init__(Listen("127.0.0.1", 0))
@@ -21,35 +24,57 @@ class BusyServer(ServerApi):
     def load(self, name: str) -> str | None:
         return None
 
-    def is_model_ready(self, name: str, version: str = "", timeout_s: float = 2.0) -> bool:
+    def _call(self, method: str, path: str, timeout_s: float | None) -> tuple[int, bytes]:
         if next(self.asked) < self.num_late:
             raise TimeoutError
-        return True
+        if path.endswith("/ready"):
+            return self._ready(timeout_s or 0.0), b""
+        names = ("demo", "demo_stream")
+        found = [{"name": name, "version": "1", "state": self.state} for name in names]
+        return 200, json.dumps(found).encode()
+
+    def _ready(self, timeout_s: float) -> int:
+        return 200
 
 
 class DeadServer(BusyServer):
     num_late = 1000
 
 
-def test_a_model_whose_readiness_is_answered_late_is_ready() -> None:
-    loader = ModelLoader(BusyServer())
+class StepFailed(BusyServer):
+    state = "UNAVAILABLE"
+
+
+class ModelHangs(BusyServer):
+    """From 26.03 on Triton asks models themselves, and answers with an error after 5 s."""
+
+    def _ready(self, timeout_s: float) -> int:
+        if timeout_s <= 5.0:
+            raise TimeoutError
+        return 400
+
+
+@pytest.mark.parametrize(
+    "server, failure, is_ready, loaded",
+    [
+        (BusyServer(), None, True, {"demo"}),
+        (ModelHangs(), None, False, {"demo"}),
+        (StepFailed(), "loaded, but not ready", False, set()),
+        (DeadServer(), "the server went away", False, set()),
+    ],
+    ids=["it answers late", "the model hangs", "a step of it failed", "it never answers"],
+)
+def test_what_a_server_says_of_a_model_that_it_has_loaded(
+    server: ServerApi, failure: str | None, is_ready: bool, loaded: set[str]
+) -> None:
+    loader = ModelLoader(server)
     loader.begin(["demo"])
 
     outcome = loader.next_outcome(timeout_s=60)
 
     assert outcome is not None
-    assert outcome.failure is None
-    assert loader.ready == {"demo"}
-
-
-def test_a_server_that_never_answers_has_gone_away() -> None:
-    loader = ModelLoader(DeadServer())
-    loader.begin(["demo"])
-
-    outcome = loader.next_outcome(timeout_s=60)
-
-    assert outcome is not None
-    assert outcome.failure == "the server went away"
+    assert (outcome.failure, outcome.is_ready) == (failure, is_ready)
+    assert loader.ready == loaded
 
 
 class RecordingServer(BusyServer):

@@ -24,7 +24,7 @@ class FakeServer:
         self.calls: list[str] = []
         self.refusals: dict[str, list[str]] = {}  # model -> why its next loads fail
         self.unready: set[str] = set()
-        self.is_reachable, self.answers_after_s = True, 0.0
+        self.is_reachable = True
         self.num_asked = 0
         self.asked_to_load = threading.Semaphore(0)
         self._numbers = itertools.count(1000)
@@ -56,10 +56,8 @@ class FakeServer:
         found = {"backend": "python", "instance_group": groups, **self.configs.get(name, {})}
         return found if self.states.get(name) == "READY" else None
 
-    def is_model_ready(self, name: str, version: str = "", timeout_s: float = 2.0) -> bool:
+    def is_model_ready(self, name: str, version: str = "") -> bool:
         self._reach()
-        if self.answers_after_s >= timeout_s:
-            raise TimeoutError
         return name not in self.unready
 
     def load(self, name: str) -> str | None:

@@ -69,12 +69,3 @@ def test_one_that_says_so_with_its_heartbeat_need_not_be_asked_by_triton() -> No
     assert unready.overdue() == ["engine"]
     unready.ask(server.states)
     assert unready.folders == set()
-
-
-def test_a_model_that_hangs_is_waited_for_longer_than_triton_waits() -> None:
-    """From 26.03 on Triton asks models themselves, and answers with an error after 5 s."""
-    server, _, unready = clinic()
-    server.answers_after_s = 5.0
-    server.unready = {"foreign"}
-    unready.ask(server.states)
-    assert unready.folders == {"foreign"}

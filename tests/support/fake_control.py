@@ -119,10 +119,16 @@ class FakeTriton:
                     self.reasons.setdefault(name, {})[version] = "unloaded"
 
 
-def _failure(folder: Path, version: int) -> str:
+def options_of(folder: Path, version: int) -> dict[str, Any]:
+    """The options of a model, where it is one with options."""
     file = folder / str(version) / "model.json"
-    options = json.loads(file.read_text()).get("options", {}) if file.exists() else {}
-    return f"RuntimeError: {options['fail']}" if options.get("fail") else ""
+    values = json.loads(file.read_text()) if file.exists() else {}
+    return dict(values.get("options", {}))
+
+
+def _failure(folder: Path, version: int) -> str:
+    reason = options_of(folder, version).get("fail")
+    return f"RuntimeError: {reason}" if reason else ""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,7 +1,8 @@
 """A ``tritonserver`` that differs from 24.10 as those of 2026 do, and runs no model.
 
-A question whether a model is ready takes note of its dead processes; an empty list for /generate is
-a 400; a stream that is cancelled ends the server; processes abort aloud as their model is unloaded.
+A question whether a model is ready takes note of its dead processes, and asks the model (echo has
+an option for it); an empty list for /generate is a 400; a stream that is cancelled ends the server;
+processes abort aloud as their model is unloaded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from generator.spec.runtime_rules import CALL, LEFT_CALLS_VARIABLE
 from generator.supervision.stub_deaths import num_instances
-from tests.support.fake_control import FakeTriton, LoadError, _Handler
+from tests.support.fake_control import FakeTriton, LoadError, _Handler, options_of
 
 ABORT = (
     "Fatal Python error: PyGILState_Release: thread state must be current when releasing\n"
@@ -67,7 +68,9 @@ class LaterTriton(FakeTriton):
 
     def is_ready(self, name: str) -> bool:
         stubs = self.stubs.get(name, [])
-        return bool(self.ready(name)) and [stub.poll() for stub in stubs] == [None] * len(stubs)
+        if not self.ready(name) or [stub.poll() for stub in stubs] != [None] * len(stubs):
+            return False
+        return bool(options_of(self.repository / name, 1).get("is_ready", True))
 
 
 class Handler(_Handler):

@@ -15,14 +15,12 @@ from generator.spec.triton_models import ROLE_PARAMETER
 # Before this, the engine's own watchdog has waited (watchdog_s). What it waits for may still end: a
 # step on a GPU leaves the processor idle, so nobody can tell it from one that never does.
 _PATIENCE_S = 60.0
-# Triton itself waits 5 s for a model that does not say whether it is ready.
-_ANSWER_S = 8.0
 
 
 class Server(Protocol):
     """The calls to a server."""
 
-    def is_model_ready(self, name: str, version: str = "", timeout_s: float = 2.0) -> bool: ...  # noqa: D102
+    def is_model_ready(self, name: str, version: str = "") -> bool: ...  # noqa: D102
     def model_config(self, name: str, version: str = "") -> dict[str, Any] | None: ...  # noqa: D102
 
 
@@ -47,9 +45,7 @@ class UnreadyModels:
         self._since_s = {name: at for name, at in self._since_s.items() if name in folders}
         for folder in folders:
             try:
-                is_ready = folder not in not_ready and self._server.is_model_ready(
-                    folder, timeout_s=_ANSWER_S
-                )
+                is_ready = folder not in not_ready and self._server.is_model_ready(folder)
             except (OSError, ServerError):
                 continue
             if is_ready:

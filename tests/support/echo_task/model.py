@@ -33,6 +33,9 @@ class TritonPythonModel:
         if self.options["fail"]:
             raise RuntimeError(self.options["fail"].replace(": ", ":\n"))
 
+    def is_ready(self) -> bool:
+        return bool(self.options["is_ready"])
+
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             threading.Thread(target=self._answer, args=(request,)).start()

@@ -15,6 +15,7 @@ class Options:
     fail: str | None = field(default=None, metadata={"help": "raise this while loading"})
     needs: str | None = field(default=None, metadata={"help": "import this while loading"})
     die: bool = field(default=False, metadata={"help": "die while loading"})
+    is_ready: bool = field(default=True, metadata={"help": "what it says of itself, if asked"})
     hold_interpreter: bool = field(
         default=False, metadata={"help": "load and answer without ever releasing the GIL"}
     )
