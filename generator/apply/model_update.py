@@ -238,16 +238,19 @@ def _has_older(plan: ModelPlan, served: set[int]) -> bool:
 def _restore(group: GroupChange, control: ModelControl, outcome: Outcome) -> None:
     """Restores disk and server, as far as possible."""
     for folder in reversed(group.loads):
-        loaded = outcome.loaded.pop(folder.name, None) is not None
+        outcome.loaded.pop(folder.name, None)
         # A server that went away loads what is on disk when it is back; after a full disk the next
         # apply repairs the rest.
         with contextlib.suppress(GeneratorError):
-            if folder.action is FolderAction.REPLACE:
+            is_replaced = folder.action is FolderAction.REPLACE
+            if is_replaced:
                 drop_last_version(folder.plan.folder, folder.number)
-                if loaded and not outcome.gap:
-                    control.load(folder.name, max(folder.served.ready))
-            elif loaded:
+            if folder.number not in control.active_versions(folder.name):
+                continue
+            if not is_replaced:
                 control.unload(folder.name)
+            elif not outcome.gap:
+                control.load(folder.name, max(folder.served.ready))
 
 
 def _failure_text(error: Exception, replaced: list[FolderChange], outcome: Outcome) -> str:

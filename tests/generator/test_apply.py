@@ -184,6 +184,17 @@ def test_a_front_that_fails_takes_its_new_engine_back(made: Bench) -> None:
     assert made.is_current()
 
 
+def test_versions_that_say_that_they_are_not_ready_are_taken_back(made: Bench) -> None:
+    unready = "options: {is_ready: false}"
+    made.say(
+        f"- {{name: a, {unready}}}\n- {{name: s, streaming: true}}\n- {{name: new, {unready}}}\n"
+    )
+    ran = made.apply()
+    told = "version 2 was loaded, but is not ready; version 1 goes on serving"
+    assert f"model 'a' failed: {told}" in ran.err
+    assert (made.ready("a"), made.ready("new")) == ({1}, set())
+
+
 @pytest.mark.parametrize("was_loaded", [False, True], ids=["written", "loaded"])
 def test_killed_after_a_version_was_written_the_next_apply_ends_it(
     made: Bench, was_loaded: bool

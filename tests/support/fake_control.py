@@ -2,7 +2,8 @@
 
 Loads in no time and runs nothing. A version fails to load where its model.json has the option
 ``fail``, as an echo model's does. Keeps what a load keeps: a failing version leaves the one before
-ready, and a load answers 200 all the same where the one that failed is an ensemble's step.
+ready, and a load answers 200 all the same where the one that failed is an ensemble's step. A
+version is asked whether it is ready, as from 26.03 on: an echo model's option ``is_ready``.
 """
 
 from __future__ import annotations
@@ -85,6 +86,9 @@ class FakeTriton:
     def ready(self, name: str) -> set[int]:
         return {of for of, state in self.states.get(name, {}).items() if state == "READY"}
 
+    def says_ready(self, name: str, version: int) -> bool:
+        return bool(_options(self.repository / name, version).get("is_ready", True))
+
     def _load_own(self, name: str) -> None:
         folder = self.repository / name
         config = (folder / "config.pbtxt").read_bytes()
@@ -119,15 +123,14 @@ class FakeTriton:
                     self.reasons.setdefault(name, {})[version] = "unloaded"
 
 
-def options_of(folder: Path, version: int) -> dict[str, Any]:
-    """The options of a model, where it is one with options."""
+def _options(folder: Path, version: int) -> dict[str, Any]:
     file = folder / str(version) / "model.json"
     values = json.loads(file.read_text()) if file.exists() else {}
     return dict(values.get("options", {}))
 
 
 def _failure(folder: Path, version: int) -> str:
-    reason = options_of(folder, version).get("fail")
+    reason = _options(folder, version).get("fail")
     return f"RuntimeError: {reason}" if reason else ""
 
 
@@ -156,8 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif parts[:1] == ["models"] and parts[-1] == "config" and triton.ready(parts[1]):
             self._answer(200, triton.configs[parts[1]])
         elif parts[:1] == ["models"] and parts[-1] == "ready":
-            version = {int(parts[3])} if parts[2] == "versions" else triton.ready(parts[1])
-            ready = version and version <= triton.ready(parts[1])
+            wanted = {int(parts[3])} if parts[2] == "versions" else triton.ready(parts[1])
+            ready = wanted and wanted <= triton.ready(parts[1])
+            ready = ready and all(triton.says_ready(parts[1], version) for version in wanted)
             self._answer(200 if ready else 400, {} if ready else {"error": "not ready"})
         else:
             self._answer(404, {"error": "unknown"})

@@ -27,7 +27,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from generator.spec.runtime_rules import CALL, LEFT_CALLS_VARIABLE
 from generator.supervision.stub_deaths import num_instances
-from tests.support.fake_control import FakeTriton, LoadError, _Handler, options_of
+from tests.support.fake_control import FakeTriton, LoadError, _Handler
 
 ABORT = (
     "Fatal Python error: PyGILState_Release: thread state must be current when releasing\n"
@@ -70,7 +70,7 @@ class LaterTriton(FakeTriton):
         stubs = self.stubs.get(name, [])
         if not self.ready(name) or [stub.poll() for stub in stubs] != [None] * len(stubs):
             return False
-        return bool(options_of(self.repository / name, 1).get("is_ready", True))
+        return all(self.says_ready(name, version) for version in self.ready(name))
 
 
 class Handler(_Handler):
