@@ -19,7 +19,7 @@ import tritonclient.grpc as grpc_client
 
 from tests.observability.collector import Collector, Span
 from tests.support.served import Served, serve
-from tests.support.tested_server import options
+from tests.support.tested_server import skip_without_tracing
 from tests.support.triton import eventually, free_ports
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -31,8 +31,7 @@ _NUM_SPANS = 3  # the frontend's, the model's, its computing
 
 @pytest.fixture(scope="module", autouse=True)
 def has_tracing() -> None:
-    if "--trace-config" not in options():
-        pytest.skip("this tritonserver was built without tracing")
+    skip_without_tracing()
 
 
 @pytest.fixture(scope="module")

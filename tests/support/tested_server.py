@@ -40,6 +40,12 @@ def options() -> str:
     return done.stdout + done.stderr
 
 
+def skip_without_tracing() -> None:
+    """Skips the test on a server that was built without tracing."""
+    if "--trace-config" not in options():
+        pytest.skip("this tritonserver was built without tracing")
+
+
 def description() -> str:
     """The server's version and what it ran with, asked of one that is started for that."""
     with (
