@@ -1,224 +1,195 @@
-"""One run: the environment, the device, then section after section, each in a process of its own
-for as long as it may take, kept as they are finished. Standard library only.
+"""Runs jobs, each a process of its own: a CUDA error ends a process's device.
+
+What they print is kept whole, and what matters of it is printed last. Standard library only.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from generator.errors import PerfError
 from perf import machine
-from perf.gpu import environment, report
-from perf.gpu.plan import FAKE, Section
-from perf.gpu.results import NOT_FINISHED, SCHEMA_VERSION, Measured, Results, say
+from perf.gpu.jobs import PROVE, Job
 from perf.orphans import end, ends_with_us, our_environment
 
 ROOT = Path(__file__).parents[2]
-_GRACE_S = 10.0  # for a server that the section started
+CPU = "cpu"
+_AT_ONCE = 10  # of what is to be right; what is timed runs alone
+_LEAST_S = 10.0  # with less left no job is begun
+_GRACE_S = 3.0
 _MACHINE_LIMIT_S = 180.0  # the first import of torch from a cold disk
-_LEAST_SHARE = 1 / 3  # of a section's limit: with less left of the budget it is not begun
-_NUMPY_FOR_SERVER = 2  # the embedded server's stub crashes on arrays of numpy 2
-
-
-class NoDeviceError(PerfError):
-    """There is nothing to measure on, or not with; the text is one line for the user."""
+_DONE = "done"
+_BAD = ("BAD", "LOST", "SLOW")
+_TOLD = re.compile(
+    r"agree, |runner |log: |Error|/s |share|us |  host|ERROR SUMMARY|^ok|without CUDA graphs"
+)
+_MOST_TOLD, _MOST_BAD = {PROVE: 6}, 12
+_LOOK = """\
+import sys, torch, transformers
+import text_generation.in_flight.engine, hf_encoder.runners.runner
+cuda = torch.cuda.is_available()
+one = torch.cuda.get_device_properties(sys.argv[1] if sys.argv[1] != 'any' else 0) if cuda else None
+print('cuda:0' if sys.argv[1] == 'any' and cuda else 'cpu' if not cuda else sys.argv[1])
+print(one and f'{one.name}, {one.multi_processor_count} multiprocessors, '
+      f'{one.total_memory / 2**30:.1f} GiB', 'torch', torch.__version__, 'cuda', torch.version.cuda)
+"""
 
 
 @dataclass
 class Run:
-    """What the command line says; ``folder`` is temporary, no ``device`` means the first GPU, or a
-    fake one where there is none.
-    """
+    """One command's jobs; ``folder`` keeps what is done of them and may travel with a checkout."""
 
-    device: str
-    seed: int
-    output: Path
+    command: str
     folder: Path
     budget_s: float
-    command: str
-    created: str
+    device: str = "any"
+    at_once: int = 0
     again: bool = False
-    python: str = sys.executable
-    found: dict[str, Any] = field(default_factory=dict)  # the device, torch, what is missing
-    has_server: bool = False
+    packages: Path | None = None
+    ended: dict[str, str] = field(default_factory=dict)
+    printed: dict[str, list[str]] = field(default_factory=dict)
 
-    @property
-    def path(self) -> Path:
-        """Of the results."""
-        return self.output.with_name(f"{self.output.name}.json")
-
-    @property
-    def is_fake(self) -> bool:
-        return self.device == FAKE
-
-    def prepare(self, wheels: Sequence[Path], libpython: Path | None) -> None:
-        """Makes the environment where wheels are given, and looks at the device.
-
-        Raises PerfError, OSError, ValueError.
-        """
-        self._code = machine.code()
+    def __post_init__(self) -> None:
         self._begun_s = time.monotonic()
-        self.results = Results(SCHEMA_VERSION, machine.hardware(), machine.versions())
-        if self.path.exists():
-            self.results.sections = Results.read(self.path).sections
-        if wheels:
-            self.python = str(environment.make(self.folder / "environment", wheels, libpython))
-        names = map(environment.check_wheel, wheels)
-        self.has_server = on_path() or environment.SERVER in names
-        self.has_server = self.has_server or environment.is_installed(environment.SERVER)
-        looking = Results(SCHEMA_VERSION, {}, {})
-        looked = self._run(looking, self.folder / "machine.json", "machine", _MACHINE_LIMIT_S)
-        if looked.state != "done":
-            raise NoDeviceError(looked.state.partition(": ")[2] or looked.state)
-        self.found = looked.figures[0].row
-        self.device = str(self.found.pop("device_name"))
-        if self.is_fake:
-            say(report.fake_line(self.found))
+        self._code = machine.code()
+        self.at_once = self.at_once or (_AT_ONCE if self.command == PROVE else 1)
 
-    def measure(self, sections: Sequence[Section]) -> bool:
-        """Measures them in turn, but for what is measured already, and prints the report; returns
-        whether none failed and all agrees.
-        """
-        measured: list[str] = []
-        try:
-            for section in sections:
-                measured.append(section.name)
-                if self._is_kept(section.name):
-                    say(f"{section.name}: kept, of {self.results.sections[section.name].created}")
-                else:
-                    self._measure(section)
-        finally:
-            names = [name for name in measured if name in self.results.sections]
-            self._report(names)
-        return not any(self.results.sections[name].is_bad for name in names)
-
-    def _is_kept(self, name: str) -> bool:
-        """Whether the results have the section whole, of this code, device and versions."""
-        found = self.results.sections.get(name)
-        if self.again or found is None or found.state != "done":
-            return False
-        now = self._begun("")
-        return (found.commit, found.code, found.device) == (now.commit, now.code, now.device)
-
-    def _measure(self, section: Section) -> None:
-        if reason := self._cannot(section):
-            self.results.sections[section.name] = self._begun(reason)
-            self.results.write(self.path)
-            say(f"{section.name}: {reason}")
-            return
-        limit_s = min(section.limit_s, self._left_s())
-        say(f"{section.name}: {section.title}, at most {limit_s:.0f} s")
-        measured = self._run(self.results, self.path, section.name, limit_s)
-        say(f"{section.name}: {measured.state}, {measured.duration_s:.0f} s")
-
-    def _run(self, results: Results, path: Path, name: str, limit_s: float) -> Measured:
-        """Runs one section, which writes ``results`` to ``path``: its figures are on the disk,
-        however it ends.
-        """
-        folder, begun_s, ended = self.folder / name, time.monotonic(), NOT_FINISHED
-        results.sections[name] = self._begun(NOT_FINISHED)
-        results.write(path)
-        try:
-            folder.mkdir()
-            ended = supervised(self._command(name, path), limit_s)
-        except KeyboardInterrupt:
-            ended = "cut off: interrupted"
-            raise
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            measured = results.sections[name] = Results.read(path).sections[name]
-            if measured.state == NOT_FINISHED:
-                measured.state = ended
-            measured.duration_s = time.monotonic() - begun_s
-            results.write(path)
-        return measured
-
-    def _begun(self, state: str) -> Measured:
-        device = {key: value for key, value in self.found.items() if key != "missing_for_serving"}
-        commit = machine.commit()
-        return Measured(state, self.created, self.command, commit, device, code=self._code)
-
-    def _cannot(self, section: Section) -> str:
-        """Why a section is not begun; empty where it is."""
-        if (left_s := self._left_s()) < section.limit_s * _LEAST_SHARE:
-            return f"not begun: {max(0, left_s):.0f} s were left of --budget-s"
-        if not section.serves:
-            return ""
-        if not self.has_server:
-            return "skipped: no tritonserver here: put nvidia-pytriton's wheel in --wheels DIR"
-        if missing := self.found["missing_for_serving"]:
-            return f"failed: these can't be imported: {missing}; put their wheels in --wheels DIR"
-        numpy = self.found["numpy"]
-        if int(numpy.partition(".")[0]) >= _NUMPY_FOR_SERVER and not on_path():
-            return (
-                f"failed: the embedded server can't work with numpy {numpy}: put a wheel of numpy "
-                "1.26 in --wheels DIR"
-            )
-        return ""
-
-    def _left_s(self) -> float:
+    @property
+    def left_s(self) -> float:
+        """Of the budget."""
         return self.budget_s - (time.monotonic() - self._begun_s)
 
-    def _command(self, name: str, path: Path) -> list[str]:
-        values = {
-            "--results": path,
-            "--device": self.device or "any",
-            "--folder": self.folder / name,
-            "--seed": self.seed,
+    def look(self) -> str:
+        """Finds the device; returns a line on it, or raises ValueError with what is missing."""
+        words = [sys.executable, "-c", _LOOK, self.device]
+        found = subprocess.run(
+            words,
+            cwd=ROOT,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=_MACHINE_LIMIT_S,
+        )
+        if found.returncode:
+            last = (found.stderr.strip().splitlines() or ["nothing"])[-1]
+            raise ValueError(
+                f"the engines can't be imported here: {last}; a package can come as a wheel: "
+                "--wheels DIR"
+            )
+        device, about = found.stdout.strip().splitlines()[-2:]
+        if device == CPU and self.device not in ("any", CPU):
+            raise ValueError(f"--device: got {self.device}, but torch sees no GPU here")
+        self.device = device
+        versions = ", ".join(f"{name} {number}" for name, number in machine.versions().items())
+        return f"{device}: {about}; {versions}"
+
+    def run(self, jobs: Sequence[Job]) -> bool:
+        """Runs them until the budget is spent; whether all ended well."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        at_once = min(self.at_once, machine.num_cores()) if self.device == CPU else self.at_once
+        self._threads = str(max(1, machine.num_cores() // at_once))
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(self._run_or_keep, jobs))
+        self._tell()
+        return all(how.startswith((_DONE, "kept", "skipped")) for how in self.ended.values())
+
+    def _run_or_keep(self, job: Job) -> None:
+        path = self.folder / f"{job.name}.json"
+        if job.needs_gpu and self.device == CPU:
+            self.ended[job.name] = "skipped: it needs a GPU"
+        elif (limit_s := min(job.limit_s, self.left_s)) < _LEAST_S:
+            self.ended[job.name] = "not begun: the budget is spent"
+        elif not self.again and path.exists() and self._is_same(json.loads(path.read_text())):
+            self.ended[job.name] = "kept, of an earlier run"
+        else:
+            how = self._run(job, limit_s)
+            self.ended[job.name] = how
+            about = {"ended": how, "code": self._code, "device": self.device}
+            path.write_text(json.dumps(about) + "\n")
+            print(f"[{time.monotonic() - self._begun_s:.0f} s] {job.name}: {how}", flush=True)
+
+    def _is_same(self, kept: dict[str, str]) -> bool:
+        same = (kept.get("code"), kept.get("device")) == (self._code, self.device)
+        return same and kept.get("ended", "").startswith(_DONE)
+
+    def command_of(self, job: Job) -> list[str]:
+        """The job's process."""
+        module, *words = job.words
+        command = [*job.under, sys.executable, "-m", f"perf.gpu.{module}", *words]
+        return [*command, "--device", self.device]
+
+    def _run(self, job: Job, limit_s: float) -> str:
+        """How it ended; what it printed is in a log of its name."""
+        # The allocator of torch lets no access be out of bounds within its blocks.
+        more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if job.under else {}
+        begun_s, lines = time.monotonic(), self.printed.setdefault(job.name, [])
+        try:
+            process = subprocess.Popen(
+                self.command_of(job),
+                cwd=ROOT,
+                env={**self._environment(), "OMP_NUM_THREADS": self._threads, **more},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                preexec_fn=ends_with_us(signal.SIGTERM),
+            )
+        except OSError as error:
+            return f"failed: {error}"
+        timer = threading.Timer(limit_s, end, (process, _GRACE_S))
+        timer.start()
+        assert process.stdout is not None
+        with process.stdout, (self.folder / f"{job.name}.log").open("w", encoding="utf-8") as log:
+            for line in process.stdout:
+                lines.append(line.rstrip())
+                log.write(line)
+                log.flush()
+        code = process.wait()
+        timer.cancel()
+        took_s = time.monotonic() - begun_s
+        is_cut = code != 0 and took_s >= limit_s
+        how = _DONE if code == 0 else f"exit code {code}"
+        return f"{f'cut off at {limit_s:.0f} s' if is_cut else how}, {took_s:.0f} s"
+
+    def _environment(self) -> dict[str, str]:
+        """The checkout's modules before what ``--wheels`` brought; nothing is fetched."""
+        found = our_environment()
+        paths = [str(ROOT / "model_templates"), found["PYTHONPATH"]]
+        paths.insert(0, str(self.packages)) if self.packages else None
+        return {
+            **found,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONUNBUFFERED": "1",
+            "HF_HUB_OFFLINE": "1",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         }
-        words = [str(word) for pair in values.items() for word in pair]
-        return [self.python, "-m", "perf.gpu.section", name, *words]
 
-    def _report(self, names: list[str]) -> None:
-        text = report.to_markdown(self.results)
-        path = self.output.with_name(f"{self.output.name}.md")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        print(text, end="")
-        for line in report.summary(self.results, names):
-            say(line)
-        say(f"written: {path} and {self.path.name}")
-
-
-def supervised(command: Sequence[str], limit_s: float) -> str:
-    """Runs a section's process for so many seconds at most; what it says goes to our stderr.
-    Returns how it ended, for where it could not say so itself.
-    """
-    found = our_environment()
-    variables = {
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "model_templates"), found["PYTHONPATH"]]),
-        "PYTHONUNBUFFERED": "1",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "HF_HUB_OFFLINE": "1",  # there is no network, and nothing to fetch
-    }
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**found, **variables},
-        stdin=subprocess.DEVNULL,
-        stdout=2,
-        start_new_session=True,
-        preexec_fn=ends_with_us(signal.SIGTERM),
-    )
-    try:
-        code = process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return f"cut off: it took longer than {limit_s:.0f} s"
-    finally:
-        end(process, _GRACE_S)
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return f"failed: its process ended: {how}"
-
-
-def on_path() -> bool:
-    """Whether there is a tritonserver of its own, as in NVIDIA's container."""
-    return shutil.which("tritonserver") is not None
+    def _tell(self) -> None:
+        """What matters, the bad last, so that an output that is cut at its beginning has it."""
+        print(f"---- what matters; all of it is in {self.folder}")
+        most = _MOST_TOLD.get(self.command, 60)
+        for name, lines in self.printed.items():
+            told = [one for one in lines if _TOLD.search(one) and not one.startswith(_BAD)]
+            print("".join(f"{name}: {one[:230]}\n" for one in told[-most:]), end="")
+        for name, lines in self.printed.items():
+            bad = [one for one in lines if one.startswith(_BAD)][:_MOST_BAD]
+            print("".join(f"{name}: {one[:300]}\n" for one in bad), end="")
+        for name, how in self.ended.items():
+            if not how.startswith((_DONE, "kept")):
+                last = [one for one in self.printed.get(name, []) if one.strip()][-2:]
+                print(f"!! {name}: {how}{': ' * bool(last)}{' | '.join(last)[:400]}")
+        well = sum(how.startswith((_DONE, "kept")) for how in self.ended.values())
+        took_s = time.monotonic() - self._begun_s
+        print(f"{well} of {len(self.ended)} jobs ended well, {took_s:.0f} s", flush=True)

@@ -3,110 +3,115 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import shutil
+import re
+import subprocess
 import sys
 import tempfile
-from datetime import datetime, timezone
+from contextlib import ExitStack
 from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
 from generator.flag_values import positive
-from perf.gpu.plan import SECTIONS, chosen
-from perf.verbs.arguments import names
+from perf.gpu.jobs import JOBS, PROVE
 
-OUTPUT = Path("perf-results/gpu")
-BUDGET_S = 600.0
+PACK = "pack"
+FOLDER = Path("perf-results/gpu")
+BUDGET_S = {"prove": 280.0, "race": 440.0, "serve": 540.0}
 
-HELP = "on a GPU: does all of it agree with the CPU, how fast is it, and of what limit"
+HELP = "on a GPU: is all of it right, how fast is it, does it serve"
 DESCRIPTION = """\
-Measures on a machine with an NVIDIA GPU, without network, the most telling section first, each in a
-process of its own with its own time limit. Models have random weights and are made on the spot.
-Writes PATH.md and PATH.json as it goes. What an earlier run of the same code, on the same device,
-with the same versions has finished is kept: the same command goes on where one was cut off.
+Settles in a few minutes, on a machine with an NVIDIA GPU and without network, what only that shows.
+Each job is a process of its own with its own time limit; models have random weights and are made on
+the spot. What matters is printed last, the bad at the end: BAD is wrong; SLOW is right, by a slower
+runner than it should be; LOST: a CUDA error took the rest of that job along. All of it is in
+FOLDER/COMMAND/JOB.log. What is done there, by the same code, is kept: the same command goes on.
 
-Where there is no GPU, the whole plan runs on a fake one, with tiny models on the CPU: it says what
-agrees, and gives no times.
+  prove   kernels against float64, engines, sampling, weights and encoders against the CPU's tokens
+  race    attention, products, draws; 1 B and 8 B beside transformers and vLLM; tiles; memory
+  serve   models.yaml to a tritonserver: answers against `generate`, tokens/s, a killed engine
+  pack    no job: makes FOLDER with what a bare machine lacks
 
+Without a GPU the same jobs run on the CPU with tiny models, but for those that need one.
 """
-
-
-def _sections() -> str:
-    lines = [
-        f"  {section.name:<14} {section.title}, at most {section.limit_s:.0f} s"
-        f"{' (large)' if section.is_large else ''}"
-        for section in SECTIONS.values()
-    ]
-    return "\n".join(["sections:", *lines])
-
-
-DESCRIPTION += _sections()
 EPILOG = """\
 examples:
-  hf-triton perf gpu                              ten minutes; again: the rest of the plan
-  hf-triton perf gpu --wheels wheels/             with packages that are missing here, and a server
-  hf-triton perf gpu --sections agree-ways --again
-  python perf/gpu --wheels wheels/                the same from a checkout, nothing installed
-exit codes: 0 measured, or skipped for a reason; 1 something does not agree, failed or was cut off;
-2 usage; 130 interrupted, what was measured is kept"""
+  hf-triton perf gpu prove                           what takes two to five minutes on a GPU
+  hf-triton perf gpu prove --only 'models|rows'      of these jobs alone; --list names them
+  hf-triton perf gpu pack .gpu --server              here; then, in the checkout on the GPU machine:
+  python perf/gpu prove --wheels .gpu/wheels         nothing installed but torch
+  source .gpu/unpack.sh && python perf/gpu serve     with a tritonserver of its own
+exit codes: 0 all jobs ended well; 1 something is wrong, failed or was cut off; 2 usage; 130
+interrupted, what is done is kept"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what is measured, on what, with what, for how long, and where results go."""
+    """Adds what is run, on what, with what, for how long, and where results go."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("--sections", type=names(SECTIONS), metavar="S,S,...", help="instead of all but large ones")
-    add("--large", action="store_true", help="also the sections marked large")
-    add("--again", action="store_true", help="measure anew what the results have already")
-    add(
-        "--budget-s",
-        type=positive,
-        default=BUDGET_S,
-        metavar="S",
-        help=f"stop all in time for this (default: {BUDGET_S:.0f})",
-    )
-    add("--device", metavar="D", help="cuda:1, or fake (default: the first GPU, else fake)")
-    add(
-        "--wheels", type=Path, metavar="DIR", help="wheels of what is missing here, nvidia-pytriton"
-    )
-    add("--libpython", type=Path, metavar="PATH", help="libpython3.X.so.1.0, if not installed")
-    add("--work-dir", type=Path, metavar="DIR", help="for environment and models (default: /tmp)")
-    add("--seed", type=int, default=0, help="of weights and load (default: 0)")
-    add(
-        "--output",
-        type=Path,
-        default=OUTPUT,
-        metavar="PATH",
-        help=f"writes PATH.md and PATH.json (default: {OUTPUT})",
-    )
+    add("command", nargs="?", choices=(*JOBS, PACK), default=PROVE, help=f"default: {PROVE}")
+    add("folder", nargs="?", type=Path, default=FOLDER, help=f"default: {FOLDER}")
+    add("--budget-s", type=positive, metavar="S", help="end in time for this (280, 440, 540)")
+    add("--only", type=_pattern, default="", metavar="REGEX", help="jobs that this is found in")
+    add("--list", action="store_true", help="name the jobs, and run none")
+    add("--again", action="store_true", help="also what is done already")
+    add("--device", default="any", metavar="D", help="cuda:1, cpu (default: the first GPU, or cpu)")
+    add("--at-once", type=int, default=0, metavar="N", help="jobs side by side (prove: 10)")
+    add("--wheels", type=Path, metavar="DIR", help="packages that are missing here")
+    add("--python", default="3.12", metavar="X.Y", help="pack: of the GPU machine (default: 3.12)")
+    add("--server", action="store_true", help="pack: a tritonserver too, 42 MiB, some minutes")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures, and prints the report; returns the exit code. Raises PerfError."""
-    from perf.gpu.environment import wheels_in
+    """Runs the jobs and says what they found; returns the exit code. Raises PerfError."""
+    if args.command == PACK:
+        from perf.gpu.pack import pack
+
+        pack(args.folder, args.python, server=args.server)
+        return EXIT_OK
+    jobs = [job for job in JOBS[args.command] if re.search(args.only, job.name)]
+    if args.list:
+        for job in jobs:
+            print(f"{job.name}: at most {job.limit_s:.0f} s: {' '.join((*job.under, *job.words))}")
+        return EXIT_OK
     from perf.gpu.run import Run
 
-    work_dir = Path(tempfile.mkdtemp(prefix="perf-gpu-", dir=args.work_dir))
-    try:
+    with ExitStack() as stack:
         run = Run(
-            device="cuda:0" if args.device == "cuda" else args.device or "",
-            seed=args.seed,
-            output=args.output.resolve(),
-            folder=work_dir,
-            budget_s=args.budget_s,
-            command=_command(sys.argv[1:]),
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            command=args.command,
+            folder=(args.folder / args.command).resolve(),
+            budget_s=args.budget_s or BUDGET_S[args.command],
+            device=args.device,
+            at_once=args.at_once,
             again=args.again,
         )
-        run.prepare(wheels_in(args.wheels) if args.wheels else [], args.libpython)
-        is_good = run.measure(chosen(args.sections, large=args.large))
-    except (OSError, ValueError) as error:
-        raise PerfError(str(error)) from error
-    finally:
-        shutil.rmtree(work_dir, ignore_errors=True)
-    return EXIT_OK if is_good else EXIT_INPUT
+        if args.wheels:
+            work = stack.enter_context(tempfile.TemporaryDirectory(prefix="perf-gpu-"))
+            run.packages = _installed(args.wheels, Path(work))
+        try:
+            print(run.look(), flush=True)
+            return EXIT_OK if run.run(jobs) else EXIT_INPUT
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            raise PerfError(str(error)) from error
 
 
-def _command(words: list[str]) -> str:
-    """What measures the same, also where a script was run: that one has no verbs."""
-    return shlex.join(["hf-triton", *(["perf", "gpu"] if words[:1] != ["perf"] else []), *words])
+def _installed(wheels: Path, to: Path) -> Path:
+    """The wheels of a folder, unpacked. Raises PerfError."""
+    found = sorted(map(str, wheels.glob("*.whl")))
+    if not found:
+        raise PerfError(
+            f"--wheels {wheels}: {'no *.whl in it' if wheels.is_dir() else 'no folder'}"
+        )
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
+    command += ["--no-compile", "--target", str(to), *found]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise PerfError(f"--wheels: {(done.stderr.strip().splitlines() or ['pip failed'])[-1]}")
+    return to
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"got {text!r}, no regular expression: {error}") from None
+    return text

@@ -5,17 +5,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hf_runtime.errors import reason
 
-from perf.gpu.results import Context, Target
-from perf.gpu.sections.engines import Asked, answers, engine_on
-from perf.gpu.sections.shapes import VOCABULARY
+from perf.gpu.engines import Asked, answers, engine_on
+from perf.gpu.models import VOCABULARY
 
 ROOM = {"max_model_len": 256, "max_num_seqs": 4, "max_num_batched_tokens": 64, "kv_cache_gib": 0.1}
 _LENGTHS = (3, 40, 150, 1, 70, 33, 40, 17)  # some longer than a step, and than a window
@@ -70,25 +67,6 @@ def references(model: Any, asked: Iterable[Asked]) -> list[Reference]:
         tokens = output.sequences[0, len(one.prompt) :].tolist()
         found.append(Reference(tuple(tokens), torch.cat(output.logits).float().cpu()))
     return found
-
-
-@contextmanager
-def case(context: Context, **named: str) -> Iterator[dict[str, Any]]:
-    """One row, whatever is raised inside: the others go on. What is put into the dictionary is
-    in the row too.
-    """
-    context.say(", ".join(named.values()))
-    row: dict[str, Any] = {**named, "run_by": "", "tokens": 0, "near_ties": 0, "preempted": 0}
-    row["agrees"] = False
-    try:
-        yield row
-    except Exception as error:  # noqa: BLE001
-        # Whatever a kernel or a library raises is what was asked: it does not work here.
-        row["why"] = f"{type(error).__name__}: {reason(error, 200)}"
-    target = None
-    if row["agrees"] is not None:
-        target = Target("the CPU's tokens", float(row["agrees"]), 1.0, is_exact=True)
-    context.emit("agreement", row, target)
 
 
 def compare(

@@ -1,10 +1,11 @@
-"""Every way to choose a token, beside the CPU's choice, and how long it takes.
+"""Every way to choose a token, beside the CPU's choice.
 
 Steps are prepared before the token before them is read, as the engine does on a GPU.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -12,9 +13,7 @@ from text_generation.in_flight.warm_up import dummy_sequence
 from text_generation.sampling.sampler import Sampler, SamplerInputs
 from text_generation.sequence.sampling_params import SamplingParams
 
-from perf.gpu.agree.compared import case
-from perf.gpu.results import Context
-from perf.gpu.sections.ceilings import seconds
+from perf.gpu.told import Told
 
 _DRAWN = {"temperature": 0.8}
 WAYS: dict[str, dict[str, Any]] = {
@@ -37,22 +36,16 @@ _STEPS = 20
 _LEAST_ALIKE = 0.995  # sums are of another order, and a number may fall between two tokens
 
 
-def measure(context: Context) -> None:
-    """A row for each way, then how long many rows of a wide vocabulary take."""
-    device = torch.device(context.device)
-    num_rows, vocab_size = (4, 1000) if context.is_fake else (64, 32_000)
-    for name, options in WAYS.items():
-        with case(context, sampling=name) as row:
-            steps = _Steps(device, options, num_rows, vocab_size)
+def measure(told: Told, wanted: re.Pattern[str]) -> None:
+    """A row for each way."""
+    num_rows, vocab_size = (4, 1000) if told.is_cpu else (64, 32_000)
+    for name in filter(wanted.search, WAYS):
+        with told.case(name, "kernel" if "temperature" in WAYS[name] else "") as row:
+            steps = _Steps(told.device, WAYS[name], num_rows, vocab_size)
             num_alike, num_tokens = sum(steps.run() for _ in range(_STEPS)), _STEPS * num_rows
             row["run_by"] = "kernel" if steps.sampler.has_kernel else "operators"
             row |= {"tokens": num_tokens, "near_ties": num_tokens - num_alike}
             row["agrees"] = num_alike >= _LEAST_ALIKE * num_tokens
-    num_rows, vocab_size = (4, 1000) if context.is_fake else (256, 128_256)
-    for name, options in WAYS.items():
-        steps = _Steps(device, options, num_rows, vocab_size)
-        us = 1e6 * seconds(steps.sample, device, 20, 1.0)
-        context.emit("sampling", {"way": name, "rows": num_rows, "vocab": vocab_size, "us": us})
 
 
 class _Steps:
@@ -80,10 +73,6 @@ class _Steps:
             other.append(token, frozenset())
         self._launch(inputs)
         return sum(ours.id == token.id for ours, token in zip(got, expected, strict=True))
-
-    def sample(self) -> None:
-        """Prepares and launches a step of the same logits."""
-        self.sampler.launch(self._on_device, self._prepared())
 
     def _prepared(self) -> SamplerInputs:
         pending = {one: row for row, one in enumerate(self._rows)}

@@ -5,6 +5,7 @@ computes attention and layers, graphs or none, a step ahead or not, preemption.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -14,9 +15,9 @@ from unittest.mock import patch
 import torch
 from hf_runtime.errors import reason
 
-from perf.gpu.agree.compared import TOLERANCE, case, load, references, run_case
-from perf.gpu.results import Context
-from perf.gpu.sections.shapes import random_model
+from perf.gpu.agree.compared import TOLERANCE, load, references, run_case
+from perf.gpu.models import random_model
+from perf.gpu.told import Told
 
 Way = tuple[str, Callable[[], AbstractContextManager[None]], dict[str, Any]]
 """Its name, what holds while the engine is made, and the engine's options."""
@@ -31,20 +32,21 @@ class _AbsentError(Exception):
     """What is to compute attention can't be had here."""
 
 
-def measure(context: Context) -> None:
+def measure(told: Told, wanted: re.Pattern[str]) -> None:
     """A row for each; FlashAttention computes no float32, and OpenAI Triton's interpreter, which
     stands for our kernels on a CPU, has no products of bfloat16.
     """
-    device, model = torch.device(context.device), random_model("llama")
+    device, model = told.device, random_model("llama")
     for dtype in (torch.float32, torch.bfloat16):
         rounded = copy.deepcopy(model).to(dtype)
         expected = references(copy.deepcopy(rounded).float(), load())
         ways = [*(_settings(device) if dtype == torch.float32 else ()), *_attention(device, dtype)]
         for name, way, options in ways:
-            is_interpreted = context.is_fake and _OURS in name
-            if is_interpreted and dtype != torch.float32:
+            called = f"{name}, {str(dtype).removeprefix('torch.')}"
+            is_interpreted = told.is_cpu and _OURS in name
+            if (is_interpreted and dtype != torch.float32) or not wanted.search(called):
                 continue
-            with case(context, way=name, dtype=str(dtype).removeprefix("torch.")) as row:
+            with told.case(called, _runner_of(name)) as row:
                 try:
                     with way():
                         pairs = list(zip(load(), expected, strict=True))
@@ -54,6 +56,14 @@ def measure(context: Context) -> None:
                         run_case(row, here, device, asked, tokens, TOLERANCE[dtype], **options)
                 except _AbsentError as error:
                     row["agrees"], row["why"] = None, str(error)
+
+
+def _runner_of(way: str) -> str:
+    """What is to run it on a GPU."""
+    if way == "slots":
+        return "packed"
+    has_graphs = way != "without graphs" and _PLAIN not in way
+    return ("paged" if way.startswith("paged") else "fused") + ", CUDA graphs" * has_graphs
 
 
 def _settings(device: torch.device) -> Iterator[Way]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,9 @@ from hf_runtime.weights.served_model import ServedModel
 from text_generation.lora.linear import Adapter, Adapters, LowRank
 from transformers import AutoModelForCausalLM
 
-from perf.gpu.agree.compared import TOLERANCE, case, load, references, run_case
-from perf.gpu.results import Context
-from perf.gpu.sections.shapes import random_model
+from perf.gpu.agree.compared import TOLERANCE, load, references, run_case
+from perf.gpu.models import random_model
+from perf.gpu.told import Told
 
 _WIDEST = TOLERANCE[torch.bfloat16]  # what rounds inputs to 8 bits may round to the next value
 METHODS = {
@@ -30,22 +32,22 @@ METHODS = {
 _RANK = 8
 
 
-def measure(context: Context) -> None:
+def measure(told: Told, wanted: re.Pattern[str]) -> None:
     """A row for each dtype and method, then adapters."""
-    device = torch.device(context.device)
-    model = random_model("llama")
-    folder = context.folder / "llama"
-    model.save_pretrained(folder)
-    for dtype in ("float32", "float16", "bfloat16"):
-        with case(context, weights=dtype) as row:
+    device, model, runner = told.device, random_model("llama"), "fused, CUDA graphs"
+    for dtype in filter(wanted.search, ("float32", "float16", "bfloat16")):
+        with told.case(dtype, runner) as row:
             rounded = copy.deepcopy(model).to(getattr(torch, dtype))
             expected = references(copy.deepcopy(rounded).float(), load())
             run_case(row, rounded.to(device), device, load(), expected)
-    for method in METHODS:
-        with case(context, weights=method) as row:
-            _measure_method(row, folder, method, device)
-    with case(context, weights="adapters") as row:
-        _measure_adapters(row, model, device)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        for method in filter(wanted.search, METHODS):
+            with told.case(method, runner) as row:
+                _measure_method(row, Path(folder), method, device)
+    if wanted.search("adapters"):
+        with told.case("adapters", runner) as row:
+            _measure_adapters(row, model, device)
 
 
 def _measure_method(row: dict[str, Any], folder: Path, method: str, device: torch.device) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, BertConfig, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
-from perf.gpu.results import SkippedError
-from perf.gpu.sections.ceilings import GIB, free_gib
+from perf.gpu.device import GIB, free_gib
 from perf.load.requests import NUM_SPECIAL_TOKENS, VOCABULARY_SIZE
 
 _LLAMA = {
@@ -58,11 +57,6 @@ _NARROW = {  # heads of 64, for kernels take no smaller ones
     "eos_token_id": None,
     "pad_token_id": 0,
 }
-BERTS: dict[str, dict[str, Any]] = {
-    "MiniLM": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
-    "BERT-base": {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072},
-    "tiny": {"hidden_size": 48, "num_hidden_layers": 2, "intermediate_size": 96},
-}
 
 
 def random_model(model_type: str, **changes: Any) -> Any:
@@ -77,17 +71,15 @@ def random_model(model_type: str, **changes: Any) -> Any:
     return model.eval()
 
 
-def make_llama(shape: str, device: torch.device, spare_gib: float, seed: int = 0) -> Any:
-    """The model in bfloat16 on its device.
-
-    Raises:
-        SkippedError: the device has no room for it and ``spare_gib`` more.
+def make_llama(shape: str, device: torch.device, spare_gib: float) -> Any:
+    """The model in bfloat16 on its device. Raises MemoryError where the device has no room for it
+    and ``spare_gib`` more.
     """
     config = LlamaConfig(**LLAMAS[shape])
     needed, free = llama_bytes(shape) / GIB + spare_gib, free_gib(device)
     if free < needed:
-        raise SkippedError(f"{shape} needs {needed:.1f} GiB of {device}, {free:.1f} GiB are free")
-    torch.manual_seed(seed)
+        raise MemoryError(f"{shape} needs {needed:.1f} GiB of {device}, {free:.1f} GiB are free")
+    torch.manual_seed(0)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
     with torch.no_grad():
@@ -110,10 +102,3 @@ def bytes_per_step(model: Any) -> int:
         return total
     embeddings = model.get_input_embeddings().weight
     return total - int(embeddings.numel() * embeddings.itemsize)
-
-
-def make_bert(shape: str, device: torch.device) -> Any:
-    """An encoder without a pooler, in bfloat16 on its device; 12 heads, 512 tokens."""
-    config = BertConfig(**BERTS[shape], num_attention_heads=12, pad_token_id=0)
-    with torch.device(device):
-        return AutoModel.from_config(config, dtype=torch.bfloat16, add_pooling_layer=False).eval()

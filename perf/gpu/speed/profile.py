@@ -1,7 +1,10 @@
-"""Where a decode step's time goes: the kernels it launches, by kind."""
+"""Where a decode step's time goes: the kernels it launches, by kind, and the host's functions."""
 
 from __future__ import annotations
 
+import cProfile
+import io
+import pstats
 import re
 import time
 from collections.abc import Iterator
@@ -10,9 +13,8 @@ from typing import Any
 import torch
 from text_generation.in_flight.engine import InFlightEngine
 
-from perf.gpu.results import Row
-from perf.gpu.sections.ceilings import wait
-from perf.gpu.sections.engines import Asked, answers
+from perf.gpu.device import wait
+from perf.gpu.engines import Asked, answers
 
 _PROMPT, _STEPS = 8, 64  # tokens; the step that reads the prompts is among them
 KINDS = (
@@ -31,7 +33,9 @@ def kind_of(kernel: str) -> str:
     return next((kind for kind, pattern in KINDS if re.search(pattern, name)), "other")
 
 
-def kernels_of(engine: InFlightEngine, sequences: int, device: torch.device) -> Iterator[Row]:
+def kernels_of(
+    engine: InFlightEngine, sequences: int, device: torch.device
+) -> Iterator[dict[str, Any]]:
     """Per kind: how many kernels a decode step launches and how long they take, of so many
     sequences with short prompts; then the step as a whole.
     """
@@ -69,3 +73,28 @@ def _device_us(event: Any) -> float:
     """Called self_cuda_time_total before torch 2.4."""
     former = getattr(event, "self_cuda_time_total", 0.0)
     return float(getattr(event, "self_device_time_total", former))
+
+
+def told_host(engine: InFlightEngine, sequences: int) -> None:
+    """Prints what the engine's thread does in Python, slower for being watched; waiting for the
+    device is ``synchronize``.
+    """
+    own, recorded = engine._step, cProfile.Profile()  # noqa: SLF001
+
+    def step() -> None:
+        recorded.enable()
+        try:
+            own()
+        finally:
+            recorded.disable()
+
+    engine._step = step  # type: ignore[method-assign]  # noqa: SLF001
+    try:
+        answers(engine, [Asked([2 + at] * _PROMPT, _STEPS + 1) for at in range(sequences)])
+    finally:
+        del engine._step  # noqa: SLF001
+    out = io.StringIO()
+    pstats.Stats(recorded, stream=out).sort_stats("tottime").print_stats(14)
+    lines = [line for line in out.getvalue().splitlines() if line.strip()]
+    print(f"    host, {sequences} sequences, {_STEPS + 1} steps:")
+    print("\n".join(f"      {line[:150]}" for line in lines[2:20]), flush=True)
