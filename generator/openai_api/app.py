@@ -227,10 +227,14 @@ class OpenAiApp:
                 requests = batch.requests(model, id_of(request, answer_id), parameters)
                 ask = partial(self._triton.infer, metadata=trace_context(request))
                 responses = await ask_all(ask, batch, requests)
-                return await aside(
-                    sum(one.ByteSize() for one in responses),
-                    lambda: json_response(asked.write(batch.answers(responses), answer_id)),
-                )
+
+                def written() -> web.Response:
+                    found = batch.answers(responses)
+                    response = json_response(asked.write(found, answer_id))
+                    response.headers.update(found.headers)
+                    return response
+
+                return await aside(sum(one.ByteSize() for one in responses), written)
 
             return await self._retry_if_changed(model, answer)
 

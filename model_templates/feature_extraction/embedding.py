@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from hf_encoder.answers.rows import stack_rows
+from hf_encoder.answers.rows import stack_rows, token_counts
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_encoder.texts.encoding import Encoding
 from hf_encoder.texts.tokenization import Tokenization
@@ -23,7 +23,7 @@ from .prompts import Prompts
 from .request import EmbeddingRequest, EmbeddingRow, read_request
 from .sentence_transformers_files import SentenceFiles, read_sentence_files
 
-OUTPUTS = frozenset(("embedding", "num_input_tokens"))
+OUTPUTS = frozenset(("embedding", "num_input_tokens", "truncated"))
 # What models.yaml calls otherwise than sentence-transformers' files.
 _MODES = {"last": "lasttoken"}
 
@@ -61,10 +61,10 @@ class FeatureExtraction(EncoderTask):
         dimensions = self._asked_dimensions(request)
         names = _outputs(wanted, request)
         encodings = each_row(self._encode, request.rows)
-        lengths = [len(encoding) for encoding in encodings]
+        counts = token_counts(encodings, batched=request.is_batch)
         return Prepared(
             encodings,
-            partial(self._answer, lengths, dimensions, names, batched=request.is_batch),
+            partial(self._answer, counts, dimensions, names, batched=request.is_batch),
         )
 
     @torch.inference_mode()
@@ -101,7 +101,7 @@ class FeatureExtraction(EncoderTask):
 
     def _answer(
         self,
-        lengths: list[int],
+        counts: Mapping[str, Array],
         dimensions: int,
         names: frozenset[str],
         embeddings: list[Array],
@@ -110,12 +110,7 @@ class FeatureExtraction(EncoderTask):
     ) -> Mapping[str, Array]:
         """``embeddings``: (size,) of each text."""
         cut = [self._cut(embedding, dimensions) for embedding in embeddings]
-        outputs = {
-            "embedding": stack_rows(cut, batched=batched),
-            "num_input_tokens": stack_rows(
-                [np.array([length], dtype=np.uint32) for length in lengths], batched=batched
-            ),
-        }
+        outputs = {"embedding": stack_rows(cut, batched=batched), **counts}
         return {name: array for name, array in outputs.items() if name in names}
 
     def _cut(self, embedding: Array, dimensions: int) -> Array:
@@ -127,8 +122,8 @@ class FeatureExtraction(EncoderTask):
 
 
 def _outputs(wanted: frozenset[str], request: EmbeddingRequest) -> frozenset[str]:
-    """The outputs that a request lists; the embedding and what a flag asks for where it lists none,
-    and so arrives with all.
+    """The outputs that a request lists; the embedding, and with a flag the others, where it lists
+    none, and so arrives with all.
     """
     if wanted != OUTPUTS or request.wants_num_input_tokens:
         return wanted

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from hf_encoder.answers.rows import number_rows, stack_rows, text_rows
+from hf_encoder.answers.rows import number_rows, text_rows, token_counts
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_encoder.texts.encoding import Encoding
 from hf_encoder.texts.row_values import LIST, count_rows, filled, required_texts
@@ -50,9 +50,9 @@ class TextClassification(EncoderTask):
         name = count_rows(fields, INPUTS)
         rows = self._rows(fields, name)
         encodings = each_row(self._encode, rows)
-        lengths = [len(encoding) for encoding in encodings]
         batched = self.setup.batched or name == LIST
-        answer = partial(self._answer, rows, lengths, wanted, batched=batched)
+        counts = token_counts(encodings, batched=batched)
+        answer = partial(self._answer, rows, counts, wanted, batched=batched)
         return Prepared(encodings, answer)
 
     def _rows(self, fields: RequestFields, name: str) -> list[_Row]:
@@ -82,7 +82,7 @@ class TextClassification(EncoderTask):
     def _answer(
         self,
         rows: list[_Row],
-        lengths: list[int],
+        counts: Mapping[str, Array],
         wanted: frozenset[str],
         logits: list[Array],
         *,
@@ -93,12 +93,11 @@ class TextClassification(EncoderTask):
         chosen = [best(one, row.top_k) for row, one in zip(rows, scores, strict=True)]
         labels = [[self._label(int(index)) for index in indices] for indices in chosen]
         ranked = [one[indices] for one, indices in zip(scores, chosen, strict=True)]
-        counts = [np.array([length], dtype=np.uint32) for length in lengths]
         outputs = {
             "label": text_rows(labels, batched=batched),
             "score": number_rows(ranked, batched=batched),
             "logits": number_rows([np.asarray(one) for one in logits], batched=batched),
-            "num_input_tokens": stack_rows(counts, batched=batched),
+            **counts,
         }
         return {name: array for name, array in outputs.items() if name in wanted}
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from stub_server import StubServer
 from wire import Array, Reply, Request
 
@@ -69,7 +70,7 @@ def close(one: Array, other: Array) -> bool:
     """Equal texts, or numbers within 1e-4."""
     if one.dtype == object:
         return bool((one == other).all()) or _same_json(one, other)
-    return one.shape == other.shape and bool(abs(one - other).max(initial=0) < 1e-4)
+    return one.shape == other.shape and np.allclose(one, other, atol=1e-4, rtol=0)
 
 
 def _same_json(one: Array, other: Array) -> bool:

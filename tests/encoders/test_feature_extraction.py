@@ -279,6 +279,13 @@ def test_token_counts_come_only_where_they_are_asked_for(
     assert flagged["num_input_tokens"].tolist() == lengths[:1]
     assert set(listed) == {"num_input_tokens"}
     assert many["num_input_tokens"].flatten().tolist() == lengths
+    assert set(flagged) == {"embedding", "num_input_tokens", "truncated"}
+
+
+def test_a_text_that_was_cut_is_told(server: StubServer) -> None:
+    texts = [TEXTS[0], "the cat sat " * 50, "the cat " * 50_000]
+    asked = request(("embedding", "truncated"), input_text=texts, truncate=True)
+    assert outputs_of(server.infer(asked))["truncated"].flatten().tolist() == [False, True, True]
 
 
 def test_flat_json_is_answered_flat(server: StubServer) -> None:

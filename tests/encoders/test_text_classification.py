@@ -258,6 +258,9 @@ def test_tokens_of_a_pair_are_counted(server: StubServer, model: Path) -> None:
     ids = pipeline(TASK, model).tokenizer("a cat", "a dog sat")["input_ids"]
     outputs = outputs_of(server.infer(request(text_input="a cat", text_pair="a dog sat")))
     assert outputs["num_input_tokens"].tolist() == [len(ids)]
+    assert outputs["truncated"].tolist() == [False]
+    long = request(text_input="a cat", text_pair="a dog sat " * 90, truncate=True)
+    assert outputs_of(server.infer(long))["truncated"].tolist() == [True]
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ class Model:
     task: str = "text-generation"
     adapters: str = ""
     served_names: str = ""
+    tells_cuts: bool = False
     inputs: tuple[tuple[str, str, int], ...] = ()
 
     def config(self) -> Any:
@@ -77,6 +78,8 @@ class Model:
         config.model_transaction_policy.decoupled = self.role == "engine"
         for name, of_type, size in self.inputs:
             config.input.add(name=name, data_type=of_type, dims=[size], optional=True)
+        if self.tells_cuts:
+            config.output.add(name="truncated", data_type="TYPE_BOOL", dims=[1])
         if self.role:
             config.parameters["hf_triton_task"].string_value = self.task
             config.parameters["hf_triton_role"].string_value = self.role
@@ -231,6 +234,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         answer.outputs.add(name="num_input_tokens", datatype="UINT32", shape=[len(texts)])
         counts = struct.pack(f"<{len(texts)}I", *(len(text.split()) for text in texts))
         answer.raw_output_contents.append(counts)
+        _tell_cuts(request, answer, texts)
         return answer
 
     def _classify(self, request: Any) -> Any:
@@ -266,6 +270,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         answer.outputs.add(name="num_input_tokens", datatype="UINT32", shape=[len(texts), 1])
         counts = [len(f"{text} {pair}".split()) for text, pair in zip(texts, pairs, strict=True)]
         answer.raw_output_contents.append(struct.pack(f"<{len(counts)}I", *counts))
+        _tell_cuts(request, answer, pairs)
         return answer
 
     def _hear(self, request: Any) -> tuple[str, Any]:
@@ -351,6 +356,13 @@ def _files(data: bytes) -> list[bytes]:
         files.append(data[4 : 4 + length])
         data = data[4 + length :]
     return files
+
+
+def _tell_cuts(request: Any, answer: Any, texts: list[str]) -> None:
+    """Texts of more than 100 characters are cut."""
+    if "truncated" in {one.name for one in request.outputs}:
+        answer.outputs.add(name="truncated", datatype="BOOL", shape=[len(texts), 1])
+        answer.raw_output_contents.append(bytes(len(text) > 100 for text in texts))
 
 
 def _texts(data: bytes) -> list[str]:

@@ -36,6 +36,7 @@ COMPLETION_TASKS = (*CHAT_TASKS, "text2text-generation")  # /v1/completions
 EMBEDDING_TASKS = ("feature-extraction",)  # /v1/embeddings, /rerank, /score
 CLASSIFIER_TASKS = ("text-classification",)  # /classify, /rerank, /score
 SPEECH_TASKS = ("automatic-speech-recognition",)  # /v1/audio
+TRUNCATED = "truncated"  # of encoders, whether a text was cut
 # Together's words for what models are for.
 KINDS = {
     **dict.fromkeys(COMPLETION_TASKS, "language"),
@@ -60,7 +61,8 @@ class ServedModel:
     decoupled, and is asked by a gRPC stream. ``adapters`` are those that its requests may name;
     ``adapter`` is the one that they do, where this is an adapter under a name of its own.
     ``served_names`` are other names of it, and ``alias_of`` is its own under one of those.
-    ``is_ours`` is False of one that is not rendered from our templates.
+    ``is_ours`` is False of one that is not rendered from our templates, ``tells_cuts`` says whether
+    an output tells which texts were cut.
     """
 
     name: str
@@ -73,6 +75,7 @@ class ServedModel:
     served_names: tuple[str, ...] = ()
     alias_of: str | None = None
     is_ours: bool = True
+    tells_cuts: bool = False
 
     @property
     def is_batched(self) -> bool:
@@ -212,6 +215,7 @@ def served_model(config: Any) -> ServedModel | None:
     return ServedModel(
         *(name, config.name, task, streams, config.max_batch_size, adapters),
         served_names=served_names,
+        tells_cuts=any(output.name == TRUNCATED for output in config.output),
     )
 
 

@@ -27,6 +27,15 @@ def stack_rows(rows: Sequence[Array], *, batched: bool) -> Array:
     return row
 
 
+def token_counts(encodings: Sequence[Encoding], *, batched: bool) -> dict[str, Array]:
+    """What the model read of each text: ``num_input_tokens``, and whether it is ``truncated``."""
+    columns = {
+        "num_input_tokens": [np.array([len(one)], dtype=np.uint32) for one in encodings],
+        "truncated": [np.array([one.is_cut]) for one in encodings],
+    }
+    return {name: stack_rows(column, batched=batched) for name, column in columns.items()}
+
+
 def text_rows(rows: Sequence[Sequence[str]], *, batched: bool) -> Array:
     """Texts as bytes, (rows, longest row) where ``batched``; shorter rows end with empty texts."""
     longest = max(map(len, rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, eq=False)
@@ -11,12 +11,14 @@ class Encoding:
 
     ``token_type_ids`` as long as ``input_ids``, all 0 but for a pair's second text, as the
     tokenizer gives them; None where the model takes none. ``positions``: the tokens whose outputs
-    are wanted, ascending, where the output is per token; None: all.
+    are wanted, ascending, where the output is per token; None: all. ``is_cut``: its text was
+    longer.
     """
 
     input_ids: list[int]
     token_type_ids: list[int] | None = None
     positions: tuple[int, ...] | None = None
+    is_cut: bool = field(default=False, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.input_ids)

@@ -131,6 +131,7 @@ class Tokenization:
             most = most_characters(self.max_length)  # Python's tokenizers read it all
             text, pair = text[:most], pair and pair[:most]
             options = {"truncation": truncation, "max_length": self.max_length, **options}
+            options["return_overflowing_tokens"] = True
         if self.truncator is None or self._is_called:
             found = self.tokenizer(text, pair, verbose=False, **options)
             num_tokens = len(found["input_ids"])
@@ -157,10 +158,11 @@ class Tokenization:
                 "the text has a token that this model has no embedding for: its tokenizer makes "
                 f"token {max(ids)}, the model knows 0 to {self.num_embeddings - 1}"
             )
+        is_cut = bool(found.overflowing if is_plain else found.get("overflowing_tokens"))
         if not self.has_token_types:
-            return Encoding(ids, None, positions)
+            return Encoding(ids, None, positions, is_cut=is_cut)
         types = found.type_ids if is_plain else found.get("token_type_ids")
-        return Encoding(ids, types or [0] * len(ids), positions)
+        return Encoding(ids, types or [0] * len(ids), positions, is_cut=is_cut)
 
     def as_found(self, pieces: Tokenized) -> Any:
         """What ``tokens`` returns, of tokens that were cut apart from the tokenizer's call."""

@@ -22,7 +22,7 @@ from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.json_body import Check, only, schema_of, takes
 from generator.openai_api.schema.names import Names, by_field
 from generator.openai_api.schema.request import USER, TensorValue, parameters_of
-from generator.openai_api.triton.catalog import ServedModel
+from generator.openai_api.triton.catalog import TRUNCATED, ServedModel
 from generator.openai_api.triton.tensors import (
     counts,
     new_request,
@@ -36,6 +36,7 @@ from generator.spec.runtime_rules import CACHE_SALT
 MAX_INPUTS = 2048  # OpenAI's
 TEXTS = "a text or a list of texts"
 NUM_TOKENS = "num_input_tokens"
+CUT_HEADER, MOST_TOLD = "X-Truncated-Inputs", 100  # clients bound a header's length
 # In errors a model calls its texts so.
 _TEXTS = ("text_input", "input_text")
 _ROW = re.compile(r"\(row (\d+) of the batch\)")
@@ -85,7 +86,8 @@ class Batch:
     def _request(
         self, model: ServedModel, request_id: str, texts: Sequence[str], pairs: Sequence[str]
     ) -> Any:
-        request = new_request(model.triton_name, request_id, self.outputs)
+        outputs = (*self.outputs, *([TRUNCATED] if model.tells_cuts else []))
+        request = new_request(model.triton_name, request_id, outputs)
         ones = [1] if model.is_batched else []
         columns = {"text_input" if model.is_batched else "input_text": texts, "text_pair": pairs}
         for name, column in columns.items():
@@ -102,7 +104,7 @@ class Batch:
 
     def answers(self, responses: Iterable[Any]) -> Answers:
         """What the ModelInferResponses hold. Raises ApiError, 500."""
-        rows: dict[str, list[Any]] = {name: [] for name in self.outputs}
+        rows: dict[str, list[Any]] = {name: [] for name in (*self.outputs, TRUNCATED)}
         for response in responses:
             try:
                 data = outputs_of(response, self.outputs)
@@ -111,11 +113,18 @@ class Batch:
             for tensor in response.outputs:
                 rows[tensor.name] += _rows(tensor, data[tensor.name])
         num_tokens = sum(sum(row) for row in rows.pop(NUM_TOKENS))
+        cut = [self._named(index) for index, is_cut in enumerate(rows.pop(TRUNCATED)) if is_cut]
         for found in rows.values():
             if len(found) != len(self.texts):
                 got = f"the model answered {len(found)} of {len(self.texts)} texts"
                 raise ApiError(500, got)
-        return Answers(rows, num_tokens)
+        return Answers(rows, num_tokens, cut)
+
+    def _named(self, index: int) -> str:
+        """A text as its caller knows it; of a pair the second is the longer one as a rule."""
+        if index >= self.num_first or self.pairs:
+            return f"{self.names[-1]}[{index % self.num_first}]"
+        return f"{self.names[0]}[{index}]"
 
     def renamed(self, error: ApiError, first: int) -> ApiError:
         """The same error about the fields that the caller knows; ``first`` is the number of the
@@ -153,15 +162,26 @@ async def ask_all(
 
 @dataclass(frozen=True)
 class Answers:
-    """``rows`` has each output's part of each text: an array of float32, or a list of texts."""
+    """``rows`` has each output's part of each text: an array of float32, or a list of texts.
+    ``cut`` names the texts that were longer than the model takes.
+    """
 
     rows: Mapping[str, list[Any]]
     num_tokens: int
+    cut: Sequence[str] = ()
 
     @property
     def usage(self) -> dict[str, int]:
         """As OpenAI writes it."""
         return {"prompt_tokens": self.num_tokens, "total_tokens": self.num_tokens}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Says which texts were cut, the first of many."""
+        if not self.cut:
+            return {}
+        more = ["..."] if len(self.cut) > MOST_TOLD else []
+        return {CUT_HEADER: ", ".join([*self.cut[:MOST_TOLD], *more])}
 
 
 @dataclass(frozen=True)
@@ -238,6 +258,8 @@ def _rows(tensor: Any, data: bytes) -> list[Any]:
     """An output's rows; where it has one dimension each element is one."""
     if tensor.name == NUM_TOKENS:
         return [counts(data)]
+    if tensor.name == TRUNCATED:
+        return list(data)
     values: Any = array("f", data) if tensor.datatype == "FP32" else read_texts(data)
     size = tensor.shape[-1]
     return [values[at : at + size] for at in range(0, len(values), size)] if size else []
