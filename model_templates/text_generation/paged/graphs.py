@@ -89,15 +89,16 @@ class GraphedRunner:
         failures: list[Exception] = []
         began_s = time.monotonic()
         for num_tokens, has_chunks in sorted(sizes, reverse=True):
-            gives_up = len(failures) >= _MOST_FAILURES and not self._graphs
-            if gives_up and num_tokens > MOST_TOKENS_OF_EXPERTS:
-                continue  # a mixture of experts may ask the host above them, and not below
+            # A mixture of experts may ask the host for many tokens, and not for few.
+            are_many = num_tokens > MOST_TOKENS_OF_EXPERTS
+            if are_many and len(failures) >= _MOST_FAILURES and not self._graphs:
+                continue
             try:
                 self._graphs[has_chunks, num_tokens] = self._record(num_tokens, has_chunks)
             except Exception as error:
                 # Not every model can be captured; running eagerly is always right.
                 failures.append(error)
-                if gives_up:
+                if not are_many and len(failures) >= _MOST_FAILURES and not self._graphs:
                     break
         if self._graphs:
             chunks = "" if self.inner.captures_chunks else ", for steps without prompts alone"
