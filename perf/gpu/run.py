@@ -35,13 +35,18 @@ _TOLD = re.compile(
 )
 _MOST_TOLD, _MOST_BAD = {PROVE: 6}, 12
 _LOOK = """\
-import sys, torch, transformers
+import sys, numpy, torch, transformers
 import text_generation.in_flight.engine, hf_encoder.runners.runner
-cuda = torch.cuda.is_available()
-one = torch.cuda.get_device_properties(sys.argv[1] if sys.argv[1] != 'any' else 0) if cuda else None
-print('cuda:0' if sys.argv[1] == 'any' and cuda else 'cpu' if not cuda else sys.argv[1])
-print(one and f'{one.name}, {one.multi_processor_count} multiprocessors, '
-      f'{one.total_memory / 2**30:.1f} GiB', 'torch', torch.__version__, 'cuda', torch.version.cuda)
+asked, cuda = sys.argv[1], torch.cuda.is_available()
+device = ('cuda:0' if asked == 'any' else asked) if cuda else 'cpu'
+about = 'no GPU'
+if device != 'cpu':
+    one = torch.cuda.get_device_properties(device)
+    about = f'{one.name}, {one.multi_processor_count} multiprocessors'
+    about += f', {one.total_memory / 2**30:.1f} GiB'
+versions = [f'{one.__name__} {one.__version__}' for one in (torch, transformers, numpy)]
+about = [about, f'python {sys.version.split()[0]}', *versions, f'cuda {torch.version.cuda}']
+print(device, ', '.join(about), sep='\\n')
 """
 
 
@@ -90,8 +95,7 @@ class Run:
         if device == CPU and self.device not in ("any", CPU):
             raise ValueError(f"--device: got {self.device}, but torch sees no GPU here")
         self.device = device
-        versions = ", ".join(f"{name} {number}" for name, number in machine.versions().items())
-        return f"{device}: {about}; {versions}"
+        return f"{device}: {about}"
 
     def run(self, jobs: Sequence[Job]) -> bool:
         """Runs them until the budget is spent; whether all ended well."""
