@@ -37,6 +37,7 @@ from generator.openai_api.routes.endpoint import Endpoint, of_api
 from generator.openai_api.routes.merging import merged, single
 from generator.openai_api.routes.responses import KEPT, RESPONSES, KeptPath
 from generator.openai_api.routes.tokens import TOKENS
+from generator.openai_api.schema import json_body
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.json_body import read_object
 from generator.openai_api.schema.media import tensors, with_places
@@ -173,8 +174,15 @@ class OpenAiApp:
         data = await self._bodies.read(request)
         self._connections.is_answered(request.protocol)
         path = request.match_info
-        named = {"model": path["model"]} if "model" in path else {}
-        return await aside(len(data) + more_bytes, lambda: read({**read_object(data), **named}))
+
+        def read_named() -> Asked:
+            body = read_object(data)
+            if "model" in path:
+                json_body.text("model", "" if body.get("model") is None else body["model"])
+                body = {**body, "model": path["model"]}
+            return read(body)
+
+        return await aside(len(data) + more_bytes, read_named)
 
     async def _models(self, request: web.Request) -> web.Response:
         """All of them on one page, for OpenAI's clients and Anthropic's."""

@@ -16,7 +16,7 @@ from generator.openai_api.routes import tgi
 from generator.openai_api.routes.encoders import tei
 from generator.openai_api.routes.encoders.endpoint import MAX_INPUTS, EncoderEndpoint
 from generator.openai_api.routes.endpoint import Endpoint
-from generator.openai_api.schema.body import Either
+from generator.openai_api.schema.body import Body, Either
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.hub_errors import OF_MODEL, OPENAIS
 from generator.openai_api.sending import Handler, json_response
@@ -42,8 +42,20 @@ def routes_of(
     hub = replace(endpoint.operation, error=answers.HubError)
     for path in paths if endpoint.by_model else ():
         operation = endpoint.operation if path.startswith(OPENAIS) else hub
+        operation = replace(operation, body=_without_name(operation.body))
         routes.append(Route(f"{_NAMED}{path}", handler, operation))
     return routes
+
+
+def _without_name(body: Body | Either | None) -> Body | Either | None:
+    """The same where the path has the model's name."""
+    if isinstance(body, Either):
+        return Either([_named_by_path(one) for one in body.bodies])
+    return body and _named_by_path(body)
+
+
+def _named_by_path(body: Body) -> Body:
+    return replace(body, required=[name for name in body.required if name != "model"])
 
 
 class OneModel:
@@ -109,4 +121,4 @@ class OneModel:
 
 async def _refuse(request: web.Request) -> web.Response:
     text = f"{request.path}: models here make one vector of a text; ask /embed for it"
-    raise ApiError(501, text)
+    raise ApiError(404, text)

@@ -196,4 +196,4 @@ def test_kept_responses_delay_nobody(triton: Triton, openai_url: str) -> None:
     while hostile.is_going_on:
         beside_s.append(taken_s())
     assert {answer.status for answer in hostile.answers} == {200}
-    assert statistics.median(beside_s) < 30 * alone_s
+    assert statistics.median(beside_s) < 60 * alone_s
