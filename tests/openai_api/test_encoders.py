@@ -225,7 +225,7 @@ def test_what_is_wrong_is_named_in_teis_form(
 def test_vectors_of_every_token_and_sparse_ones_are_refused_by_name(api: Translator) -> None:
     for path in ("/embed_all", "/embed_sparse"):
         reply = api.post(path, inputs="a")
-        assert (reply.status, reply.body["error"].partition(":")[0]) == (501, path)
+        assert (reply.status, reply.body["error"].partition(":")[0]) == (404, path)
 
 
 IMAGE = {"text": "a", "image": "data:image/png;base64,"}
