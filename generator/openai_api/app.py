@@ -101,7 +101,7 @@ class OpenAiApp:
         self._lengths = ContextLengths(triton)
         self._kept = kept
         fitting = (
-            *((one.tasks, self._generating(one)) for one in (tgi.GENERATE_COMPAT,)),
+            (tgi.GENERATE_COMPAT.tasks, self._generating(tgi.GENERATE_COMPAT)),
             *((one.tasks, self._encoding(one)) for one in OF_ONE),
         )
         self._hub = OneModel(catalog, self._lengths, fitting)

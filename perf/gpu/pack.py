@@ -48,15 +48,32 @@ def pack(folder: Path, python: str, *, server: bool) -> None:
         print(f"{path.stat().st_size / 2**20:6.1f} MiB  {path}")
 
 
+def installed(wheels: Path, to: Path) -> Path:
+    """The wheels of a folder, unpacked. Raises PerfError."""
+    found = sorted(map(str, wheels.glob("*.whl")))
+    if not found:
+        raise PerfError(
+            f"--wheels {wheels}: {'no *.whl in it' if wheels.is_dir() else 'no folder'}"
+        )
+    _pip("--wheels", "install", "--no-index", "--no-compile", "--target", str(to), *found)
+    return to
+
+
 def _download(names: Iterable[str], python: str, to: Path) -> None:
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
-    command += ["--python-version", python, "--implementation", "cp", "-d", str(to)]
+    words = ["download", "--only-binary=:all:", "--python-version", python]
+    words += ["--implementation", "cp", "-d", str(to)]
     for name in names:
         tags = ("any",) if name.startswith(_PURE) else _TAGS
         flags = [word for tag in tags for word in ("--platform", tag)]
-        done = subprocess.run([*command, *flags, name], capture_output=True, text=True)
-        if done.returncode:
-            raise PerfError(f"{name}: {(done.stderr.strip().splitlines() or ['pip failed'])[-1]}")
+        _pip(name, *words, *flags, name)
+
+
+def _pip(what: str, verb: str, *words: str) -> None:
+    """Raises PerfError, which names ``what``."""
+    command = [sys.executable, "-m", "pip", verb, "-q", "--no-deps", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise PerfError(f"{what}: {(done.stderr.strip().splitlines() or ['pip failed'])[-1]}")
 
 
 def _pack_server(archive: Path, python: str, work: Path) -> None:

@@ -30,9 +30,7 @@ _GRACE_S = 3.0
 _MACHINE_LIMIT_S = 180.0  # the first import of torch from a cold disk
 _DONE = "done"
 _BAD = ("BAD", "LOST", "SLOW")
-_TOLD = re.compile(
-    r"agree, |runner |log: |Error|/s |share|us |  host|ERROR SUMMARY|^ok|without CUDA graphs"
-)
+_TOLD = re.compile(r"agree, |runner |log: |Error|/s |share|us |  host|ERROR SUMMARY")
 _MOST_TOLD, _MOST_BAD = {PROVE: 6}, 12
 _LOOK = """\
 import sys, numpy, torch, transformers
@@ -168,10 +166,10 @@ class Run:
         return f"{f'cut off at {limit_s:.0f} s' if is_cut else how}, {took_s:.0f} s"
 
     def _environment(self) -> dict[str, str]:
-        """The checkout's modules before what ``--wheels`` brought; nothing is fetched."""
+        """What ``--wheels`` brought, then the checkout's modules; nothing is fetched."""
         found = our_environment()
-        paths = [str(ROOT / "model_templates"), found["PYTHONPATH"]]
-        paths.insert(0, str(self.packages)) if self.packages else None
+        brought = [str(self.packages)] if self.packages else []
+        paths = [*brought, str(ROOT / "model_templates"), found["PYTHONPATH"]]
         return {
             **found,
             "PYTHONPATH": os.pathsep.join(paths),

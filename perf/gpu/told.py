@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import re
 import sys
 import time
 import traceback
@@ -97,14 +96,6 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=description, formatter_class=raw)
     found.add_argument("--device", default="cuda:0")
     return found
-
-
-def pattern(text: str) -> re.Pattern[str]:
-    """Raises ArgumentTypeError."""
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"got {text!r}, no regular expression: {error}") from None
 
 
 def first_line(error: BaseException) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import re
 import subprocess
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
 from generator.flag_values import positive
 from perf.gpu.jobs import JOBS, PROVE
+from perf.verbs.arguments import pattern
 
 PACK = "pack"
 FOLDER = Path("perf-results/gpu")
@@ -51,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("command", nargs="?", choices=(*JOBS, PACK), default=PROVE, help=f"default: {PROVE}")
     add("folder", nargs="?", type=Path, default=FOLDER, help=f"default: {FOLDER}")
     add("--budget-s", type=positive, metavar="S", help="end in time for this (280, 440, 540)")
-    add("--only", type=_pattern, default="", metavar="REGEX", help="jobs that this is found in")
+    add("--only", type=pattern, default="", metavar="REGEX", help="jobs that this is found in")
     add("--list", action="store_true", help="name the jobs, and run none")
     add("--again", action="store_true", help="also what is done already")
     add("--device", default="any", metavar="D", help="cuda:1, cpu (default: the first GPU, or cpu)")
@@ -68,11 +67,12 @@ def run(args: argparse.Namespace) -> int:
 
         pack(args.folder, args.python, server=args.server)
         return EXIT_OK
-    jobs = [job for job in JOBS[args.command] if re.search(args.only, job.name)]
+    jobs = [job for job in JOBS[args.command] if args.only.search(job.name)]
     if args.list:
         for job in jobs:
             print(f"{job.name}: at most {job.limit_s:.0f} s: {' '.join((*job.under, *job.words))}")
         return EXIT_OK
+    from perf.gpu.pack import installed
     from perf.gpu.run import Run
 
     with ExitStack() as stack:
@@ -86,32 +86,9 @@ def run(args: argparse.Namespace) -> int:
         )
         if args.wheels:
             work = stack.enter_context(tempfile.TemporaryDirectory(prefix="perf-gpu-"))
-            run.packages = _installed(args.wheels, Path(work))
+            run.packages = installed(args.wheels, Path(work))
         try:
             print(run.look(), flush=True)
             return EXIT_OK if run.run(jobs) else EXIT_INPUT
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             raise PerfError(str(error)) from error
-
-
-def _installed(wheels: Path, to: Path) -> Path:
-    """The wheels of a folder, unpacked. Raises PerfError."""
-    found = sorted(map(str, wheels.glob("*.whl")))
-    if not found:
-        raise PerfError(
-            f"--wheels {wheels}: {'no *.whl in it' if wheels.is_dir() else 'no folder'}"
-        )
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
-    command += ["--no-compile", "--target", str(to), *found]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise PerfError(f"--wheels: {(done.stderr.strip().splitlines() or ['pip failed'])[-1]}")
-    return to
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"got {text!r}, no regular expression: {error}") from None
-    return text

@@ -57,9 +57,7 @@ def _prompt(name: str, value: Any) -> dict[str, TensorValue]:
         return {"input_ids": tuple(value)}
     if not isinstance(value, str):
         raise bad_field(name, f"a list with {kind_of(value)}", _PROMPT)
-    if not value:
-        raise bad_field(name, "an empty text", "a text")
-    return {"text_input": value}
+    return {"text_input": json_body.filled(name, value)}
 
 
 def _are_ids(value: list[Any]) -> bool:

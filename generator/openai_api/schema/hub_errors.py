@@ -10,8 +10,11 @@ from generator.openai_api.schema.errors import ApiError
 OF_MODEL = "/models/"
 OPENAIS = "/v1/"  # that both servers have too, with OpenAI's errors
 _PATHS = frozenset(
-    ("/", "/generate", "/generate_stream", "/info", "/embed", "/predict", "/embed_all")
-) | {"/embed_sparse"}
+    (
+        *("/", "/generate", "/generate_stream", "/info", "/predict"),
+        *("/embed", "/embed_all", "/embed_sparse"),
+    )
+)
 # Their statuses by OpenAI's, and their words, by which clients choose an exception.
 STATUSES = {400: 422, 500: 424, 503: 429}
 _TYPES = {422: "validation", 424: "generation", 429: "overloaded", 504: "generation"}

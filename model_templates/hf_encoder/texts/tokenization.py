@@ -64,7 +64,10 @@ class Tokenization:
         Raises:
             RequestError: longer than ``max_length`` and not to be cut, or nothing to compute.
         """
-        return self.as_encoding(self._tokenized(field, text, pair, truncate=truncate))
+        found = self._tokenized(field, text, pair, truncate=truncate)
+        is_plain = isinstance(found, Tokenized)
+        rest = found.overflowing if is_plain else found.get("overflowing_tokens")
+        return self.as_encoding(found, is_cut=bool(rest))
 
     def pairs(
         self, field: str, text: str, seconds: Sequence[str], *, truncate: bool | None = None
@@ -144,7 +147,9 @@ class Tokenization:
             return cut()
         return self._fitting(field, found, num_tokens)
 
-    def as_encoding(self, found: Any, positions: tuple[int, ...] | None = None) -> Encoding:
+    def as_encoding(
+        self, found: Any, positions: tuple[int, ...] | None = None, *, is_cut: bool = False
+    ) -> Encoding:
         """An Encoding of what ``tokens`` returned, or of Tokenized.
 
         Raises:
@@ -158,7 +163,6 @@ class Tokenization:
                 "the text has a token that this model has no embedding for: its tokenizer makes "
                 f"token {max(ids)}, the model knows 0 to {self.num_embeddings - 1}"
             )
-        is_cut = bool(found.overflowing if is_plain else found.get("overflowing_tokens"))
         if not self.has_token_types:
             return Encoding(ids, None, positions, is_cut=is_cut)
         types = found.type_ids if is_plain else found.get("token_type_ids")

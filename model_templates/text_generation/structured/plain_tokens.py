@@ -26,7 +26,7 @@ def with_plain_tokens(tokenizer: str) -> tuple[str, dict[str, int]]:
     plain = [token for token in added if _is_plain(token)] if model["type"] == "BPE" else []
     if not plain:
         return tokenizer, {}
-    described["added_tokens"] = [token for token in added if token not in plain]
+    described["added_tokens"] = [token for token in added if not _is_plain(token)]
     has_bytes = "ByteFallback" in json.dumps(described["decoder"])
     for token in plain:
         text = token["content"]

@@ -13,7 +13,8 @@ from hf_runtime.devices.device import choose_attention_kernels
 from text_generation.in_flight import runner_selection
 from text_generation.in_flight.trial import name_of
 
-from perf.gpu.told import Told, first_line, parser, pattern, show_log
+from perf.gpu.told import Told, first_line, parser, show_log
+from perf.verbs.arguments import pattern
 
 GROUPS = ("ways", "models", "weights", "sampling", "encoders")
 

@@ -78,16 +78,22 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-_RUNNERS: dict[str, str] = {}
-FUSED = ("llama", "window", "biases", "normed heads")
+# What is to run a case on a GPU; the others over pages, with graphs.
+_FUSED, _STATES = "fused, CUDA graphs", "paged, states"
+RUNNERS = {
+    **dict.fromkeys(("llama", "window", "biases", "normed heads"), _FUSED),
+    "alibi": "cache",
+    "latent": "packed",
+    **dict.fromkeys(("states", "states with heads", "states and experts"), _STATES),
+    **dict.fromkeys(("convolutions", "states and keys in a layer"), _STATES),
+}
 
 
 def measure(told: Told, wanted: re.Pattern[str]) -> None:
     """A row for each."""
     for name in filter(wanted.search, MODELS):
         model_type, changes = MODELS[name]
-        runner = "fused, CUDA graphs" if name in FUSED else _RUNNERS.get(name, "paged, CUDA graphs")
-        with told.case(f"{model_type}: {name}", runner) as row:
+        with told.case(f"{model_type}: {name}", RUNNERS.get(name, "paged, CUDA graphs")) as row:
             model = random_model(model_type, **changes)
             expected = references(model, load())
             here = copy.deepcopy(model).to(told.device)

@@ -39,7 +39,7 @@ def kernels_of(
     """Per kind: how many kernels a decode step launches and how long they take, of so many
     sequences with short prompts; then the step as a whole.
     """
-    asked = [Asked([2 + at] * _PROMPT, _STEPS + 1) for at in range(sequences)]
+    asked = _asked(sequences)
     answers(engine, asked)
     begun_s = time.perf_counter()
     answers(engine, asked)
@@ -49,6 +49,10 @@ def kernels_of(
     for kind, (number, ms) in sorted(found.items(), key=lambda item: -item[1][1]):
         yield {"kind": kind, "kernels": number / _STEPS, "ms": ms, "step_share": ms / step_ms}
     yield {"kind": "the step's wall time", "kernels": None, "ms": step_ms, "step_share": 1.0}
+
+
+def _asked(sequences: int) -> list[Asked]:
+    return [Asked([2 + at] * _PROMPT, _STEPS + 1) for at in range(sequences)]
 
 
 def _profiled(
@@ -90,7 +94,7 @@ def told_host(engine: InFlightEngine, sequences: int) -> None:
 
     engine._step = step  # type: ignore[method-assign]  # noqa: SLF001
     try:
-        answers(engine, [Asked([2 + at] * _PROMPT, _STEPS + 1) for at in range(sequences)])
+        answers(engine, _asked(sequences))
     finally:
         del engine._step  # noqa: SLF001
     out = io.StringIO()
