@@ -50,6 +50,7 @@ COPY pyproject.toml LICENSE ./
 RUN python -m pip install ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} '.[runtime,lora]' \
     && if [ -n "$TRANSFORMERS_SPEC" ]; then python -m pip install --upgrade "$TRANSFORMERS_SPEC"; fi
 COPY generator generator
+COPY hf_triton hf_triton
 COPY model_templates model_templates
 RUN python -m pip install --no-deps --force-reinstall . \
     && rm -rf ./* \
@@ -88,6 +89,7 @@ RUN pin="$(sed -n 's/^ *"\(torch==[^";]*\)".*/\1/p' pyproject.toml)" \
     && python -m pip install '.[serve,onnx,lora]' \
     && if [ -n "$TRANSFORMERS_SPEC" ]; then python -m pip install --upgrade "$TRANSFORMERS_SPEC"; fi
 COPY generator generator
+COPY hf_triton hf_triton
 COPY model_templates model_templates
 RUN python -m pip install --no-deps --force-reinstall .
 

@@ -30,7 +30,7 @@ lint: setup ## check format, style and types; shell scripts and the Dockerfile t
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
-	@$(VENV)/bin/shellcheck tools/setup .ci/run model_templates/python_env/triton_python_backend_stub
+	@$(VENV)/bin/shellcheck tools/setup .ci/run hf_triton/python_env/triton_python_backend_stub
 	@$(VENV)/bin/hadolint --failure-threshold warning Dockerfile
 
 format: setup ## rewrite the code in the common format

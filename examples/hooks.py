@@ -10,7 +10,7 @@ assert hooks.preprocess({"text_input": " fine "}).text("text_input") == "fine"
 
 from __future__ import annotations
 
-from hf_runtime.hooks import HookRequest, HookResponse, RequestError, observe
+from hf_triton.hooks import HookRequest, HookResponse, RequestError, observe
 
 
 def preprocess(request: HookRequest) -> None:

@@ -32,8 +32,8 @@ from generator.spec.model_spec import ModelSpec
 from generator.spec.triton_models import triton_models
 
 if TYPE_CHECKING:
-    from hf_runtime.hooking.hook_file import HookFile
-    from hf_runtime.hooks import HookRequest, HookResponse
+    from hf_triton.hooks import HookRequest, HookResponse
+    from hf_triton.runtime.hooking.hook_file import HookFile
 
 __all__ = ["HooksUnderTest", "SpecError", "load_hooks"]
 
@@ -45,7 +45,7 @@ class HooksUnderTest:
 
     def __init__(self, spec: ModelSpec, config: dict[str, Any]) -> None:
         """Raises LoadError where the file can't be imported."""
-        from hf_runtime.request.declared_tensor import declared_tensors
+        from hf_triton.runtime.request.declared_tensor import declared_tensors
 
         self._inputs = declared_tensors(config["input"])
         self._outputs = declared_tensors(config["output"])
@@ -80,7 +80,7 @@ class HooksUnderTest:
 
         ``request`` is what ``preprocess`` returned, one without tensors where it is left out.
         """
-        from hf_runtime.hooks import HookResponse
+        from hf_triton.hooks import HookResponse
 
         asked = self._request({}, 1) if request is None else request
         response = HookResponse({}, self._outputs, asked, is_final=is_final)
@@ -98,7 +98,7 @@ class HooksUnderTest:
         ]
 
     def _request(self, parameters: Mapping[str, Any], num_rows: int) -> HookRequest:
-        from hf_runtime.hooks import HookRequest
+        from hf_triton.hooks import HookRequest
 
         rows = num_rows if self._batched else None
         names = tuple(self._outputs)
@@ -126,8 +126,8 @@ def load_hooks(config: str | Path, model: str) -> HooksUnderTest:
 
 def _loaded(spec: ModelSpec, seen: list[tuple[str, float, dict[str, str]]]) -> HookFile:
     """The spec's hooks file; what it observes is counted, and added to ``seen``."""
-    from hf_runtime.hooking.hook_file import HookFile
-    from hf_runtime.metrics.observations import Metric, Observations
+    from hf_triton.runtime.hooking.hook_file import HookFile
+    from hf_triton.runtime.metrics.observations import Metric, Observations
 
     class Recorder(Observations):
         """Counts, and keeps what it counted."""

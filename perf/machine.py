@@ -72,7 +72,7 @@ def code() -> str:
     only where they are, with a commit or without one.
     """
     root, digest = Path(__file__).parents[1], hashlib.sha256()
-    for folder in ("model_templates", "perf"):
+    for folder in ("hf_triton", "model_templates", "perf"):
         for path in sorted((root / folder).rglob("*.py")):
             digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]

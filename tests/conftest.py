@@ -133,8 +133,9 @@ def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneServer]:
 def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines logged during a test, each after ``I``, ``W`` or ``E``."""
 
-    from hf_runtime import log
     from triton_python_backend_utils import Logger
+
+    from hf_triton.runtime import log
 
     class Recorder(Logger):
         lines: ClassVar[list[str]] = []

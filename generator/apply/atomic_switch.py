@@ -25,10 +25,10 @@ from generator.errors import GeneratorError, ServerError
 from generator.render import model_config
 from generator.render.digest import CONFIG_FILE, DIGEST_PARAMETER
 from generator.repository.version_folders import drop_last_version, replace_config
+from generator.spec.triton_models import LINK_PARAMETER
 
-_LINK_FILE = "hf_runtime/link/protocol.py"
-# The version so far is in code of an earlier hf-triton: it is read, not run.
-_LINK_VERSION = re.compile(rb"^VERSION = \d+$", re.MULTILINE)
+# As config.pbtxt of ours has it; one of an earlier hf-triton has none.
+_LINK_VERSION = re.compile(rb'"%s"[^"]*"(\d+)"' % LINK_PARAMETER.encode())
 _ENSEMBLE = b'platform: "ensemble"'
 _Write = Callable[[FolderChange], None]
 
@@ -49,9 +49,8 @@ def _is_ensemble(whole: FolderChange) -> bool:
 
 def _changes_link(part: FolderChange) -> bool:
     """Whether the fronts that run now can't connect to the new engine."""
-    path = f"{part.plan.version}/{_LINK_FILE}"
-    contents = ((c.old or b"", c.new or b"") for c in part.plan.changes if c.path == path)
-    return any(_LINK_VERSION.findall(old) != _LINK_VERSION.findall(new) for old, new in contents)
+    before, after = _config_on_disk(part), part.config
+    return _LINK_VERSION.findall(before) != _LINK_VERSION.findall(after)
 
 
 @dataclass(frozen=True)

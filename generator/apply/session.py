@@ -91,7 +91,7 @@ class Session:
         if not (options.dry_run or self._target.is_remote):
             self._build_environments(config)  # takes minutes: others may generate meanwhile
         with _locked(self._repository, options):
-            plan = make_plan(config, self._repository)
+            plan = make_plan(config, self._repository, keep_edits=not options.force)
             wanted = self._look_for_room(
                 plan_apply(plan, self._repository, self._control, force=options.force)
             )

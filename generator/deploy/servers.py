@@ -24,7 +24,7 @@ _SHM_PER_PROCESS_MIB = 64
 _LEAST_SHM_MIB = 256
 _SHM_PER_GPU_MIB = _GIB  # through which the GPUs of one node talk, where they have no link
 _UNKNOWN_STORAGE_MIB = 20 * _GIB
-_TILED = 1.5  # an encoder's float32 in tiles, at the most: hf_runtime/devices/tile_linear.py
+_TILED = 1.5  # an encoder's float32 in tiles, at the most: hf_triton/runtime/devices/tile_linear.py
 _SPARE_STORAGE = 1.5  # a new revision is fetched while the old one is still there
 
 _WEIGHTS = (".safetensors", ".bin")

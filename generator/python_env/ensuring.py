@@ -11,7 +11,7 @@ from generator.python_env.building import BuildError, ensure, folder_of
 from generator.server import binary
 from generator.spec.model_spec import ModelSpec, PythonEnv
 from generator.spec.runtime_rules import BrokenEnvironmentError, is_built, look_inside
-from generator.spec.task_folders import SHARED_PACKAGE, Task
+from generator.spec.task_folders import Task
 
 # What every task's model.py imports; a task's engines may need more, which a load then names.
 _PACKAGES = ("torch", "transformers")
@@ -69,7 +69,7 @@ def _ensure(env: PythonEnv, names: list[str]) -> None:
 
 def _missing_packages(env: PythonEnv, task: Task) -> str:
     """What the environment has not and the task needs; empty where there is nothing."""
-    if not any(f"/{SHARED_PACKAGE}/" in path for path in task.runtime_files):
+    if not task.library:
         return ""
     try:
         versions = look_inside(folder_of(env), *_PACKAGES).versions

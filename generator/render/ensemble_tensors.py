@@ -16,7 +16,7 @@ from generator.spec.model_spec import Ensemble
 
 # Where Triton's own backends look for the model, in the version's folder.
 NATIVE_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
-# What models that hf-triton exports call theirs (hf_encoder/onnx/export.py).
+# What models that hf-triton exports call theirs (hf_triton/encoder/onnx/export.py).
 _COMPUTED = "output"
 # By a task's OUTPUT, its sizes for each row.
 _SIZES = {"hidden": (-1, -1), "tokens": (-1, -1), "sequences": (-1,)}

@@ -2,7 +2,8 @@
 
 Computes only: reads a task's folder once, touches no output. In a template every string passes a
 filter that makes it safe where it stands; printing one that passed none is refused, so that no
-value from models.yaml can end a string early.
+value from models.yaml can end a string early. The code that runs is the installed library's
+(hf_triton/): a folder names it and holds none of it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import jinja2
@@ -20,23 +21,26 @@ from markupsafe import Markup
 
 from generator.errors import TemplateError
 from generator.render import model_config
-from generator.render.digest import CONFIG_FILE, with_digest
+from generator.render.digest import CONFIG_FILE, MODEL_FILE, parameter_line, with_digest
 from generator.render.ensemble_tensors import NATIVE_FILES, ensemble_tensors
 from generator.render.labels import LABELS_FILE, labels
-from generator.render.python_env import with_environment
+from generator.render.python_env import environment_files
 from generator.render.routing_json import routing_files
 from generator.render.strict_jinja import Filter, strict_environment
 from generator.render.vllm_model_json import engine_arguments
+from generator.spec.library import library_version
 from generator.spec.model_source import Source
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import (
     CONFIG_TEMPLATE,
     ENSEMBLE_FOLDER,
+    FRONT_FOLDER,
+    MODEL_TEMPLATE,
     VERSION_FOLDER,
     VLLM_BACKEND_FOLDER,
     Task,
 )
-from generator.spec.triton_models import STEPS, TritonModel, step_name
+from generator.spec.triton_models import LIBRARY_PARAMETER, STEPS, TritonModel, step_name
 
 VALUES_FILE = f"{VERSION_FOLDER}/model.json"
 HOOKS_FILE = f"{VERSION_FOLDER}/hooks.py"
@@ -44,45 +48,69 @@ HOOKS_FILE = f"{VERSION_FOLDER}/hooks.py"
 
 def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:
     """The model's files, sorted by path. Raises TemplateError where the task folder is broken."""
-    config = render_config(model, task)
+    config = render_config(model, task) + _library_line(model, task)
     model_config.check(config, model.name)
-    values, runtime_files = _values_and_code(model, task, repository)
     files = {
         CONFIG_FILE: config.encode(),
         VALUES_FILE: (
-            json.dumps(values, indent=2, sort_keys=True, allow_nan=False) + "\n"
+            json.dumps(_values(model, repository), indent=2, sort_keys=True, allow_nan=False) + "\n"
         ).encode(),
-        **runtime_files,
+        **_code(model, task, repository),
         **routing_files(model),
         **({LABELS_FILE: labels(model.spec)} if LABELS_FILE in config else {}),
     }
     return dict(sorted(with_digest(files).items()))
 
 
-def _engine_files(model: TritonModel, task: Task) -> dict[str, bytes]:
-    """The task's own files and the user's hooks."""
-    files = dict(task.runtime_files)
-    if model.spec.hooks is not None:
-        if HOOKS_FILE in files:
-            raise TemplateError(f"{task.folder}: hooks.py is where users' hooks go")
+def _library_line(model: TritonModel, task: Task) -> str:
+    """The parameter of config.pbtxt that says which code of the library the folder is for."""
+    if not (model.runs_python and task.library):
+        return ""
+    version = library_version([FRONT_FOLDER]) if model.role == "front" else task.library
+    return parameter_line(LIBRARY_PARAMETER, version)
+
+
+def _code(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:
+    """What runs: model.py, the user's hooks, and what finds an environment of the model's own."""
+    if not model.runs_python:
+        return {}
+    files = {MODEL_FILE: _render_model(model, task).encode()}
+    if model.role != "front" and model.spec.hooks is not None:
         files[HOOKS_FILE] = model.spec.hooks.content
+    if model.spec.python_env is not None and model.has_environment:
+        files |= environment_files(model.spec.python_env, repository / model.name)
     return files
 
 
-def _values_and_code(
-    model: TritonModel, task: Task, repository: Path
-) -> tuple[dict[str, object], Mapping[str, bytes]]:
-    """What stands in model.json, and what runs beside it."""
+def _values(model: TritonModel, repository: Path) -> dict[str, object]:
+    """What stands in model.json."""
     if model.role == "front":
-        return front_values(model), task.front_files
+        return front_values(model)
     if model.role == "vllm":
-        return engine_arguments(model.spec, repository), {}
-    if not model.runs_python:
-        return native_values(model), {}
-    files = _engine_files(model, task)
-    if model.has_environment:
-        files = with_environment(files, model, repository)
-    return model_values(model, repository), files
+        return engine_arguments(model.spec, repository)
+    return model_values(model, repository) if model.runs_python else native_values(model)
+
+
+def _render_model(model: TritonModel, task: Task) -> str:
+    """The text of model.py."""
+    if model.role == "front":
+        return _rendered(task, f"{FRONT_FOLDER}/{MODEL_TEMPLATE}", model=model)
+    shown = _shown_values(model.spec)
+    return _rendered(task, f"{task.folder.name}/{MODEL_TEMPLATE}", model=model, values=shown)
+
+
+def _shown_values(spec: ModelSpec) -> dict[str, str]:
+    """What the head of a model.py says of its model."""
+    commit = spec.locked.commit if spec.locked else spec.revision
+    is_local = spec.source.is_local
+    cached = f"cached in {spec.name}/hf_cache of the model repository"
+    return {
+        "model": spec.source.text,
+        "revision": "a local folder's" if is_local else commit or "the newest when it was fetched",
+        "weights": "read where they are" if is_local else cached,
+        "dtype": spec.dtype if spec.dtype != "auto" else "auto: as the weights were saved",
+        "device_map": spec.device_map or "none: all on the instance's GPU, or on the CPU",
+    }
 
 
 def render_config(model: TritonModel, task: Task) -> str:
@@ -238,6 +266,12 @@ def word(text: str) -> Markup:
     return Markup(text)  # noqa: S704
 
 
+def docstring(text: str) -> Markup:
+    """``text`` within a docstring of Python, on its line."""
+    escaped = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return Markup(escaped.replace("\\", "\\\\").replace('"', '\\"'))  # noqa: S704
+
+
 def numbers(values: Iterable[int]) -> Markup:
     """``1, 2``."""
     return Markup(", ".join(str(int(value)) for value in values))  # noqa: S704
@@ -245,5 +279,10 @@ def numbers(values: Iterable[int]) -> Markup:
 
 @functools.lru_cache
 def _environment(folder: Path) -> jinja2.Environment:
-    filters: dict[str, Filter] = {"quote": quote, "word": word, "numbers": numbers}
-    return strict_environment(folder, filters, "without quote, word or numbers")
+    filters: dict[str, Filter] = {
+        "quote": quote,
+        "word": word,
+        "numbers": numbers,
+        "docstring": docstring,
+    }
+    return strict_environment(folder, filters, "without quote, word, numbers or docstring")

@@ -1,8 +1,8 @@
 """Renders routing.json: the arms that share a model's requests, by the names of their Triton
 models.
 
-The running model reads it again and again (hf_runtime/routing/routing_json.py): a change needs no
-reload.
+The running model reads it again and again (hf_triton/runtime/routing/routing_json.py): a change
+needs no reload.
 """
 
 from __future__ import annotations

@@ -11,18 +11,19 @@ import functools
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from generator.errors import RepositoryError
 from generator.render import manifest
-from generator.render.digest import CONFIG_FILE
+from generator.render.digest import CONFIG_FILE, MODEL_FILE, with_digest
 from generator.render.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
 from generator.repository import versions
 
 TEMPORARY_SUFFIX = ".hf-triton-tmp"
 # In a model's folder: where a version is put together before it gets its number.
 STAGE = f".version{TEMPORARY_SUFFIX}"
+_END_OF_DOCSTRING = b'\n"""\n'
 
 
 class Action(enum.Enum):
@@ -51,6 +52,7 @@ class ModelPlan:
     """What generating one model means; ``blocked`` says why its folder can't be taken at all.
 
     ``version`` is the one that is compared and written; the files of older ones stay as they are.
+    ``kept`` has the hash of what was written of each file that holds the user's edits now.
     """
 
     folder: Path
@@ -60,6 +62,7 @@ class ModelPlan:
     blocked: str = ""
     force_helps: bool = True
     version: int = versions.RENDERED_VERSION
+    kept: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -79,7 +82,8 @@ class ModelPlan:
         """The manifest when all is done."""
         new = {change.path: change.new for change in self.changes if change.new is not None}
         hashes = {path: manifest.digest(content) for path, content in new.items()}
-        return Manifest({**versions.older_files(self.known, self.version), **hashes})
+        older = versions.older_files(self.known, self.version)
+        return Manifest({**older, **hashes, **self.kept})
 
     @property
     def is_current(self) -> bool:
@@ -93,23 +97,71 @@ class ModelPlan:
         return [change.path for change in self.changes if change.action is action]
 
 
-def compare(folder: Path, files: Mapping[str, bytes]) -> ModelPlan:
-    """What has to change for ``folder`` to hold the rendered ``files`` as its current version."""
+def compare(folder: Path, files: Mapping[str, bytes], *, keep_edits: bool = True) -> ModelPlan:
+    """What has to change for ``folder`` to hold the rendered ``files`` as its current version.
+
+    An edited model.py keeps its edits, unless its code would be rendered otherwise now: that is a
+    conflict.
+    """
     blocked = _not_a_folder(folder)
     if blocked:
         return ModelPlan(folder, (), Manifest(), False, blocked, force_helps=False)
     with readable_errors():
         known, blocked, interrupted = _known(folder, files)
     version = versions.current_version(known.files)
+    kept: Mapping[str, str] = {}
+    allowed = known
+    if keep_edits:
+        files, kept, allowed = _with_edits(folder, files, known, version)
     files = versions.at_version(files, version)
     left_out = versions.leaves_out(files.get(CONFIG_FILE, b""), version)
     linked = left_out or linked_parent(folder, known.paths.union(files))
     if linked:
         return ModelPlan(folder, (), known, False, linked, force_helps=False)
-    changes = [_change(folder, path, new, known) for path, new in files.items()]
+    changes = [_change(folder, path, new, allowed) for path, new in files.items()]
     stale = sorted(known.paths - set(files) - set(versions.older_files(known, version)))
     changes += filter(None, (_stale_change(folder, path, known) for path in stale))
-    return ModelPlan(folder, tuple(changes), known, interrupted, blocked, version=version)
+    changed = tuple(changes)
+    return ModelPlan(folder, changed, known, interrupted, blocked, version=version, kept=kept)
+
+
+def _with_edits(
+    folder: Path, files: Mapping[str, bytes], known: Manifest, version: int
+) -> tuple[Mapping[str, bytes], Mapping[str, str], Manifest]:
+    """The files with the user's model.py in the place of ours, the hash of ours, and the manifest
+    as if the user's were one that may be written over.
+    """
+    path = versions.renumbered_path(MODEL_FILE, version)
+    new, written = files.get(MODEL_FILE), known.files.get(path)
+    old = None
+    with contextlib.suppress(NotAFileError):
+        old = read_file(f"{folder}/{path}")
+    if old is None or new is None or written is None or known.wrote(path, old):
+        return files, {}, known
+    if old == new:
+        return files, {path: written}, known
+    merged = _merged(old, new, written)
+    if merged is None:
+        return files, {}, known
+    replacing = {**known.replacing, path: (manifest.digest(old),)}
+    kept = {path: manifest.digest(new)}
+    return with_digest({**files, MODEL_FILE: merged}), kept, replace(known, replacing=replacing)
+
+
+def _merged(old: bytes, new: bytes, written: str) -> bytes | None:
+    """The user's code below the docstring that is rendered now; None where both have changed what
+    was written, of which ``written`` is the hash.
+    """
+    (old_head, old_code), (new_head, new_code) = _parts(old), _parts(new)
+    if manifest.digest(old_head + new_code) == written:
+        return new_head + old_code
+    return old if manifest.digest(new) == written else None
+
+
+def _parts(text: bytes) -> tuple[bytes, bytes]:
+    """A model.py's docstring, which tells what model it serves, and its code."""
+    end = text.find(_END_OF_DOCSTRING) + len(_END_OF_DOCSTRING)
+    return text[:end], text[end:]
 
 
 def owned_folders(repository: Path) -> Iterator[Path]:

@@ -1,7 +1,7 @@
 """The file of a model step on one of Triton's own backends, such as ``<name>_model/1/model.onnx``.
 
 Takes an export that lies in the model's cache; makes none, and never touches a file that is there.
-Knows the cache's names (hf_encoder/onnx/files.py) and no format.
+Knows the cache's names (hf_triton/encoder/onnx/files.py) and no format.
 """
 
 from __future__ import annotations

@@ -43,22 +43,32 @@ class Plan:
         return not self.orphans and all(model.is_current for model in self.models)
 
 
-def make_plan(config: Path, repository: Path) -> Plan:
-    """Reads everything, writes nothing. Raises SpecError, RepositoryError or TemplateError."""
+def make_plan(config: Path, repository: Path, *, keep_edits: bool = True) -> Plan:
+    """Reads everything, writes nothing; without ``keep_edits`` an edited model.py is a conflict.
+    Raises SpecError, RepositoryError or TemplateError.
+    """
     tasks = find_tasks()
     specs = load(config, tasks)
-    groups = tuple(plan_groups(track(specs, "comparing"), tasks, repository))
+    groups = tuple(plan_groups(track(specs, "comparing"), tasks, repository, keep_edits=keep_edits))
     orphans = tuple(find_orphans(repository, specs, weights=False, force=False))
     return Plan(tuple(specs), groups, orphans)
 
 
 def plan_groups(
-    specs: Iterable[ModelSpec], tasks: dict[str, Task], repository: Path
+    specs: Iterable[ModelSpec],
+    tasks: dict[str, Task],
+    repository: Path,
+    *,
+    keep_edits: bool,
 ) -> Iterator[tuple[ModelPlan, ...]]:
     """The plans of each spec's folders, one spec after the other."""
     for spec in specs:
         yield tuple(
-            compare(repository / model.name, render(model, tasks[spec.task], repository))
+            compare(
+                repository / model.name,
+                render(model, tasks[spec.task], repository),
+                keep_edits=keep_edits,
+            )
             for model in triton_models(spec)
         )
 

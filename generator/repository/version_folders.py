@@ -14,7 +14,7 @@ from pathlib import Path
 
 from generator.errors import RepositoryError
 from generator.render import manifest
-from generator.render.digest import CONFIG_FILE, ROUTING_FILE
+from generator.render.digest import CONFIG_FILE, MODEL_FILE, ROUTING_FILE
 from generator.render.manifest import MANIFEST_FILE, Manifest
 from generator.repository.atomic_files import remove_empty_folders, remove_files, remove_tree, write
 from generator.repository.compare import (
@@ -32,6 +32,7 @@ from generator.repository.versions import (
     is_version,
     needs_launcher,
     renumbered,
+    renumbered_path,
     version_of,
 )
 from generator.spec.triton_models import LAUNCHER_FILE
@@ -57,6 +58,7 @@ def add_version(plan: ModelPlan, number: int, keep: Collection[int]) -> None:
     gone = [path for path in known.files if (of := version_of(path)) and of not in kept]
     final = {path: hash_ for path, hash_ in known.files.items() if path not in gone}
     final |= {path: manifest.digest(content) for path, content in new.items()}
+    final |= {renumbered_path(path, number): hash_ for path, hash_ in plan.kept.items()}
     if LAUNCHER_FILE in final and not needs_launcher(final):
         gone.append(LAUNCHER_FILE)
         del final[LAUNCHER_FILE]
@@ -150,9 +152,10 @@ def files_of_version(folder: Path, version: int) -> dict[str, bytes] | None:
     for path in known.files:
         if path.startswith(prefix):
             content = _read_or_none(folder / path)
-            if content is None or not known.wrote(path, content):
-                return None
             inner = path.removeprefix(prefix)
+            is_ours = content is not None and known.wrote(path, content)
+            if content is None or not (is_ours or f"{RENDERED_VERSION}/{inner}" == MODEL_FILE):
+                return None
             found[CONFIG_FILE if inner == CONFIG_FILE else f"{RENDERED_VERSION}/{inner}"] = content
     if needs_launcher(found):
         found[LAUNCHER_FILE] = _read(folder / LAUNCHER_FILE)

@@ -14,7 +14,8 @@ from typing import Any
 from generator.render import model_config
 from generator.render.digest import CONFIG_FILE
 from generator.render.manifest import Manifest
-from generator.spec.triton_models import ENVIRONMENT_FOLDER, LAUNCHER_FILE
+from generator.spec.runtime_rules import ENVIRONMENT_FILE
+from generator.spec.triton_models import LAUNCHER_FILE
 
 RENDERED_VERSION = 1
 _LABELS = re.compile(rb'(label_filename: ")[0-9]+(/labels\.txt")')
@@ -42,6 +43,11 @@ def current_version(paths: Iterable[str]) -> int:
 def at_version(files: Mapping[str, bytes], version: int) -> dict[str, bytes]:
     """The rendered files under the paths that they have as ``version``."""
     return renumbered(files, RENDERED_VERSION, version)
+
+
+def renumbered_path(path: str, number: int) -> str:
+    """A path such as ``1/model.py`` as it is in version ``number``."""
+    return f"{number}/{path.partition('/')[2]}"
 
 
 def renumbered(files: Mapping[str, bytes], version: int, number: int) -> dict[str, bytes]:
@@ -72,7 +78,7 @@ def older_files(known: Manifest, version: int) -> dict[str, str]:
 
 def needs_launcher(paths: Iterable[str]) -> bool:
     """Whether a version that one of the paths is in has a Python environment of its own."""
-    return any(path.endswith(f"/{ENVIRONMENT_FOLDER}/environment.json") for path in paths)
+    return any(path.endswith(f"/{ENVIRONMENT_FILE}") for path in paths)
 
 
 def leaves_out(config: bytes, version: int) -> str:

@@ -40,7 +40,7 @@ _LONGEST_EXAMPLE = 120
 _DIGITS = re.compile(r"\d+")
 MASK = "***"
 _VARIABLES = ("HF_TOKEN", "PRIVATE_REPO_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-# A whole one: what only begins like it may be a module of ours, hf_runtime.
+# A whole one: what only begins like it may be a module of ours, hf_triton.runtime.
 _TOKEN = re.compile(r"\b(hf|api_org)_[A-Za-z0-9]{30,}")
 _SHORTEST = 8  # a shorter one would take words out of the log
 

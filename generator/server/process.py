@@ -41,7 +41,7 @@ _LAST_LINES_TIMEOUT_S = 3.0  # a process that left the group may hold the log op
 _NUM_HTTP_THREADS = 8 + NUM_LOADERS  # 8 is Triton's default; a load keeps one to itself
 # Triton puts paths into command lines for bash, unquoted; its Python can encode ASCII alone.
 _PLAIN_PATH = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
-HEARTBEATS_VARIABLE = "HF_TRITON_HEARTBEATS"  # hf_runtime/heartbeat.py
+HEARTBEATS_VARIABLE = "HF_TRITON_HEARTBEATS"  # hf_triton/runtime/heartbeat.py
 
 
 class TritonServer:

@@ -1,45 +1,18 @@
 """What the server and the generator must agree on: files and tokens of the Hub, Python
 environments, the parameters by which requests are kept apart, and how models write calls.
 
-The runtime's own modules for it, which need neither torch nor Triton. In the server they lie
-beside model.py; here they are imported from model_templates/.
+The library's own modules for it, which need neither torch nor Triton.
 """
 
 from __future__ import annotations
 
-from hf_runtime.private_folders import is_made_private
-from hf_runtime.request.cache_salt import CACHE_SALT, CALLER
-from hf_runtime.request.chat_formats import (
-    MAX_HEAD,
-    ChatFormat,
-    ReasoningForm,
-    ToolForm,
-    read_counts,
-    read_format,
-)
-from hf_runtime.request.empty_final import EMPTY_FINAL
-from hf_runtime.request.left_calls import CALL
-from hf_runtime.request.left_calls import VARIABLE as LEFT_CALLS_VARIABLE
-from hf_runtime.request.tokenizer_question import TOKENIZER_QUESTION
-from hf_runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file
-from hf_runtime.weights.hub_files import (
-    NotServableError,
-    choose_adapter_files,
-    choose_model_files,
-    is_safe_path,
-)
-from hf_runtime.weights.hub_token import UnusableTokenError, error_line, hub_token
-from hf_runtime.weights.locked_files import (
-    Difference,
-    LockedFile,
-    added_files,
-    differences,
-    missing_files,
-    repository_folder,
-    snapshot_folder,
-)
-from python_env.find_environment import (
+from pathlib import Path
+
+from hf_triton.python_env import find_environment
+from hf_triton.python_env.find_environment import (
+    ENVIRONMENT_FILE,
     FOLDER_VARIABLE,
+    LIBRARY_PATH,
     MARKER,
     NUMPY_VARIABLE,
     BrokenEnvironmentError,
@@ -48,17 +21,50 @@ from python_env.find_environment import (
     is_built,
     look_inside,
 )
-
-from generator import TEMPLATES
+from hf_triton.runtime.link.protocol import VERSION as LINK_VERSION
+from hf_triton.runtime.private_folders import is_made_private
+from hf_triton.runtime.request.cache_salt import CACHE_SALT, CALLER
+from hf_triton.runtime.request.chat_formats import (
+    MAX_HEAD,
+    ChatFormat,
+    ReasoningForm,
+    ToolForm,
+    read_counts,
+    read_format,
+)
+from hf_triton.runtime.request.empty_final import EMPTY_FINAL
+from hf_triton.runtime.request.left_calls import CALL
+from hf_triton.runtime.request.left_calls import VARIABLE as LEFT_CALLS_VARIABLE
+from hf_triton.runtime.request.tokenizer_question import TOKENIZER_QUESTION
+from hf_triton.runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file
+from hf_triton.runtime.weights.hub_files import (
+    NotServableError,
+    choose_adapter_files,
+    choose_model_files,
+    is_safe_path,
+)
+from hf_triton.runtime.weights.hub_token import UnusableTokenError, error_line, hub_token
+from hf_triton.runtime.weights.locked_files import (
+    Difference,
+    LockedFile,
+    added_files,
+    differences,
+    missing_files,
+    repository_folder,
+    snapshot_folder,
+)
 
 __all__ = [
     "CACHE_SALT",
     "CALL",
     "CALLER",
     "EMPTY_FINAL",
-    "ENVIRONMENT_CODE",
+    "ENVIRONMENT_FILE",
     "FOLDER_VARIABLE",
+    "LAUNCHER",
     "LEFT_CALLS_VARIABLE",
+    "LIBRARY_PATH",
+    "LINK_VERSION",
     "MARKER",
     "MAX_HEAD",
     "NUMPY_VARIABLE",
@@ -93,5 +99,5 @@ __all__ = [
     "snapshot_folder",
 ]
 
-# The code by which the server finds a model's environment.
-ENVIRONMENT_CODE = TEMPLATES / "python_env"
+# The script by which the server finds a model's environment.
+LAUNCHER = Path(str(find_environment.__file__)).with_name("triton_python_backend_stub")

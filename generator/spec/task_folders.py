@@ -1,34 +1,37 @@
-"""The task folders of model_templates/: which there are, their options, and the files that run.
+"""The task folders of model_templates/: which there are, and their options.
 
 A task is a folder that holds a ``config.pbtxt.j2``; its name is the Hub's pipeline tag with ``-``
-written ``_``. Knows nothing of models.yaml, and of what a task does only its options' dataclass.
+written ``_``. Its options are declared where they are read too, in the package of the same name in
+hf_triton; a task that is none of the library's has its options.py beside its templates. Knows
+nothing of models.yaml, and of what a task does only its options' dataclass.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import importlib
 import importlib.util
 import math
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from generator.errors import TemplateError
-from generator.spec.reachable import reachable
+from generator.spec.library import library_version
 from generator.yaml_file import schema
 
 CONFIG_TEMPLATE = "config.pbtxt.j2"
-SHARED_PACKAGE = "hf_runtime"
+MODEL_TEMPLATE = "model.py.j2"
+OPTIONS_FILE = "options.py"
 FRONT_FOLDER = "front"
 ENSEMBLE_FOLDER = "ensemble"
 VLLM_BACKEND_FOLDER = "vllm_backend"
 VERSION_FOLDER = "1"
-# As hf_encoder/task.py has them: of each token's last hidden state, of each token, of each row.
+# As hf_triton/encoder/task.py has them: of each token's last hidden state, each token, each row.
 OUTPUTS = ("hidden", "tokens", "sequences")
 _KINDS = (bool, int, float, str, dict)
 
@@ -149,20 +152,29 @@ class Task:
         return found
 
     @cached_property
-    def packages(self) -> tuple[str, ...]:
-        """The packages that its model.py imports beside hf_runtime, each a folder of
-        model_templates: ``PACKAGES`` of the folder's options.py.
+    def library(self) -> str:
+        """The version of the library's code that its models run; empty for a task that is none of
+        the library's.
         """
-        found = getattr(self._options_module, "PACKAGES", ())
-        for name in found:
-            if not (self.folder.parent / name / "__init__.py").is_file():
-                message = f"PACKAGES names {name!r}, which is no package of {self.folder.parent}"
-                raise TemplateError(f"{self.folder / 'options.py'}: {message}")
-        return tuple(found)
+        return library_version((self.folder.name, *self.packages)) if self._is_ours else ""
+
+    @cached_property
+    def packages(self) -> tuple[str, ...]:
+        """The packages of hf_triton that its own uses beside the shared one: ``PACKAGES`` of its
+        options.py.
+        """
+        return tuple(getattr(self._options_module, "PACKAGES", ()))
+
+    @property
+    def _is_ours(self) -> bool:
+        return not (self.folder / OPTIONS_FILE).exists()
 
     @cached_property
     def _options_module(self) -> types.ModuleType:
-        return _load_options(self.folder / "options.py")
+        name = f"hf_triton.{self.folder.name}"
+        if self._is_ours and importlib.util.find_spec(name) is not None:
+            return importlib.import_module(f"{name}.options")
+        return _load_options(self.folder / OPTIONS_FILE)
 
     @cached_property
     def options(self) -> Mapping[str, Option]:
@@ -170,21 +182,6 @@ class Task:
         hints = _type_hints(self.options_class, self.folder)
         fields = dataclasses.fields(self.options_class)
         return {field.name: _option(field, hints[field.name], self.folder) for field in fields}
-
-    @cached_property
-    def runtime_files(self) -> Mapping[str, bytes]:
-        """What its model.py can reach, byte for byte: path in the model's folder -> content,
-        sorted.
-        """
-        return _runtime_files(self.folder, self.packages)
-
-    @cached_property
-    def front_files(self) -> Mapping[str, bytes]:
-        """The same of a front, which is the same for every task that streams."""
-        folder = self.folder.parent / FRONT_FOLDER
-        if not (folder / "model.py").is_file():
-            raise TemplateError(f"{folder}: no model.py; {self.tag} streams and needs a front")
-        return _runtime_files(folder)
 
 
 def default_directory() -> Path:
@@ -202,23 +199,6 @@ def find_tasks(directory: Path | None = None) -> dict[str, Task]:
     return {task.tag: task for task in tasks}
 
 
-def _runtime_files(folder: Path, packages: tuple[str, ...] = ()) -> dict[str, bytes]:
-    places = {"": folder}
-    for name in (SHARED_PACKAGE, *packages):
-        places[f"{name}/"] = folder.parent / name
-    sources = {
-        f"{prefix}{path.relative_to(place).as_posix()}": path.read_bytes()
-        for prefix, place in places.items()
-        for path in place.rglob("*.py")
-        if _is_source(path.relative_to(place))
-    }
-    return {f"{VERSION_FOLDER}/{path}": sources[path] for path in sorted(reachable(sources))}
-
-
-def _is_source(path: Path) -> bool:
-    return not any(part.startswith(".") or part == "__pycache__" for part in path.parts)
-
-
 def _load_options(path: Path) -> types.ModuleType:
     name = f"hf_triton_options.{path.parent.name}_{abs(hash(path))}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -227,21 +207,10 @@ def _load_options(path: Path) -> types.ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their annotations up there
     try:
-        with _importable(path.parent.parent):
-            spec.loader.exec_module(module)
+        spec.loader.exec_module(module)
     except Exception as error:
         raise TemplateError(f"{path}: can't be loaded: {error}") from error
     return module
-
-
-@contextlib.contextmanager
-def _importable(directory: Path) -> Iterator[None]:
-    """Options may extend those of a shared package beside their task's folder."""
-    sys.path.insert(0, str(directory))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(directory))
 
 
 def _type_hints(options_class: type[Any], folder: Path) -> dict[str, Any]:

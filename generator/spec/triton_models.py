@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from generator.spec.model_spec import InstanceGroup, ModelSpec
+from generator.spec.runtime_rules import LINK_VERSION
 
 Role = Literal[
     "whole", "front", "engine", "ensemble", "tokenizer", "model", "postprocessing", "vllm"
@@ -30,7 +31,9 @@ ENGINE_PARAMETER = "hf_triton_engine"
 ARM_PARAMETER = "hf_triton_arm_of"
 ADAPTERS_PARAMETER = "hf_triton_adapters"
 SERVED_NAMES_PARAMETER = "hf_triton_served_names"
-ENVIRONMENT_FOLDER = "python_env"
+LIBRARY_PARAMETER = "hf_triton_library"
+# The version of the protocol between a front and its engine.
+LINK_PARAMETER = "hf_triton_link"
 # In a model's folder: what every Triton starts in the place of its own Python stub.
 LAUNCHER_FILE = "triton_python_backend_stub"
 
@@ -112,6 +115,8 @@ class TritonModel:
         found = {TASK_PARAMETER: self.spec.task, ROLE_PARAMETER: self.role}
         if self.engine is not None:
             found[ENGINE_PARAMETER] = self.engine
+        if self.role in ("front", "engine"):
+            found[LINK_PARAMETER] = str(LINK_VERSION)
         if self.spec.arm_of is not None:
             found[ARM_PARAMETER] = self.spec.arm_of
         if self.spec.adapters:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_OK
-from generator.render.digest import CONFIG_FILE
-from generator.render.model_folder import VALUES_FILE
 from generator.repository.compare import Action, Change, ModelPlan
 from generator.repository.plan import make_plan
 from generator.repository.writing import Removal
 
 HELP = "show what generate would change; exit 1 when the repository is stale"
-# Of a new model these are worth reading; the rest are copies of model_templates/.
-_RENDERED = (CONFIG_FILE, PurePosixPath(VALUES_FILE).name)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +40,7 @@ def show_model(model: ModelPlan) -> Iterator[str]:
     for change in changes:
         reason = f": {change.reason}" if change.reason else ""
         yield f"{change.action.value} {model.folder / change.path}{reason}"
-        is_rendered = PurePosixPath(change.path).name in _RENDERED
-        if change.action is not Action.CREATE or is_rendered:
+        if change.action is not Action.REMOVE:
             yield from show_change(change, f"{model.folder.name}/{change.path}")
     if not changes and not model.blocked:
         yield f"update {model.folder}: its manifest"

@@ -69,7 +69,7 @@ def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
     """Writes what has changed. If a folder of an entry has a conflict, all folders of that entry
     are left unchanged, unless ``force``.
     """
-    plan = make_plan(config, repository)
+    plan = make_plan(config, repository, keep_edits=not force)
     ready: list[ModelPlan] = []
     conflicts: list[str] = []
     for group in plan.groups:
@@ -83,6 +83,11 @@ def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
             writer.apply(model)
         notes = [*place_models(plan.specs, find_tasks(), repository)] if not conflicts else []
     notes += missing_weights(plan.specs, repository)
+    notes += [
+        f"{model.folder / path}: edited by hand, and kept"
+        for model in plan.models
+        for path in model.kept
+    ]
     return Outcome(plan, tuple(ready), tuple(conflicts), tuple(notes))
 
 

@@ -1,7 +1,7 @@
 """``hf-triton optimize MODEL``: finds the fastest engine for a model on this machine, and checks
 its results.
 
-Generates the model, then starts the comparison that was generated with it, in the Python that
+Generates the model, then starts the comparison in the Python that
 serves it: this module imports no torch.
 """
 
@@ -28,13 +28,14 @@ from generator.python_modules import ROOT_FOLDER, run_module
 from generator.repository.compare import folder_version
 from generator.repository.native_model import place_models
 from generator.spec.model_spec import ModelSpec
+from generator.spec.runtime_rules import LIBRARY_PATH
 from generator.spec.task_folders import Task, find_tasks
 from generator.spec.triton_models import triton_models
 from generator.verbs.generate import generate, refuse_conflicts
 
 HELP = "compare a model's engines on this machine: check and time them, recommend one"
 ENGINES = ("torch", "torch-compile", "onnxruntime", "onnxruntime-int8")
-_PACKAGE = "hf_encoder"
+_PACKAGE = "encoder"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +140,7 @@ def _compare(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespac
     """Runs the comparison to its end; an interrupt is passed on, so that it tells what it has."""
     process = subprocess.Popen(
         _command(folder.resolve(), python, spec, args),
-        env=_environment(folder.resolve()),
+        env=_environment(),
         cwd=ROOT_FOLDER,  # what libraries start in turn imports from there
         start_new_session=True,  # the terminal's Ctrl-C reaches it through us, and once
     )
@@ -180,7 +181,7 @@ def _command(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespac
         "--json": args.json and str(args.json.resolve()),
     }
     return [
-        *run_module(f"{_PACKAGE}.optimize", str(folder), python=python),
+        *run_module("hf_triton.encoder.optimize", str(folder), python=python),
         *("--version", str(folder_version(folder))),
         *("--kind", groups[0].kind if groups else "KIND_AUTO"),
         *("--instances", str(sum(group.count for group in groups) or 1)),
@@ -191,10 +192,9 @@ def _command(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespac
     ]
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    """The packages that were generated with the model come first, as in the server."""
-    version = folder / str(folder_version(folder))
-    paths = [str(version), os.environ.get("PYTHONPATH", "")]
+def _environment() -> dict[str, str]:
+    """As in the server: hf_triton is ours, whichever environment the model has."""
+    paths = [str(LIBRARY_PATH), os.environ.get("PYTHONPATH", "")]
     joined = os.pathsep.join(path for path in paths if path)
     return {**os.environ, "PYTHONPATH": joined, "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
 

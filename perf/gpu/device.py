@@ -8,7 +8,8 @@ from collections.abc import Callable
 from statistics import median
 
 import torch
-from hf_runtime.devices.device import free_bytes
+
+from hf_triton.runtime.devices.device import free_bytes
 
 GIB = 2**30
 _COPY_BYTES, _TINY_COPY_BYTES = 2 * 2**30, 2**22

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from hf_runtime.devices.device import free_bytes
-from text_generation.engine.engine import EngineSetup
-from text_generation.in_flight.engine import InFlightEngine
-from text_generation.lora.linear import Adapters
-from text_generation.options import Options
-from text_generation.sequence.detokenizer import Detokenizer
-from text_generation.sequence.sampling_params import SamplingParams
-from text_generation.sequence.sequence import Sequence, Update
+
+from hf_triton.runtime.devices.device import free_bytes
+from hf_triton.text_generation.engine.engine import EngineSetup
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.lora.linear import Adapters
+from hf_triton.text_generation.options import Options
+from hf_triton.text_generation.sequence.detokenizer import Detokenizer
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Sequence, Update
 
 _ANSWER_TIMEOUT_S = 300.0
 

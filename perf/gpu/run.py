@@ -34,7 +34,7 @@ _TOLD = re.compile(r"agree, |runner |log: |Error|/s |share|us |  host|ERROR SUMM
 _MOST_TOLD, _MOST_BAD = {PROVE: 6}, 12
 _LOOK = """\
 import sys, numpy, torch, transformers
-import text_generation.in_flight.engine, hf_encoder.runners.runner
+import hf_triton.text_generation.in_flight.engine, hf_triton.encoder.runners.runner
 asked, cuda = sys.argv[1], torch.cuda.is_available()
 device = ('cuda:0' if asked == 'any' else asked) if cuda else 'cpu'
 about = 'no GPU'
@@ -169,7 +169,7 @@ class Run:
         """What ``--wheels`` brought, then the checkout's modules; nothing is fetched."""
         found = our_environment()
         brought = [str(self.packages)] if self.packages else []
-        paths = [*brought, str(ROOT / "model_templates"), found["PYTHONPATH"]]
+        paths = [*brought, found["PYTHONPATH"]]
         return {
             **found,
             "PYTHONPATH": os.pathsep.join(paths),

@@ -1,8 +1,7 @@
 """The engine without a server: a process that loads once and runs a level when told to.
 
 Loads the generated model as ``model.py`` does; a request is tokenised, generated and detokenised,
-but never leaves the process. Told levels as ``levels.py`` says; started with ``model_templates`` on
-the module path.
+but never leaves the process. Told levels as ``levels.py`` says.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import hf_runtime  # noqa: F401, before torch: it says how torch's threads wait
 import torch
-from hf_runtime.devices import device
-from hf_runtime.weights.served_model import read_served_model
-from text_generation.loading import LoadedModel, load_engine
-from text_generation.sequence.detokenizer import Detokenizer
-from text_generation.sequence.sampling_params import SamplingParams
-from text_generation.sequence.sequence import Sequence, Update
 
+import hf_triton.runtime  # noqa: F401, before torch: it says how torch's threads wait
+from hf_triton.runtime.devices import device
+from hf_triton.runtime.weights.served_model import read_served_model
+from hf_triton.text_generation.loading import LoadedModel, load_engine
+from hf_triton.text_generation.sequence.detokenizer import Detokenizer
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Sequence, Update
 from perf.load.levels import serve_levels
 from perf.load.loop import Answer, AnswerError, Ask
 from perf.load.requests import Request, num_words

@@ -97,7 +97,7 @@ def generator(command: Sequence[str]) -> Iterator[Generator]:
         subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "model_templates")},
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=printed,

@@ -18,16 +18,16 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hf_runtime import log
-from hf_runtime.devices.device import Placement
-from hf_runtime.errors import reason
-from hf_runtime.fused.reading.rotary import stable_length
-from hf_runtime.weights.served_model import ServedModel
-from text_generation.engine.own_logits import difference, own_logits
-from text_generation.loading import ModelParts, load_parts, start_engine
-from text_generation.options import Options
-from text_generation.sequence.source import Source
 
+from hf_triton.runtime import log
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.errors import reason
+from hf_triton.runtime.fused.reading.rotary import stable_length
+from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.text_generation.engine.own_logits import difference, own_logits
+from hf_triton.text_generation.loading import ModelParts, load_parts, start_engine
+from hf_triton.text_generation.options import Options
+from hf_triton.text_generation.sequence.source import Source
 from tests.architectures.configurations import CONTEXT, VARIANTS, tiny_config
 from tests.architectures.media import Images, images_of
 from tests.engine.driving import generate_all

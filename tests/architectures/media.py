@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from hf_runtime.errors import reason
-from text_generation.media.processor import MediaProcessor
-from text_generation.sequence.source import Source
 
+from hf_triton.runtime.errors import reason
+from hf_triton.text_generation.media.processor import MediaProcessor
+from hf_triton.text_generation.sequence.source import Source
 from tests.architectures.sounds import sound_forms
 
 _IDS = (3, 180)  # of text: no special tokens

@@ -20,7 +20,7 @@ COMMAND = "python -m tests.architectures.table"
 _PROCESSES = 2
 
 if __name__ == "__main__":  # as pytest's settings have them
-    sys.path[:0] = [str(ROOT / "model_templates"), str(ROOT / "tests" / "stub")]
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "stub")]
 
 from tests.architectures.measuring import DTYPES, KINDS, RIGHT, Row, measure, names_of  # noqa: E402
 

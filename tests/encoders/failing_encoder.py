@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from hf_encoder.engine.engine import EncoderEngine
-from hf_encoder.loading import LoadedEncoder
-from hf_encoder.options import EncoderOptions
-from hf_encoder.reception import Reception
-from hf_encoder.runners.runner import Runner
-from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
-from hf_encoder.texts.encoding import Encoding
-from hf_runtime.errors import RequestError
-from hf_runtime.request.plain_request import PlainRequest
-from hf_runtime.request.tensors import RequestFields, text
 
+from hf_triton.encoder.engine.engine import EncoderEngine
+from hf_triton.encoder.loading import LoadedEncoder
+from hf_triton.encoder.options import EncoderOptions
+from hf_triton.encoder.reception import Reception
+from hf_triton.encoder.runners.runner import Runner
+from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.runtime.request.tensors import RequestFields, text
 from tests.support.triton import eventually
 
 SETUP = TaskSetup(None, None, None, None, False)  # type: ignore[arg-type]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hf_runtime.weights.served_model import ServedModel
-
+from hf_triton.runtime.weights.served_model import ServedModel
 from tests.support import served_models as support
 
 

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from hf_encoder.compiled.runner import compiled_runner
-from hf_encoder.loading import longest_input, takes_token_types
-from hf_encoder.runners.runner import (
+
+from hf_triton.encoder.compiled.runner import compiled_runner
+from hf_triton.encoder.loading import longest_input, takes_token_types
+from hf_triton.encoder.runners.runner import (
     Runner,
     RunnerSetup,
     largest_difference,
     random_encodings,
     reference_forward,
 )
-from hf_runtime.errors import LoadError
-
+from hf_triton.runtime.errors import LoadError
 from tests.encoders.tiny_encoders import Wrapping, tiny_encoder
 
 pytestmark = pytest.mark.slow
@@ -106,7 +106,7 @@ def test_a_compiler_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.M
 @needs_compiler
 def test_tritons_c_locale_does_not_keep_torch_from_reading_its_templates() -> None:
     code = (
-        "import locale, hf_encoder.compiled.runner as module\n"
+        "import locale, hf_triton.encoder.compiled.runner as module\n"
         "before = locale.getpreferredencoding(False)\n"
         "module._read_as_utf8()\n"
         "import torch._inductor.select_algorithm\n"
@@ -114,10 +114,10 @@ def test_tritons_c_locale_does_not_keep_torch_from_reading_its_templates() -> No
     )
     # As an embedded Python starts: without the interpreter's own remedies.
     changes = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    templates = str(Path(__file__).parents[2] / "model_templates")
+    root = str(Path(__file__).parents[2])
     result = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, **changes, "PYTHONPATH": templates},
+        env={**os.environ, **changes, "PYTHONPATH": root},
         capture_output=True,
         text=True,
         check=False,

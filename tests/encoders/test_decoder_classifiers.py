@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hf_encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
-from hf_encoder.runners.runner import RunnerSetup, select_runner
-from hf_encoder.texts.encoding import Encoding
-from hf_encoder.texts.padding import set_padding
 
+from hf_triton.encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
+from hf_triton.encoder.runners.runner import RunnerSetup, select_runner
+from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.encoder.texts.padding import set_padding
 from tests.encoders.served_encoder import outputs_of, request, served
 from tests.encoders.tiny_encoders import CONTEXT, texts, tiny_tokenizer
 from tests.engine.tiny_models import with_large_weights

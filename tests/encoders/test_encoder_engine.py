@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hf_encoder.engine.engine import EncoderEngine, Work
-from hf_encoder.runners.runner import Runner
-from hf_encoder.texts.encoding import Encoding
-from hf_runtime.devices.device import check_device_works
-from hf_runtime.engine.thread_count import ThreadCount
-from hf_runtime.engine.watchdog import Watchdog
-from hf_runtime.errors import (
+
+from hf_triton.encoder.engine.engine import EncoderEngine, Work
+from hf_triton.encoder.runners.runner import Runner
+from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.runtime.devices.device import check_device_works
+from hf_triton.runtime.engine.thread_count import ThreadCount
+from hf_triton.runtime.engine.watchdog import Watchdog
+from hf_triton.runtime.errors import (
     CancelledError,
     DeviceLostError,
     EngineError,
     LoadError,
     OverloadedError,
 )
-
 from tests.encoders.failing_encoder import Echo
 from tests.support.triton import eventually
 
@@ -208,7 +208,9 @@ def test_a_step_that_ends_while_it_is_found_to_be_late_leaves_nothing_stuck(
             ending.join(0.1)
         return now + 5
 
-    monkeypatch.setattr("hf_runtime.engine.watchdog.time", types.SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(
+        "hf_triton.runtime.engine.watchdog.time", types.SimpleNamespace(monotonic=clock)
+    )
     watchdog._finds_late()
     ending.join(60)
     assert not watchdog.is_stuck
@@ -217,7 +219,7 @@ def test_a_step_that_ends_while_it_is_found_to_be_late_leaves_nothing_stuck(
 def test_a_step_that_never_ends_does_not_hold_up_the_unload(
     log_lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_runtime.engine.thread.LAST_STEP_S", 0.2)
+    monkeypatch.setattr("hf_triton.runtime.engine.thread.LAST_STEP_S", 0.2)
     runner = Echo()
     engine = started(runner)
     runner.may_go.clear()

@@ -88,8 +88,9 @@ def test_every_task_that_can_be_an_ensemble_is_here() -> None:
 
 @pytest.mark.parametrize("task", CASES)
 def test_the_generator_knows_what_each_tasks_model_answers(task: str) -> None:
-    module = importlib.import_module(f"{task.replace('-', '_')}.model")
-    assert find_tasks()[task].output == module.TritonPythonModel.task_class.output
+    module = importlib.import_module(f"hf_triton.{task.replace('-', '_')}.model")
+    name = f"{task.title().replace('-', '')}Model"
+    assert find_tasks()[task].output == getattr(module, name)().parts()[1].output
 
 
 def model_of(task: str, folder: Path, architecture: str = "bert") -> Path:

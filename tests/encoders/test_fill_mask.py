@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 import triton_python_backend_utils as pb_utils
-from fill_mask.candidates import Choice, MaskedEncoding, best_tokens
-from fill_mask.options import Options
-from hf_encoder.texts.encoding import Encoding
 from stub_server import StubServer
 
+from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.fill_mask.candidates import Choice, MaskedEncoding, best_tokens
+from hf_triton.fill_mask.options import Options
 from tests.encoders.other_tokenizers import KINDS, spelt_otherwise
 from tests.encoders.served_encoder import (
     assert_same,

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hf_encoder.fused.runner import FusedRunner
-from hf_encoder.runners.packed_runner import PackedRunner
-from hf_encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
-from hf_encoder.runners.runner import (
+
+from hf_triton.encoder.fused.runner import FusedRunner
+from hf_triton.encoder.runners.packed_runner import PackedRunner
+from hf_triton.encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
+from hf_triton.encoder.runners.runner import (
     RunnerSetup,
     largest_difference,
     random_encodings,
     reference_forward,
     select_runner,
 )
-from hf_encoder.texts.encoding import Encoding
-from hf_runtime.devices import layout_times
-from hf_runtime.devices.linear_layouts import PrepackedLinear
-from hf_runtime.devices.prepacked_linear import prepack
-from hf_runtime.fused.parts import UnsupportedLayersError
-
+from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.runtime.devices import layout_times
+from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
+from hf_triton.runtime.devices.prepacked_linear import prepack
+from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from tests.encoders.tiny_encoders import ARCHITECTURES
 
 LONGEST = 512

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from hf_encoder.runners.graph_runner import GraphRunner, bucket_of, buckets
-from hf_encoder.runners.runner import (
+
+from hf_triton.encoder.runners.graph_runner import GraphRunner, bucket_of, buckets
+from hf_triton.encoder.runners.runner import (
     largest_difference,
     random_encodings,
     reference_forward,
     select_runner,
 )
-from hf_encoder.task import OutputKind
-from hf_runtime.devices.cuda_capture import Replay
-
+from hf_triton.encoder.task import OutputKind
+from hf_triton.runtime.devices.cuda_capture import Replay
 from tests.encoders.test_runners import KINDS, loaded
 from tests.encoders.tiny_encoders import tiny_encoder
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from zero_shot_classification.options import hypothesis, template_problem
+
+from hf_triton.zero_shot_classification.options import hypothesis, template_problem
 
 
 @pytest.mark.parametrize("template", ["It is {}.", "{{}} is {}", "{{{}}}", "{}", "100 %{{ {}"])

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hf_encoder.loading import longest_input
-from hf_runtime.errors import LoadError
 from triton_python_backend_utils import TritonModelException
 
+from hf_triton.encoder.loading import longest_input
+from hf_triton.runtime.errors import LoadError
 from tests.encoders.served_encoder import outputs_of, refused, request, served
 from tests.encoders.tiny_encoders import CONTEXT, tiny_encoder
 from tests.support.slow_cases import slow_but

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hf_encoder.engine.engine import EncoderEngine, Work
-from hf_encoder.fused.runner import FusedRunner
-from hf_encoder.runners.packed_runner import PackedRunner
-from hf_encoder.runners.padded_runner import PaddedRunner
-from hf_encoder.runners.runner import Runner, RunnerSetup, random_encodings
-from hf_encoder.texts.encoding import Encoding
-from hf_runtime.errors import NO_NUMBERS, EngineError
 from wire import Reply
 
+from hf_triton.encoder.engine.engine import EncoderEngine, Work
+from hf_triton.encoder.fused.runner import FusedRunner
+from hf_triton.encoder.runners.packed_runner import PackedRunner
+from hf_triton.encoder.runners.padded_runner import PaddedRunner
+from hf_triton.encoder.runners.runner import Runner, RunnerSetup, random_encodings
+from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.runtime.errors import NO_NUMBERS, EngineError
 from tests.encoders.served_encoder import request, served
 from tests.encoders.tiny_encoders import CONTEXT, tiny_encoder
 

@@ -12,24 +12,24 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hf_encoder.engine.engine import Work
-from hf_encoder.loading import load_encoder, longest_input, takes_token_types
-from hf_encoder.onnx.quantization import TOLERANCE
-from hf_encoder.onnx.runner import onnx_runner
-from hf_encoder.options import EncoderOptions
-from hf_encoder.runners.runner import (
+
+from hf_triton.encoder.engine.engine import Work
+from hf_triton.encoder.loading import load_encoder, longest_input, takes_token_types
+from hf_triton.encoder.onnx.quantization import TOLERANCE
+from hf_triton.encoder.onnx.runner import onnx_runner
+from hf_triton.encoder.options import EncoderOptions
+from hf_triton.encoder.runners.runner import (
     RunnerSetup,
     largest_difference,
     random_encodings,
     reference_forward,
 )
-from hf_encoder.task import EncoderTask, OutputKind, Prepared
-from hf_encoder.texts.encoding import Encoding
-from hf_runtime.devices.device import Placement
-from hf_runtime.errors import LoadError
-from hf_runtime.request.tensors import RequestFields
-from hf_runtime.weights.served_model import ServedModel
-
+from hf_triton.encoder.task import EncoderTask, OutputKind, Prepared
+from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.request.tensors import RequestFields
+from hf_triton.runtime.weights.served_model import ServedModel
 from tests.encoders.served_encoders import served_model
 from tests.encoders.tiny_encoders import ARCHITECTURES, Wrapping, tiny_encoder
 from tests.support.triton import eventually

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hf_encoder.optimize.engines import PLAIN, Candidate
-from hf_encoder.optimize.report import Report, choice, to_json, to_text
-from hf_encoder.optimize.timing import MIN_ROUNDS, Timing, percentile, timings
-from hf_encoder.runners.runner import Runner, RunnerSetup
-from hf_encoder.texts.encoding import Encoding
 
+from hf_triton.encoder.optimize.engines import PLAIN, Candidate
+from hf_triton.encoder.optimize.report import Report, choice, to_json, to_text
+from hf_triton.encoder.optimize.timing import MIN_ROUNDS, Timing, percentile, timings
+from hf_triton.encoder.runners.runner import Runner, RunnerSetup
+from hf_triton.encoder.texts.encoding import Encoding
 from tests.encoders.tiny_encoders import tiny_encoder
 
 ROOT = Path(__file__).parents[2]

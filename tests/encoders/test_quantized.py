@@ -6,22 +6,22 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from hf_encoder.fused.runner import FusedRunner
-from hf_encoder.loading import load_setup, torch_runner
-from hf_encoder.runners.runner import (
+
+from generator.errors import GeneratorError
+from generator.verbs.generate import generate
+from hf_triton.encoder.fused.runner import FusedRunner
+from hf_triton.encoder.loading import load_setup, torch_runner
+from hf_triton.encoder.runners.runner import (
     largest_difference,
     random_encodings,
     reference_forward,
     tolerance_of,
 )
-from hf_runtime.devices import int8_linear, layout_times
-from hf_runtime.devices.device import Placement
-from hf_runtime.devices.linear_layouts import PrepackedLinear
-from text_classification.classification import TextClassification
-from text_classification.options import Options
-
-from generator.errors import GeneratorError
-from generator.verbs.generate import generate
+from hf_triton.runtime.devices import int8_linear, layout_times
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
+from hf_triton.text_classification.classification import TextClassification
+from hf_triton.text_classification.options import Options
 from tests.encoders.served_encoders import served_model
 from tests.encoders.tiny_encoders import tiny_encoder
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 import triton_python_backend_utils as pb_utils
-from hf_runtime.errors import EngineError
-from hf_runtime.request import json_text
-from question_answering.options import Options
-from question_answering.spans import Scores, best_spans
 from stub_server import StubServer
 from wire import Reply
 
+from hf_triton.question_answering.options import Options
+from hf_triton.question_answering.spans import Scores, best_spans
+from hf_triton.runtime.errors import EngineError
+from hf_triton.runtime.request import json_text
 from tests.encoders.other_tokenizers import KINDS, spelt_otherwise
 from tests.encoders.served_encoder import refused, request, rows, served, written
 from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 import torch
-from hf_encoder.engine.engine import Work
-from hf_encoder.reception import give_way
-from hf_encoder.task import Prepared
-from hf_encoder.texts.encoding import Encoding
-from hf_runtime.errors import CancelledError, EngineError, OverloadedError, RequestError
-from hf_runtime.request.plain_request import PlainRequest
-from hf_runtime.request.responder import Responder
-from hf_runtime.request.tensors import RequestFields
 
+from hf_triton.encoder.engine.engine import Work
+from hf_triton.encoder.reception import give_way
+from hf_triton.encoder.task import Prepared
+from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.runtime.errors import CancelledError, EngineError, OverloadedError, RequestError
+from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.runtime.request.responder import Responder
+from hf_triton.runtime.request.tensors import RequestFields
 from tests.encoders.failing_encoder import Caller, Echo, Lengths, Served, request, serving
 from tests.support.triton import eventually
 
@@ -106,9 +106,9 @@ def test_the_engine_sends_lone_answers_and_those_that_took_less_than_sending(
         return {caller.answered_by for caller in callers}
 
     with serving() as served:
-        monkeypatch.setattr("hf_encoder.engine.engine._SEND_S", 60.0)
+        monkeypatch.setattr("hf_triton.encoder.engine.engine._SEND_S", 60.0)
         assert answered_by() == {"encoder-engine"}
-        monkeypatch.setattr("hf_encoder.engine.engine._SEND_S", 0.0)
+        monkeypatch.setattr("hf_triton.encoder.engine.engine._SEND_S", 0.0)
         assert answered_by() == {"delivery"}
         lone = served.ask("lone")
         assert lone.answer() == [4]

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hf_encoder.fused.runner import FusedRunner
-from hf_encoder.loading import longest_input, takes_token_types
-from hf_encoder.runners.packed_runner import PackedRunner
-from hf_encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
-from hf_encoder.runners.runner import (
+
+from hf_triton.encoder.fused.runner import FusedRunner
+from hf_triton.encoder.loading import longest_input, takes_token_types
+from hf_triton.encoder.runners.packed_runner import PackedRunner
+from hf_triton.encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
+from hf_triton.encoder.runners.runner import (
     Runner,
     RunnerSetup,
     largest_difference,
@@ -20,11 +21,10 @@ from hf_encoder.runners.runner import (
     reference_forward,
     select_runner,
 )
-from hf_encoder.task import OutputKind
-from hf_encoder.texts.tokenization import Tokenization
-from hf_runtime.devices.prepacked_linear import prepack
-from hf_runtime.errors import LoadError
-
+from hf_triton.encoder.task import OutputKind
+from hf_triton.encoder.texts.tokenization import Tokenization
+from hf_triton.runtime.devices.prepacked_linear import prepack
+from hf_triton.runtime.errors import LoadError
 from tests.encoders.tiny_encoders import CONTEXT, EACH_ARCHITECTURE, texts, tiny_encoder
 
 KINDS: dict[OutputKind, str] = {

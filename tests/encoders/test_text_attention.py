@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from hf_encoder.fused.attention import TextAttention, Texts
-from hf_encoder.fused.encoder import Embedding, Encoder
-from hf_runtime.fused.parts import Attention, Layer
-from hf_runtime.fused.row_loops import RowLoops
-from hf_runtime.kernels.thread_team import ThreadTeam
+
+from hf_triton.encoder.fused.attention import TextAttention, Texts
+from hf_triton.encoder.fused.encoder import Embedding, Encoder
+from hf_triton.runtime.fused.parts import Attention, Layer
+from hf_triton.runtime.fused.row_loops import RowLoops
+from hf_triton.runtime.kernels.thread_team import ThreadTeam
 
 _LENGTHS = (1, 3, 16, 17, 32, 33, 64, 95, 200)
 _LONGEST = 256

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from stub_server import StubServer
-from text_classification.options import Options
 from triton_python_backend_utils import TritonModelException
 from wire import Reply, Request
 
+from hf_triton.text_classification.options import Options
 from tests.encoders.served_encoder import outputs_of, pipeline, refused, request, rows, served
 from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
 

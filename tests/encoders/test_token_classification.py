@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import torch
 import triton_python_backend_utils as pb_utils
-from hf_encoder.runners.runner import RunnerSetup, reference_forward
-from hf_encoder.task import Prepared, TaskSetup
-from hf_encoder.texts.tokenization import Tokenization
-from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.request.tensors import RequestFields
 from stub_server import StubServer
-from token_classification.entities import STRATEGIES
-from token_classification.options import Options
-from token_classification.tagging import TokenClassification
 from wire import Array
 
+from hf_triton.encoder.runners.runner import RunnerSetup, reference_forward
+from hf_triton.encoder.task import Prepared, TaskSetup
+from hf_triton.encoder.texts.tokenization import Tokenization
+from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.request.tensors import RequestFields
+from hf_triton.token_classification.entities import STRATEGIES
+from hf_triton.token_classification.options import Options
+from hf_triton.token_classification.tagging import TokenClassification
 from tests.encoders import served_encoder
 from tests.encoders.other_tokenizers import KINDS, spelt_otherwise
 from tests.encoders.served_encoder import (

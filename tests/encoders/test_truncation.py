@@ -8,10 +8,10 @@ import time
 from typing import Any
 
 import pytest
-from hf_encoder.texts.tokenization import Tokenization
-from hf_encoder.texts.truncation import Truncator
-from hf_runtime.errors import RequestError
 
+from hf_triton.encoder.texts.tokenization import Tokenization
+from hf_triton.encoder.texts.truncation import Truncator
+from hf_triton.runtime.errors import RequestError
 from tests.encoders.other_tokenizers import KINDS, other_tokenizer
 from tests.encoders.tiny_encoders import WORDS, texts, tiny_tokenizer
 from tests.support.triton import eventually

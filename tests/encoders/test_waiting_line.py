@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hf_encoder.engine.waiting_line import WaitingLine
-from hf_encoder.texts.encoding import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
+
+from hf_triton.encoder.engine.waiting_line import WaitingLine
+from hf_triton.encoder.texts.encoding import Encoding
 
 
 @dataclass(eq=False)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_runtime import log
 from stub_server import StubServer
 from triton_python_backend_utils import TritonModelException
 from wire import Reply
-from zero_shot_classification.options import Options
 
+from hf_triton.runtime import log
+from hf_triton.zero_shot_classification.options import Options
 from tests.encoders.served_encoder import outputs_of, pipeline, refused, request, rows, served
 from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
 

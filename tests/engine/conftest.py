@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.engine.thread_count import ThreadCount
-from hf_runtime.fused.parts import UnsupportedLayersError
-from text_generation.in_flight import runner_selection, storage
-from text_generation.kv import paged_cache, pages
-from text_generation.kv.paged_cache import PagedSize, plan_pages
-from text_generation.paged import plain_attention, step
 
+from hf_triton.runtime.engine.thread_count import ThreadCount
+from hf_triton.runtime.fused.parts import UnsupportedLayersError
+from hf_triton.text_generation.in_flight import runner_selection, storage
+from hf_triton.text_generation.kv import paged_cache, pages
+from hf_triton.text_generation.kv.paged_cache import PagedSize, plan_pages
+from hf_triton.text_generation.paged import plain_attention, step
 from tests.engine import driving
 from tests.support.slow_cases import slow_but
 
@@ -41,8 +41,8 @@ def changing_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def patient_link(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ends of the link wait for each other, however busy the machine is."""
-    monkeypatch.setattr("hf_runtime.link.client._CONNECT_TIMEOUT_S", 60.0)
-    monkeypatch.setattr("hf_runtime.link.listener._FLUSH_S", 60.0)
+    monkeypatch.setattr("hf_triton.runtime.link.client._CONNECT_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("hf_triton.runtime.link.listener._FLUSH_S", 60.0)
 
 
 @pytest.fixture

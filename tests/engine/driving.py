@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation.engine.engine import Engine, EngineSetup
-from text_generation.engine.generation_rules import decoder_start
-from text_generation.engine.metrics import EngineMetrics
-from text_generation.options import Options
-from text_generation.sequence.detokenizer import Detokenizer
-from text_generation.sequence.sampling_params import SamplingParams
-from text_generation.sequence.sequence import DecoderStart, Sequence, Update
-from text_generation.sequence.source import text_source
 
+from hf_triton.text_generation.engine.engine import Engine, EngineSetup
+from hf_triton.text_generation.engine.generation_rules import decoder_start
+from hf_triton.text_generation.engine.metrics import EngineMetrics
+from hf_triton.text_generation.options import Options
+from hf_triton.text_generation.sequence.detokenizer import Detokenizer
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import DecoderStart, Sequence, Update
+from hf_triton.text_generation.sequence.source import text_source
 from tests.engine.tiny_models import Asked
 from tests.support.triton import eventually
 

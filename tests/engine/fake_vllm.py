@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from text_generation.on_vllm.engine import StepStats
-from text_generation.on_vllm.sampling import sampling_arguments
-from text_generation.sequence.sequence import Sequence
+from hf_triton.text_generation.on_vllm.engine import StepStats
+from hf_triton.text_generation.on_vllm.sampling import sampling_arguments
+from hf_triton.text_generation.sequence.sequence import Sequence
 
 VOCAB_SIZE = 97
 CONTEXT = 128

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
-from hf_runtime.engine.intake import Intake
-from hf_runtime.request.plain_request import PlainRequest, RequestLike
-from hf_runtime.request.responder import Responder
 
+from hf_triton.runtime.engine.intake import Intake
+from hf_triton.runtime.request.plain_request import PlainRequest, RequestLike
+from hf_triton.runtime.request.responder import Responder
 from tests.support.served_models import served_model
 
 Array = npt.NDArray[Any]

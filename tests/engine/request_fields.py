@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hf_runtime.request.tensors import RequestFields
-from text_generation.request.parsing import GenerationRequest, PromptReader, check_request
+
+from hf_triton.runtime.request.tensors import RequestFields
+from hf_triton.text_generation.request.parsing import GenerationRequest, PromptReader, check_request
 
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(

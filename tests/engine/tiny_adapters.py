@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hf_runtime.weights.served_model import ServedAdapter, ServedModel
-from text_generation.lora.linear import Adapters
-from text_generation.lora.reading import read_adapters
 
+from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
+from hf_triton.text_generation.lora.linear import Adapters
+from hf_triton.text_generation.lora.reading import read_adapters
 from tests.engine.tiny_models import Asked, reference
 from tests.support.served_models import served_model
 

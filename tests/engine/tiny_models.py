@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from text_generation.sequence.source import Source
+
+from hf_triton.text_generation.sequence.source import Source
 
 VOCAB_SIZE = 97
 CONTEXT = 128

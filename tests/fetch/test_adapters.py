@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_runtime.errors import LoadError
-from hf_runtime.weights.model_files import adapter_folders
 
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.weights.model_files import adapter_folders
 from tests.fetch.workplace import Workplace
 from tests.support.fake_hub import COMMIT, FakeHub, Repository
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hf_runtime.errors import LoadError
-from hf_runtime.weights.model_files import draft_model, model_files
 
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.weights.model_files import draft_model, model_files
 from tests.fetch.workplace import Workplace
 from tests.support.fake_hub import COMMIT, FakeHub, Repository
 

@@ -6,8 +6,8 @@ import hashlib
 from typing import Any
 
 import pytest
-from hf_runtime.errors import LoadError
 
+from hf_triton.runtime.errors import LoadError
 from tests.fetch.conftest import FILES
 from tests.fetch.workplace import Workplace
 from tests.support.fake_hub import FakeHub, git_oid

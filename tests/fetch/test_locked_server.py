@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_runtime.errors import LoadError
-from hf_runtime.weights import file_hashes
 from huggingface_hub import constants
 
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.weights import file_hashes
 from tests.fetch.conftest import FILES
 from tests.fetch.test_verify import damage_missing, damage_short
 from tests.fetch.workplace import Workplace

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hf_runtime.weights.model_files import model_files
-from hf_runtime.weights.served_model import ServedModel, read_served_model
 
 from generator import cli
+from hf_triton.runtime.weights.model_files import model_files
+from hf_triton.runtime.weights.served_model import ServedModel, read_served_model
 
 TASK = "feature-extraction"
 

@@ -16,6 +16,8 @@ from generator.apply.planning import plan_apply
 from generator.repository import served_record, version_folders, writing
 from generator.repository.plan import make_plan
 from generator.server.state_file import ServerState, write_state
+from generator.spec import triton_models
+from generator.spec.runtime_rules import LINK_VERSION
 from tests.support.apply_bench import KEY, Bench, bench
 from tests.support.fake_control import FakeTriton
 
@@ -124,14 +126,34 @@ def test_versions_pinned_by_number_are_refused_and_the_others_go_on(made: Bench)
 
 def test_edited_files_are_not_overwritten_unless_forced(made: Bench) -> None:
     made.say(CHANGED)
-    (made.repository / "a" / "1" / "model.py").write_text("mine")
+    (made.repository / "a" / "1" / "model.json").write_text("mine")
     ran = made.apply()
     assert ran.code == 1
-    assert "model 'a' failed: model_repository/a/1/model.py: edited by hand" in ran.err
+    assert "model 'a' failed: model_repository/a/1/model.json: edited by hand" in ran.err
     assert made.ready("a") == {1}
     assert made.apply("--force").code == 0
     assert made.ready("a") == {2}
-    assert (made.repository / "a" / "2" / "model.py").read_text() != "mine"
+    assert (made.repository / "a" / "2" / "model.json").read_text() != "mine"
+
+
+def test_an_edited_model_py_is_loaded_and_goes_on_into_later_versions(made: Bench) -> None:
+    model = made.repository / "a" / "1" / "model.py"
+    edited = f"{model.read_text()}# mine\n"
+    model.write_text(edited)
+    made.applied(BOTH)
+    assert made.ready("a") == {2}
+    made.applied(CHANGED)
+    assert made.ready("a") == {3}
+    assert made.apply("--rollback").code == 0
+    assert made.run("generate").code == 0
+    assert made.is_current()
+    assert {model_at(made, version) for version in (2, 3, 4)} == {edited}
+    assert made.apply("--force").code == 0
+    assert "# mine" not in model_at(made, 5)
+
+
+def model_at(made: Bench, version: int) -> str:
+    return (made.repository / "a" / str(version) / "model.py").read_text()
 
 
 def test_an_old_version_that_still_has_requests_is_told_of_and_kept(made: Bench) -> None:
@@ -246,21 +268,15 @@ def test_a_broken_yaml_changes_nothing_and_names_every_mistake(made: Bench) -> N
 
 
 def test_an_old_front_keeps_its_engine_until_a_front_of_the_new_language_is_there(
-    made: Bench,
+    made: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = Path("templates") / "hf_runtime" / "link" / "protocol.py"
-    link.parent.mkdir(parents=True)
-    link.write_text("VERSION = 1\n")
-    for task in ("echo", "front"):
-        model = Path("templates") / task / "model.py"
-        model.write_text(f"{model.read_text()}\nfrom hf_runtime.link import protocol\n")
     made.applied(BOTH)
     fake(made).events.clear()
-    link.write_text("VERSION = 2\n")
+    monkeypatch.setattr(triton_models, "LINK_VERSION", LINK_VERSION + 1)
     made.applied(BOTH)
     loads = [event for event in fake(made).events if event.startswith("load s")]
     assert loads == ["load s_stream", "load s", "load s_stream"]
-    assert (made.ready("s"), made.ready("s_stream"), made.is_current()) == ({3}, {3}, True)
+    assert (made.ready("s"), made.ready("s_stream"), made.is_current()) == ({2}, {2}, True)
 
 
 def canary(weight: int) -> str:

@@ -8,16 +8,16 @@ from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL, snapshot
 
 
-def test_a_new_model_is_shown_without_its_copied_code(work: Path, run: Run) -> None:
+def test_a_new_model_is_shown_whole(work: Path, run: Run) -> None:
     (work / "models.yaml").write_text(ONE_MODEL)
     code, out, err = run("diff")
     lines = out.splitlines()
     assert (code, err) == (1, "")
-    assert lines[0] == "create model_repository/demo/1/hf_runtime/__init__.py"
+    assert lines[0] == "create model_repository/demo/1/model.json"
     assert "--- /dev/null" in lines
     assert "+++ b/demo/config.pbtxt" in lines
     assert '+name: "demo"' in lines
-    assert "+++ b/demo/1/model.py" not in lines
+    assert "+++ b/demo/1/model.py" in lines
     assert not (work / "model_repository").exists()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from generator import cli
+from generator.render import manifest, model_folder
 from generator.render.manifest import MANIFEST_FILE, digest
 from generator.repository import compare, writing
 from tests.generator.conftest import Run
@@ -25,23 +26,24 @@ def made(work: Path, run: Run) -> Path:
     return work / "model_repository"
 
 
-def change_templates(work: Path) -> None:
-    """As a newer version of the task would: one file changed, one new, one gone."""
-    task = work.parent / "templates/fake_task"
-    add_to_model(work, "from . import new_engine")
-    (task / "new_engine.py").write_text('"""New."""\n')
+def change_files(work: Path, model: str = ONE_MODEL) -> None:
+    """As a newer version of the task and another key would: one file changed, one new."""
+    add_to_model(work, "# newer")
+    (work / "mine.py").write_text("def preprocess(request): pass\n")
+    (work / "models.yaml").write_text(f"{model}    hooks: mine.py\n")
 
 
 def add_to_model(work: Path, line: str) -> str:
     """Ends the task's model.py with one more line; returns its text."""
-    model = work.parent / "templates/fake_task/model.py"
+    model = work.parent / "templates/fake_task/model.py.j2"
     model.write_text(f"{model.read_text()}{line}\n")
+    model_folder._environment.cache_clear()  # a process reads a template once
     return model.read_text()
 
 
 def test_the_first_run_says_what_it_created(work: Path, run: Run) -> None:
     (work / "models.yaml").write_text(ONE_MODEL)
-    expected = "create     demo (5 files)\nmodel_repository: 1 written, 0 identical\n"
+    expected = "create     demo (3 files)\nmodel_repository: 1 written, 0 identical\n"
     assert run("generate") == (0, expected, "")
 
 
@@ -66,26 +68,25 @@ def test_only_what_changed_is_written(made: Path, work: Path, run: Run) -> None:
 
 
 def test_a_newer_task_updates_adds_and_removes_files(made: Path, work: Path, run: Run) -> None:
-    change_templates(work)
-    assert "+1/new_engine.py, 1/model.py" in run("generate")[1]
-    (work.parent / "templates/fake_task/new_engine.py").unlink()
-    assert "-1/new_engine.py" in run("generate")[1]
-    assert not (made / "demo/1/new_engine.py").exists()
+    change_files(work)
+    assert "+1/hooks.py, 1/model.json, 1/model.py" in run("generate")[1]
+    (work / "models.yaml").write_text(ONE_MODEL)
+    assert "-1/hooks.py" in run("generate")[1]
+    assert not (made / "demo/1/hooks.py").exists()
     assert run("diff")[0] == 0
 
 
-def test_a_folder_left_empty_by_removed_files_goes_too(made: Path, work: Path, run: Run) -> None:
-    package = work.parent / "templates/fake_task/engines"
-    package.mkdir()
+def test_a_folder_left_empty_by_removed_files_goes_too(made: Path, run: Run) -> None:
+    """Such as the packages that earlier releases copied beside model.py."""
+    package = made / "demo/1/engines"
+    (package / "__pycache__").mkdir(parents=True)
+    (package / "__pycache__/one.cpython-312.pyc").write_text("compiled while served")
     (package / "one.py").write_text("")
-    add_to_model(work, "from .engines import one")
-    run("generate")
-    assert (made / "demo/1/engines/one.py").exists()
-    (made / "demo/1/engines/__pycache__").mkdir()
-    (made / "demo/1/engines/__pycache__/one.cpython-312.pyc").write_text("compiled while served")
-    (package / "one.py").unlink()
-    run("generate")
-    assert not (made / "demo/1/engines").exists()
+    known = manifest.parse((made / "demo" / MANIFEST_FILE).read_bytes())
+    files = {**known.files, "1/engines/one.py": manifest.digest(b"")}
+    (made / "demo" / MANIFEST_FILE).write_bytes(manifest.Manifest(files).to_bytes())
+    assert "-1/engines/one.py" in run("generate")[1]
+    assert not package.exists()
 
 
 def test_a_deleted_file_is_made_again(made: Path, run: Run) -> None:
@@ -110,12 +111,50 @@ def test_a_file_edited_by_hand_is_a_conflict_and_kept(made: Path, work: Path, ru
     before = snapshot(made / "demo")
     code, out, err = run("generate")
     assert code == 1
-    assert out.splitlines()[0] == "create     other (5 files)"
+    assert out.splitlines()[0] == "create     other (3 files)"
     assert err == (
         "hf-triton: conflict: model_repository/demo/config.pbtxt: edited by hand\n"
         "nothing was written for these models: move your edits away, or use --force\n"
     )
     assert snapshot(made / "demo") == before
+
+
+def test_an_edited_model_py_is_kept_and_told_and_served_anew(made: Path, run: Run) -> None:
+    edited, config = made / "demo/1/model.py", made / "demo/config.pbtxt"
+    before = config.read_text()
+    edited.write_text(edited.read_text() + "# mine\n")
+    note = "model_repository/demo/1/model.py: edited by hand, and kept\n"
+    assert run("diff")[0] == 1
+    assert run("generate")[::2] == (0, note)
+    assert edited.read_text().endswith("# mine\n")
+    assert config.read_text() != before, "a running server has loaded another model.py"
+    assert run("diff")[0] == 0
+    assert run("generate")[::2] == (0, note)
+    edited.write_text(edited.read_text().removesuffix("# mine\n"))
+    assert run("generate")[::2] == (0, "")
+    assert config.read_text() == before
+
+
+def test_an_edited_model_py_is_told_of_another_model_in_its_docstring_alone(
+    made: Path, work: Path, run: Run
+) -> None:
+    template = work.parent / "templates/fake_task/model.py.j2"
+    template.write_text('"""A model.\n\nmodel  {{ values.model | docstring }}\n"""\n\ncode = 1\n')
+    model_folder._environment.cache_clear()
+    run("generate")
+    edited = made / "demo/1/model.py"
+    edited.write_text(edited.read_text() + "mine = 2\n")
+    (work / "models.yaml").write_text(ONE_MODEL.replace("org/name", "org/new"))
+    assert run("generate")[0] == 0
+    assert edited.read_text() == '"""A model.\n\nmodel  org/new\n"""\n\ncode = 1\nmine = 2\n'
+    assert run("diff")[0] == 0
+    add_to_model(work, "newer = 3")
+    assert run("generate")[2].startswith(
+        "hf-triton: conflict: model_repository/demo/1/model.py: edited by hand\n"
+    )
+    assert run("generate", "--force")[0] == 0
+    assert edited.read_text().endswith("code = 1\nnewer = 3\n")
+    assert run("diff")[0] == 0
 
 
 def test_force_overwrites_a_file_edited_by_hand(made: Path, run: Run) -> None:
@@ -137,14 +176,14 @@ def test_an_edit_that_is_already_what_would_be_written_is_no_conflict(
 def test_an_edited_file_that_is_no_longer_generated_is_kept(
     made: Path, work: Path, run: Run
 ) -> None:
-    change_templates(work)
+    change_files(work)
     run("generate")
-    (work.parent / "templates/fake_task/new_engine.py").unlink()
-    (made / "demo/1/new_engine.py").write_text("mine")
+    (work / "models.yaml").write_text(ONE_MODEL)
+    (made / "demo/1/hooks.py").write_text("mine")
     code, _, err = run("generate")
     assert code == 1
-    assert "demo/1/new_engine.py: no longer generated, but edited by hand" in err
-    assert (made / "demo/1/new_engine.py").read_text() == "mine"
+    assert "demo/1/hooks.py: no longer generated, but edited by hand" in err
+    assert (made / "demo/1/hooks.py").read_text() == "mine"
 
 
 def test_files_that_are_not_ours_are_left_alone(made: Path, work: Path, run: Run) -> None:
@@ -152,7 +191,7 @@ def test_files_that_are_not_ours_are_left_alone(made: Path, work: Path, run: Run
     for path, text in mine.items():
         (made / "demo" / path).parent.mkdir(exist_ok=True)
         (made / "demo" / path).write_text(text)
-    change_templates(work)
+    change_files(work)
     assert run("generate")[0] == 0
     assert run("generate", "--force")[0] == 0
     assert {path: (made / "demo" / path).read_text() for path in mine} == mine
@@ -202,7 +241,7 @@ def test_a_damaged_manifest_is_a_conflict(text: str, made: Path, run: Run) -> No
     assert run("diff")[0] == 0
 
 
-@pytest.mark.parametrize("place", ["", "1", "1/hf_runtime"])
+@pytest.mark.parametrize("place", ["", "1"])
 def test_nothing_is_written_through_a_linked_folder(place: str, work: Path, run: Run) -> None:
     outside = work / "outside"
     outside.mkdir()
@@ -264,7 +303,7 @@ def test_a_file_in_the_repositorys_place_is_a_message(work: Path, run: Run) -> N
 
 
 def test_a_second_run_at_the_same_time_is_refused(made: Path, work: Path, run: Run) -> None:
-    change_templates(work)
+    change_files(work)
     with writing.locked(made):
         code, _, err = run("generate")
     assert code == 1
@@ -278,7 +317,7 @@ class _Stopped(BaseException):
 
 
 @pytest.mark.parametrize(
-    "start, writes", [("nothing", n) for n in range(6)] + [("older", n) for n in range(5)]
+    "start, writes", [("nothing", n) for n in range(4)] + [("older", n) for n in range(5)]
 )
 def test_an_interrupted_run_is_finished_by_the_next(
     start: str, writes: int, work: Path, run: Run, monkeypatch: pytest.MonkeyPatch
@@ -286,8 +325,7 @@ def test_an_interrupted_run_is_finished_by_the_next(
     (work / "models.yaml").write_text(ONE_MODEL)
     if start == "older":
         run("generate")
-        change_templates(work)
-        (work / "models.yaml").write_text(ONE_MODEL.replace("org/name", "org/new"))
+        change_files(work, ONE_MODEL.replace("org/name", "org/new"))
     stop_after(writes, monkeypatch)
     with pytest.raises(_Stopped):
         cli.main(["generate"])

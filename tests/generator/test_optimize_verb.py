@@ -59,6 +59,6 @@ def test_a_wrong_command_line_says_what_is_allowed(
 
 
 def test_the_engines_are_those_that_the_comparison_knows() -> None:
-    from hf_encoder.optimize.engines import ENGINES
+    from hf_triton.encoder.optimize.engines import ENGINES
 
     assert tuple(ENGINES) == optimize.ENGINES

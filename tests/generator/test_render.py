@@ -83,7 +83,7 @@ def test_even_an_unchecked_name_stays_in_its_string(
 @pytest.mark.parametrize(
     "template, message",
     [
-        ("{{ model.name }}", "a template prints 'demo' without quote, word or numbers"),
+        ("{{ model.name }}", "a template prints 'demo' without quote, word, numbers or docstring"),
         ("{{ model.nothing }}", "has no attribute 'nothing'"),
         ("{{ nothing | quote }}", "'nothing' is undefined"),
         ("{% if %}", "Expected an expression"),

@@ -29,8 +29,8 @@ def test_both_folders_are_created_and_then_left_alone(work: Path, run: Run) -> N
     assert "+++ b/demo/config.pbtxt" in out
     assert "+++ b/demo_stream/config.pbtxt" in out
     assert run("generate")[1].splitlines() == [
-        "create     demo (4 files)",
-        "create     demo_stream (5 files)",
+        "create     demo (3 files)",
+        "create     demo_stream (3 files)",
         "model_repository: 2 written, 0 identical",
     ]
     assert run("generate") == (0, "model_repository: 0 written, 2 identical\n", "")
@@ -57,7 +57,7 @@ def test_a_conflict_in_one_folder_keeps_the_other_as_it_is(
     (work / "models.yaml").write_text("defaults: {max_batch_size: 8}\n" + two_models)
     code, out, err = run("generate")
     assert code == 1
-    assert out.splitlines()[0] == "create     other (5 files)"
+    assert out.splitlines()[0] == "create     other (3 files)"
     assert err.splitlines()[0] == (
         f"hf-triton: conflict: model_repository/{edited}/config.pbtxt: edited by hand"
     )
@@ -119,7 +119,6 @@ def test_a_model_that_begins_to_stream_keeps_its_weights_and_the_users_files(
     assert run("prune", "--weights", "--force")[0] == 0
     assert sorted(snapshot(demo)) == [
         MANIFEST_FILE,
-        "1/hf_runtime/__init__.py",
         "1/model.json",
         "1/model.py",
         "config.pbtxt",
@@ -133,8 +132,8 @@ def test_both_folders_go_when_the_model_goes(made: Path, work: Path, run: Run) -
     (work / "models.yaml").write_text(ONE_STREAMING_MODEL.replace("demo", "other"))
     run("generate")
     assert run("prune")[1] == (
-        "remove     model_repository/demo (4 files)\n"
-        "remove     model_repository/demo_stream (5 files)\n"
+        "remove     model_repository/demo (3 files)\n"
+        "remove     model_repository/demo_stream (3 files)\n"
     )
     assert sorted(path.name for path in made.iterdir()) == ["other", "other_stream"]
 

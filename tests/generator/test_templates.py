@@ -73,11 +73,6 @@ def test_a_task_streams_where_its_options_file_says_so(work: Path) -> None:
     [
         ("STREAMS = 'yes'", "streams", "STREAMS is 'yes', must be True or False"),
         ("OUTPUT = 'images'", "output", "OUTPUT is 'images', must be one of hidden, tokens"),
-        (
-            "PACKAGES = ('nowhere',)",
-            "runtime_files",
-            "PACKAGES names 'nowhere', which is no package",
-        ),
     ],
 )
 def test_a_wrong_word_about_a_task_is_named(line: str, read: str, message: str, work: Path) -> None:
@@ -86,30 +81,6 @@ def test_a_wrong_word_about_a_task_is_named(line: str, read: str, message: str, 
     path.write_text(f"{path.read_text()}{line}\n")
     with pytest.raises(TemplateError, match=message):
         getattr(task, read)
-
-
-def test_a_missing_front_is_named(work: Path) -> None:
-    (work.parent / "templates/front/model.py").unlink()
-    with pytest.raises(TemplateError, match=r"front: no model.py; fake-stream streams and needs"):
-        _ = find_tasks()["fake-stream"].front_files
-
-
-def test_a_package_that_a_task_shares_is_copied_beside_its_model(work: Path) -> None:
-    task = find_tasks()["fake-task"]
-    package = task.folder.parent / "shared_package"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "base_options.py").write_text(
-        "from dataclasses import dataclass, field\n\n@dataclass(frozen=True)\nclass Base:\n"
-        "    size: int = field(default=2, metadata={'help': 'h'})\n"
-    )
-    (task.folder / "options.py").write_text(
-        "from dataclasses import dataclass\nfrom shared_package.base_options import Base\n"
-        "PACKAGES = ('shared_package',)\n\n@dataclass(frozen=True)\n"
-        "class Options(Base):\n    pass\n"
-    )
-    assert list(task.options) == ["size"]
-    assert "1/shared_package/base_options.py" in task.runtime_files
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hf_runtime.errors import HookError, LoadError, RequestError
 
 from generator.errors import SpecError, UsageError
 from generator.testing_hooks import HooksUnderTest, load_hooks
+from hf_triton.runtime.errors import HookError, LoadError, RequestError
 from tests.generator.workspace import ONE_MODEL
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hooks.yaml"
@@ -21,7 +21,7 @@ YAML = f"""\
       seen_total: {{type: counter, labels: [limit]}}
 """
 HOOKS = """\
-from hf_runtime.hooks import observe
+from hf_triton.hooks import observe
 
 def preprocess(request):
     text = request.text("IN")

@@ -141,7 +141,7 @@ def test_an_older_version_can_be_read_as_it_was_rendered(work: Path, folder: Pat
     before = {path: text for path, text in snapshot(folder).items() if path[0] != "."}
     add(work, HALF, 2)
     assert version_folders.files_of_version(folder, 1) == before
-    (folder / "1" / "model.py").write_text("edited")
+    (folder / "1" / "model.json").write_text("edited")
     assert version_folders.files_of_version(folder, 1) is None
     assert version_folders.files_of_version(folder, 9) is None
 

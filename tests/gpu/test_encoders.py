@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from hf_encoder.runners.graph_runner import GraphRunner, buckets
-from hf_encoder.runners.runner import RunnerSetup
-from hf_encoder.texts.encoding import Encoding
 
+from hf_triton.encoder.runners.graph_runner import GraphRunner, buckets
+from hf_triton.encoder.runners.runner import RunnerSetup
+from hf_triton.encoder.texts.encoding import Encoding
 from tests.gpu.fake.gpu import FakeGpu
 from tests.gpu.fake.models import on_gpu
 from tests.gpu.test_captures import bad_attention, warmed_up_otherwise

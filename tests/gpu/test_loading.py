@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.devices.device import Placement
-from hf_runtime.weights.loading import load_model
 from transformers import PretrainedConfig
 
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.weights.loading import load_model
 from tests.support.served_models import served_model
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import LoadError
-from text_generation.engine.step import Step
-from text_generation.in_flight.largest_step import free_beside_steps
-from text_generation.kv.kv_cache import CacheSize
-from text_generation.kv.layer_shapes import layer_shapes
-from text_generation.options import Options
 
+from hf_triton.runtime.errors import LoadError
+from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.in_flight.largest_step import free_beside_steps
+from hf_triton.text_generation.kv.kv_cache import CacheSize
+from hf_triton.text_generation.kv.layer_shapes import layer_shapes
+from hf_triton.text_generation.options import Options
 from tests.gpu.fake.engine import engine_on
 from tests.gpu.fake.gpu import GIB, FakeGpu
 from tests.gpu.fake.models import LLAMA_2_7B, LLAMA_3_8B, causal_on_gpu

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation.gpu.joint_linear import JointLinear
-from text_generation.sampling.sampler import Sampler
 from torch.nn import functional as F
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 
+from hf_triton.text_generation.gpu.joint_linear import JointLinear
+from hf_triton.text_generation.sampling.sampler import Sampler
 from tests.gpu.fake.engine import engine_on
 from tests.gpu.fake.gpu import GIB, FakeGpu
 from tests.gpu.test_captures import KERNELS, bad_attention, decode_kernels, warmed_up_otherwise

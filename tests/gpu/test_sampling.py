@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from text_generation.sampling.columns import MOST_LOGITS, to_device
-from text_generation.sampling.sampler import Sampler
-from text_generation.sequence.sequence import Sequence
 
+from hf_triton.text_generation.sampling.columns import MOST_LOGITS, to_device
+from hf_triton.text_generation.sampling.sampler import Sampler
+from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.engine.sampling.test_sampling import sequence
 from tests.engine.sampling.test_step_ahead import EveryThird
 from tests.gpu.fake.events import Log

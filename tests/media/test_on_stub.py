@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_runtime.media import decoding
-from hf_runtime.media.images import make_ready
 from wire import Request, strings
 
 from generator.verbs.generate import generate
+from hf_triton.runtime.media import decoding
+from hf_triton.runtime.media.images import make_ready
 from tests.media.conftest import MODELS_YAML, Reference
 from tests.pipeline.files import base64_text, picture, png
 from tests.scenarios.endpoint import Model, joined

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hf_runtime import log
+
+from hf_triton.runtime import log
 
 
 @pytest.mark.parametrize(

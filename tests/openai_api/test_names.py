@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hf_runtime.errors import RequestError
 
 from generator.openai_api.app import _GENERATING
 from generator.openai_api.routes.encoders import ENCODING
@@ -18,6 +17,7 @@ from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.json_body import anything, ignored
 from generator.openai_api.schema.names import top
 from generator.openai_api.triton.statuses import of_text
+from hf_triton.runtime.errors import RequestError
 from tests.engine.request_fields import fields, parse_request
 from tests.engine.requests.test_chat import CHATML, template
 from tests.engine.requests.test_request import READER

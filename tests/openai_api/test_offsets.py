@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from text_generation.sequence.token_text import described
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -16,6 +15,7 @@ from generator.openai_api.schema.logprobs import (
     for_completion,
     read_positions,
 )
+from hf_triton.text_generation.sequence.token_text import described
 
 TEXT = "a é😀b\u2003"
 

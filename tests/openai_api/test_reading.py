@@ -9,15 +9,15 @@ from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from hf_runtime.request.chat_formats import REASONING_FORMS, TOOL_FORMS, format_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.options import Options
 
 from generator.openai_api.reading.answer_reader import AnswerReader
 from generator.openai_api.reading.read import whole_calls
 from generator.openai_api.schema.tools import Tools
 from generator.spec.runtime_rules import ChatFormat
+from hf_triton.runtime.request.chat_formats import REASONING_FORMS, TOOL_FORMS, format_of
+from hf_triton.text_generation.options import Options
 
 PARAMETERS = {
     "type": "object",

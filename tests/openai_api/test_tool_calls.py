@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hf_runtime.request.chat_formats import TOOL_FORMS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from generator.openai_api.reading.parameter_types import parameters_of, typed
 from generator.openai_api.reading.read import whole_calls
 from generator.openai_api.schema.tools import Tools
 from generator.spec.runtime_rules import ChatFormat
+from hf_triton.runtime.request.chat_formats import TOOL_FORMS
 from tests.openai_api.conftest import Reply, Translator
 from tests.openai_api.test_reading import CUTS, pieces_of, read
 

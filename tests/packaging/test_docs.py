@@ -44,7 +44,7 @@ def test_curl_lines_that_send_json_say_so(page: Path) -> None:
 
 def test_the_architecture_names_files_that_are_there() -> None:
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    tops = [ROOT, ROOT / "model_templates"]
+    tops = [ROOT, ROOT / "hf_triton"]
     named = set(re.findall(r"`((?:[\w.]+/)+(?:\w+\.py)?)`", text))
     assert len(named) > 20
     assert [path for path in named if not any((top / path).exists() for top in tops)] == []

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from hf_runtime.engine.thread_count import ThreadCount
-from hf_runtime.errors import (
+
+from hf_triton.pipeline.engine import PipelineEngine, Work
+from hf_triton.runtime.engine.thread_count import ThreadCount
+from hf_triton.runtime.errors import (
     DeviceLostError,
     EngineError,
     LoadError,
@@ -16,8 +18,6 @@ from hf_runtime.errors import (
     RequestError,
     RuntimeModelError,
 )
-from pipeline.engine import PipelineEngine, Work
-
 from tests.support.triton import eventually
 
 
@@ -205,7 +205,7 @@ def test_what_waits_is_finished_within_the_grace(make: Make) -> None:
 def test_an_unload_fails_what_it_can_not_wait_for(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_runtime.engine.thread.LAST_STEP_S", 0.2)
+    monkeypatch.setattr("hf_triton.runtime.engine.thread.LAST_STEP_S", 0.2)
     engine, call = make()
     call.go.clear()
     running, waiting = Caller(1), Caller(2)

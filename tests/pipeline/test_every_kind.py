@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from hf_runtime.errors import LoadError
 from PIL import Image
-from pipeline.kinds import ELSEWHERE, KINDS
-from pipeline.loading import kind_of_pipeline
 
+from hf_triton.pipeline.kinds import ELSEWHERE, KINDS
+from hf_triton.pipeline.loading import kind_of_pipeline
+from hf_triton.runtime.errors import LoadError
 from tests.pipeline.conftest import Serve
 from tests.pipeline.files import base64_text, picture, png, sound_file, tone
 from tests.pipeline.test_results import answers, near
@@ -114,6 +114,6 @@ def test_an_images_features_are_numbers(shared: Serve, own_pipeline: Own) -> Non
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.loading.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("hf_triton.pipeline.loading.importlib.util.find_spec", lambda name: None)
     with pytest.raises(LoadError, match="image-classification pipeline needs pillow: pip install"):
         kind_of_pipeline("image-classification")

@@ -10,14 +10,14 @@ from typing import Any
 
 import custom_metrics
 import pytest
-from hf_runtime.errors import LoadError
-from pipeline.loading import pipeline_name
-from pipeline.parameters import CallParameters
 from stub_server import StubServer
 from triton_model_exception import TritonModelException
 from wire import Request, strings
 
 from generator import cli
+from hf_triton.pipeline.loading import pipeline_name
+from hf_triton.pipeline.parameters import CallParameters
+from hf_triton.runtime.errors import LoadError
 from tests.pipeline.conftest import Serve
 from tests.pipeline.files import png
 
@@ -177,7 +177,7 @@ def test_beyond_the_queue_requests_are_refused(serve: Serve) -> None:
 
 
 def test_an_unload_answers_everyone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_runtime.engine.thread.LAST_STEP_S", 0.2)
+    monkeypatch.setattr("hf_triton.runtime.engine.thread.LAST_STEP_S", 0.2)
     server = serve(MASKS, unload_grace_s=0)
     begun, go = hold(server)
     pending = [server.send(texts("the [MASK]")) for _ in range(3)]

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from hf_runtime.errors import RequestError
-from hf_runtime.media.decoding import MediaLimits, file_bytes, image, sound
-from hf_runtime.media.resampling import resample
 from PIL import Image
-from pipeline.answers import to_json
-from pipeline.items import ItemReader
-from pipeline.kinds import KINDS
 
+from hf_triton.pipeline.answers import to_json
+from hf_triton.pipeline.items import ItemReader
+from hf_triton.pipeline.kinds import KINDS
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.media.decoding import MediaLimits, file_bytes, image, sound
+from hf_triton.runtime.media.resampling import resample
 from tests.pipeline.files import base64_text, picture, png, sound_file, tone
 
 LIMITS = MediaLimits(64e6, 600.0)

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_runtime.errors import EngineError, OverloadedError, RequestError
-from hf_runtime.request.plain_request import PlainRequest, RequestLike
-from hf_runtime.request.responder import Responder
-from pipeline.engine import PipelineEngine, Work
-from pipeline.options import Options
-from pipeline.reception import Reception
-from pipeline.request import Query, ReadRow, Row
 
+from hf_triton.pipeline.engine import PipelineEngine, Work
+from hf_triton.pipeline.options import Options
+from hf_triton.pipeline.reception import Reception
+from hf_triton.pipeline.request import Query, ReadRow, Row
+from hf_triton.runtime.errors import EngineError, OverloadedError, RequestError
+from hf_triton.runtime.request.plain_request import PlainRequest, RequestLike
+from hf_triton.runtime.request.responder import Responder
 from tests.encoders.failing_encoder import Caller, Panic
 from tests.pipeline.test_engine import Doubling
 from tests.support.triton import eventually
@@ -175,7 +175,7 @@ def test_what_slips_in_between_admission_and_the_end_is_answered() -> None:
 def test_a_call_that_ends_after_the_unload_is_still_answered_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hf_runtime.engine.thread.LAST_STEP_S", 0.2)
+    monkeypatch.setattr("hf_triton.runtime.engine.thread.LAST_STEP_S", 0.2)
     served = Served()
     served.call.go.clear()
     caller = served.ask("1")

@@ -14,7 +14,13 @@ import pytest
 
 from generator import cli
 from generator.spec import task_folders
-from generator.spec.runtime_rules import FOLDER_VARIABLE, MARKER, NUMPY_VARIABLE, built_folder
+from generator.spec.runtime_rules import (
+    FOLDER_VARIABLE,
+    LIBRARY_PATH,
+    MARKER,
+    NUMPY_VARIABLE,
+    built_folder,
+)
 from generator.spec.triton_models import LAUNCHER_FILE
 from tests.support.triton import echo_templates
 
@@ -101,11 +107,30 @@ def error_of(version: Path) -> str:
     return activated(version)["HF_TRITON_PYTHON_ENV_FOUND"]
 
 
+# Needs nothing but Python and the library.
+MODEL = """\
+import os, sys
+if "HF_TRITON_LIBRARY" in os.environ:
+    sys.path.insert(0, os.environ["HF_TRITON_LIBRARY"])
+from importlib.util import find_spec
+from pathlib import Path
+from triton_python_backend_utils import TritonModelException
+from hf_triton.runtime import own_environment
+from hf_triton.runtime.errors import LoadError
+
+class TritonPythonModel:
+    def initialize(self, args):
+        try:
+            own_environment.check(Path(__file__).parent)
+        except LoadError as error:
+            raise TritonModelException(f"{args['model_name']}: {error}")
+        assert find_spec("jinja2") is None, "one of the server's packages"
+"""
+
+
 def loadable(version: Path) -> None:
-    """Puts a model there that needs nothing but Python."""
-    (version / "task_model.py").write_text(
-        "class TritonPythonModel:\n    def initialize(self, args): pass\n"
-    )
+    """Puts a model there that can be loaded here."""
+    (version / "model.py").write_text(MODEL)
     utils = version.parent.parent.parent / "backends" / "python" / "triton_python_backend_utils.py"
     utils.parent.mkdir(parents=True)
     utils.write_text("class TritonModelException(Exception): pass\n")
@@ -123,7 +148,7 @@ def test_only_what_runs_the_engine_has_the_environment(work: Path) -> None:
     assert os.access(engine.parent / LAUNCHER_FILE, os.X_OK)
     front = engine.parent.parent / "demo"
     assert not (front / LAUNCHER_FILE).exists()
-    assert not (front / "1" / "python_env").exists()
+    assert not (front / "1" / "environment.json").exists()
 
 
 def test_what_starts_the_model_can_be_run_again_after_a_copy_without_modes(work: Path) -> None:
@@ -154,8 +179,7 @@ def test_what_is_generated_is_the_same_wherever_environments_lie(
 def test_without_the_key_nothing_is_left_of_it(work: Path) -> None:
     engine = generate(work)
     generate(work, "null")
-    assert not (engine / "python_env").exists()
-    assert not (engine / "task_model.py").exists()
+    assert not (engine / "environment.json").exists()
     assert not (engine.parent / LAUNCHER_FILE).exists()
 
 
@@ -191,6 +215,7 @@ def test_the_environment_takes_the_place_of_the_servers(work: Path) -> None:
     assert found["VIRTUAL_ENV"] == str(folder)
     assert found["PATH"].startswith(f"{folder}/bin:")
     assert "PYTHONPATH" not in found
+    assert found["HF_TRITON_LIBRARY"] == str(LIBRARY_PATH)
     assert found["HF_TRITON_PYTHON_ENV_FOUND"] == f"environment {folder}"
 
 
@@ -207,7 +232,7 @@ def test_a_built_environment_is_found_by_what_it_is_made_of(
     version = generate(work)
     assert "requirements.txt is not built on this machine" in error_of(version)
     assert "run hf-triton fetch" in error_of(version)
-    values = json.loads((version / "python_env" / "environment.json").read_text())
+    values = json.loads((version / "environment.json").read_text())
     built = built_folder(values["requirements"], "")
     shutil.copytree(environment(work), built, symlinks=True)
     assert "is not built" in error_of(version), "half of one is none"

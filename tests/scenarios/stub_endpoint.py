@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_runtime.link import protocol
-from hf_runtime.metrics import publishing
 from stub_server import Pending, StubServer
 from wire import Reply, Request
+
+from hf_triton.runtime.link import protocol
+from hf_triton.runtime.metrics import publishing
 
 _REPOSITORY_NUMBERS = itertools.count(1)
 _PUBLISH_EVERY_S = 0.1  # a real model's metrics: 1 s
@@ -54,7 +55,7 @@ class StubEndpoint:
         """Loads a model where the others of this repository find it."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(protocol, "server_identity", lambda: self._server_identity)
-            patch.setattr("hf_runtime.link.client._CONNECT_TIMEOUT_S", 60.0)
+            patch.setattr("hf_triton.runtime.link.client._CONNECT_TIMEOUT_S", 60.0)
             server.load()
 
     def close(self) -> None:

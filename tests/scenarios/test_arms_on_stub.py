@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hf_runtime.link import protocol
 
+from hf_triton.runtime.link import protocol
 from tests.scenarios.stub_endpoint import StubEndpoint
 from tests.support.triton import ROOT
 

@@ -214,7 +214,7 @@ def test_neither_prompts_nor_secrets_are_logged(
     failed = send(server, SECRET)
     held.go_on.set()
     replies = [failed.reply(), send(server, SECRET).reply(), send(server, SECRET, 0).reply()]
-    monkeypatch.setattr("text_generation.reception.check_request", break_parsing)
+    monkeypatch.setattr("hf_triton.text_generation.reception.check_request", break_parsing)
     replies.append(send(server, SECRET).reply())
 
     assert [reply.status for reply in replies] == [500, 200, 400, 500]

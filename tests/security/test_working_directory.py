@@ -21,7 +21,7 @@ OPTIONAL = (
     *("uvloop", "h2", "torchvision", "numba", "PIL", "soundfile", "peft", "triton", "vllm"),
     *("llguidance", "onnxruntime", "torchao", "torchaudio", "librosa", "kernels", "flash_attn"),
     *("sitecustomize", "usercustomize", "triton_python_backend_utils", "c_python_backend_utils"),
-    *("hf_runtime", "text_generation"),
+    "hf_triton",
 )
 MODELS = """\
 defaults: {{streaming: false}}

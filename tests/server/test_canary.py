@@ -21,6 +21,7 @@ from generator.verbs.generate import generate
 from tests.support.triton import (
     ROOT,
     Triton,
+    copy_task,
     echo_templates,
     eventually,
     post,
@@ -109,10 +110,8 @@ def arm_templates(folder: Path) -> Path:
     """A model_templates/ with the task ``arm``, and what real tasks have beside them."""
     echo_templates(folder)
     shutil.rmtree(folder / "front")
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "tests/support/arm_task", folder / "arm", ignore=ignored)
-    for package in ("front", "hf_runtime"):
-        shutil.copytree(ROOT / "model_templates" / package, folder / package, ignore=ignored)
+    copy_task("arm_task", folder / "arm")
+    shutil.copytree(ROOT / "model_templates/front", folder / "front")
     return folder
 
 

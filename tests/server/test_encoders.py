@@ -30,7 +30,7 @@ CLASSIFIER = "AutoModelForSequenceClassification"
 MAX_QUEUE_SIZE = 6
 NUM_LONG = 12
 HOOKS = """\
-from hf_runtime.hooks import observe
+from hf_triton.hooks import observe
 
 
 def preprocess(request):

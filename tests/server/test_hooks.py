@@ -19,6 +19,7 @@ from tests.support.triton import (
     ROOT,
     Answer,
     Triton,
+    copy_task,
     eventually,
     get,
     post,
@@ -53,7 +54,7 @@ models:
 HOOKS = """\
 from pathlib import Path
 
-from hf_runtime.hooks import RequestError, observe
+from hf_triton.hooks import RequestError, observe
 
 
 def preprocess(request):
@@ -90,11 +91,10 @@ def hooked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
 
 
 def add_templates(folder: Path) -> None:
-    ignored = shutil.ignore_patterns("__pycache__")
-    for name in ("hf_runtime", "front", "text_generation"):
-        shutil.copytree(ROOT / "model_templates" / name, folder / name, ignore=ignored)
-    shutil.copytree(ROOT / "tests/support/counting_task", folder / "counting", ignore=ignored)
-    for shared in (ROOT / "model_templates").glob("_*.pbtxt.j2"):
+    for name in ("front", "text_generation"):
+        shutil.copytree(ROOT / "model_templates" / name, folder / name)
+    copy_task("counting_task", folder / "counting")
+    for shared in (ROOT / "model_templates").glob("_*.j2"):
         shutil.copy(shared, folder)
 
 

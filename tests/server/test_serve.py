@@ -233,11 +233,11 @@ def test_a_file_edited_by_hand_keeps_serve_from_starting(tmp_path: Path) -> None
     listen = free_ports()
     with serve(tmp_path, "- {name: broken, options: {fail: x}}\n", listen=listen) as served:
         served.exit_code()
-    edited = tmp_path / "repository" / "broken" / "1" / "model.py"
+    edited = tmp_path / "repository" / "broken" / "config.pbtxt"
     edited.write_text("# mine\n")
     with serve(tmp_path, "- {name: broken, options: {fail: x}}\n", listen=listen) as served:
         assert served.exit_code() == 1
-    assert "conflict: repository/broken/1/model.py" in served.err
+    assert "conflict: repository/broken/config.pbtxt" in served.err
     assert "tritonserver" not in served.err
     assert edited.read_text() == "# mine\n"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from automatic_speech_recognition.transcript import Wanted
 
+from hf_triton.automatic_speech_recognition.transcript import Wanted
 from tests.speech.tiny_whisper import tiny_whisper
 
 

@@ -6,8 +6,8 @@ what comes back against the config, and turns it into the reply that a client wo
 
 from __future__ import annotations
 
-import importlib
 import json
+import runpy
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -56,11 +56,8 @@ class StubServer:
         self.unload()
 
     def load(self) -> None:
-        """Imports the task's model.py and initializes it; raises what it raises."""
-        values = json.loads((self.folder / "1" / "model.json").read_text(encoding="utf-8"))
-        part = "front" if "engine" in values else values["task"].replace("-", "_")
-        module = importlib.import_module(f"{part}.model")
-        model = module.TritonPythonModel()
+        """Runs the folder's model.py and initializes it; raises what it raises."""
+        model = runpy.run_path(str(self.folder / "1" / "model.py"))["TritonPythonModel"]()
         model.initialize(self._arguments())
         self.model = model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hf_runtime.weights.served_model import ServedModel
+from hf_triton.runtime.weights.served_model import ServedModel
 
 VALUES: dict[str, Any] = {
     "name": "tiny",

@@ -200,10 +200,16 @@ def echo_templates(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     macros = ROOT / "model_templates" / "_macros.pbtxt.j2"
     shutil.copy(macros, folder)
-    for source, name in (("echo_task", "echo"), ("echo_front", "front")):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(Path(__file__).parent / source, folder / name, ignore=ignored)
+    copy_task("echo_task", folder / "echo")
+    copy_task("echo_front", folder / "front")
     return folder
+
+
+def copy_task(source: str, folder: Path) -> None:
+    """Makes a folder beside this one a task's, its model.py the template of generated ones."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(__file__).parent / source, folder, ignore=ignored)
+    (folder / "model.py").rename(folder / "model.py.j2")
 
 
 def eventually(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:

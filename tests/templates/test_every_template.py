@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from triton_model_exception import TritonModelException
 
+import hf_triton
 from generator.models_yaml.reading import load
 from generator.render import model_config
-from generator.render.digest import CONFIG_FILE
-from generator.render.model_folder import VALUES_FILE, render
+from generator.render.digest import CONFIG_FILE, MODEL_FILE
+from generator.render.model_folder import render
 from generator.spec import task_folders
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task, find_tasks
-from generator.spec.triton_models import TritonModel, triton_models
+from generator.spec.triton_models import TritonModel as ModelFolder
+from generator.spec.triton_models import triton_models
+from hf_triton.runtime.engine.triton_model import TritonModel
 
 TASKS = find_tasks()
 BATCHES = {"without batches": "0", "with batches": "8"}
@@ -34,7 +38,7 @@ def spec(task: Task) -> ModelSpec:
     return load(task.folder / "example.yaml", TASKS)[0]
 
 
-def config_of(model: TritonModel, task: Task) -> Any:
+def config_of(model: ModelFolder, task: Task) -> Any:
     files = render(model, task, Path("model_repository"))
     return model_config.parse(files[CONFIG_FILE].decode())
 
@@ -57,13 +61,60 @@ def test_its_config_is_one_that_triton_loads(size: str, task: Task, tmp_path: Pa
         assert config.HasField("dynamic_batching") == (size != "0")
 
 
-def test_it_can_be_imported_by_tritons_python_backend(task: Task, spec: ModelSpec) -> None:
-    files = render(triton_models(spec)[-1], task, Path("model_repository"))
-    if not (task.folder / "model.py").exists():
-        pytest.skip("has no model.py yet")
-    assert b"class TritonPythonModel" in files["1/model.py"]
-    assert files["1/options.py"] == (task.folder / "options.py").read_bytes()
-    assert VALUES_FILE in files
+def model_py(task: Task, text: str = "") -> str:
+    """The text of the model.py that answers for the example, with ``text`` added to its entry."""
+    example = (task.folder / "example.yaml").read_text(encoding="utf-8")
+    config = Path("models.yaml")
+    config.write_text(example + text, encoding="utf-8")
+    model = triton_models(load(config, TASKS)[0])[-1]
+    return render(model, task, Path("model_repository"))[MODEL_FILE].decode()
+
+
+def test_its_model_is_a_class_of_the_library_to_be_changed(task: Task, in_folder: Path) -> None:
+    text = model_py(task)
+    assert 15 <= len(text.splitlines()) <= 60
+    made = run(text)
+    assert made.__base__.__module__ == f"hf_triton.{task.folder.name}.model"
+    assert issubclass(made, TritonModel)
+    hooked = run(re.sub(r"^    # (?=def |    )", "    ", text, flags=re.MULTILINE))
+    assert {"preprocess", "postprocess"} <= vars(hooked).keys()
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_its_model_tells_where_the_weights_are(task: Task, in_folder: Path) -> None:
+    keys = {"revision": "0a" * 20, "dtype": "float32", "device_map": "auto"}
+    pinned = model_py(task, "".join(f"    {key}: {value}\n" for key, value in keys.items()))
+    model = load(Path("models.yaml"), TASKS)[0]
+    for name, value in (
+        *keys.items(),
+        ("model", model.source.text),
+        ("weights", f"cached in {model.name}/hf_cache"),
+    ):
+        assert re.search(rf"^{name} +{re.escape(value)}", pinned, re.MULTILINE), name
+
+
+def test_without_the_library_a_load_fails_with_one_line(task: Task, in_folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, f"hf_triton.{task.folder.name}.model", None)
+        made = run(model_py(task))
+    with pytest.raises(TritonModelException) as refused:
+        made().initialize({"model_name": "demo"})
+    assert str(refused.value).startswith("demo: ")
+    assert "install hf-triton[runtime] in the server's Python" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(text: str) -> Any:
+    """The class that a model.py defines."""
+    found: dict[str, Any] = {"__name__": "model"}
+    exec(compile(text, "model.py", "exec", dont_inherit=True), found)
+    return found["TritonPythonModel"]
 
 
 def test_each_option_is_documented_and_takes_its_own_default(task: Task) -> None:
@@ -83,23 +134,22 @@ def test_each_number_has_a_unit_or_is_a_plain_factor(task: Task) -> None:
 
 
 def test_its_options_file_needs_only_the_standard_library(task: Task) -> None:
-    allowed = {"__future__", "dataclasses", "typing", "math", "enum", "string"}
-    own = task.folder / "options.py"
-    assert imported_by(own) <= {*allowed, *task.packages, "hf_runtime"}
-    bases = [
-        base
-        for package in task.packages
-        for base in (task.folder.parent / package).glob("*options.py")
-        if f"from {package}.{base.stem} import" in own.read_text()
-    ]
-    for path in (own, *bases):
-        used = re.findall(r"(?:from|import) (hf_runtime\S*)", path.read_text())
-        assert set(used) <= {"hf_runtime.option"}
-    for base in bases:
-        assert imported_by(base) <= {*allowed, "hf_runtime"}
-    assert imported_by(task.folder.parent / "hf_runtime" / "option.py") <= allowed
-    shared = imported_by(task.folder.parent / "hf_runtime" / "__init__.py")
-    assert shared <= set(sys.stdlib_module_names)
+    """So that the generator reads it without torch."""
+    folder = LIBRARY / task.folder.name
+    bases = [base for name in task.packages for base in (LIBRARY / name).glob("*options.py")]
+    shared = {"hf_triton.runtime.option", *(module_name(base) for base in bases)}
+    for path in (folder / "options.py", *bases, LIBRARY / "runtime" / "option.py"):
+        text = path.read_text(encoding="utf-8")
+        assert imported_by(path) <= {*sys.stdlib_module_names, "hf_triton"}, path
+        used = re.findall(r"from (hf_triton\S*) import", text)
+        assert set(used) <= shared, path
+    for package in (folder, *(LIBRARY / name for name in task.packages), LIBRARY / "runtime"):
+        allowed = {*sys.stdlib_module_names, "hf_triton"}
+        assert imported_by(package / "__init__.py") <= allowed, package
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(LIBRARY.parent).with_suffix("").parts)
 
 
 def imported_by(path: Path) -> set[str]:
@@ -118,39 +168,35 @@ def modules(folder: Path) -> list[Path]:
 
 
 GENERATOR = Path(task_folders.__file__).parents[1]
-RUN_TIME = task_folders.default_directory()
+LIBRARY = Path(str(hf_triton.__file__)).parent
 
 
-def test_build_time_never_imports_run_time() -> None:
-    run_time = {folder.name for folder in RUN_TIME.iterdir() if folder.is_dir()}
+def test_build_time_imports_of_run_time_only_what_both_must_do_alike() -> None:
     heavy = {"torch", "transformers", "accelerate", "numpy", "triton_python_backend_utils"}
-    # For users' tests, which run hooks as the server does, and what both must do alike.
-    allowed = {
-        "testing_hooks.py": {"hf_runtime"},
-        "regular_file.py": {"hf_runtime"},
-        "runtime_rules.py": {"hf_runtime", "python_env"},
-    }
+    # For users' tests, which run hooks as the server does; task_folders.py imports options by name.
+    allowed = {"testing_hooks.py", "regular_file.py", "runtime_rules.py", "library.py"}
     for path in modules(GENERATOR):
-        refused = (run_time | heavy) - allowed.get(path.name, set())
-        assert not imported_by(path) & refused, path
+        assert not imported_by(path) & heavy, path
+        if path.name not in allowed:
+            assert "hf_triton" not in imported_by(path), path
         assert "testing_hooks" not in path.read_text() or path.name == "testing_hooks.py", path
 
 
 def test_what_both_times_share_needs_only_the_standard_library() -> None:
     text = (GENERATOR / "spec" / "runtime_rules.py").read_text(encoding="utf-8")
-    names = set(re.findall(r"from hf_runtime\.([\w.]+) import", text))
-    assert {"weights.hub_files", "weights.locked_files"} <= names
-    for name in names:
-        path = (RUN_TIME / "hf_runtime" / name.replace(".", "/")).with_suffix(".py")
+    names = set(re.findall(r"from hf_triton\.([\w.]+) import", text))
+    assert {"runtime.weights.hub_files", "runtime.weights.locked_files"} <= names
+    for name in names - {"python_env"}:
+        path = (LIBRARY / name.replace(".", "/")).with_suffix(".py")
         assert imported_by(path) <= set(sys.stdlib_module_names)
         inner = re.findall(r"from (\.+[\w.]+) import", path.read_text(encoding="utf-8"))
-        folder = name.partition(".")[0]
+        folder = name.rpartition(".")[0]
         assert {f"{folder}{found}" for found in inner if found != "..errors"} <= names
 
 
 def test_run_time_never_imports_build_time() -> None:
     build_time = {"generator", "jinja2", "yaml", "tritonclient", "google"}
-    for path in modules(RUN_TIME):
+    for path in modules(LIBRARY):
         renders = {"jinja2"} if path.name == "chat_templates.py" else set()  # as transformers does
         assert not imported_by(path) & (build_time - renders), path
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from automatic_speech_recognition import request as speech
-from feature_extraction import request as embedding
-from fill_mask import filling
-from text2text_generation import reader
-from text_classification import classification
-from text_generation.request import sampling_json
-from text_generation.request.row_options import CHAT_FIELDS, RowFields, read_rows
-from token_classification import request as tokens
-from zero_shot_classification import zero_shot
 
 from generator.models_yaml.reading import load
 from generator.render import model_config
 from generator.render.model_folder import render_config
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
+from hf_triton.automatic_speech_recognition import request as speech
+from hf_triton.feature_extraction import request as embedding
+from hf_triton.fill_mask import filling
+from hf_triton.text2text_generation import reader
+from hf_triton.text_classification import classification
+from hf_triton.text_generation.request import sampling_json
+from hf_triton.text_generation.request.row_options import CHAT_FIELDS, RowFields, read_rows
+from hf_triton.token_classification import request as tokens
+from hf_triton.zero_shot_classification import zero_shot
 
 TASKS = find_tasks()
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation.engine.delivery import Delivery
-from text_generation.sequence.sequence import Update
 
+from hf_triton.text_generation.engine.delivery import Delivery
+from hf_triton.text_generation.sequence.sequence import Update
 from tests.text2text.reference import Reference
 from tests.text2text.tiny_translators import make
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation.generate.engine import GenerateEngine
-from text_generation.sequence.sequence import DecoderStart
 
+from hf_triton.text_generation.generate.engine import GenerateEngine
+from hf_triton.text_generation.sequence.sequence import DecoderStart
 from tests.engine.driving import Answers, Completion, running, setup
 from tests.engine.engines.test_generate_engine import batch_sizes
 from tests.engine.tiny_models import BART, T5, random_encoder_decoder

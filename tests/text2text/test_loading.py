@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_runtime import log
-from hf_runtime.devices.device import Placement
-from hf_runtime.errors import LoadError
-from hf_runtime.weights.served_model import ServedModel
-from text2text_generation.loading import load_text2text
-from text2text_generation.reader import SourceReader
-from text_generation.loading import LoadedModel
 
+from hf_triton.runtime import log
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.text2text_generation.loading import load_text2text
+from hf_triton.text2text_generation.reader import SourceReader
+from hf_triton.text_generation.loading import LoadedModel
 from tests.engine.tiny_models import tiny_model
 from tests.support.served_models import served_model
 from tests.text2text.conftest import Folders

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hf_runtime.errors import RequestError
-from text2text_generation.reader import SourceReader
-from text_generation.request.row_options import read_rows
 
+from hf_triton.runtime.errors import RequestError
+from hf_triton.text2text_generation.reader import SourceReader
+from hf_triton.text_generation.request.row_options import read_rows
 from tests.engine.request_fields import fields
 
 NOBODY: Any = None

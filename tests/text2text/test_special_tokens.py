@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hf_runtime.errors import LoadError
-from text2text_generation.source import SourceTokenizer
-from text2text_generation.special_tokens import SpecialTokens, special_tokens_of
 
+from hf_triton.runtime.errors import LoadError
+from hf_triton.text2text_generation.source import SourceTokenizer
+from hf_triton.text2text_generation.special_tokens import SpecialTokens, special_tokens_of
 from tests.text2text.conftest import Folders, References
 from tests.text2text.reference import Reference
 from tests.text2text.tiny_translators import FAMILIES, texts

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from text2text_generation.languages import find_languages
-from text2text_generation.source import SourceTokenizer
-from text_generation.sequence.sequence import DecoderStart
-
+from hf_triton.text2text_generation.languages import find_languages
+from hf_triton.text2text_generation.source import SourceTokenizer
+from hf_triton.text_generation.sequence.sequence import DecoderStart
 from tests.text2text.conftest import Folders
 from tests.text2text.reference import Reference
 from tests.text2text.tiny_translators import texts

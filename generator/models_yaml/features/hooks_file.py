@@ -1,6 +1,6 @@
 """``hooks:`` of a model: a Python file, looked at without running it.
 
-Knows what a hooks file must have; what it does there is hf_runtime/hooks.py's.
+Knows what a hooks file must have; what it does there is hf_triton/runtime/hooks.py's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``quantization:`` of a model: the methods, what each can be told, and where it works.
 
 The arguments are those of transformers' configuration for the method, under its names; what is
-done with them is hf_runtime/weights/quantization.py's.
+done with them is hf_triton/runtime/weights/quantization.py's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One call of a tool, or a list of them, in the form that the model's family writes.
 
-The forms are data (hf_runtime/request/chat_formats.py). A text is a call only where it names a
-tool that the request has, with arguments that are a JSON object; any other stays text, up to its
+The forms are data (hf_triton/runtime/request/chat_formats.py). A text is a call only where it names
+a tool that the request has, with arguments that are a JSON object; any other stays text, up to its
 end: what looks like a call within it is none.
 """
 

@@ -8,6 +8,7 @@ from email.parser import Parser
 from pathlib import Path
 
 from generator.python_env.pip import install
+from generator.spec.runtime_rules import LIBRARY_PATH
 from perf.baselines.servers.environments import Environment, Show, see_our_packages
 from perf.baselines.targets import TARGETS, Target
 
@@ -80,11 +81,13 @@ def complete_vllm(environment: Environment, show: Show) -> None:
 
 
 def see_vllm(environment: Environment, show: Show) -> None:
-    """What the environment does not have itself comes from vLLM's own, which lies beside it."""
+    """What the environment does not have itself comes from vLLM's own, which lies beside it, and
+    our library from here.
+    """
     of_vllm = environment_of("vllm", environment.folder.parent)
     of_vllm.ensure(show)
     path = environment.site_packages / "of-vllm.pth"
-    path.write_text(f"{of_vllm.site_packages.absolute()}\n", encoding="utf-8")
+    path.write_text(f"{of_vllm.site_packages.absolute()}\n{LIBRARY_PATH}\n", encoding="utf-8")
 
 
 def name_vllm(of_pip: Path) -> None:

@@ -73,9 +73,9 @@ def lay_out_in_flight(
         return generated(folder, name, models_yaml)
     models_yaml += f"      kv_cache_gib: {VLLM_CACHE_GIB}\n"
     repository = generated(folder, f"vllm_{name}", models_yaml, "--force")
-    for engine in repository.glob("*/1/on_vllm"):  # a front has none
-        with (engine.parent.parent / "config.pbtxt").open("a", encoding="utf-8") as config:
-            config.write(ENVIRONMENT.format(on_vllm))
+    engine = repository / (f"{IN_FLIGHT.name}_stream" if streaming else IN_FLIGHT.name)
+    with (engine / "config.pbtxt").open("a", encoding="utf-8") as config:
+        config.write(ENVIRONMENT.format(on_vllm))
     return repository
 
 

@@ -9,10 +9,9 @@ import sys
 from typing import Any
 from unittest.mock import patch
 
-from hf_runtime.devices.device import choose_attention_kernels
-from text_generation.in_flight import runner_selection
-from text_generation.in_flight.trial import name_of
-
+from hf_triton.runtime.devices.device import choose_attention_kernels
+from hf_triton.text_generation.in_flight import runner_selection
+from hf_triton.text_generation.in_flight.trial import name_of
 from perf.gpu.told import Told, first_line, parser, show_log
 from perf.verbs.arguments import pattern
 

@@ -7,9 +7,11 @@ import re
 from typing import Any
 
 import torch
-from hf_encoder.runners.graph_runner import GraphRunner
-from hf_encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
-from hf_encoder.runners.runner import (
+from transformers import AutoConfig, AutoModel
+
+from hf_triton.encoder.runners.graph_runner import GraphRunner
+from hf_triton.encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
+from hf_triton.encoder.runners.runner import (
     RunnerSetup,
     largest_difference,
     random_encodings,
@@ -17,8 +19,6 @@ from hf_encoder.runners.runner import (
     select_runner,
     tolerance_of,
 )
-from transformers import AutoConfig, AutoModel
-
 from perf.gpu.told import Told
 
 ENCODERS: dict[str, dict[str, Any]] = {

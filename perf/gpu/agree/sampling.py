@@ -9,10 +9,10 @@ import re
 from typing import Any
 
 import torch
-from text_generation.in_flight.warm_up import dummy_sequence
-from text_generation.sampling.sampler import Sampler, SamplerInputs
-from text_generation.sequence.sampling_params import SamplingParams
 
+from hf_triton.text_generation.in_flight.warm_up import dummy_sequence
+from hf_triton.text_generation.sampling.sampler import Sampler, SamplerInputs
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from perf.gpu.told import Told
 
 _DRAWN = {"temperature": 0.8}

@@ -13,8 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from hf_runtime.errors import reason
 
+from hf_triton.runtime.errors import reason
 from perf.gpu.agree.compared import TOLERANCE, load, references, run_case
 from perf.gpu.models import random_model
 from perf.gpu.told import Told
@@ -77,8 +77,8 @@ def _settings(device: torch.device) -> Iterator[Way]:
 
 def _attention(device: torch.device, dtype: torch.dtype) -> Iterator[Way]:
     """Our layers and transformers' with each backend that computes attention over pages."""
-    from text_generation.gpu.backends import backends
-    from text_generation.paged.plain_attention import plain_attention
+    from hf_triton.text_generation.gpu.backends import backends
+    from hf_triton.text_generation.paged.plain_attention import plain_attention
 
     for name, attention in backends(device):
         if name == _OURS or dtype != torch.float32:
@@ -90,9 +90,9 @@ def _attention(device: torch.device, dtype: torch.dtype) -> Iterator[Way]:
 @contextmanager
 def _attending_by(attention: Callable[[], Any], *, is_fused: bool = True) -> Iterator[None]:
     """Raises _AbsentError."""
-    from hf_runtime.fused.parts import UnsupportedLayersError
-    from text_generation.gpu.runner import GpuFusedRunner
-    from text_generation.in_flight import runner_selection
+    from hf_triton.runtime.fused.parts import UnsupportedLayersError
+    from hf_triton.text_generation.gpu.runner import GpuFusedRunner
+    from hf_triton.text_generation.in_flight import runner_selection
 
     try:
         attend = attention()
@@ -112,7 +112,7 @@ def _attending_by(attention: Callable[[], Any], *, is_fused: bool = True) -> Ite
 
 @contextmanager
 def _without_graphs() -> Iterator[None]:
-    from text_generation.in_flight import engine
+    from hf_triton.text_generation.in_flight import engine
 
     with patch.object(engine, "with_cuda_graphs", lambda runner, *_: runner):
         yield

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hf_runtime.devices.device import Placement
-from hf_runtime.errors import LoadError
-from hf_runtime.weights.loading import load_config, load_model
-from hf_runtime.weights.served_model import ServedModel
-from text_generation.lora.linear import Adapter, Adapters, LowRank
 from transformers import AutoModelForCausalLM
 
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.weights.loading import load_config, load_model
+from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.text_generation.lora.linear import Adapter, Adapters, LowRank
 from perf.gpu.agree.compared import TOLERANCE, load, references, run_case
 from perf.gpu.models import random_model
 from perf.gpu.told import Told

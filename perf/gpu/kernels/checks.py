@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from text_generation.sampling.columns import Columns, DeviceColumns, to_device
-from text_generation.sampling.random_sampling import Draws
-from text_generation.sequence.sampling_params import SamplingParams
 from torch.nn import functional as F
 
+from hf_triton.text_generation.sampling.columns import Columns, DeviceColumns, to_device
+from hf_triton.text_generation.sampling.random_sampling import Draws
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from perf.gpu.kernels.steps import OPS, PLAIN, Layer, Rule, Step, error
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -236,7 +236,7 @@ def captured(run: Callable[[], torch.Tensor], device: torch.device) -> Callable[
     """Its replay; on a CPU itself."""
     if device.type == "cpu":
         return run
-    from hf_runtime.devices.cuda_capture import capture_on_stream
+    from hf_triton.runtime.devices.cuda_capture import capture_on_stream
 
     return capture_on_stream(device)(run)
 

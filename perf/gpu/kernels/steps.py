@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from text_generation.gpu import ops  # noqa: F401  (defines the operators)
-from text_generation.kv.pages import PAGE_SIZE
+
+from hf_triton.text_generation.gpu import ops  # noqa: F401  (defines the operators)
+from hf_triton.text_generation.kv.pages import PAGE_SIZE
 
 OPS = torch.ops.hf_triton
 

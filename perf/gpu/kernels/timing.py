@@ -12,10 +12,10 @@ from functools import partial
 from unittest.mock import patch
 
 import torch
-from text_generation.gpu import launching, ops
-from text_generation.gpu.launching import Card, Tile
 from torch.nn import functional as F
 
+from hf_triton.text_generation.gpu import launching, ops
+from hf_triton.text_generation.gpu.launching import Card, Tile
 from perf.gpu.kernels.checks import BF16, DRAWN, LAYERS, drawn
 from perf.gpu.kernels.steps import Layer, Step, error
 from perf.gpu.told import Told

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from hf_runtime.devices.device import choose_attention_kernels
-from text_generation.kv.layer_shapes import layer_shapes
-
+from hf_triton.runtime.devices.device import choose_attention_kernels
+from hf_triton.text_generation.kv.layer_shapes import layer_shapes
 from perf.gpu.device import copied_per_s
 from perf.gpu.models import LLAMAS, bytes_per_step, make_llama
 from perf.gpu.speed import generators

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from text_generation.in_flight.engine import InFlightEngine
 
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
 from perf.gpu.device import wait
 from perf.gpu.engines import Asked, engine_on, submit
 from perf.gpu.speed.closed_loop import MOST_TOKENS, Answer, Request

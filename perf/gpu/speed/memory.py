@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from text_generation.in_flight.engine import InFlightEngine
-from text_generation.kv.layer_shapes import layer_shapes
 
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.kv.layer_shapes import layer_shapes
 from perf.gpu.device import GIB, free_gib
 from perf.gpu.engines import Asked, answers, engine_on
 from perf.gpu.told import Told

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from text_generation.in_flight.engine import InFlightEngine
 
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
 from perf.gpu.device import wait
 from perf.gpu.engines import Asked, answers
 

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from hf_runtime.hooks import HookRequest
+from hf_triton.hooks import HookRequest
 
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _CALL = "<tool_call>\n{}\n</tool_call>"

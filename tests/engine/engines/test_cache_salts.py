@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from hf_runtime.metrics.rounded_total import RoundedTotal
-from text_generation.engine.engine import Engine
-from text_generation.in_flight.engine import InFlightEngine
-from text_generation.kv import pages
 
+from hf_triton.runtime.metrics.rounded_total import RoundedTotal
+from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.kv import pages
 from tests.engine.driving import Answers, running, setup
 from tests.engine.tiny_models import VOCAB_SIZE, tiny_model
 

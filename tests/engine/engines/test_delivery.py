@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from text_generation.engine.delivery import Delivery
-from text_generation.sequence.sequence import Token, Update
+
+from hf_triton.text_generation.engine.delivery import Delivery
+from hf_triton.text_generation.sequence.sequence import Token, Update
 
 LONG_S = 600.0  # longer than a test waits
 WAIT_S = 60.0
@@ -59,7 +60,7 @@ class OneOf:
 @pytest.fixture
 def resting(monkeypatch: pytest.MonkeyPatch) -> tuple[Delivery, Stream, OneOf]:
     """A delivery that rests long, after it has sent two pieces of a stream's news."""
-    monkeypatch.setattr("text_generation.engine.delivery._LONGEST_REST_S", LONG_S)
+    monkeypatch.setattr("hf_triton.text_generation.engine.delivery._LONGEST_REST_S", LONG_S)
     delivery, stream = Delivery(share=1e-6), Stream(seconds=0.01)
     sequence = OneOf(stream)
     delivery.put(sequence.news(0, is_first=True))
@@ -94,7 +95,7 @@ def test_what_is_held_is_sent_when_it_stops(resting: tuple[Delivery, Stream, One
 
 
 def test_what_is_held_is_sent_when_the_rest_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("text_generation.engine.delivery._LONGEST_REST_S", 0.3)
+    monkeypatch.setattr("hf_triton.text_generation.engine.delivery._LONGEST_REST_S", 0.3)
     delivery, stream = Delivery(share=1e-6), Stream(seconds=0.01)
     sequence = OneOf(stream)
     delivery.put(sequence.news(1))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation.in_flight.engine import InFlightEngine
-from text_generation.runners.encoding import Encoder
-from text_generation.sequence.sequence import DecoderStart, Sequence
-from text_generation.sequence.source import Source
 from transformers import GenerationMixin
 
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.runners.encoding import Encoder
+from hf_triton.text_generation.sequence.sequence import DecoderStart, Sequence
+from hf_triton.text_generation.sequence.source import Source
 from tests.engine.driving import Answers, generate_all, running, setup
 from tests.engine.tiny_models import (
     BART,

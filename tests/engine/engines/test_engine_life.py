@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hf_runtime.errors import CancelledError, DeadlineError, OverloadedError
-from text_generation.engine.engine import Engine
-from text_generation.generate.engine import GenerateEngine
-from text_generation.in_flight.engine import InFlightEngine
 
+from hf_triton.runtime.errors import CancelledError, DeadlineError, OverloadedError
+from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.generate.engine import GenerateEngine
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
 from tests.engine.driving import (
     LONG,
     Answers,

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from hf_runtime.engine.thread import EngineThread
-from hf_runtime.errors import LoadError, OverloadedError
 
+from hf_triton.runtime.engine.thread import EngineThread
+from hf_triton.runtime.errors import LoadError, OverloadedError
 from tests.support.triton import eventually
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import LoadError
-from text_generation.engine.engine import Engine
-from text_generation.in_flight.engine import InFlightEngine
-from text_generation.loading import _start_engine
-from text_generation.runners.cache_runner import CacheRunner
-from text_generation.runners.encoder_decoder import EncoderDecoderRunner
-from text_generation.runners.packed_runner import PackedRunner
 
+from hf_triton.runtime.errors import LoadError
+from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.loading import _start_engine
+from hf_triton.text_generation.runners.cache_runner import CacheRunner
+from hf_triton.text_generation.runners.encoder_decoder import EncoderDecoderRunner
+from hf_triton.text_generation.runners.packed_runner import PackedRunner
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import (
     CPMANT,

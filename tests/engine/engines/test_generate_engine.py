@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import EngineError, LoadError, RequestError
-from text_generation.engine.generation_rules import decoder_start
-from text_generation.generate import engine as generate_engine
-from text_generation.generate.engine import GenerateEngine
-from text_generation.in_flight.engine import InFlightEngine
-from text_generation.sequence.sequence import DecoderStart
 
+from hf_triton.runtime.errors import EngineError, LoadError, RequestError
+from hf_triton.text_generation.engine.generation_rules import decoder_start
+from hf_triton.text_generation.generate import engine as generate_engine
+from hf_triton.text_generation.generate.engine import GenerateEngine
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.sequence.sequence import DecoderStart
 from tests.engine.driving import Answers, Completion, generate_all, running, setup
 from tests.engine.tiny_models import (
     BART,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation.engine.generation_rules import has_rules, not_followed
-from text_generation.generate.engine import GenerateEngine
-from text_generation.in_flight.engine import InFlightEngine
 from transformers import GenerationConfig
 
+from hf_triton.text_generation.engine.generation_rules import has_rules, not_followed
+from hf_triton.text_generation.generate.engine import GenerateEngine
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
 from tests.engine.driving import Answers, setup
 from tests.engine.tiny_models import tiny_model
 

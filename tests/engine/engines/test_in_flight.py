@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import DeviceLostError, EngineError, LoadError, OverloadedError, RequestError
-from text_generation.engine.step import Step
-from text_generation.in_flight import storage
-from text_generation.in_flight.engine import InFlightEngine
-from text_generation.structured.constraint import Constraint
-from text_generation.structured.grammar import Grammar
 
+from hf_triton.runtime.errors import (
+    DeviceLostError,
+    EngineError,
+    LoadError,
+    OverloadedError,
+    RequestError,
+)
+from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.in_flight import storage
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.structured.constraint import Constraint
+from hf_triton.text_generation.structured.grammar import Grammar
 from tests.engine.driving import Answers, Completion, running, setup
 from tests.engine.tiny_models import CONTEXT, VOCAB_SIZE, mixed_load, reference, tiny_model
 from tests.support.slow_cases import slow_but

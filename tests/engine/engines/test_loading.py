@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.devices.device import Placement
-from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.weights.loading import resolve_dtype
-from hf_runtime.weights.served_model import ServedDraft, ServedModel, read_served_model
-from text_generation.loading import LoadedModel, eos_token_ids, load_engine
-from text_generation.options import Options
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.weights.loading import resolve_dtype
+from hf_triton.runtime.weights.served_model import ServedDraft, ServedModel, read_served_model
+from hf_triton.text_generation.loading import LoadedModel, eos_token_ids, load_engine
+from hf_triton.text_generation.options import Options
 from tests.engine.driving import Answers
 from tests.engine.tiny_models import tiny_model
 from tests.support import served_models
@@ -161,7 +161,7 @@ def test_model_json_is_read_with_its_paths_relative_to_the_models_folder(tmp_pat
 READ_IN_ASCII = """
 import sys
 from pathlib import Path
-from hf_runtime.weights.served_model import read_served_model
+from hf_triton.runtime.weights.served_model import read_served_model
 assert sys.getfilesystemencoding() != "utf-8"
 model = read_served_model(Path(sys.argv[1]), "1")
 assert str(model.local_path).isascii()
@@ -180,7 +180,7 @@ def test_a_path_of_letters_that_tritons_python_can_not_encode_is_opened(tmp_path
         env={
             "LC_ALL": "C",
             "PYTHONCOERCECLOCALE": "0",
-            "PYTHONPATH": str(ROOT / "model_templates"),
+            "PYTHONPATH": str(ROOT),
         },
         capture_output=True,
         text=True,

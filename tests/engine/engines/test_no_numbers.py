@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import NO_NUMBERS, EngineError, LoadError
-from text_generation.engine.engine import Engine
-from text_generation.engine.generation_rules import decoder_start
-from text_generation.generate.engine import GenerateEngine
-from text_generation.in_flight.engine import InFlightEngine
 
+from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError
+from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.engine.generation_rules import decoder_start
+from hf_triton.text_generation.generate.engine import GenerateEngine
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
 from tests.engine import driving
 from tests.engine.driving import Answers, Completion, running, setup
 from tests.engine.tiny_adapters import read, save_adapter

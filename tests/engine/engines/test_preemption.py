@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import CancelledError, DeadlineError, EngineError
-from text_generation.engine.step import Step
-from text_generation.in_flight.engine import InFlightEngine
-from text_generation.sequence.sequence import Sequence
-from text_generation.structured.constraint import Constraint
-from text_generation.structured.grammar import Grammar
 
+from hf_triton.runtime.errors import CancelledError, DeadlineError, EngineError
+from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.sequence.sequence import Sequence
+from hf_triton.text_generation.structured.constraint import Constraint
+from hf_triton.text_generation.structured.grammar import Grammar
 from tests.engine.driving import Answers, Completion, running, setup
 from tests.engine.tiny_models import VOCAB_SIZE, tiny_model
 from tests.support.triton import eventually

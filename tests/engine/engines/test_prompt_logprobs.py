@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import RequestError
-from text_generation.engine.engine import Engine
-from text_generation.engine.step import Step
-from text_generation.generate.engine import GenerateEngine
-from text_generation.in_flight import plan, step_tokens
-from text_generation.in_flight.engine import InFlightEngine
-from text_generation.kv.known_prompts import KnownPrompts
-from text_generation.runners.cache_runner import (
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.generate.engine import GenerateEngine
+from hf_triton.text_generation.in_flight import plan, step_tokens
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.kv.known_prompts import KnownPrompts
+from hf_triton.text_generation.runners.cache_runner import (
     AlignedRunner,
     CacheRunner,
     RowRunner,
     WholePromptRunner,
 )
-from text_generation.sequence.sequence import Sequence, TokenLogprobs
-from text_generation.speculative.costs import Costs
-
+from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs
+from hf_triton.text_generation.speculative.costs import Costs
 from tests.engine.driving import Answers, running, setup
 from tests.engine.tiny_models import (
     LATENT,
@@ -225,7 +225,7 @@ def test_what_is_known_of_a_beginning_is_not_computed_again() -> None:
 
 
 def test_the_oldest_prompts_are_known_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("text_generation.kv.known_prompts._MOST_TOKENS", 100)
+    monkeypatch.setattr("hf_triton.text_generation.kv.known_prompts._MOST_TOKENS", 100)
     known, answers = KnownPrompts(), Answers()
     prompts = [[one] * 40 for one in (5, 6, 7)]
     for prompt in prompts:
@@ -239,7 +239,7 @@ def test_the_oldest_prompts_are_known_no_more(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_can_not_be_told_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("text_generation.engine.engine._MOST_LOGITS", 8 * VOCAB_SIZE)
+    monkeypatch.setattr("hf_triton.text_generation.engine.engine._MOST_LOGITS", 8 * VOCAB_SIZE)
     reads = GenerateEngine(setup(random_encoder_decoder("t5", **T5), eos=[1]))
     with pytest.raises(RequestError, match=r"^prompt_logprobs: this model has none, an encoder"):
         reads.check_prompt_logprobs(3, with_source=False)

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.engine.scheduler import Scheduler
-from text_generation.engine.step import Step
-from text_generation.in_flight.warm_up import dummy_sequence
-from text_generation.kv.pages import Pages
-from text_generation.kv.slot_contents import SlotCopy
-from text_generation.sequence.sampling_params import SamplingParams
-from text_generation.sequence.sequence import Sequence, Token
-from text_generation.sequence.source import Source
+
+from hf_triton.text_generation.engine.scheduler import Scheduler
+from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.in_flight.warm_up import dummy_sequence
+from hf_triton.text_generation.kv.pages import Pages
+from hf_triton.text_generation.kv.slot_contents import SlotCopy
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.sequence.source import Source
 
 
 def sequence(num_prompt_tokens: int, max_tokens: int = 1) -> Sequence:

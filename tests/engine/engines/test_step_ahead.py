@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from text_generation.in_flight.engine import InFlightEngine
-from text_generation.structured.constraint import Constraint
 
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.structured.constraint import Constraint
 from tests.engine.driving import Answers, Completion, running, setup
 from tests.engine.sampling.test_step_ahead import EveryThird
 from tests.engine.tiny_models import VOCAB_SIZE, tiny_model

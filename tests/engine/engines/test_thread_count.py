@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hf_runtime.engine.step_threads import StepThreads
-from hf_runtime.engine.thread_count import ThreadCount
+
+from hf_triton.runtime.engine.step_threads import StepThreads
+from hf_triton.runtime.engine.thread_count import ThreadCount
 
 # Seconds of a step that would take one on one thread of a quiet machine.
 Machine = Callable[[int, random.Random], float]

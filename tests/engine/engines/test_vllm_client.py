@@ -7,7 +7,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from text_generation.on_vllm import client
+
+from hf_triton.text_generation.on_vllm import client
 
 
 def modules(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:

@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hf_runtime.errors import (
+
+from hf_triton.runtime.errors import (
     CancelledError,
     DeadlineError,
     EngineError,
     OverloadedError,
     RequestError,
 )
-from text_generation.engine.engine import Engine
-from text_generation.on_vllm.engine import VllmEngine
-from text_generation.sequence.sequence import TokenLogprobs
-from text_generation.structured.constraint import Constraint
-
+from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.on_vllm.engine import VllmEngine
+from hf_triton.text_generation.sequence.sequence import TokenLogprobs
+from hf_triton.text_generation.structured.constraint import Constraint
 from tests.engine.driving import (
     LONG,
     Answers,

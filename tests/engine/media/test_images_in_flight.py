@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import NO_NUMBERS, EngineError, RequestError
-from text_generation.generate.engine import GenerateEngine
-from text_generation.in_flight.engine import InFlightEngine
-from text_generation.in_flight.media_plan import encode_largest
-from text_generation.in_flight.runner_selection import UnsupportedModelError
-from text_generation.kv import prefix_index, slot_contents
-from text_generation.kv.kv_cache import CacheSize
-from text_generation.media.entry import DecoderEntry
-from text_generation.sequence.sequence import Sequence
-from text_generation.sequence.source import Source
 from transformers import AutoModelForImageTextToText
 
+from hf_triton.runtime.errors import NO_NUMBERS, EngineError, RequestError
+from hf_triton.text_generation.generate.engine import GenerateEngine
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.in_flight.media_plan import encode_largest
+from hf_triton.text_generation.in_flight.runner_selection import UnsupportedModelError
+from hf_triton.text_generation.kv import prefix_index, slot_contents
+from hf_triton.text_generation.kv.kv_cache import CacheSize
+from hf_triton.text_generation.media.entry import DecoderEntry
+from hf_triton.text_generation.sequence.sequence import Sequence
+from hf_triton.text_generation.sequence.source import Source
 from tests.architectures.configurations import tiny_config
 from tests.architectures.media import Images, images_of
 from tests.engine.driving import Answers, generate_all, running, setup

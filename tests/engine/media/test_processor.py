@@ -8,11 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.weights.processors import without_videos
 from PIL import Image
-from text_generation.media.digests import ContentNumbers, digests_of
-from text_generation.media.processor import MediaProcessor
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     Blip2Processor,
@@ -25,6 +21,11 @@ from transformers import (
     Qwen2VLImageProcessorPil,
     Qwen2VLProcessor,
 )
+
+from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.weights.processors import without_videos
+from hf_triton.text_generation.media.digests import ContentNumbers, digests_of
+from hf_triton.text_generation.media.processor import MediaProcessor
 
 WORDS = ("<unk>", "what", "is", "this", "?")
 

@@ -8,14 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_runtime.errors import NO_NUMBERS, EngineError, OverloadedError
-from hf_runtime.request.chat_formats import ChatFormat, read_counts, read_format
-from text_generation.request.answer import OUTPUTS, Answer, Choice, logprobs_json, wanted_outputs
-from text_generation.request.chat_answers import ChatAnswers, ReasoningTokens
-from text_generation.sequence.detokenizer import Detokenizer
-from text_generation.sequence.sampling_params import SamplingParams
-from text_generation.sequence.sequence import Sequence, Token, TokenLogprobs, Update
 
+from hf_triton.runtime.errors import NO_NUMBERS, EngineError, OverloadedError
+from hf_triton.runtime.request.chat_formats import ChatFormat, read_counts, read_format
+from hf_triton.text_generation.request.answer import (
+    OUTPUTS,
+    Answer,
+    Choice,
+    logprobs_json,
+    wanted_outputs,
+)
+from hf_triton.text_generation.request.chat_answers import ChatAnswers, ReasoningTokens
+from hf_triton.text_generation.sequence.detokenizer import Detokenizer
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Sequence, Token, TokenLogprobs, Update
 from tests.engine.driving import NumberTokenizer
 
 ALL = frozenset(OUTPUTS)

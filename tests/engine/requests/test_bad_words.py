@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from text_generation.request.bad_words import word_tokenizer
 from tokenizers import Tokenizer, models, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from hf_triton.text_generation.request.bad_words import word_tokenizer
 
 DEMO = Path(__file__).parents[3] / "demo" / "model"
 PIECES = ["<unk>", "▁", *"acts", "\n", "ca", "cat", "▁cat"]

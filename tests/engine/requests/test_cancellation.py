@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hf_runtime.request.cancellation import CancellationWatch, pause_s
+
+from hf_triton.runtime.request.cancellation import CancellationWatch, pause_s
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_the_pause_follows_what_asking_costs(
 def test_a_server_that_can_not_tell_once_is_asked_again(
     log_lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_runtime.request.cancellation._LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr("hf_triton.runtime.request.cancellation._LONGEST_PAUSE_S", 0.01)
     asked, num_rounds = threading.Event(), 0
 
     def ask_all() -> int:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_runtime.errors import RequestError
-from hf_runtime.request.chat_formats import ChatFormat
-from text_generation.request.chat import ChatTemplate
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.chat_formats import ChatFormat
+from hf_triton.text_generation.request.chat import ChatTemplate
 
 DEMO = Path(__file__).parents[3] / "demo" / "model"
 SECRET = "a message that no log may show"

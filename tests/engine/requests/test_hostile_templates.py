@@ -7,14 +7,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hf_runtime import log
-from hf_runtime.errors import RequestError
-from hf_runtime.tokenizing import chat_templates
-from hf_runtime.tokenizing.guarded import guard
-from text_generation.request.chat import ChatTemplate
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
+
+from hf_triton.runtime import log
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.tokenizing import chat_templates
+from hf_triton.runtime.tokenizing.guarded import guard
+from hf_triton.text_generation.request.chat import ChatTemplate
 
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 GROWS = (

@@ -14,16 +14,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hf_runtime.errors import OverloadedError, RequestError
-from hf_runtime.request.json_text import read_json
-from text_generation.request import reading_threads
-from text_generation.request.limits import check_logprobs, most_with_logprobs
-from text_generation.request.parsing import check_request
-from text_generation.request.reading_threads import READ_AT_ONCE, ReadingThreads
-from text_generation.sampling.bad_words import BadWords
-from text_generation.sequence.detokenizer import Detokenizer
-from text_generation.sequence.sampling_params import SamplingParams
 
+from hf_triton.runtime.errors import OverloadedError, RequestError
+from hf_triton.runtime.request.json_text import read_json
+from hf_triton.text_generation.request import reading_threads
+from hf_triton.text_generation.request.limits import check_logprobs, most_with_logprobs
+from hf_triton.text_generation.request.parsing import check_request
+from hf_triton.text_generation.request.reading_threads import READ_AT_ONCE, ReadingThreads
+from hf_triton.text_generation.sampling.bad_words import BadWords
+from hf_triton.text_generation.sequence.detokenizer import Detokenizer
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from tests.engine.driving import NumberTokenizer
 from tests.engine.request_fields import fields
 from tests.engine.requests.test_request import READER

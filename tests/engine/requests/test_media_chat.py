@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hf_runtime.errors import RequestError
-from text_generation.request.media_chat import MediaChatTemplate
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.text_generation.request.media_chat import MediaChatTemplate
 
 IMAGE, TEXT = {"type": "image"}, {"type": "text", "text": "what?"}
 # As LLaVA's: contents are lists of parts, and a text would be passed over.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hf_runtime.errors import RequestError
-from text_generation.request.media_parts import Item, items_of_row, take_items
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.text_generation.request.media_parts import Item, items_of_row, take_items
 
 TEXT = {"type": "text", "text": "hi"}
 DATA = "data:image/png;base64,AAAA"

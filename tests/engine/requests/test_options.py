@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from text_generation.options import Options
+
+from hf_triton.text_generation.options import Options
 
 
 @pytest.mark.parametrize("max_num_seqs, max_num_batched_tokens", [(None, 1), (8, 8), (64, 512)])

@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hf_runtime.errors import RequestError
-from hf_runtime.request.chat_formats import ChatFormat
-from text_generation.request.chat_answers import ChatAnswers
-from text_generation.request.parsing import (
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.chat_formats import ChatFormat
+from hf_triton.text_generation.request.chat_answers import ChatAnswers
+from hf_triton.text_generation.request.parsing import (
     Generation,
     GenerationRequest,
     PromptReader,
 )
-from text_generation.request.sampling_json import FIELD
-from text_generation.sequence.sampling_params import MAX_SEED, SamplingParams
-from text_generation.structured.constraint import Constraint, Reasoning
-
+from hf_triton.text_generation.request.sampling_json import FIELD
+from hf_triton.text_generation.sequence.sampling_params import MAX_SEED, SamplingParams
+from hf_triton.text_generation.structured.constraint import Constraint, Reasoning
 from tests.engine.request_fields import fields, parse_request
 
 CONTEXT = 50

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import triton_python_backend_utils as pb_utils
-from hf_runtime.errors import EngineError, RequestError
-from hf_runtime.request.open_requests import OpenRequests
-from hf_runtime.request.plain_request import PlainRequest
-from hf_runtime.request.request_ids import MAX_SHOWN, labelled, shown
-from hf_runtime.request.responder import Responder, TritonResponder
-from text_generation.engine.delivery import Delivery
-from text_generation.sequence.sequence import Update
 
+from hf_triton.runtime.errors import EngineError, RequestError
+from hf_triton.runtime.request.open_requests import OpenRequests
+from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.runtime.request.request_ids import MAX_SHOWN, labelled, shown
+from hf_triton.runtime.request.responder import Responder, TritonResponder
+from hf_triton.text_generation.engine.delivery import Delivery
+from hf_triton.text_generation.sequence.sequence import Update
 from tests.engine.driving import Caller as Recipient
 from tests.engine.intake_driver import Caller, driving
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
-from hf_runtime.errors import EngineError
-from hf_runtime.request.empty_final import EMPTY_FINAL
-from hf_runtime.request.left_calls import CALL, VARIABLE, left_file
-from hf_runtime.request.responder import TritonResponder
+
+from hf_triton.runtime.errors import EngineError
+from hf_triton.runtime.request.empty_final import EMPTY_FINAL
+from hf_triton.runtime.request.left_calls import CALL, VARIABLE, left_file
+from hf_triton.runtime.request.responder import TritonResponder
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 OUTPUTS = {"text_output": np.array([b"a"], dtype=np.object_)}

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_runtime.errors import OverloadedError, RequestError
-from hf_runtime.request.plain_request import PlainRequest
-from hf_runtime.request.responder import Responder
-from hf_runtime.request.response_cache import ResponseCache, request_key
 
+from hf_triton.runtime.errors import OverloadedError, RequestError
+from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.runtime.request.responder import Responder
+from hf_triton.runtime.request.response_cache import ResponseCache, request_key
 from tests.engine.intake_driver import Array, Caller, driving, strings
 
 ALL = ("text_output", "score")

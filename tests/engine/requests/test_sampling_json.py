@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from hf_runtime.errors import RequestError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.request.sampling_json import read_sampling_parameters
-from text_generation.sequence.sampling_params import SamplingParams
 
+from hf_triton.runtime.errors import RequestError
+from hf_triton.text_generation.request.sampling_json import read_sampling_parameters
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from tests.engine.request_fields import fields, parse_request
 from tests.engine.requests.test_request import READER
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hf_runtime.errors import OverloadedError
-from text_generation.request.source_memory import SourceMemory
+
+from hf_triton.runtime.errors import OverloadedError
+from hf_triton.text_generation.request.source_memory import SourceMemory
 
 MIB = 2**20
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_runtime.errors import RequestError
-from hf_runtime.request.tensors import boolean, integer, number, text
 
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.tensors import boolean, integer, number, text
 from tests.engine.request_fields import fields
 
 SECRET = b"a prompt that no log may show"

@@ -7,10 +7,10 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hf_runtime.fused import experts as grouped
-from text_generation.runners import experts
-from text_generation.runners.experts import CPU_EXPERTS_NAME, EXPERTS_NAME, choose_experts
 
+from hf_triton.runtime.fused import experts as grouped
+from hf_triton.text_generation.runners import experts
+from hf_triton.text_generation.runners.experts import CPU_EXPERTS_NAME, EXPERTS_NAME, choose_experts
 from tests.engine.tiny_models import random_model
 
 CPU = torch.device("cpu")

@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hf_runtime.devices.prepacked_linear import prepack
-from hf_runtime.fused.parts import UnsupportedLayersError
-from hf_runtime.kernels import kernel_loading, thread_team
-from hf_runtime.kernels.kernel_loading import load_kernel
-from hf_runtime.kernels.thread_team import ThreadTeam, bits_of
-from hf_runtime.private_folders import is_made_private
-from text_generation.fused.runner import FusedRunner
-from text_generation.in_flight import runner_selection
-from text_generation.in_flight.engine import InFlightEngine
-from text_generation.kv.kv_cache import CacheSize, KVCache
-from text_generation.kv.layer_shapes import layer_shapes
-from text_generation.runners.attention_interface import use_attention_interface
 
+from hf_triton.runtime.devices.prepacked_linear import prepack
+from hf_triton.runtime.fused.parts import UnsupportedLayersError
+from hf_triton.runtime.kernels import kernel_loading, thread_team
+from hf_triton.runtime.kernels.kernel_loading import load_kernel
+from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of
+from hf_triton.runtime.private_folders import is_made_private
+from hf_triton.text_generation.fused.runner import FusedRunner
+from hf_triton.text_generation.in_flight import runner_selection
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.kv.kv_cache import CacheSize, KVCache
+from hf_triton.text_generation.kv.layer_shapes import layer_shapes
+from hf_triton.text_generation.runners.attention_interface import use_attention_interface
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import Asked, mixed_load, random_model, reference, tiny_model
 
@@ -172,8 +172,8 @@ def test_attend_sees_its_own_sequence_up_to_its_position(
 
 
 def test_long_chunks_give_generates_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("text_generation.fused.runner._LONG_CHUNK", 4)
-    monkeypatch.setattr("text_generation.fused.runner._LONG_PREFIX", 6)
+    monkeypatch.setattr("hf_triton.text_generation.fused.runner._LONG_CHUNK", 4)
+    monkeypatch.setattr("hf_triton.text_generation.fused.runner._LONG_PREFIX", 6)
     model = tiny_model("mistral")
     asked = [*mixed_load(6), Asked(list(range(1, 60)), 5)]
     expected = reference(model, asked)
@@ -284,8 +284,8 @@ def family(name: str, *, tamed: bool = False) -> Any:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_give_generates_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("text_generation.fused.runner._LONG_CHUNK", 4)
-    monkeypatch.setattr("text_generation.fused.runner._LONG_PREFIX", 6)
+    monkeypatch.setattr("hf_triton.text_generation.fused.runner._LONG_CHUNK", 4)
+    monkeypatch.setattr("hf_triton.text_generation.fused.runner._LONG_PREFIX", 6)
     model = family(name)
     asked = mixed_load(7)
     expected = reference(model, asked)
@@ -415,8 +415,8 @@ def test_torchs_libgomp_is_found_where_wheels_have_it(
 
 COMPILE = """
 import sys
-sys.path[:0] = ["model_templates", "tests/stub"]
-from hf_runtime.kernels.kernel_loading import load_kernel
+sys.path[:0] = [".", "tests/stub"]
+from hf_triton.runtime.kernels.kernel_loading import load_kernel
 load_kernel("silu_mul", "float32")
 """
 
@@ -428,7 +428,7 @@ def test_a_kernel_is_compiled_once_for_all_processes_of_a_user(tmp_path: Path) -
     subprocess.run([sys.executable, "-c", COMPILE], cwd=root, env=env, check=True)
     (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())
     before = kept.stat().st_mtime_ns
-    tiles = "from hf_runtime.kernels.tiles import may_use_tiles\nmay_use_tiles()\n"
+    tiles = "from hf_triton.runtime.kernels.tiles import may_use_tiles\nmay_use_tiles()\n"
     again = f"{COMPILE}{tiles}assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", again], cwd=root, env=env, check=True)
     assert kept.stat().st_mtime_ns == before

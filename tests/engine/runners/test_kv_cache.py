@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import LoadError
-from text_generation.kv.kv_cache import (
+from transformers import AutoConfig
+
+from hf_triton.runtime.errors import LoadError
+from hf_triton.text_generation.kv.kv_cache import (
     CacheSize,
     KVCache,
     context_length,
@@ -15,10 +17,13 @@ from text_generation.kv.kv_cache import (
     prefix_slots,
     spread_free_bytes,
 )
-from text_generation.kv.layer_shapes import LayerShape, StateShape, layer_shapes, sequence_bytes
-from text_generation.kv.slot_contents import SlotCopy
-from transformers import AutoConfig
-
+from hf_triton.text_generation.kv.layer_shapes import (
+    LayerShape,
+    StateShape,
+    layer_shapes,
+    sequence_bytes,
+)
+from hf_triton.text_generation.kv.slot_contents import SlotCopy
 from tests.engine.tiny_models import RWKV, random_model, tiny_model
 
 GIB = 2**30

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from text_generation.kv.kv_cache import CacheSize, KVCache
-from text_generation.kv.layer_shapes import LayerShape
-from text_generation.runners.packed_attention import (
+
+from hf_triton.text_generation.kv.kv_cache import CacheSize, KVCache
+from hf_triton.text_generation.kv.layer_shapes import LayerShape
+from hf_triton.text_generation.runners.packed_attention import (
     AttentionRule,
     PackedStep,
     PrefillSpan,

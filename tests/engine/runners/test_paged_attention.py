@@ -12,17 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from text_generation.engine.step import PrefillChunk, Step
-from text_generation.in_flight.warm_up import dummy_sequence
-from text_generation.kv.layer_shapes import LayerShape
-from text_generation.kv.paged_cache import PagedCache, PagedSize
-from text_generation.kv.pages import PAGE_SIZE
-from text_generation.paged import plain_attention as plain
-from text_generation.paged.attention import attending, paged_attention
-from text_generation.paged.plain_attention import plain_attention
-from text_generation.paged.step import PagedStep, StepShape, lay_out_pages
-from text_generation.sequence.sampling_params import SamplingParams
-from text_generation.sequence.sequence import Sequence
+
+from hf_triton.text_generation.engine.step import PrefillChunk, Step
+from hf_triton.text_generation.in_flight.warm_up import dummy_sequence
+from hf_triton.text_generation.kv.layer_shapes import LayerShape
+from hf_triton.text_generation.kv.paged_cache import PagedCache, PagedSize
+from hf_triton.text_generation.kv.pages import PAGE_SIZE
+from hf_triton.text_generation.paged import plain_attention as plain
+from hf_triton.text_generation.paged.attention import attending, paged_attention
+from hf_triton.text_generation.paged.plain_attention import plain_attention
+from hf_triton.text_generation.paged.step import PagedStep, StepShape, lay_out_pages
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Sequence
 
 HEADS, KV_HEADS, KEY_DIM, VALUE_DIM = 6, 2, 8, 4
 CPU = torch.device("cpu")

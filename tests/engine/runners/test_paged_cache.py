@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import LoadError
-from text_generation.in_flight.step_tokens import max_num_batched_tokens
-from text_generation.kv.layer_shapes import LayerShape, StateShape
-from text_generation.kv.paged_cache import PagedCache, PagedSize, plan_pages
-from text_generation.kv.slot_contents import SlotCopy
-from text_generation.options import Options
+
+from hf_triton.runtime.errors import LoadError
+from hf_triton.text_generation.in_flight.step_tokens import max_num_batched_tokens
+from hf_triton.text_generation.kv.layer_shapes import LayerShape, StateShape
+from hf_triton.text_generation.kv.paged_cache import PagedCache, PagedSize, plan_pages
+from hf_triton.text_generation.kv.slot_contents import SlotCopy
+from hf_triton.text_generation.options import Options
 
 GIB, MIB = 2**30, 2**20
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")

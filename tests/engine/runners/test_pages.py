@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.engine.scheduler import Scheduler
-from text_generation.engine.step import Step
-from text_generation.in_flight.warm_up import dummy_sequence
-from text_generation.kv import pages as pages_module
-from text_generation.kv.pages import PAGE_SIZE, Pages
-from text_generation.kv.slot_contents import SlotCopy
-from text_generation.sequence.sampling_params import SamplingParams
-from text_generation.sequence.sequence import Sequence, Token
+
+from hf_triton.text_generation.engine.scheduler import Scheduler
+from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.in_flight.warm_up import dummy_sequence
+from hf_triton.text_generation.kv import pages as pages_module
+from hf_triton.text_generation.kv.pages import PAGE_SIZE, Pages
+from hf_triton.text_generation.kv.slot_contents import SlotCopy
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Sequence, Token
 
 
 def sequence(prompt: list[int], max_tokens: int = 1) -> Sequence:

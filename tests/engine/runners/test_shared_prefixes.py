@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.engine.scheduler import Scheduler
-from text_generation.engine.step import Step
-from text_generation.in_flight.warm_up import dummy_sequence
-from text_generation.kv import prefix_index, slot_contents
-from text_generation.kv.slot_contents import SlotContents, SlotCopy, prefix_slot_order
-from text_generation.sequence.sampling_params import SamplingParams
-from text_generation.sequence.sequence import Sequence, Token
+
+from hf_triton.text_generation.engine.scheduler import Scheduler
+from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.in_flight.warm_up import dummy_sequence
+from hf_triton.text_generation.kv import prefix_index, slot_contents
+from hf_triton.text_generation.kv.slot_contents import SlotContents, SlotCopy, prefix_slot_order
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Sequence, Token
 
 FEWEST = 4
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from text_generation.kv.kv_cache import CacheSize, KVCache
-from text_generation.kv.layer_shapes import LayerShape, StateShape
-from text_generation.states.functions import Runs, StateFunctions
-from text_generation.states.row import UnsupportedStatesError
+
+from hf_triton.text_generation.kv.kv_cache import CacheSize, KVCache
+from hf_triton.text_generation.kv.layer_shapes import LayerShape, StateShape
+from hf_triton.text_generation.states.functions import Runs, StateFunctions
+from hf_triton.text_generation.states.row import UnsupportedStatesError
 
 CPU = torch.device("cpu")
 SLOTS, LENGTHS = (2, 0, 3, 1), (1, 1, 13, 5)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.kv.pages import PAGE_SIZE
-from text_generation.kv.slot_contents import SlotContents, SlotCopy
-from text_generation.kv.state_pages import StatePages
-from text_generation.sequence.sequence import Sequence
 
+from hf_triton.text_generation.kv.pages import PAGE_SIZE
+from hf_triton.text_generation.kv.slot_contents import SlotContents, SlotCopy
+from hf_triton.text_generation.kv.state_pages import StatePages
+from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.engine.runners.test_pages import LOAD, Engine, come_and_go, sequence
 
 

@@ -9,27 +9,32 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import LoadError
-from text_generation.in_flight.engine import InFlightEngine
-from text_generation.in_flight.runner_selection import (
+
+from hf_triton.runtime.errors import LoadError
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.in_flight.runner_selection import (
     UnsupportedModelError,
     select_runner,
     state_runner,
 )
-from text_generation.in_flight.warm_up import dummy_sequence
-from text_generation.kv.kv_cache import CacheSize, KVCache, plan_size
-from text_generation.kv.layer_shapes import LayerShape, StateShape, layer_shapes, sequence_bytes
-from text_generation.kv.paged_cache import PagedCache
-from text_generation.kv.slot_contents import SlotContents, SlotCopy
-from text_generation.paged.step import PagedStep
-from text_generation.runners.cache_runner import CacheRunner, WholePromptRunner
-from text_generation.sequence.sampling_params import SamplingParams
-from text_generation.sequence.sequence import Snapshot
-from text_generation.slots import slot_cache
-from text_generation.states import own_functions
-from text_generation.states import runner as states_runner
-from text_generation.states.paged_runner import PagedStateRunner
-
+from hf_triton.text_generation.in_flight.warm_up import dummy_sequence
+from hf_triton.text_generation.kv.kv_cache import CacheSize, KVCache, plan_size
+from hf_triton.text_generation.kv.layer_shapes import (
+    LayerShape,
+    StateShape,
+    layer_shapes,
+    sequence_bytes,
+)
+from hf_triton.text_generation.kv.paged_cache import PagedCache
+from hf_triton.text_generation.kv.slot_contents import SlotContents, SlotCopy
+from hf_triton.text_generation.paged.step import PagedStep
+from hf_triton.text_generation.runners.cache_runner import CacheRunner, WholePromptRunner
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Snapshot
+from hf_triton.text_generation.slots import slot_cache
+from hf_triton.text_generation.states import own_functions
+from hf_triton.text_generation.states import runner as states_runner
+from hf_triton.text_generation.states.paged_runner import PagedStateRunner
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import Asked, mixed_load, reference, tiny_model
 

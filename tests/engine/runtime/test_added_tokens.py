@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import transformers
-from hf_runtime.weights.loading import load_tokenizer
 
+from hf_triton.runtime.weights.loading import load_tokenizer
 from tests.encoders.tiny_encoders import tiny_tokenizer
 from tests.support.served_models import served_model
 

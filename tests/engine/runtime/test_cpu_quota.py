@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from hf_runtime.devices import cpu_quota as module
-from hf_runtime.devices.cpu_quota import cpu_quota, num_cores
+
+from hf_triton.runtime.devices import cpu_quota as module
+from hf_triton.runtime.devices.cpu_quota import cpu_quota, num_cores
 
 V2 = "30 23 0:26 {root} {at} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
 V1 = "33 31 0:29 {root} {at} rw shared:9 - cgroup cgroup rw,cpu,cpuacct"

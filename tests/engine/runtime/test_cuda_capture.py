@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.devices.cuda_capture import capture_on_stream
+
+from hf_triton.runtime.devices.cuda_capture import capture_on_stream
 
 
 class FakeStream:

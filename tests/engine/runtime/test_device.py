@@ -11,15 +11,16 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from hf_runtime.devices import device
-from hf_runtime.devices.device import (
+
+from hf_triton.runtime.devices import device
+from hf_triton.runtime.devices.device import (
     Placement,
     cpu_threads,
     free_bytes,
     placement,
     release_freed_memory,
 )
-from hf_runtime.errors import LoadError
+from hf_triton.runtime.errors import LoadError
 
 GIB = 2**30
 CPU = torch.device("cpu")

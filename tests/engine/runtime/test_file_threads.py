@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hf_runtime.errors import CancelledError, DeadlineError, OverloadedError, RequestError
-from hf_runtime.request import file_threads
-from hf_runtime.request.file_threads import FileThreads, Reading, current_reading
 
+from hf_triton.runtime.errors import CancelledError, DeadlineError, OverloadedError, RequestError
+from hf_triton.runtime.request import file_threads
+from hf_triton.runtime.request.file_threads import FileThreads, Reading, current_reading
 from tests.support.triton import eventually
 
 

@@ -18,19 +18,19 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
-from front import model as front_model
-from front.forwarding import Front
-from hf_runtime.errors import (
+
+from hf_triton.front import model as front_model
+from hf_triton.front.forwarding import Front
+from hf_triton.runtime.errors import (
     DeadlineError,
     EngineError,
     OverloadedError,
     RequestError,
     UnsupportedError,
 )
-from hf_runtime.link import frames, protocol
-from hf_runtime.link.frames import Frame
-from hf_runtime.link.listener import EngineListener, ForwardedRequest
-
+from hf_triton.runtime.link import frames, protocol
+from hf_triton.runtime.link.frames import Frame
+from hf_triton.runtime.link.listener import EngineListener, ForwardedRequest
 from tests.engine.driving import no_thread_left
 from tests.support.triton import ROOT, eventually
 
@@ -318,8 +318,8 @@ def test_a_request_that_went_again_can_still_be_cancelled(engine: Engine, front:
 
 
 def test_an_engine_that_hangs_holds_up_one_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_runtime.link.client._CONNECT_TIMEOUT_S", 0.2)
-    monkeypatch.setattr("hf_runtime.link.engine_pool._REFUSED_FOR_S", 600.0)
+    monkeypatch.setattr("hf_triton.runtime.link.client._CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("hf_triton.runtime.link.engine_pool._REFUSED_FOR_S", 600.0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hanging:
         hanging.bind(f"\0{protocol.new_address('m_stream')}")
         hanging.listen()
@@ -375,7 +375,7 @@ def test_an_engine_of_another_version_is_named_with_what_to_do(
     front: Front, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
 ) -> None:
     newer = protocol.hello().replace(b"4", b"5")
-    monkeypatch.setattr("hf_runtime.link.listener.protocol.hello", lambda: newer)
+    monkeypatch.setattr("hf_triton.runtime.link.listener.protocol.hello", lambda: newer)
     engine = Engine()
     (request,) = ask(front, "x")
     wanted = (
@@ -526,7 +526,7 @@ def test_every_request_is_answered_once_through_reloads_and_cancellations(
 def test_the_model_reads_its_folder_and_serves(
     engine: Engine, tmp_path: Path, log_lines: list[str]
 ) -> None:
-    model = front_model.TritonPythonModel()
+    model = front_model.FrontModel()
     model.finalize()  # Triton may, where initialize failed
     arguments = _written(tmp_path, {"name": "m", "engine": "m_stream", "max_batch_size": 0})
     model.initialize(arguments)
@@ -544,7 +544,7 @@ def test_the_model_reads_its_folder_and_serves(
 def test_a_folder_that_was_not_generated_fails_to_load_in_one_line(tmp_path: Path) -> None:
     arguments = _written(tmp_path, {"name": "m"})
     with pytest.raises(pb_utils.TritonModelException, match=r"^m: model\.json: 'engine'; write"):
-        front_model.TritonPythonModel().initialize(arguments)
+        front_model.FrontModel().initialize(arguments)
 
 
 def _written(folder: Path, values: dict[str, object]) -> dict[str, str]:
@@ -554,8 +554,8 @@ def _written(folder: Path, values: dict[str, object]) -> dict[str, str]:
 
 
 def test_the_front_imports_neither_torch_nor_transformers() -> None:
-    code = "import sys, front.model; print(*{'torch', 'transformers'} & set(sys.modules))"
-    paths = os.pathsep.join(str(ROOT / path) for path in ("model_templates", "tests/stub"))
+    code = "import sys, hf_triton.front.model; print(*{'torch', 'transformers'} & set(sys.modules))"
+    paths = os.pathsep.join(str(ROOT / path) for path in (".", "tests/stub"))
     environment = {**os.environ, "PYTHONPATH": paths}
     command = [sys.executable, "-c", code]
     out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -11,15 +11,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hf_runtime import log
-from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.tokenizing import guarded
-from hf_runtime.tokenizing.guarded import GuardedTokenizer, guard, may_take_long
-from hf_runtime.tokenizing.trust import KNOWN_EXPRESSIONS, is_trusted
-from hf_runtime.weights.loading import load_tokenizer
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from hf_triton.runtime import log
+from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.tokenizing import guarded
+from hf_triton.runtime.tokenizing.guarded import GuardedTokenizer, guard, may_take_long
+from hf_triton.runtime.tokenizing.trust import KNOWN_EXPRESSIONS, is_trusted
+from hf_triton.runtime.weights.loading import load_tokenizer
 from tests.support.triton import DEMO_MODEL
 
 SPLIT = "isolated"

@@ -8,9 +8,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from hf_runtime.heartbeat import VARIABLE, Heartbeat
 
 from generator.server import process
+from hf_triton.runtime.heartbeat import VARIABLE, Heartbeat
 from tests.support.triton import eventually
 
 

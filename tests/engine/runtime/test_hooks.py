@@ -8,16 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hf_runtime.errors import CancelledError, HookError, LoadError, OverloadedError, RequestError
-from hf_runtime.hooking import hook_runner
-from hf_runtime.hooks import HookRequest, observe
-from hf_runtime.request.plain_request import PlainRequest
-from hf_runtime.request.responder import Responder, status_and_text
 
+from hf_triton.hooks import HookRequest, observe
+from hf_triton.runtime.errors import (
+    CancelledError,
+    HookError,
+    LoadError,
+    OverloadedError,
+    RequestError,
+)
+from hf_triton.runtime.hooking import hook_runner
+from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.runtime.request.responder import Responder, status_and_text
 from tests.engine.intake_driver import Array, Caller, driving, strings
 from tests.support.triton import eventually
 
-HEAD = "from hf_runtime.hooks import OverloadedError, RequestError, observe\nimport numpy as np\n"
+HEAD = "from hf_triton.hooks import OverloadedError, RequestError, observe\nimport numpy as np\n"
 
 
 def pre(*lines: str) -> str:
@@ -369,7 +375,7 @@ def test_a_hook_that_never_returns_ends_with_the_model(tmp_path: Path) -> None:
 def test_responses_in_hand_are_sent_before_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_runtime.engine.intake._CLOSE_S", 60.0)
+    monkeypatch.setattr("hf_triton.runtime.engine.intake._CLOSE_S", 60.0)
     with driving(tmp_path, post("import time; time.sleep(0.3)")) as driver:
         caller = driver.start("x")
     assert caller.text == "x"
@@ -382,7 +388,7 @@ def test_responses_in_hand_are_sent_before_the_end(
         ("x = 1\n\nx.y\n", "hooks: my_hooks.py:3: AttributeError: 'int' object has no"),
         ("x = 1\n  y = 2\n", "hooks: my_hooks.py:2: IndentationError: unexpected indent"),
         ("raise SystemExit(3)\n", "hooks: my_hooks.py:1: SystemExit: 3"),
-        ("from hf_runtime.hooks import observe\nobserve('a')\n", "my_hooks.py:2: HookError: obs"),
+        ("from hf_triton.hooks import observe\nobserve('a')\n", "my_hooks.py:2: HookError: obs"),
         ("def preprocess(request): pass\ndel preprocess\n", "my_hooks.py has neither preprocess"),
     ],
 )

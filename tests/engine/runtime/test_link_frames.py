@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_runtime.link import frames, protocol
-from hf_runtime.link.frames import Frame, FrameTooLargeError
-from hf_runtime.link.link_request import LinkRequest, read_request
-from hf_runtime.link.protocol import LinkError
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+
+from hf_triton.runtime.link import frames, protocol
+from hf_triton.runtime.link.frames import Frame, FrameTooLargeError
+from hf_triton.runtime.link.link_request import LinkRequest, read_request
+from hf_triton.runtime.link.protocol import LinkError
 
 
 @pytest.mark.parametrize(

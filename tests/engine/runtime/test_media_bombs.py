@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hf_runtime.errors import CancelledError, RequestError
-from hf_runtime.media import decoding
-from hf_runtime.media.decoding import MediaLimits, image, sound
-from hf_runtime.media.sounds import decode_sound
-from hf_runtime.request import file_threads
-from hf_runtime.request.file_threads import Reading
 from PIL import Image
 
+from hf_triton.runtime.errors import CancelledError, RequestError
+from hf_triton.runtime.media import decoding
+from hf_triton.runtime.media.decoding import MediaLimits, image, sound
+from hf_triton.runtime.media.sounds import decode_sound
+from hf_triton.runtime.request import file_threads
+from hf_triton.runtime.request.file_threads import Reading
 from tests.pipeline.files import picture, sound_file, tone
 from tests.support import media_bombs as bombs
 

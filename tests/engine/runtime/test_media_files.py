@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_runtime.errors import RequestError
-from hf_runtime.media.decoding import MediaLimits, image, sound
 from PIL import Image
 
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.media.decoding import MediaLimits, image, sound
 from tests.pipeline.files import picture, png, sound_file, tone
 
 LIMITS = MediaLimits(0.01e6, 1.0)

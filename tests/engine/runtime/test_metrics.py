@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from hf_runtime.metrics import load, publishing
-from hf_runtime.metrics.histogram import Histogram, histogram_families
-from hf_runtime.metrics.publishing import Family, MetricsPublisher, Sample
 
+from hf_triton.runtime.metrics import load, publishing
+from hf_triton.runtime.metrics.histogram import Histogram, histogram_families
+from hf_triton.runtime.metrics.publishing import Family, MetricsPublisher, Sample
 from tests.support.triton import eventually
 
 LABELS = {"model": "demo"}

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hf_runtime.devices.device import Placement
-from hf_runtime.errors import LoadError
-from hf_runtime.weights.loading import load_config, load_model
 from safetensors.torch import load_file, save_file
 
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.weights.loading import load_config, load_model
 from tests.engine.tiny_models import BART, T5, tiny_model
 from tests.support.served_models import served_model
 

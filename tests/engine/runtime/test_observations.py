@@ -9,10 +9,10 @@ from typing import Any
 import custom_metrics
 import numpy as np
 import pytest
-from hf_runtime.errors import HookError
-from hf_runtime.metrics import observations, publishing
-from hf_runtime.metrics.observations import Metric, Observations, observe
 
+from hf_triton.runtime.errors import HookError
+from hf_triton.runtime.metrics import observations, publishing
+from hf_triton.runtime.metrics.observations import Metric, Observations, observe
 from tests.engine.intake_driver import driving
 from tests.support.triton import eventually
 
@@ -137,7 +137,7 @@ def test_hooks_count_on_metrics_of_their_model(
 ) -> None:
     monkeypatch.setattr(publishing, "_PUBLISH_EVERY_S", 0.01)
     hooks = (
-        "from hf_runtime.hooks import observe\n"
+        "from hf_triton.hooks import observe\n"
         "def preprocess(request):\n"
         "    observe('hook_length', len(request.text('text_input')))\n"
         "def postprocess(response):\n"

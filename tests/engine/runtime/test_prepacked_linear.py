@@ -12,23 +12,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import hf_runtime
 import pytest
 import torch
-from hf_runtime.devices import layout_times
-from hf_runtime.devices.layout_times import LayoutTimes
-from hf_runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
-from hf_runtime.devices.prepacked_linear import LinearPart, prepack
-from hf_runtime.devices.tile_linear import TileLinear
-from hf_runtime.fused.reading.layers import ACTIVATIONS
-from hf_runtime.kernels import tiles
-from hf_runtime.kernels.tiles import may_use_tiles
 from llvmlite import binding
-from text_generation.in_flight.engine import InFlightEngine
 from torch import nn
 from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.pytorch_utils import Conv1D
 
+import hf_triton.runtime
+from hf_triton.runtime.devices import layout_times
+from hf_triton.runtime.devices.layout_times import LayoutTimes
+from hf_triton.runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
+from hf_triton.runtime.devices.prepacked_linear import LinearPart, prepack
+from hf_triton.runtime.devices.tile_linear import TileLinear
+from hf_triton.runtime.fused.reading.layers import ACTIVATIONS
+from hf_triton.runtime.kernels import tiles
+from hf_triton.runtime.kernels.tiles import may_use_tiles
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import mixed_load, reference, tiny_model
 
@@ -261,7 +261,7 @@ def test_each_shape_is_timed_once_and_replaced_where_it_gains(
 @pytest.fixture
 def model_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Makes this the process of a model, which keeps what it works out -> where it does."""
-    monkeypatch.setattr(hf_runtime, "version_folder", tmp_path)
+    monkeypatch.setattr(hf_triton.runtime, "version_folder", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
 

@@ -11,17 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.devices import int8_linear, layout_times, row_quantization
-from hf_runtime.devices.device import Placement
-from hf_runtime.devices.int8_linear import Int8Linear
-from hf_runtime.devices.linear_layouts import PrepackedLinear
-from hf_runtime.devices.prepacked_linear import prepack
-from hf_runtime.devices.row_quantization import CompiledKernels, RowKernels, TorchKernels
-from hf_runtime.errors import LoadError
-from hf_runtime.weights import quantization
-from hf_runtime.weights.loading import load_config, load_model
-from text_generation.generate.engine import GenerateEngine
-from text_generation.in_flight.engine import InFlightEngine
 from torch import nn
 from torchao.quantization import (
     Int8DynamicActivationInt8WeightConfig,
@@ -30,6 +19,17 @@ from torchao.quantization import (
 )
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+from hf_triton.runtime.devices import int8_linear, layout_times, row_quantization
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.devices.int8_linear import Int8Linear
+from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
+from hf_triton.runtime.devices.prepacked_linear import prepack
+from hf_triton.runtime.devices.row_quantization import CompiledKernels, RowKernels, TorchKernels
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.weights import quantization
+from hf_triton.runtime.weights.loading import load_config, load_model
+from hf_triton.text_generation.generate.engine import GenerateEngine
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.runners.test_lora import NAMES, adapters_of, generated
 from tests.engine.runtime.test_weights import served

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from hf_runtime import kept
-from hf_runtime.quick_imports import RELEASES
 
+from hf_triton.runtime import kept
+from hf_triton.runtime.quick_imports import RELEASES
 from tests.engine.tiny_adapters import save_adapter
 from tests.engine.tiny_models import tiny_model
 
@@ -20,12 +20,12 @@ ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import os, sys
 from pathlib import Path
-sys.path[:0] = ["model_templates"]
-import hf_runtime
-hf_runtime.version_folder = Path(sys.argv[1])
+sys.path[:0] = ["."]
+import hf_triton.runtime
+hf_triton.runtime.version_folder = Path(sys.argv[1])
 os.environ["XDG_CACHE_HOME"] = sys.argv[1]
-from hf_runtime.quick_imports import leave_out
-leave_out(hf_runtime.version_folder)
+from hf_triton.runtime.quick_imports import leave_out
+leave_out(hf_triton.runtime.version_folder)
 import torch
 from transformers import AutoModelForCausalLM
 model = AutoModelForCausalLM.from_pretrained(sys.argv[2]).eval()
@@ -104,7 +104,7 @@ for path in (transformers.models.__file__, os.path.dirname(transformers.models._
 def test_nothing_is_left_where_a_value_cannot_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_runtime.version_folder", tmp_path)
+    monkeypatch.setattr("hf_triton.runtime.version_folder", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kept.keep("imports", ("a key",), 1)
     (file,) = (path for path in tmp_path.rglob("*") if path.is_file())

@@ -6,10 +6,17 @@ import gc
 
 import pytest
 import torch
-from hf_runtime.fused.parts import Norm
-from hf_runtime.fused.row_loops import RowLoops
-from hf_runtime.kernels.recording import Compute, NotRecordableError, Pool, Recording, Recordings
-from hf_runtime.kernels.thread_team import ThreadTeam
+
+from hf_triton.runtime.fused.parts import Norm
+from hf_triton.runtime.fused.row_loops import RowLoops
+from hf_triton.runtime.kernels.recording import (
+    Compute,
+    NotRecordableError,
+    Pool,
+    Recording,
+    Recordings,
+)
+from hf_triton.runtime.kernels.thread_team import ThreadTeam
 
 SIZE = 64
 WEIGHT = torch.rand(SIZE, SIZE)

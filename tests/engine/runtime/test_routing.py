@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_runtime.errors import CancelledError, OverloadedError, RequestError
-from hf_runtime.link import protocol
-from hf_runtime.link.listener import EngineListener, ForwardedRequest
 
+from hf_triton.runtime.errors import CancelledError, OverloadedError, RequestError
+from hf_triton.runtime.link import protocol
+from hf_triton.runtime.link.listener import EngineListener, ForwardedRequest
 from tests.engine.driving import Clock, no_thread_left
 from tests.engine.intake_driver import Caller, Driver, driving, strings
 from tests.support.triton import eventually
@@ -32,8 +32,8 @@ def alone(monkeypatch: pytest.MonkeyPatch, patient_link: None) -> Iterator[None]
     """A server of the test's own, that looks often, and whose threads end with it."""
     name = f"test-{os.getpid()}-routing{next(_identities)}"
     monkeypatch.setattr(protocol, "server_identity", lambda: name)
-    monkeypatch.setattr("hf_runtime.routing.live_router._CHECK_EVERY_S", 0.02)
-    monkeypatch.setattr("hf_runtime.link.engine_pool._DISCOVER_EVERY_S", 0.05)
+    monkeypatch.setattr("hf_triton.runtime.routing.live_router._CHECK_EVERY_S", 0.02)
+    monkeypatch.setattr("hf_triton.runtime.link.engine_pool._DISCOVER_EVERY_S", 0.05)
     with no_thread_left():
         yield
 
@@ -463,7 +463,7 @@ def test_what_goes_wrong_with_a_shadow_is_only_counted(driver: Driver, tmp_path:
 def test_a_shadow_that_does_not_keep_up_loses_copies(
     driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_runtime.routing.shadow.MAX_OPEN", 5)
+    monkeypatch.setattr("hf_triton.runtime.routing.shadow.MAX_OPEN", 5)
     with Other(None, "other") as shadow:
         route(driver, tmp_path, shadow=_shadow())
         assert {driver.ask("a").text for _ in range(20)} == {"a"}
@@ -480,7 +480,7 @@ def test_a_shadow_that_does_not_keep_up_loses_copies(
 def test_large_copies_are_bounded_by_their_bytes(
     driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_runtime.routing.shadow.MAX_OPEN_BYTES", 10_000)
+    monkeypatch.setattr("hf_triton.runtime.routing.shadow.MAX_OPEN_BYTES", 10_000)
     with Other(None, "other") as shadow:
         route(driver, tmp_path, shadow=_shadow())
         for _ in range(3):

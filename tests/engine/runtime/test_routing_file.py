@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_runtime.routing.routing_json import Arm, Routing, RoutingError, RoutingFile, Shadow, parse
+
+from hf_triton.runtime.routing.routing_json import (
+    Arm,
+    Routing,
+    RoutingError,
+    RoutingFile,
+    Shadow,
+    parse,
+)
 
 ARMS = [
     {"name": "stable", "engine": "m", "weight": 99.9},

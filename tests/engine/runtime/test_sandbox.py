@@ -13,14 +13,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hf_runtime.errors import CancelledError, OverloadedError, RequestError
-from hf_runtime.sandbox.pool import Sandbox, SandboxEndedError, SandboxError
 
+from hf_triton.runtime.errors import CancelledError, OverloadedError, RequestError
+from hf_triton.runtime.sandbox.pool import Sandbox, SandboxEndedError, SandboxError
 from tests.support.triton import eventually
 
 FUNCTIONS = """
 import os, stat, sys
-from hf_runtime.errors import RequestError
+from hf_triton.runtime.errors import RequestError
 
 def reverse(*given):
     return b"|".join(part[::-1] for part in given)

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import pytest
 import tokenizers
-from hf_runtime.errors import RequestError
-from hf_runtime.tokenizing.lengths import (
+from tokenizers import normalizers, pre_tokenizers, trainers
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.tokenizing.lengths import (
     check_characters,
     most_characters,
     num_characters,
     tokens_of_part,
 )
-from tokenizers import normalizers, pre_tokenizers, trainers
-
 from tests.encoders.other_tokenizers import KINDS as OTHERS
 from tests.encoders.tiny_encoders import WORDS, texts, tiny_tokenizer
 

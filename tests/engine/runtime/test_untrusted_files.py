@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import LoadError
-from hf_runtime.regular_file import MOST_JSON_BYTES
-from hf_runtime.weights import declared_size
-from hf_runtime.weights.loading import load_config, load_model
-from hf_runtime.weights.model_files import model_files
-from hf_runtime.weights.untrusted_files import check_files
 
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.regular_file import MOST_JSON_BYTES
+from hf_triton.runtime.weights import declared_size
+from hf_triton.runtime.weights.loading import load_config, load_model
+from hf_triton.runtime.weights.model_files import model_files
+from hf_triton.runtime.weights.untrusted_files import check_files
 from tests.support.served_models import served_model
 from tests.support.triton import DEMO_MODEL
 
@@ -282,7 +282,8 @@ def test_a_file_of_a_size_that_no_model_has_is_refused_unread(folder: Path, name
 def loaded(folder: Path, **config: Any) -> Any:
     """The demo model with changes to its configuration, as it is served."""
     import transformers
-    from hf_runtime.devices.device import Placement
+
+    from hf_triton.runtime.devices.device import Placement
 
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **config}))

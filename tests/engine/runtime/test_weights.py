@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_runtime.errors import LoadError
-from hf_runtime.weights import loading
-from hf_runtime.weights.loading import load_config
-from hf_runtime.weights.model_files import model_files
-from hf_runtime.weights.served_model import ServedModel
 from huggingface_hub import constants
 from transformers.models.bertweet.tokenization_bertweet import BertweetTokenizer
 
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.weights import loading
+from hf_triton.runtime.weights.loading import load_config
+from hf_triton.runtime.weights.model_files import model_files
+from hf_triton.runtime.weights.served_model import ServedModel
 from tests.support.fake_hub import COMMIT, FakeHub, Repository, ask_from_here, running_hub
 from tests.support.served_models import served_model
 

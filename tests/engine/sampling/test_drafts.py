@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from text_generation.speculative.costs import Costs
-from text_generation.speculative.ngrams import Ngrams
+
+from hf_triton.text_generation.speculative.costs import Costs
+from hf_triton.text_generation.speculative.ngrams import Ngrams
 
 
 def looked_up(text: list[int], least: int, most: int) -> list[int]:

@@ -9,11 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.sampling.columns import Columns, DeviceColumns
-from text_generation.sampling.logits_processors import LogitsProcessors
-from text_generation.sampling.sampler import Sampler
-from text_generation.sequence.sequence import Sequence, Token
-from text_generation.sequence.source import text_source
 from transformers import (
     MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
@@ -21,6 +16,11 @@ from transformers import (
     SequenceBiasLogitsProcessor,
 )
 
+from hf_triton.text_generation.sampling.columns import Columns, DeviceColumns
+from hf_triton.text_generation.sampling.logits_processors import LogitsProcessors
+from hf_triton.text_generation.sampling.sampler import Sampler
+from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.sequence.source import text_source
 from tests.engine.sampling.test_sampling import EOS, VOCAB_SIZE, random_logits, sample, sequence
 
 

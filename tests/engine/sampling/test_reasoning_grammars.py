@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hf_runtime.errors import RequestError
 from llguidance import LLTokenizer
-from text_generation.structured.constraint import Constraint, Reasoning
-from text_generation.structured.llguidance_grammars import make_matcher
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from hf_triton.runtime.errors import RequestError
+from hf_triton.text_generation.structured.constraint import Constraint, Reasoning
+from hf_triton.text_generation.structured.llguidance_grammars import make_matcher
 from tests.engine.sampling.test_structured import Grammars, byte_level
 
 SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'

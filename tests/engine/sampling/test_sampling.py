@@ -9,11 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.sampling import random_sampling
-from text_generation.sampling.sampler import Sampler, choice_seed
-from text_generation.sequence.sampling_params import SamplingParams
-from text_generation.sequence.sequence import Sequence, Token
-from text_generation.sequence.source import text_source
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -22,6 +17,12 @@ from transformers import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+
+from hf_triton.text_generation.sampling import random_sampling
+from hf_triton.text_generation.sampling.sampler import Sampler, choice_seed
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.sequence.source import text_source
 
 VOCAB_SIZE = 40
 EOS = 3

@@ -6,8 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from hf_runtime.errors import RequestError
-from text_generation.structured.schema_complexity import branches_of_pattern, check_complexity
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.text_generation.structured.schema_complexity import (
+    branches_of_pattern,
+    check_complexity,
+)
 
 OPEN = [{"pattern": f"a{number}b.*c{number}"} for number in range(30)]
 CODES = [{"pattern": f"^{letter}[0-9a-f]+(-[a-z]+)?$"} for letter in "abcdefghijklmnopqrst"]

@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.sampling.sampler import Sampled, Sampler
-from text_generation.sequence.sequence import Sequence, Token
-from text_generation.structured.constraint import Constraint
-from text_generation.structured.grammar import Grammar
 
+from hf_triton.text_generation.sampling.sampler import Sampled, Sampler
+from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.structured.constraint import Constraint
+from hf_triton.text_generation.structured.grammar import Grammar
 from tests.engine.sampling.test_sampling import EOS, EVERYTHING, VOCAB_SIZE, random_logits, sequence
 
 NUM_STEPS = 9

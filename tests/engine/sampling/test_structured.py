@@ -18,25 +18,25 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from hf_runtime.errors import OverloadedError, RequestError
-from hf_runtime.request.plain_request import PlainRequest
 from llguidance import LLMatcher
 from llguidance.hf import from_tokenizer
-from text_generation.on_vllm.sampling import structured_outputs
-from text_generation.reception import Reception
-from text_generation.sampling.sampler import Sampler
-from text_generation.sequence.detokenizer import Detokenizer
-from text_generation.sequence.sampling_params import SamplingParams
-from text_generation.sequence.sequence import Sequence
-from text_generation.structured.compiling import Compiler, Started, Take
-from text_generation.structured.constraint import Constraint
-from text_generation.structured.following import Following
-from text_generation.structured.grammar import Grammar
-from text_generation.structured.grammar_processes import GrammarProcesses
-from text_generation.structured.llguidance_grammars import grammar_text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from hf_triton.runtime.errors import OverloadedError, RequestError
+from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.text_generation.on_vllm.sampling import structured_outputs
+from hf_triton.text_generation.reception import Reception
+from hf_triton.text_generation.sampling.sampler import Sampler
+from hf_triton.text_generation.sequence.detokenizer import Detokenizer
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Sequence
+from hf_triton.text_generation.structured.compiling import Compiler, Started, Take
+from hf_triton.text_generation.structured.constraint import Constraint
+from hf_triton.text_generation.structured.following import Following
+from hf_triton.text_generation.structured.grammar import Grammar
+from hf_triton.text_generation.structured.grammar_processes import GrammarProcesses
+from hf_triton.text_generation.structured.llguidance_grammars import grammar_text
 from tests.engine.driving import Caller, NumberTokenizer
 from tests.engine.requests.test_request import READER
 from tests.support.triton import eventually

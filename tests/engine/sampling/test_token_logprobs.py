@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from text_generation.sampling.sampler import Sampler
-from text_generation.sampling.token_logprobs import prompt_logprobs
 
+from hf_triton.text_generation.sampling.sampler import Sampler
+from hf_triton.text_generation.sampling.token_logprobs import prompt_logprobs
 from tests.engine.sampling.test_sampling import EOS, VOCAB_SIZE, random_logits, sequence
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hf_runtime.hooks import HookRequest, observe
+from hf_triton.hooks import HookRequest, observe
 
 
 def preprocess(request: HookRequest) -> None:

@@ -10,20 +10,20 @@ from unittest.mock import patch
 
 import torch
 from accelerate import init_empty_weights
-from hf_runtime.devices.device import free_bytes
-from hf_runtime.fused.parts import Linear
-from text_generation.engine.engine import EngineSetup
-from text_generation.fused.decoder import Decoder
-from text_generation.fused.reading import read_decoder
-from text_generation.gpu import runner as gpu_runner
-from text_generation.in_flight import trial
-from text_generation.in_flight.engine import InFlightEngine
-from text_generation.lora.linear import Adapters, with_adapters, without_adapters
-from text_generation.options import Options
-from text_generation.sequence.detokenizer import Detokenizer
-from text_generation.sequence.sampling_params import SamplingParams
-from text_generation.sequence.sequence import Sequence, Update
 
+from hf_triton.runtime.devices.device import free_bytes
+from hf_triton.runtime.fused.parts import Linear
+from hf_triton.text_generation.engine.engine import EngineSetup
+from hf_triton.text_generation.fused.decoder import Decoder
+from hf_triton.text_generation.fused.reading import read_decoder
+from hf_triton.text_generation.gpu import runner as gpu_runner
+from hf_triton.text_generation.in_flight import trial
+from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.lora.linear import Adapters, with_adapters, without_adapters
+from hf_triton.text_generation.options import Options
+from hf_triton.text_generation.sequence.detokenizer import Detokenizer
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Sequence, Update
 from tests.gpu.fake.events import Log
 from tests.gpu.fake.gpu import FakeGpu
 

@@ -10,7 +10,7 @@ from pathlib import Path
 KINDS = ("kernel", "h2d", "d2h", "wait", "replay")
 _HERE = str(Path(__file__).parent)  # which the roots may hold, too
 # Whose line an event is told by: ours, or transformers' where that is nearer.
-_ROOTS = ("/model_templates/", "/site-packages/transformers/", "/tests/")
+_ROOTS = ("/hf_triton/", "/site-packages/transformers/", "/tests/")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from hf_runtime.devices.device import choose_attention_kernels
+
+from hf_triton.runtime.devices.device import choose_attention_kernels
 
 # Weights of well-known models: what a step of them takes.
 LLAMA_2_7B = {
@@ -41,7 +42,7 @@ def on_gpu(model: Any) -> Any:
     """As ``from_pretrained`` with ``device_map`` leaves a model that was made on meta tensors: all
     weights and buffers on the GPU, what is tied still tied.
     """
-    choose_attention_kernels("cuda:0")  # as hf_runtime.weights.loading does
+    choose_attention_kernels("cuda:0")  # as hf_triton.runtime.weights.loading does
     moved: dict[int, torch.Tensor] = {}
 
     def move(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 import triton
-from text_generation.gpu.launching import Launch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+
+from hf_triton.text_generation.gpu.launching import Launch
 
 _CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 _POINTERS = {

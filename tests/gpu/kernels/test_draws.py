@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation.sampling.columns import Columns, DeviceColumns
-from text_generation.sampling.random_sampling import Draws
 
+from hf_triton.text_generation.sampling.columns import Columns, DeviceColumns
+from hf_triton.text_generation.sampling.random_sampling import Draws
 from tests.engine.sampling.test_sampling import random_logits, sequence
 
 pytest.importorskip("triton")
-import text_generation.gpu.ops  # noqa: F401
+import hf_triton.text_generation.gpu.ops  # noqa: F401
 
 TEMPERATURES = (1e-6, 0.3, 0.7, 1.0, 2.5, 1e30)
 FILTERS: list[dict[str, Any]] = [

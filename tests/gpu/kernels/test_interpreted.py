@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tests.gpu.kernels.cases import TOLERANCE, Case, Inputs, error
 
 pytest.importorskip("triton")
-import text_generation.gpu.ops  # noqa: F401
+import hf_triton.text_generation.gpu.ops  # noqa: F401
 
 OPS = torch.ops.hf_triton
 DTYPES = list(TOLERANCE)
@@ -163,7 +163,7 @@ def _normed() -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("num_seqs, kv_heads, splits", [(1, 8, 32), (8, 8, 4), (64, 8, 1)])
 def test_few_decodes_are_split_over_the_card(num_seqs: int, kv_heads: int, splits: int) -> None:
-    from text_generation.gpu.launching import Card, num_splits
+    from hf_triton.text_generation.gpu.launching import Card, num_splits
 
     assert num_splits(num_seqs, kv_heads, Card((9, 0), 132)) == splits
 

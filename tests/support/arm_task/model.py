@@ -1,4 +1,4 @@
-"""Answers with the text it was sent, over all that real tasks use of hf_runtime, without torch.
+"""Answers with the text it was sent, over all that real tasks use of hf_triton, without torch.
 
 A text of several words is streamed word by word to whoever takes that; ``bad`` is refused.
 """
@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
-from hf_runtime.engine.intake import Intake
-from hf_runtime.errors import RequestError
-from hf_runtime.link.listener import ForwardedRequest
-from hf_runtime.request.plain_request import DirectRequest, PlainRequest, RequestLike, read_plain
-from hf_runtime.request.responder import Responder, TritonResponder, strings
-from hf_runtime.weights.served_model import read_served_model
+
+from hf_triton.runtime.engine.intake import Intake
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.link.listener import ForwardedRequest
+from hf_triton.runtime.request.plain_request import (
+    DirectRequest,
+    PlainRequest,
+    RequestLike,
+    read_plain,
+)
+from hf_triton.runtime.request.responder import Responder, TritonResponder, strings
+from hf_triton.runtime.weights.served_model import read_served_model
 
 
 class TritonPythonModel:

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from hf_runtime.engine.intake import Intake
-from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.request.plain_request import DirectRequest, RequestLike, tensor_of
-from hf_runtime.request.responder import Responder, TritonResponder, strings
-from hf_runtime.request.tensors import RequestFields
-from hf_runtime.weights.served_model import read_served_model
+
+from hf_triton.runtime.engine.intake import Intake
+from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.request.plain_request import DirectRequest, RequestLike, tensor_of
+from hf_triton.runtime.request.responder import Responder, TritonResponder, strings
+from hf_triton.runtime.request.tensors import RequestFields
+from hf_triton.runtime.weights.served_model import read_served_model
 
 
 class TritonPythonModel:

@@ -17,6 +17,28 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
+        folder = Path(__file__).parent
+        if (folder / "environment.json").exists():
+            self._load_in_environment(args["model_name"], folder)
+        else:
+            self._load()
+
+    def _load_in_environment(self, name: str, folder: Path) -> None:
+        """As the library's models do."""
+        sys.path.insert(0, os.environ.get("HF_TRITON_LIBRARY", sys.prefix))
+        from hf_triton.runtime import own_environment
+        from hf_triton.runtime.errors import LoadError
+
+        try:
+            own_environment.check(folder)
+            self._load()
+        except LoadError as error:
+            raise pb_utils.TritonModelException(f"{name}: {error}") from None
+        except ModuleNotFoundError as error:
+            reason = own_environment.lacks(folder, error)
+            raise pb_utils.TritonModelException(f"{name}: {reason}") from None
+
+    def _load(self) -> None:
         values = json.loads(Path(__file__).with_name("model.json").read_text())
         self.options: dict[str, Any] = values["options"]
         if self.options["die"]:

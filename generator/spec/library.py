@@ -1,0 +1,36 @@
+"""Which version of the installed library a generated folder is written for.
+
+A digest of its sources goes with the release: a server is told by it that what it has loaded is no
+longer what is installed, and only models whose code has changed are loaded anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+import hf_triton
+from hf_triton.version import VERSION
+
+SHARED = "runtime"  # the package that all tasks share
+_FOLDER = Path(str(hf_triton.__file__)).parent
+
+
+def library_version(packages: Iterable[str]) -> str:
+    """Such as ``0.1.0-1a2b3c4d5e6f``, for models that run these packages of hf_triton."""
+    digest = hashlib.sha256()
+    for name in ("", SHARED, *sorted(packages)):
+        digest.update(_digest(name))
+    return f"{VERSION}-{digest.hexdigest()[:12]}"
+
+
+@lru_cache
+def _digest(package: str) -> bytes:
+    """Over a package's modules, or over those of hf_triton itself."""
+    digest = hashlib.sha256()
+    folder = _FOLDER / package
+    for path in sorted(folder.rglob("*.py") if package else folder.glob("*.py")):
+        digest.update(f"{path.relative_to(_FOLDER)}\0".encode() + path.read_bytes())
+    return digest.digest()

@@ -1,0 +1,195 @@
+"""One request's answer: has each of its sounds read window by window, and sends what they say.
+
+Knows the contract's outputs and the engine as a place to submit sequences to; knows no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hf_triton.runtime.errors import RuntimeModelError
+from hf_triton.runtime.request.json_text import written
+from hf_triton.runtime.request.responder import Responder, strings
+from hf_triton.text_generation.request.answer import OneAnswer
+from hf_triton.text_generation.sampling.sampler import choice_seed
+from hf_triton.text_generation.sequence.detokenizer import Detokenizer
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Sequence, Update
+
+from .transcript import Segment, SpeechModel, Transcript, Window
+
+OUTPUTS = ("text_output", "segments", "language", "duration", "finish_reason")
+Submit = Callable[[list[Sequence]], None]
+
+
+@dataclass(eq=False)
+class Sound:
+    """One row: its transcript, and what is known of it that is not sent yet. ``duration`` in
+    seconds.
+    """
+
+    transcript: Transcript
+    params: SamplingParams
+    duration: float
+    deadline_s: float | None
+    fails_on_timeout: bool
+    speech: SpeechModel
+    tokenizer: Any
+    text: str = ""
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    finish_reason: str = ""
+    _window: Window | None = None
+    _token_ids: list[int] = field(default_factory=list)
+    _num_windows: int = 0
+    _num_begun: int = 0  # segments of this window that are told
+    _was_cut: bool = False  # a window had no room for its end
+
+    def next_sequence(self, answer: Answer) -> Sequence | None:
+        """The sequence of the next window; None where the sound has ended."""
+        self._window = window = self.transcript.next_window()
+        if window is None:
+            return None
+        self._token_ids, self._num_begun = [], 0
+        seed = choice_seed(self.params.seed, self._num_windows)
+        self._num_windows += 1
+        return Sequence(
+            window.prompt_token_ids,
+            replace(self.params, max_tokens=window.max_tokens, seed=seed, rule=window.rule),
+            answer,
+            Detokenizer(self.tokenizer, window.prompt_token_ids if window.continues_prompt else []),
+            continues_prompt=window.continues_prompt,
+            source=window.source,
+            deadline_s=self.deadline_s,
+            fails_on_timeout=self.fails_on_timeout,
+        )
+
+    def take(self, update: Update, *, streams: bool) -> None:
+        """Adds what is new of the window; ``finish_reason`` is set where nothing comes after it."""
+        assert self._window is not None
+        self._token_ids += (token.id for token in update.tokens)
+        if streams and self._window.is_plain:
+            self.text += update.read_text()
+        elif streams:
+            self._tell(self.transcript.begun(self._token_ids))
+        if update.finish_reason is None:
+            return
+        segments = self.transcript.ended(self._token_ids)
+        self._tell(segments, with_text=not (streams and self._window.is_plain))
+        self._was_cut |= bool(segments) and update.finish_reason == "length"
+        if update.finish_reason == "timeout":
+            self.finish_reason = "timeout"
+
+    def end(self) -> None:
+        """The sound has ended."""
+        self.finish_reason = self.finish_reason or ("length" if self._was_cut else "stop")
+
+    def sent(self) -> None:
+        """What was new is known to the caller."""
+        self.text, self.segments = "", []
+
+    def _tell(self, segments: list[Segment], *, with_text: bool = True) -> None:
+        for segment in segments[self._num_begun :]:
+            text = self.speech.text(segment.token_ids)
+            times = {"start": round(segment.start, 2), "end": round(segment.end, 2)}
+            self.segments.append({**times, "text": text})
+            self.text += text if with_text else ""
+        self._num_begun = len(segments)
+
+
+class Answer(OneAnswer):
+    """The recipient of all windows of a request; answers its caller exactly once."""
+
+    def __init__(
+        self,
+        responder: Responder,
+        sounds: list[Sound],
+        wanted: frozenset[str],
+        submit: Submit,
+        on_close: Callable[[Answer, Exception | None], None],
+        *,
+        streams: bool,
+        batched: bool,
+    ) -> None:
+        """``submit`` takes the sequence of a window after the first."""
+        super().__init__(responder)
+        self.streams = streams
+        self._sounds, self._wanted = sounds, wanted
+        self._submit, self._on_close = submit, on_close
+        self._shape = (len(sounds), 1) if batched else (len(sounds),)
+        self._running: dict[Sequence, Sound] = {}
+
+    def begin(self) -> list[Sequence]:
+        """The sequences of the first windows."""
+        for sound in self._sounds:
+            sequence = sound.next_sequence(self)
+            assert sequence is not None
+            self._running[sequence] = sound
+        return list(self._running)
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """Those of the windows that are read now."""
+        return list(self._running)
+
+    def take(self, update: Update) -> None:
+        """Takes what is new of a window; at its end has the next one read."""
+        if update.error is not None:
+            self.fail(update.error)
+        if self.is_closed:
+            return
+        sound = self._running[update.sequence]
+        sound.take(update, streams=self.streams)
+        if update.finish_reason is None:
+            return
+        following = None if sound.finish_reason else sound.next_sequence(self)
+        if following is None:
+            sound.end()
+        else:
+            self._running[following] = sound
+            self._go_on(following)
+        del self._running[update.sequence]
+
+    def flush(self) -> None:
+        """Sends a chunk where there is text to tell of; the whole where all is done."""
+        done = all(sound.finish_reason for sound in self._sounds)
+        news = self.streams and any(sound.text or sound.segments for sound in self._sounds)
+        if self.is_closed or not (done or news) or (done and not self._close()):
+            return
+        outputs = {name: self._output(name).reshape(self._shape) for name in self._wanted}
+        for sound in self._sounds:
+            sound.sent()
+        self._responder.send(outputs, final=done)
+        if done:
+            self._on_close(self, None)
+
+    def _go_on(self, sequence: Sequence) -> None:
+        try:
+            self._submit([sequence])
+        except RuntimeModelError as error:  # the engine has died, or is being unloaded
+            self.fail(error)
+
+    def _output(self, name: str) -> npt.NDArray[Any]:
+        sounds = self._sounds
+        if name == "text_output":
+            return strings([sound.text for sound in sounds])
+        if name == "segments":
+            return strings([written(sound.segments) for sound in sounds])
+        if name == "language":
+            return strings([sound.transcript.language for sound in sounds])
+        if name == "duration":
+            return np.array([sound.duration for sound in sounds], dtype=np.float32)
+        return strings([sound.finish_reason for sound in sounds])
+
+
+def wanted_outputs(listed: frozenset[str], *, timestamps: bool) -> frozenset[str]:
+    """The outputs that a request lists; where it lists all or none, the text, its language, and
+    with timestamps the segments.
+    """
+    if len(listed) < len(OUTPUTS):
+        return listed
+    return frozenset(("text_output", "language", *(["segments"] if timestamps else ())))

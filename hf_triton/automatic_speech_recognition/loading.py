@@ -1,0 +1,128 @@
+"""Puts a served speech model together: files, processor, weights, transcripts, the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from transformers import AutoModelForSpeechSeq2Seq
+
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.media.decoding import MediaLimits
+from hf_triton.runtime.weights.loading import load_config, load_model
+from hf_triton.runtime.weights.model_files import model_files
+from hf_triton.runtime.weights.processors import load_processor
+from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.loading import (
+    ModelParts,
+    has_media_class,
+    load_media_parts,
+    start_engine,
+)
+from hf_triton.text_generation.options import Options as EngineOptions
+
+from .audio_text import AudioTextModel
+from .encoder_decoders import EncoderDecoderModel
+from .options import Options
+from .request import SpeechReader
+from .transcript import SpeechModel, Wanted
+from .whisper.transcript import WhisperModel
+
+# Others begin their outputs with tokens that their own processors choose.
+_ENCODER_DECODERS = ("whisper", "moonshine", "speech_to_text")
+_USUAL_TOKENS = 448  # of an audio-text model's answer
+
+
+@dataclass(frozen=True)
+class LoadedSpeech:
+    """A model that serves."""
+
+    engine: Engine
+    speech: SpeechModel
+    tokenizer: Any
+    reader: SpeechReader
+    options: Options
+    limits: MediaLimits
+    description: str
+
+
+def load_speech(served: ServedModel, placement: Placement, num_threads: int) -> LoadedSpeech:
+    """Loads everything and starts the engine.
+
+    Raises:
+        LoadError: with the one line that the operator reads.
+    """
+    options = Options(**served.options)
+    parts, speech = _load(served, options, placement)
+    _check_options(speech, options)
+    media, longest = parts.media, options.max_audio_s
+    engine = start_engine(
+        served.name,
+        parts,
+        _engine_options(options),
+        placement,
+        num_threads,
+        largest_prompts=None if media is None else partial(media.largest_prompts, 1, longest),
+    )
+    dtype = str(parts.model.dtype).removeprefix("torch.")
+    return LoadedSpeech(
+        engine=engine,
+        speech=speech,
+        tokenizer=parts.tokenizer,
+        reader=SpeechReader(options, speech.check),
+        options=options,
+        limits=MediaLimits(0, options.max_audio_s),
+        description=f"{served.source} ({dtype}) on {placement.device}, {engine.description}",
+    )
+
+
+def _load(
+    served: ServedModel, options: Options, placement: Placement
+) -> tuple[ModelParts, SpeechModel]:
+    """What the files hold, and how the model transcribes."""
+    files = model_files(served)
+    config = load_config(served, files)
+    if not config.is_encoder_decoder and has_media_class(config):
+        parts = load_media_parts(served, files, config, placement)
+        assert parts.media is not None
+        own = parts.model.generation_config.max_new_tokens
+        max_tokens = own or _USUAL_TOKENS
+        heard = AudioTextModel(parts.media, parts.tokenizer, options.instruction, max_tokens)
+        return parts, heard
+    if config.model_type not in _ENCODER_DECODERS:
+        raise LoadError(
+            f"task automatic-speech-recognition: {config.model_type} can't run in flight; serve it "
+            "with task: pipeline, options: {pipeline: automatic-speech-recognition}"
+        )
+    processor = load_processor(served, files)
+    model = load_model(served, files, AutoModelForSpeechSeq2Seq, config, placement)
+    kind = WhisperModel if config.model_type == "whisper" else EncoderDecoderModel
+    speech = kind(model, processor)
+    sources = tuple(speech.trial_sources())
+    if config.model_type == "whisper":
+        own = model.generation_config  # the rule of each window does what these ask for
+        own.suppress_tokens = own.begin_suppress_tokens = own.forced_decoder_ids = None
+    return ModelParts(config, processor.tokenizer, model, sources=sources), speech
+
+
+def _check_options(speech: SpeechModel, options: Options) -> None:
+    try:
+        speech.check(Wanted(options.language, options.speech_task))
+    except RequestError as error:
+        raise LoadError(f"options: {error}") from None
+
+
+def _engine_options(options: Options) -> EngineOptions:
+    """The options as the engine reads them."""
+    return EngineOptions(
+        engine="in_flight",
+        max_num_seqs=options.max_num_seqs,
+        max_queue_size=options.max_queue_size,
+        kv_cache_gib=options.kv_cache_gib,
+        prefix_cache=False,
+        unload_grace_s=options.unload_grace_s,
+        watchdog_s=options.watchdog_s,
+    )

@@ -1,0 +1,154 @@
+"""Takes requests in and follows them until they are answered.
+
+Sounds are decoded, and their features computed, on a few threads of their own. Knows the engine
+only as a place to submit sequences to and to cancel them at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from hf_triton.runtime.engine.reception import PooledReception
+from hf_triton.runtime.errors import CancelledError
+from hf_triton.runtime.metrics.publishing import Family
+from hf_triton.runtime.request.cancellation import CancellationWatch
+from hf_triton.runtime.request.file_threads import FileThreads, Reading
+from hf_triton.runtime.request.open_requests import OpenRequests
+from hf_triton.runtime.request.plain_request import RequestLike, tensor_of
+from hf_triton.runtime.request.responder import Responder
+from hf_triton.runtime.request.tensors import RequestFields
+from hf_triton.text_generation.request.source_memory import SourceMemory
+
+from .answer import Answer, Sound, wanted_outputs
+from .loading import LoadedSpeech
+from .request import SpeechRow
+
+
+class Reception(PooledReception):
+    """The open requests of one engine."""
+
+    def __init__(self, loaded: LoadedSpeech, *, batched: bool) -> None:
+        """``batched`` where max_batch_size is above 0."""
+        options = loaded.options
+        self.loaded, self._engine, self._batched = loaded, loaded.engine, batched
+        self._files = FileThreads(options.num_reader_threads)
+        super().__init__(
+            self._engine.thread,
+            [self._files],
+            OpenRequests(
+                self._engine.max_num_seqs + options.max_queue_size,
+                on_end=lambda outcome: None,  # the engine counts its sequences
+                on_turned_away=self._turned_away,
+            ),
+            description=loaded.description,
+            unload_grace_s=options.unload_grace_s,
+        )
+        self._open: dict[Answer, int] = {}  # bytes held; changed one key at a time: atomic
+        self._memory = SourceMemory.of_free()
+        self._watch = CancellationWatch(self._ask_all, lambda: self._engine.thread.last_step_s)
+
+    def families(self) -> Iterable[Family]:
+        """What the engine counts and holds."""
+        return self._engine.families()
+
+    def take(
+        self, request: RequestLike, listed: Iterable[str], responder: Responder, **flags: bool
+    ) -> None:
+        """Starts one request, or answers it with what is wrong with it; never raises. The flag
+        ``may_stream`` is False where its caller can be answered only once.
+        """
+        if self._requests.admit(responder):
+            accept = partial(self._accept, request, frozenset(listed), responder)
+            accept = partial(accept, may_stream=flags.get("may_stream", False))
+            self._requests.run(responder, accept)
+
+    def stop(self, grace_s: float) -> None:
+        """Takes no more, finishes what is here within ``grace_s``, answers the rest, and ends every
+        thread.
+        """
+        super().stop(grace_s)
+        self._engine.stop(0.0)  # sends what it has to send
+        self._watch.close()
+
+    def _accept(
+        self,
+        request: RequestLike,
+        listed: frozenset[str],
+        responder: Responder,
+        may_stream: bool = False,
+    ) -> None:
+        arrived_s = time.monotonic()
+        rows = self.loaded.reader.read(RequestFields(request, tensor_of, batched=self._batched))
+        streams = may_stream and any(row.streams for row in rows)
+        timestamps = any(row.wanted.timestamps for row in rows)
+        answer = partial(
+            Answer,
+            responder,
+            wanted=wanted_outputs(listed, timestamps=timestamps),
+            submit=self._thread.submit,
+            on_close=self._closed,
+            streams=streams,
+            batched=self._batched,
+        )
+        timeouts_ms = [row.timeout_ms for row in rows if row.timeout_ms is not None]
+        self._files.run(
+            Reading(responder, arrived_s + min(timeouts_ms) / 1000 if timeouts_ms else None),
+            sum(row.num_bytes for row in rows),
+            partial(self._read, rows, answer, arrived_s),
+            partial(self._requests.fail, responder),
+        )
+
+    def _read(
+        self, rows: list[SpeechRow], answer: Callable[..., Answer], arrived_s: float
+    ) -> Callable[[], None]:
+        self._thread.check_running()  # what won't be computed need not be decoded
+        sounds = [self._sound(row, arrived_s) for row in rows]
+        return partial(self._begin, sounds, answer)
+
+    def _begin(self, sounds: list[Sound], made: Callable[..., Answer]) -> None:
+        answer = made(sounds=sounds)
+        sequences = answer.begin()
+        num_bytes = sum(sound.transcript.num_bytes for sound in sounds)
+        self._memory.take(num_bytes)
+        self._open[answer] = num_bytes
+        try:
+            self._engine.submit(sequences)
+        except BaseException:
+            self._memory.give(self._open.pop(answer, 0))
+            raise
+        self._watch.wake()
+
+    def _sound(self, row: SpeechRow, arrived_s: float) -> Sound:
+        speech = self.loaded.speech
+        samples = row.samples(speech.sampling_rate, self.loaded.limits)
+        deadline_s = None if row.timeout_ms is None else arrived_s + row.timeout_ms / 1000
+        return Sound(
+            transcript=speech.transcript(samples, row.wanted),
+            params=row.params,
+            duration=len(samples) / speech.sampling_rate,
+            deadline_s=deadline_s,
+            fails_on_timeout=row.fails_on_timeout,
+            speech=speech,
+            tokenizer=self.loaded.tokenizer,
+        )
+
+    def _closed(self, answer: Answer, error: Exception | None) -> None:
+        """Forgets an answered request; what it still generates is for nobody."""
+        self._memory.give(self._open.pop(answer, 0))
+        unfinished = [s for s in answer.sequences if s.finish_reason is None]
+        if unfinished:
+            self._engine.cancel(unfinished)
+        self._requests.end("ok" if error is None else "error")
+
+    def _ask_all(self) -> int:
+        """Cancels the sequences of callers that have left; returns how many are open."""
+        answers = list(self._open)
+        for answer in answers:
+            if not answer.is_closed and answer.is_cancelled():
+                answer.fail(CancelledError("the request was cancelled"))
+        return len(answers)
+
+    def _turned_away(self) -> None:
+        self._engine.metrics.num_refused += 1

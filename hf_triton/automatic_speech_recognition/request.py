@@ -1,0 +1,180 @@
+"""A Triton request to the sounds that it asks about, one a row, checked field by field.
+
+What Triton holds is copied out; sounds are decoded later, on another thread. Knows no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.media import decoding
+from hf_triton.runtime.media.decoding import MediaLimits, waveform
+from hf_triton.runtime.request.json_text import short
+from hf_triton.runtime.request.tensors import RequestFields, shown, text
+from hf_triton.text_generation.request.sampling_json import (
+    lenient_boolean,
+    lenient_integer,
+    lenient_number,
+)
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+
+from .options import Options
+from .transcript import Samples, Wanted
+
+_OPTIONS: dict[str, tuple[Callable[[str, Any], Any], Any]] = {
+    "language": (text, None),
+    "task": (text, None),
+    "return_timestamps": (lambda name, value: _timestamps(name, value), False),
+    "prompt": (text, ""),
+    "stream": (lenient_boolean, False),
+    "max_tokens": (lenient_integer, None),
+    "temperature": (lenient_number, 0.0),
+    "top_k": (lenient_integer, 0),
+    "top_p": (lenient_number, 0.0),
+    "seed": (lenient_integer, None),
+    "timeout_ms": (lenient_integer, None),
+    "on_timeout": (text, "partial"),
+    "sampling_rate": (lenient_integer, None),
+}
+_SOUNDS = ("audio", "samples")
+_MIB = 1024 * 1024
+_WITHOUT_TIMES, _WITH_TIMES = ("", "none", "false"), ("segments", "true")
+
+
+@dataclass(frozen=True)
+class SpeechRow:
+    """One sound as it came, and what is wanted of it. ``params`` are any window's but for its
+    max_tokens.
+    """
+
+    sound: bytes | str | Samples
+    sampling_rate: int | None
+    wanted: Wanted
+    params: SamplingParams
+    timeout_ms: int | None
+    fails_on_timeout: bool
+    streams: bool
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the sound as it came."""
+        return self.sound.nbytes if isinstance(self.sound, np.ndarray) else len(self.sound)
+
+    def samples(self, sampling_rate: int, limits: MediaLimits) -> Samples:
+        """(num_samples,) float32 at that rate. Raises RequestError for what is no sound."""
+        if isinstance(self.sound, np.ndarray):
+            rate = self.sampling_rate
+            return waveform("samples", self.sound, rate, sampling_rate, limits)
+        return decoding.sound("audio", self.sound, sampling_rate, limits)
+
+
+@dataclass(frozen=True)
+class SpeechReader:
+    """Reads requests with the options as defaults; ``check`` raises RequestError for what the model
+    can't do.
+    """
+
+    options: Options
+    check: Callable[[Wanted], None]
+
+    def read(self, fields: RequestFields) -> list[SpeechRow]:
+        """The rows of a request.
+
+        Raises:
+            RequestError: names the field, what was got and what is allowed.
+        """
+        fields.check_parameters((*_OPTIONS, *_SOUNDS))
+        num_rows = fields.count_rows(*_SOUNDS)
+        files = fields.raw_lists("audio")
+        arrays = _arrays(fields, num_rows)
+        columns = {name: fields.values(name, *option) for name, option in _OPTIONS.items()}
+        rows = [{name: column[n] for name, column in columns.items()} for n in range(num_rows)]
+        self._check_size(files, arrays)
+        return [
+            self._row(row, file[0] if file else None, array, f" in row {n}" if num_rows > 1 else "")
+            for n, (row, file, array) in enumerate(zip(rows, files, arrays, strict=True))
+        ]
+
+    def _row(
+        self, row: dict[str, Any], file: bytes | str | None, array: Samples | None, where: str
+    ) -> SpeechRow:
+        sound = array if file is None else file
+        if sound is None or (file is not None and array is not None):
+            found = "missing" if sound is None else "given with samples"
+            raise RequestError(f"audio: {found}{where}, send one of audio and samples")
+        if (array is None) != (row["sampling_rate"] is None):
+            wants = "missing, samples need it" if file is None else "given without samples"
+            raise RequestError(f"sampling_rate: {wants}, in Hz{where}")
+        wanted = Wanted(
+            language=row["language"] or self.options.language,
+            task=row["task"] or self.options.speech_task,
+            timestamps=row["return_timestamps"],
+            prompt=row["prompt"],
+            max_tokens=row["max_tokens"],
+        )
+        self.check(wanted)
+        if row["on_timeout"] not in ("partial", "error"):
+            raise RequestError("on_timeout: got another text, allowed: partial or error")
+        return SpeechRow(
+            sound=sound,
+            sampling_rate=row["sampling_rate"],
+            wanted=wanted,
+            params=_params(row),
+            timeout_ms=self._timeout_ms(row["timeout_ms"]),
+            fails_on_timeout=row["on_timeout"] == "error",
+            streams=row["stream"],
+        )
+
+    def _timeout_ms(self, asked: int | None) -> int | None:
+        """The request's own time, at most the ceiling; the ceiling alone is the default too."""
+        default, ceiling = self.options.default_timeout_ms, self.options.max_timeout_ms
+        if asked is None:
+            return ceiling if default is None else default
+        if asked < 1 or (ceiling is not None and asked > ceiling):
+            allowed = "1 and more" if ceiling is None else f"1 to {ceiling} (max_timeout_ms)"
+            raise RequestError(f"timeout_ms: got {shown(asked)}, allowed: {allowed}")
+        return asked
+
+    def _check_size(self, files: list[list[Any]], arrays: list[Samples | None]) -> None:
+        num_bytes = sum(len(file) for row in files for file in row)
+        num_bytes += sum(array.nbytes for array in arrays if array is not None)
+        if num_bytes > self.options.max_input_mib * _MIB:
+            raise RequestError(
+                f"audio: got {num_bytes / _MIB:.1f} MiB, at most {self.options.max_input_mib:g} "
+                "(max_input_mib)"
+            )
+
+
+def _arrays(fields: RequestFields, num_rows: int) -> list[Samples | None]:
+    array = fields.array("samples")
+    if array is None:
+        return [None] * num_rows
+    return list(np.asarray(array, dtype=np.float32).reshape(num_rows, -1))
+
+
+def _params(row: dict[str, Any]) -> SamplingParams:
+    """All but what a window says."""
+    max_tokens = 1 if row["max_tokens"] is None else row["max_tokens"]
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=row["temperature"],
+        top_k=row["top_k"],
+        top_p=row["top_p"],
+        seed=row["seed"],
+    )
+
+
+def _timestamps(name: str, value: Any) -> bool:
+    """Whether a transcript is wanted in segments with times."""
+    word = str(value).lower() if isinstance(value, bool) else text(name, value)
+    if word not in _WITHOUT_TIMES + _WITH_TIMES:
+        hint = (
+            "; times of words are answered by task: pipeline" if word in ("word", "words") else ""
+        )
+        raise RequestError(f"{name}: got {short(word)}, allowed: none or segments{hint}")
+    return word in _WITH_TIMES

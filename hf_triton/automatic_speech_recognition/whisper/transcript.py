@@ -1,0 +1,190 @@
+"""How Whisper reads a sound: 30 seconds at a time, each window from where the last one ended.
+
+The windows are those of WhisperForConditionalGeneration.generate: features of the whole sound, and
+the next window begins at the last timestamp. Longer sounds need timestamps, whether asked for or
+not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.tokenizing.lengths import check_characters
+from hf_triton.text_generation.sequence.source import Source
+
+from ..transcript import Samples, Segment, Wanted, Window
+from .rule import WhisperRule
+from .segments import FRAME_S, complete_segments, split
+from .tokens import DETECTED, whisper_tokens
+
+
+class WhisperModel:
+    """Makes transcripts with one loaded Whisper."""
+
+    def __init__(self, model: Any, processor: Any) -> None:
+        self.tokens = whisper_tokens(model)
+        self._extractor, self._tokenizer = processor.feature_extractor, processor.tokenizer
+        self.sampling_rate = int(self._extractor.sampling_rate)
+        config, own = model.config, model.generation_config
+        encoder = model.get_encoder()
+        stride = encoder.conv1.stride[0] * encoder.conv2.stride[0]
+        self.num_positions = int(config.max_source_positions)
+        self.window_frames = self.num_positions * stride
+        self._max_length = int(config.max_target_positions)
+        self._most_prompt_tokens = self._max_length // 2 - 1
+        self._own_max_length = own.max_length
+        self._own_max_tokens = own.max_new_tokens
+
+    def check(self, wanted: Wanted) -> None:
+        if wanted.language is not None:
+            self.tokens.language_code(wanted.language)
+        if wanted.task is not None:
+            self.tokens.check_task(wanted.task)
+        if wanted.timestamps and self.tokens.no_timestamps is None:
+            raise RequestError("return_timestamps: got segments, but this model writes no times")
+        check_characters("prompt", len(wanted.prompt), self._most_prompt_tokens)
+
+    def transcript(self, sound: Samples, wanted: Wanted) -> WhisperTranscript:
+        if wanted.language is not None:
+            wanted = replace(wanted, language=self.tokens.language_code(wanted.language))
+        features = self._features(sound)
+        is_long = features.shape[1] > self.window_frames
+        if is_long and self.tokens.no_timestamps is None:
+            longest_s = self.window_frames * FRAME_S
+            raise RequestError(
+                f"audio: got a sound of {len(sound) / self.sampling_rate:.1f} s, at most "
+                f"{longest_s:g} s: this model writes no times, which longer ones need"
+            )
+        wanted = replace(wanted, timestamps=wanted.timestamps or is_long)
+        return WhisperTranscript(self, features, wanted, self._prompt(wanted.prompt))
+
+    def text(self, token_ids: list[int]) -> str:
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    def max_tokens(self, num_initial: int, wanted: Wanted) -> int:
+        """Of a window whose decoder begins with so many tokens."""
+        room = self._max_length - num_initial
+        asked = wanted.max_tokens or self._own_max_tokens
+        if wanted.max_tokens is not None and wanted.max_tokens > room:
+            raise RequestError(
+                f"max_tokens: got {wanted.max_tokens}, at most {room} after {num_initial} tokens "
+                "of prompt, language and task"
+            )
+        if asked is None and self._own_max_length is not None:
+            asked = self._own_max_length  # which leaves out what the decoder begins with
+        return room if asked is None else min(room, asked)
+
+    def trial_sources(self) -> list[Source]:
+        """Sounds to try an engine with."""
+        draw = np.random.default_rng(0)
+        sounds = (draw.normal(0, 0.1, self.sampling_rate).astype(np.float32) for _ in range(3))
+        return [self.source(self._features(sound), 0) for sound in sounds]
+
+    def source(self, features: npt.NDArray[np.float32], start: int) -> Source:
+        """A window of features (mel bins, frames) from a frame on, silence after their end."""
+        part = features[:, start : start + self.window_frames]
+        padded = np.pad(part, ((0, 0), (0, self.window_frames - part.shape[1])))
+        inputs = {"input_features": torch.from_numpy(padded)[None]}
+        return Source(inputs, self.num_positions)
+
+    def _features(self, sound: Samples) -> npt.NDArray[np.float32]:
+        """(mel bins, frames): at least a window's."""
+        is_long = len(sound) > self._extractor.n_samples
+        found = self._extractor(
+            sound,
+            sampling_rate=self.sampling_rate,
+            truncation=False,
+            padding="longest" if is_long else "max_length",
+            return_tensors="np",
+        )
+        features: npt.NDArray[np.float32] = found.input_features[0]
+        return features
+
+    def _prompt(self, text: str) -> list[int]:
+        """The tokens before the start; <|startofprev|> and the text's."""
+        if not text.strip():
+            return []
+        try:
+            token_ids = [int(one) for one in self._tokenizer.get_prompt_ids(text)]
+        except ValueError as error:
+            raise RequestError(f"prompt: {error}") from None
+        if len(token_ids) > self._most_prompt_tokens:
+            raise RequestError(
+                f"prompt: got {len(token_ids)} tokens, at most {self._most_prompt_tokens}"
+            )
+        return token_ids
+
+
+@dataclass(eq=False)
+class WhisperTranscript:
+    """One sound; ``features`` (mel bins, frames), of which ``_seek`` are read."""
+
+    model: WhisperModel
+    features: npt.NDArray[np.float32]
+    wanted: Wanted
+    prompt: list[int]
+
+    def __post_init__(self) -> None:
+        tokens = self.model.tokens
+        self._initial = tokens.initial(
+            self.wanted.language, self.wanted.task, timestamps=self.wanted.timestamps
+        )
+        self._seek = 0
+        self._num_forced = 0
+        self._only_detects = False
+        self.model.max_tokens(len(self.prompt) + len(self._initial), self.wanted)
+
+    @property
+    def language(self) -> str:
+        known = len(self._initial) > 1 and self._initial[1] != DETECTED
+        return self.model.tokens.language_of(self._initial[1]) if known else ""
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self.features.nbytes)
+
+    def next_window(self) -> Window | None:
+        if self._seek >= self.features.shape[1]:
+            return None
+        tokens = self.model.tokens
+        prompt, forced = [*self.prompt, *self._initial], list[tuple[int, ...]]()
+        max_tokens = self.model.max_tokens(len(prompt), self.wanted)
+        self._only_detects = False
+        if DETECTED in self._initial:
+            # The model chooses the language without a prompt before it.
+            self._only_detects = bool(self.prompt)
+            prompt = self._initial[:1]
+            after = [] if self._only_detects else self._initial[2:]
+            forced = [tuple(tokens.languages.values()), *((one,) for one in after)]
+        self._num_forced = len(forced)
+        return Window(
+            prompt_token_ids=prompt,
+            source=self.model.source(self.features, self._seek),
+            max_tokens=len(forced) + (0 if self._only_detects else max_tokens),
+            rule=WhisperRule(tokens, tuple(forced), self.wanted.timestamps),
+            is_plain=not self.wanted.timestamps,
+        )
+
+    def begun(self, token_ids: list[int]) -> list[Segment]:
+        own = token_ids[self._num_forced :]
+        return complete_segments(own, self.model.tokens.timestamp_begin, self._seek * FRAME_S)
+
+    def ended(self, token_ids: list[int]) -> list[Segment]:
+        if DETECTED in self._initial and token_ids:
+            self._initial[1] = token_ids[0]
+        if self._only_detects:
+            return []
+        own = token_ids[self._num_forced :]
+        if own and own[-1] == self.model.tokens.end:
+            own = own[:-1]
+        num_frames = min(self.features.shape[1] - self._seek, self.model.window_frames)
+        begin = self.model.tokens.timestamp_begin
+        found = split(own, begin, self._seek * FRAME_S, num_frames)
+        self._seek += found.num_frames
+        return found.segments

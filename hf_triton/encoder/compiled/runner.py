@@ -1,0 +1,96 @@
+"""Encoders compiled by torch: ``torch.compile`` of the padded forward, for any batch and length.
+
+On a CPU the compiler is a C++ one, and the linear layers are prepacked as in the torch engine: they
+stay what they are, and what lies between them becomes few loops.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import functools
+import locale
+import os
+import shutil
+from typing import Any
+
+import torch
+
+from hf_triton.runtime.errors import LoadError
+
+from ..onnx.export import USE_TORCH, cause, example_inputs, quiet
+from ..runners.padded_runner import Forward, padded_runners
+from ..runners.runner import Runner, RunnerSetup, output_of, random_encodings, select_runner
+from .opaque_linear import make_opaque
+
+# torch.compile specializes for a batch of 1 and may do so for some lengths. Beyond so many compiled
+# versions a batch is computed uncompiled.
+MAX_FORMS = 8
+_SHORTEST = 2  # torch.compile specializes sizes of 1: it would compile a version for that alone
+_LONGEST_WARM_UP = 512
+
+
+def compiled_runner(setup: RunnerSetup) -> Runner:
+    """Compiled, and warmed up for what can be seen ahead: one text and several, short and long.
+
+    Raises:
+        LoadError: there is no compiler, it fails, or the outputs differ from the model's own.
+    """
+    _check_compiler(setup.device)
+    _read_as_utf8()
+    forward = functools.partial(compiled_forward, setup)
+    try:
+        with quiet():
+            runner = select_runner(setup, padded_runners(forward, "torch.compile"))
+            longest = min(setup.max_length, _LONGEST_WARM_UP)
+            for lengths in ([longest], [longest] * 2, [_SHORTEST], [_SHORTEST] * 3):
+                runner.forward(random_encodings(setup, lengths))
+    except LoadError as error:
+        raise LoadError(f"engine: torch-compile can't serve it: {error}; {USE_TORCH}") from error
+    return runner
+
+
+def compiled_forward(setup: RunnerSetup) -> Forward:
+    """(batch, length) inputs -> the model's output. Raises LoadError where compiling fails."""
+    if setup.device.type == "cpu":
+        make_opaque(setup.model)
+    use_cache = getattr(setup.model.config, "use_cache", False)
+    options: dict[str, Any] = {"use_cache": False} if use_cache else {}
+
+    def run(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        return output_of(setup, setup.model(**inputs, **options))
+
+    try:
+        torch._dynamo.config.recompile_limit = MAX_FORMS  # noqa: SLF001
+        compiled = torch.compile(run, dynamic=True)
+        with torch.inference_mode():
+            compiled(example_inputs(setup))
+    except Exception as error:
+        # Compiling can fail in every way that tracing, and a compiler, can.
+        raise LoadError(f"torch.compile failed: {cause(error)}") from error
+
+    def forward(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        if inputs["input_ids"].shape[1] < _SHORTEST:
+            return run(inputs)
+        return compiled(inputs)
+
+    return forward
+
+
+def _read_as_utf8() -> None:
+    """Triton's embedded Python starts in the C locale, in which torch can't read the templates of
+    its own kernels.
+    """
+    if codecs.lookup(locale.getpreferredencoding(False)).name != "utf-8":
+        with contextlib.suppress(locale.Error):  # a system without it: compiling says what it lacks
+            locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+
+
+def _check_compiler(device: torch.device) -> None:
+    """Raises LoadError where the C++ compiler is missing that a CPU's kernels need."""
+    command = os.environ.get("CXX", "g++")
+    if device.type == "cpu" and shutil.which(command) is None:
+        raise LoadError(
+            f"engine: torch-compile needs a C++ compiler on a CPU, and there is no {command}: "
+            f"install one (Debian: apt-get install g++), or {USE_TORCH}"
+        )

@@ -1,0 +1,176 @@
+"""Computes what waits together, as the steps of an engine's thread.
+
+Knows neither Triton nor what the results mean.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hf_triton.runtime import log
+from hf_triton.runtime.engine import work as works
+from hf_triton.runtime.engine.thread import EngineThread
+from hf_triton.runtime.errors import NO_NUMBERS, EngineError, place, reason
+from hf_triton.runtime.request.request_ids import labelled
+
+from ..runners.runner import Runner
+from ..texts.encoding import Encoding
+from .metrics import EncoderMetrics
+from .waiting_line import WaitingLine
+
+# Sending an answer takes as long, most of it waiting for the server.
+_SEND_S = 0.0003
+
+Array = npt.NDArray[Any]
+Work = works.Work[Encoding, Array]
+Reduced = Sequence[torch.Tensor] | torch.Tensor
+Reduce = Callable[[Sequence[torch.Tensor], Sequence[Encoding]], Reduced]
+
+
+class EncoderEngine:
+    """``make_runner`` builds the runner, on the engine's thread; ``reduce`` is the task's.
+
+    ``check_device`` is asked after a failed step; the engine ends where that raises.
+    ``sends_itself`` says whether answers are best sent on the engine's thread.
+    """
+
+    sends_itself = False
+
+    def __init__(
+        self,
+        make_runner: Callable[[], Runner],
+        reduce: Reduce,
+        *,
+        max_num_batched_tokens: int,
+        num_threads: int,
+        watchdog_s: float = 300.0,
+        check_device: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.metrics = EncoderMetrics()
+        self.thread: EngineThread[Work] = EngineThread(
+            "encoder", self, num_threads=num_threads, watchdog_s=watchdog_s
+        )
+        self._make_runner = make_runner
+        self._reduce = reduce
+        self._check_device = check_device
+        self._line: WaitingLine[Work] = WaitingLine(max_num_batched_tokens)
+        self._finish = partial(works.finish, self.thread)
+        self._begin = partial(works.begin, self.thread, queue_time=self.metrics.queue_s.observe)
+
+    def prepare(self) -> None:
+        """Makes the runner."""
+        self.runner = self._make_runner()
+
+    def has_work(self) -> bool:
+        """Whether encodings wait."""
+        return bool(self._line)
+
+    def add(self, submitted: Iterable[Work]) -> None:
+        """Puts work at the end of the line."""
+        self._line.add(submitted)
+
+    def step(self) -> None:
+        """Computes the next encodings in line, but of what was given up or whose caller left."""
+        taken = self._line.take()
+        gone = {work for work in dict.fromkeys(work for work, _ in taken) if self._is_gone(work)}
+        if gone:
+            self._line.remove(gone)
+            taken = [entry for entry in taken if entry[0] not in gone]
+        if taken:
+            self._compute(taken)
+
+    def end(self, unfinished: Iterable[Work], error: Exception) -> None:
+        """Answers work with the error."""
+        self._finish(unfinished, error)
+
+    give_up = end
+
+    def _is_gone(self, work: Work) -> bool:
+        """Whether nobody waits for it any more; its caller is asked after when it begins."""
+        return work not in self.thread or not (work.started or self._begin(work))
+
+    def _compute(self, taken: Sequence[tuple[Work, int]]) -> None:
+        """One forward of all; where that fails, one of each half, so that only those fail that are
+        to blame. Raises DeviceLostError where all would.
+        """
+        encodings = [work.items[index] for work, index in taken]
+        self.thread.renew_step()
+        began_s, began_cpu_s = time.monotonic(), time.thread_time()
+        try:
+            results = self._computed_apart(encodings)
+        except Exception as error:
+            self._check_device()
+            if len(taken) == 1:
+                self._failed(taken[0][0], error)
+                return
+            half = len(taken) // 2
+            self._compute(taken[:half])
+            self._compute(taken[half:])
+            return
+        self.metrics.computed(encodings, time.monotonic() - began_s)
+        for (work, _), (result, is_finite) in zip(taken, results, strict=True):
+            work.results.append(result)
+            if not is_finite:
+                self._drop(work, EngineError(NO_NUMBERS))
+        self.thread.end_step()
+        self.sends_itself = self._sends_itself(len(taken), time.thread_time() - began_cpu_s)
+        self._finish(dict.fromkeys(work for work, _ in taken if not work.num_left))
+
+    def _sends_itself(self, num_computed: int, cpu_s: float) -> bool:
+        """Whether sending answers on this thread holds up nobody: a lone one; or those of a step
+        that took less time than they will, for then requests wait for the interpreter, which a
+        thread of senders takes from the one that reads them, and more of them are computed
+        together.
+        """
+        self.thread.take_in()
+        return (num_computed == 1 and not self._line) or cpu_s < num_computed * _SEND_S
+
+    def _computed_apart(self, encodings: Sequence[Encoding]) -> list[tuple[Array, bool]]:
+        """The same as ``_computed``, where no text's numbers are none because another's are: what a
+        mask hides counts where it is NaN.
+        """
+        found = self._computed(encodings)
+        if len(encodings) == 1:
+            return found
+        return [
+            one if one[1] else self._computed([encoding])[0]
+            for one, encoding in zip(found, encodings, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def _computed(self, encodings: Sequence[Encoding]) -> list[tuple[Array, bool]]:
+        """A float32 array for each encoding, and whether all in it are numbers."""
+        reduced = self._reduce(self.runner.forward(encodings), encodings)
+        assert len(reduced) == len(encodings), "a task's reduce keeps one of each"
+        if reduced[0].device.type == "cpu" and self.runner.follows_threads:
+            self.thread.cpu_threads.computes(sum(map(len, encodings)))
+        if isinstance(reduced, torch.Tensor):
+            rows = reduced.float().cpu().numpy()
+            return list(zip(rows, np.isfinite(rows).all(axis=-1).tolist(), strict=True))
+        return [(part, bool(np.isfinite(part).all())) for part in _arrays(reduced)]
+
+    def _failed(self, work: Work, error: Exception) -> None:
+        log.error(labelled(work.request_id, f"computing an input failed: {place(error)}"))
+        # The text may quote the caller's: it goes to the caller alone.
+        self._drop(work, EngineError(f"computing failed: {type(error).__name__}: {reason(error)}"))
+
+    def _drop(self, work: Work, error: Exception) -> None:
+        self._line.remove([work])
+        self._finish([work], error)
+
+
+def _arrays(parts: Sequence[torch.Tensor]) -> list[Array]:
+    """As float32 on the CPU, from a GPU by one copy."""
+    if parts[0].device.type != "cpu":
+        shapes = [part.shape for part in parts]
+        flat = torch.cat([part.reshape(-1) for part in parts]).float().cpu()
+        flats = flat.split([shape.numel() for shape in shapes])
+        parts = [part.view(shape) for part, shape in zip(flats, shapes, strict=True)]
+    return [part.float().numpy() for part in parts]

@@ -1,0 +1,209 @@
+"""Attention over packed texts, each over itself: by the compiled loops, in tiles where a processor
+multiplies bfloat16 in those (AMX), or by torch's own attention for texts that are long enough for
+it to be faster.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from hf_triton.runtime.fused.parts import Attention
+from hf_triton.runtime.fused.row_loops import RowLoops
+from hf_triton.runtime.kernels.kernel_loading import TEXT_KERNELS, TILE_KERNELS, load_kernel
+from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of
+from hf_triton.runtime.kernels.tiles import may_use_tiles
+
+from .encoder import Encoder
+
+# At least as many numbers as the kernel's blocks have rows and columns.
+_ROWS, COLUMNS = 8, 32
+# In tiles: float32 for a token's scores and weights, or for a number of queries and of what becomes
+# of them; and for where tiles begin.
+_TILE_WIDTH, _TILE_OFFSETS = 24, 144
+# Tokens of a text, for which both ways are timed: torch's may be faster from some length on.
+_TIMED_LENGTHS = (64, 128, 256, 512, 1024)
+_REPEATS = 3
+_NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of a row, the shortest first: text i is tokens ``starts[i]`` to ``starts[i + 1] - 1``,
+    and each token has one of the ``positions`` in its text; int64 both.
+    """
+
+    lengths: list[int]
+    starts: torch.Tensor
+    positions: torch.Tensor
+
+
+class TextAttention:
+    """Attention of an encoder's layers, for texts of up to ``max_length`` tokens."""
+
+    def __init__(
+        self, encoder: Encoder, loops: RowLoops, team: ThreadTeam, max_length: int
+    ) -> None:
+        self._loops, self._team = loops, team
+        self._kv_heads, self._dim = encoder.kv_heads, encoder.dim
+        attentions = {id(layer.attention): layer.attention for layer in encoder.layers}
+        self._placing = {key: loops.placing(one) for key, one in attentions.items()}
+        scales = [one.scale for one in attentions.values()]
+        self._in_tiles = loops.dtype == torch.bfloat16 and min(scales) > 0 and may_use_tiles()
+        arrange = _in_tiles if self._in_tiles else torch.Tensor.float
+        self._relative = {
+            key: [None if table is None else arrange(table) for table in _relative(one)]
+            for key, one in attentions.items()
+            if _is_relative(one)
+        }
+        name, source = ("tiles", TILE_KERNELS) if self._in_tiles else ("texts", TEXT_KERNELS)
+        dtype = str(loops.dtype).removeprefix("torch.")
+        self._attend = load_kernel(f"attend_{name}", dtype, source)
+        self._scratch = torch.zeros(0)
+        self._long = _NEVER  # tokens from which torch's attention is faster
+        plain = [one for one in attentions.values() if _is_plain(one)]
+        if plain:
+            self._long = self._fastest_from(plain[0], max_length)
+
+    def __call__(self, attention: Attention, qkv: torch.Tensor, texts: Texts) -> torch.Tensor:
+        """qkv (tokens, (heads + 2 kv_heads) * dim), changed in place -> (tokens, heads * dim)."""
+        if attention.query_norm is not None and attention.query_norm.is_wide:
+            self._loops.norm_heads(attention, qkv, self._dim)
+        if attention.rotary is not None or attention.query_norm is not None:
+            kernel, arguments = self._placing[id(attention)]
+            sizes = attention.num_heads, self._kv_heads, self._dim, 0
+            where = texts.positions.data_ptr()
+            self._team.run(
+                kernel, *(len(qkv), *sizes, qkv.data_ptr(), 0, 0, where, where), *arguments
+            )
+        out = qkv.new_empty(len(qkv), attention.num_heads * self._dim)
+        num_short = len(texts.lengths)
+        if _is_plain(attention):
+            num_short = bisect_left(texts.lengths, self._long)
+        if num_short:
+            short = num_short, texts.lengths[num_short - 1]
+            self._attend_short(attention, qkv, texts.starts, short, out)
+        long = texts.lengths[num_short:]
+        if long:
+            begin = len(qkv) - sum(long)
+            for part, to in zip(qkv[begin:].split(long), out[begin:].split(long), strict=True):
+                self._attend_long(attention, part, to)
+        return out
+
+    def _attend_short(
+        self,
+        attention: Attention,
+        qkv: torch.Tensor,
+        starts: torch.Tensor,
+        texts: tuple[int, int],
+        out: torch.Tensor,
+    ) -> None:
+        """The first ``texts``: how many, and the length of the longest."""
+        (count, longest), dim, bias = texts, self._dim, attention.bias
+        size, stride, wide = self._sizes(longest)
+        if self._scratch.numel() < size * self._team.num_threads:
+            self._scratch = torch.zeros(size * self._team.num_threads)
+        self._team.run(
+            self._attend,
+            *(count, attention.num_heads, self._kv_heads, dim),
+            *(qkv.data_ptr(), out.data_ptr(), starts.data_ptr()),
+            *(self._scratch.data_ptr(), size, stride, wide),
+            *(attention.window, int(attention.is_causal), bits_of(attention.scale)),
+            *((0, 0) if bias is None else (bias.data_ptr(), (bias.shape[1] + 1) // 2)),
+            *self._relative_arguments(attention),
+        )
+
+    def _relative_arguments(self, attention: Attention) -> tuple[int, int, int]:
+        """Addresses or 0, and columns before that of distance 0."""
+        tables = self._relative.get(id(attention), [None, None])
+        keys, queries = (0 if table is None else table.data_ptr() for table in tables)
+        columns = max(0 if one is None else one.shape[2] for one in _relative(attention))
+        return keys, queries, _columns_before(columns) if self._in_tiles else columns // 2
+
+    def _sizes(self, longest: int) -> tuple[int, int, int]:
+        """float32 of a thread's scratch, and what tokens and a head's numbers are filled up to."""
+        dim, wide = self._dim, _whole(self._dim)
+        if not self._in_tiles:
+            stride = longest + COLUMNS
+            relative = stride * stride + 17 * (stride + _ROWS) if self._relative else 0
+            return (dim + wide + _ROWS) * stride + _ROWS * (dim + wide) + relative, stride, wide
+        stride = _whole(longest)
+        relative = stride * stride + 16 * (stride + 2 * COLUMNS) if self._relative else 0
+        size = stride * (wide + _TILE_WIDTH) + wide * _TILE_WIDTH + _TILE_OFFSETS
+        return size + relative, stride, wide
+
+    def _attend_long(self, attention: Attention, qkv: torch.Tensor, out: torch.Tensor) -> None:
+        """One text."""
+        heads, kv_heads = attention.num_heads, self._kv_heads
+        parts = qkv.view(1, len(qkv), -1, self._dim).transpose(1, 2)
+        query, key, value = parts.split([heads, kv_heads, kv_heads], dim=1)
+        attended = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            scale=attention.scale,
+            is_causal=attention.is_causal,
+            enable_gqa=heads != kv_heads,
+        )
+        out.view(len(out), heads, self._dim).copy_(attended[0].transpose(0, 1))
+
+    @torch.inference_mode()
+    def _fastest_from(self, attention: Attention, max_length: int) -> int:
+        """The first of the timed lengths for which torch's attention is faster."""
+        width = (attention.num_heads + 2 * self._kv_heads) * self._dim
+        for length in _TIMED_LENGTHS:
+            qkv = torch.ones(min(length, max_length), width, dtype=self._loops.dtype)
+            out = qkv.new_empty(len(qkv), attention.num_heads * self._dim)
+            starts = torch.tensor([0, len(qkv)])
+            short = partial(self._attend_short, attention, qkv, starts, (1, len(qkv)), out)
+            if _seconds(partial(self._attend_long, attention, qkv, out)) < _seconds(short):
+                return length
+        return _NEVER
+
+
+def _is_plain(attention: Attention) -> bool:
+    """Whether torch's attention computes it without a mask."""
+    return not attention.window and attention.bias is None and not _is_relative(attention)
+
+
+def _relative(attention: Attention) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    return attention.relative_keys, attention.relative_queries
+
+
+def _is_relative(attention: Attention) -> bool:
+    return any(table is not None for table in _relative(attention))
+
+
+def _whole(count: int) -> int:
+    """As many in whole COLUMNS."""
+    return count + -count % COLUMNS
+
+
+def _columns_before(columns: int) -> int:
+    """Columns before that of distance 0 in tiles: with that one, a multiple of COLUMNS."""
+    return _whole(columns // 2 + 1) - 1
+
+
+def _in_tiles(table: torch.Tensor) -> torch.Tensor:
+    """A table of distances (heads, dim, 2 * n + 1), laid out as attend_tiles reads it."""
+    heads, dim, columns = table.shape
+    more = _columns_before(columns) - columns // 2
+    whole = F.pad(table, (more, more + 1, 0, -dim % COLUMNS))
+    parts = whole.view(heads, -1, COLUMNS // 2, 2, whole.shape[2] // COLUMNS, 2, COLUMNS // 2)
+    return parts.permute(0, 4, 1, 5, 2, 6, 3).contiguous()
+
+
+def _seconds(run: Callable[[], None]) -> float:
+    """The least of a few runs."""
+    times = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,0 +1,85 @@
+"""Finds modules that compute attention themselves, not by an attention function of transformers'.
+
+MPNet's, whose scores have a bias for each distance. What such a module computed is held against
+plain attention over its queries, keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from hf_triton.runtime.fused.parts import UnsupportedLayersError
+from hf_triton.runtime.fused.reading.recording import Attended, Call, same
+
+_TOLERANCE = 0.03  # of the largest number; bfloat16 rounds scores and weights to less
+_MAKER = "compute_position_bias"
+
+
+def note_own_attention(model: Any, root: Call, max_length: int) -> None:
+    """Notes with each such call what it would have given to an attention function; under "bias"
+    what is added to its scores, (heads, 2 * max_length - 1) float32, from the key that is furthest
+    before its query on.
+    """
+    table = None
+    for call in root.walk():
+        found = _read(call, model.config)
+        if found is not None:
+            bias, attended = found
+            if bias is not None:
+                table = _table(model, bias, max_length) if table is None else table
+                attended.given["bias"] = table
+            call.attended.append(attended)
+
+
+def _read(call: Call, config: Any) -> tuple[torch.Tensor | None, Attended] | None:
+    """The bias or none, and the queries, keys and values of a call that is plain attention."""
+    leaves = call.leaves() if call.inner else []
+    if len(leaves) != 4 or not same(leaves[-1].output, call.output):
+        return None
+    if not all(same(leaf.input, call.input) for leaf in leaves[:3]):
+        return None
+    for bias, attended in _readings(call, [leaf.output for leaf in leaves[:3]], config):
+        if error_of(attended, bias, leaves[-1].input) <= _TOLERANCE:
+            return bias, attended
+    return None
+
+
+def _readings(
+    call: Call, outputs: list[torch.Tensor], config: Any
+) -> Iterator[tuple[torch.Tensor | None, Attended]]:
+    """Queries, keys and values (rows, heads, tokens, dim), with each tensor that may be a bias and
+    without one: where scores are large, a few tokens don't show that there is one.
+    """
+    heads = config.num_attention_heads
+    query, key, value = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in outputs)
+    tokens, dim = query.shape[2:]
+    biases = [one for one in call.inputs if one.shape[-3:] == (heads, tokens, tokens)]
+    for bias in (*biases, None):
+        yield bias, Attended(query, key, value, {"scaling": dim**-0.5})
+
+
+def error_of(attended: Attended, bias: torch.Tensor | None, made: torch.Tensor) -> float:
+    """How far ``made`` is from such attention, as a share of the largest number."""
+    query, key, value = (part.float() for part in (attended.query, attended.key, attended.value))
+    scores = query @ key.transpose(2, 3) * attended.given["scaling"]
+    weights = (scores if bias is None else scores + bias.float()).softmax(-1)
+    expected = (weights @ value).transpose(1, 2).flatten(2)
+    return float((expected - made.float()).abs().max() / expected.abs().max())
+
+
+def _table(model: Any, bias: torch.Tensor, max_length: int) -> torch.Tensor:
+    """The bias of each distance, for which the module that makes it is asked once more."""
+    makers = [module for module in model.modules() if hasattr(module, _MAKER)]
+    if len(makers) != 1:
+        raise UnsupportedLayersError("nothing makes its position bias")
+    whole = getattr(makers[0], _MAKER)(torch.empty(1, max_length, 1))[0].float()
+    first_row, first_column = whole[:, 0], whole[:, :, 0]  # of the first query; of the first key
+    table = torch.cat([first_column.flip(1), first_row[:, 1:]], dim=1).contiguous()
+    few = bias.shape[-1]
+    near_ones = table.unfold(1, few, 1)[:, max_length - few : max_length].flip(1)
+    if not torch.equal(near_ones, bias.reshape(-1, *bias.shape[-3:])[0].float()):
+        raise UnsupportedLayersError("its position bias is not of distances alone")
+    return table

@@ -1,0 +1,143 @@
+"""Computes a batch of packed texts on the CPU, with compiled kernels.
+
+Between two matrix products one compiled loop replaces a dozen torch operators, and each text reads
+its own keys alone. The products are the model's own linear layers, however they are laid out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate, chain
+
+import torch
+import torch.nn.functional as F
+
+from hf_triton.runtime.fused.parts import Layer, UnsupportedLayersError
+from hf_triton.runtime.fused.row_loops import RowLoops
+from hf_triton.runtime.kernels.recording import Recordings
+from hf_triton.runtime.kernels.thread_team import ThreadTeam
+
+from ..runners.packed_rows import PackedRows
+from ..runners.runner import RunnerSetup
+from ..texts.encoding import Encoding
+from .attention import TextAttention, Texts
+from .reading import read_encoder
+from .sizes import check_sizes
+
+_DTYPES = (torch.float32, torch.bfloat16)
+_MOST_RECORDED = 128  # tokens; with more, Python's share is small
+
+
+class FusedRunner(PackedRows):
+    """Computes with the weights of a model, which is not changed.
+
+    Raises:
+        UnsupportedLayersError: a model of another shape, dtype or device.
+        ImportError: Numba is not installed.
+    """
+
+    name = "fused"
+
+    def __init__(self, setup: RunnerSetup) -> None:
+        super().__init__(setup)
+        model = setup.model
+        if setup.device.type != "cpu" or model.dtype not in _DTYPES:
+            raise UnsupportedLayersError(f"it is {model.dtype} on {setup.device.type}")
+        self._encoder = read_encoder(
+            model.base_model,
+            self.first,
+            setup.max_length,
+            has_token_types=setup.has_token_types,
+        )
+        check_sizes(self._encoder, setup.max_length, model.dtype)
+        team = ThreadTeam(torch.get_num_threads())
+        self._loops = RowLoops(model.dtype, team)
+        self._attention = TextAttention(self._encoder, self._loops, team, setup.max_length)
+        self._recordings = Recordings()
+        rotates = any(layer.attention.rotary is not None for layer in self._encoder.layers)
+        self._rotates_padding = rotates and self.first > 0
+
+    def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
+        positions = self.positions(row)
+        hidden = self._embedded(row, positions)
+        span = _span(wanted, len(positions)) if self._is_recordable(row) else None
+        if span is None:
+            return self._layers(self._texts(row, positions), wanted, hidden)
+        key = len(positions), *span, torch.get_num_threads()
+        recording = self._recordings.get(key)
+        if recording is not None:
+            return recording(hidden)
+        compute = partial(self._layers, self._texts(row, positions), slice(*span))
+        return self._recordings.compute(key, compute, hidden)
+
+    def _is_recordable(self, row: Sequence[Encoding]) -> bool:
+        """Whether a text's length says which kernels compute it, and of what addresses."""
+        return len(row) == 1 and len(row[0]) <= _MOST_RECORDED and not self._rotates_padding
+
+    def _texts(self, row: Sequence[Encoding], positions: torch.Tensor) -> Texts:
+        lengths = [len(encoding) for encoding in row]
+        starts = torch.tensor(list(accumulate(lengths, initial=0)))
+        places = (positions - self.first).clamp_(min=0) if self.first else positions
+        return Texts(lengths, starts, places)
+
+    def _layers(
+        self, texts: Texts, wanted: slice | list[int] | None, hidden: torch.Tensor
+    ) -> torch.Tensor:
+        """(tokens, hidden), changed -> of the ``wanted`` tokens."""
+        delta, last = None, self._encoder.layers[-1]
+        for layer in self._encoder.layers:
+            rows = wanted if layer is last else None
+            hidden, delta = self._layer(layer, hidden, delta, texts, rows)
+        return self._loops.added(hidden, delta, self._encoder.norm)
+
+    def _embedded(self, row: Sequence[Encoding], positions: torch.Tensor) -> torch.Tensor:
+        """(tokens, hidden)."""
+        embedding = self._encoder.embedding
+        ids = list(chain.from_iterable(encoding.input_ids for encoding in row))
+        hidden = embedding.tokens(torch.tensor(ids))
+        if any(map(_has_second_type, row)) and embedding.types is not None:
+            types = [encoding.token_type_ids or [0] * len(encoding) for encoding in row]
+            kinds = torch.tensor(list(chain.from_iterable(types)))
+            hidden.add_(F.embedding(kinds, embedding.types))
+        elif embedding.types is not None:
+            hidden.add_(embedding.types[0])
+        if embedding.positions is not None:
+            hidden.add_(F.embedding(positions, embedding.positions))
+        hidden = self._loops.added(hidden, None, embedding.norm)
+        return hidden if embedding.projection is None else embedding.projection(hidden)
+
+    def _layer(
+        self,
+        layer: Layer,
+        hidden: torch.Tensor,
+        delta: torch.Tensor | None,
+        texts: Texts,
+        wanted: slice | list[int] | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Hidden states and what is still to be added to them, (tokens, hidden) each; of the
+        ``wanted`` tokens alone where some are.
+        """
+        norm = None if layer.norms_sums else layer.attention_norm
+        x = self._loops.added(hidden, delta, norm)
+        attended = self._attention(layer.attention, layer.attention.qkv(x), texts)
+        if wanted is not None:
+            hidden, x, attended = hidden[wanted], x[wanted], attended[wanted]
+        made = layer.attention.output(attended)
+        if not layer.norms_sums:
+            return hidden, self._loops.rest(layer, hidden, x, made)
+        hidden = self._loops.added(hidden, made, layer.attention_norm)
+        made = self._loops.mlp(layer.mlp, hidden)
+        return self._loops.added(hidden, made, layer.mlp_norm), None
+
+
+def _span(wanted: list[int] | None, length: int) -> tuple[int, int] | None:
+    """The first of the wanted tokens and the one behind the last, where none lies between."""
+    if not wanted:
+        return (0, length) if wanted is None else None
+    ends = wanted[0], wanted[-1] + 1
+    return ends if wanted == [*range(*ends)] else None
+
+
+def _has_second_type(encoding: Encoding) -> bool:
+    return encoding.token_type_ids is not None and any(encoding.token_type_ids)

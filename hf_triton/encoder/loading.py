@@ -1,0 +1,251 @@
+"""Puts a served model together: files, tokenizer, weights, task, and the runner that fits."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from hf_triton.runtime import log
+from hf_triton.runtime.devices.device import Placement, check_device_works
+from hf_triton.runtime.devices.prepacked_linear import prepack
+from hf_triton.runtime.errors import LoadError, reason
+from hf_triton.runtime.request.tensors import RequestFields
+from hf_triton.runtime.tokenizing.guarded import may_take_long
+from hf_triton.runtime.weights.loading import load_config, load_model, load_tokenizer
+from hf_triton.runtime.weights.model_files import model_files
+from hf_triton.runtime.weights.served_model import ServedModel
+
+from .engine.engine import EncoderEngine
+from .options import EncoderOptions
+from .runners.packed_rows import first_position
+from .runners.packed_runner import PackedRunner
+from .runners.padded_runner import EqualLengthRunner, PaddedRunner
+from .runners.runner import Runner, RunnerSetup, random_encodings, select_runner
+from .task import EncoderTask, Prepared, TaskSetup
+from .texts.padding import set_padding
+from .texts.tokenization import Tokenization
+
+_WARM_UP_LENGTHS = (8, 32, 128, 128)
+_LONGEST_TRIED = 1024  # tokens: longer ones would take seconds of every load
+_PREPACK_ROWS = (16, 128, 1024)  # tokens of one short text, of one long, of a full step
+# What tokenizers say that know no limit.
+_NO_LIMIT = 10**9
+_LONGEST_UNTOLD = 8192  # tokens, where nobody knows a limit: attention takes time with their square
+
+
+class RequestPreparer(Protocol):
+    """What reads a request: a task, or a step of one."""
+
+    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
+        """See EncoderTask."""
+
+
+@dataclass(frozen=True)
+class LoadedEncoder:
+    """What serves, and a line that says what it is; ``may_take_long`` is its tokenizer."""
+
+    engine: EncoderEngine
+    task: RequestPreparer
+    description: str
+    may_take_long: bool = False
+
+
+def load_encoder(
+    served: ServedModel,
+    options: EncoderOptions,
+    task_class: type[EncoderTask],
+    placement: Placement,
+    num_threads: int,
+) -> LoadedEncoder:
+    """Loads everything and starts the engine.
+
+    Raises:
+        LoadError: with the one line that the operator reads.
+    """
+    setup, task = load_setup(served, options, task_class, placement)
+    engine = EncoderEngine(
+        partial(ready_runner, setup, served, options),
+        task.reduce,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        num_threads=num_threads,
+        watchdog_s=options.watchdog_s,
+        check_device=partial(check_device_works, setup.device),
+    )
+    engine.thread.start()
+    dtype = str(setup.model.dtype).removeprefix("torch.")
+    description = f"{served.source} ({dtype}) on {placement.device}, {engine.runner.name}"
+    return LoadedEncoder(
+        engine, task, description, may_take_long(task.setup.tokenization.tokenizer)
+    )
+
+
+def load_setup(
+    served: ServedModel,
+    options: EncoderOptions,
+    task_class: type[EncoderTask],
+    placement: Placement,
+) -> tuple[RunnerSetup, EncoderTask]:
+    """The model as transformers loads it, and what the task makes of it. Raises LoadError."""
+    files = model_files(served)
+    config = load_config(served, files)
+    auto_class = auto_class_of(task_class, config)
+    model = load_model(served, files, auto_class, config, placement)
+    tokenization = make_tokenization(served, options, files, model)
+    if task_class.output == "sequences":
+        set_padding(model.config, tokenization.tokenizer)
+    has_token_types = tokenization.has_token_types
+    batched = served.max_batch_size > 0
+    task = task_class(TaskSetup(options, model.config, files, tokenization, batched))
+    device = torch.device(placement.device)
+    setup = RunnerSetup(
+        model, device, task.output, tokenization.max_length, has_token_types=has_token_types
+    )
+    return setup, task
+
+
+def auto_class_of(task_class: type[EncoderTask], config: Any) -> Any:
+    """The class of transformers that loads a task's model of this configuration."""
+    import transformers
+
+    return getattr(transformers, task_class.auto_class_of(config))
+
+
+def make_tokenization(
+    served: ServedModel, options: EncoderOptions, files: Path, model: Any
+) -> Tokenization:
+    """The model's tokenizer, with what the model itself limits; its weights don't matter."""
+    tokenizer = load_tokenizer(served, files)
+    return Tokenization(
+        tokenizer,
+        max_length=longest_input(model, tokenizer, options.max_length),
+        truncation=options.truncation,
+        has_token_types=takes_token_types(model, tokenizer),
+        num_embeddings=fewer_embeddings(model, tokenizer),
+    )
+
+
+def ready_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
+    """The runner that serves, warmed up; made on the engine's thread."""
+    runner = RUNNERS[options.engine](setup, served, options)
+    for length in _WARM_UP_LENGTHS:
+        runner.forward(random_encodings(setup, [length]))
+    runner.forward(random_encodings(setup, _WARM_UP_LENGTHS))
+    _try_longest(runner, setup)
+    return runner
+
+
+def _try_longest(runner: Runner, setup: RunnerSetup) -> None:
+    """Raises LoadError where the model holds less than its configuration says."""
+    if setup.max_length > _LONGEST_TRIED:
+        return
+    try:
+        runner.forward(random_encodings(setup, [setup.max_length]))
+    except Exception as error:
+        raise LoadError(
+            f"max_length: the model fails at {setup.max_length} tokens, its longest input: "
+            f"{type(error).__name__}: {reason(error)}; set the option max_length to less"
+        ) from error
+
+
+def torch_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
+    """Fused or packed where the model allows it, else padded; prepacked weights on a CPU, CUDA
+    graphs on a GPU.
+    """
+    if setup.device.type == "cuda":
+        from .runners.graph_runner import GraphRunner
+
+        return select_runner(setup, (GraphRunner, PaddedRunner, EqualLengthRunner))
+    prepacked = cache(partial(prepack, setup.model, rows=_PREPACK_ROWS))
+
+    def fused(setup: RunnerSetup) -> Runner:
+        from .fused.runner import FusedRunner
+
+        prepacked()  # the layers it reads
+        return FusedRunner(setup)
+
+    candidates = (fused, PackedRunner, PaddedRunner, EqualLengthRunner)
+    runner = select_runner(setup, candidates)
+    prepacked()
+    return runner
+
+
+def longest_input(model: Any, tokenizer: Any, asked: int | None) -> int:
+    """The most tokens of one input: ``asked``, else what model and tokenizer hold.
+
+    Raises:
+        LoadError: more is asked for than the model holds.
+    """
+    limit = _positions(model)
+    if asked is not None:
+        if limit is not None and asked > limit:
+            raise LoadError(f"max_length: got {asked}, the model's own limit is {limit} tokens")
+        return asked
+    # Relative positions never end: T5's files say how long its texts were in n_positions.
+    trained = getattr(model.config.get_text_config(), "n_positions", None)
+    told = (limit or trained, getattr(tokenizer, "model_max_length", None))
+    return min((int(n) for n in told if n and 0 < n < _NO_LIMIT), default=_LONGEST_UNTOLD)
+
+
+def _positions(model: Any) -> int | None:
+    """The tokens that a model has positions for; None where it counts none."""
+    config = model.config.get_text_config()
+    for name in ("max_position_embeddings", "max_encoder_position_embeddings"):
+        number = getattr(config, name, None) or 0
+        if 0 < number < _NO_LIMIT:  # XLNet says -1
+            return int(number) - first_position(model)
+    return None
+
+
+def takes_token_types(model: Any, tokenizer: Any) -> bool:
+    """Whether the tokenizer tells a pair's texts apart and the model listens. One that knows a
+    single type of tokens does not, whatever its forward takes.
+    """
+    known = inspect.signature(model.forward).parameters
+    listens = "token_type_ids" in known and getattr(model.config, "type_vocab_size", 2) != 1
+    return listens and "token_type_ids" in tokenizer.model_input_names
+
+
+def fewer_embeddings(model: Any, tokenizer: Any) -> int | None:
+    """How many tokens the model knows where the tokenizer makes others, too; None where it makes
+    no others, and where the model does not look tokens up in a table.
+    """
+    try:
+        table = model.get_input_embeddings()
+    except NotImplementedError:
+        return None
+    known = getattr(table, "num_embeddings", None)
+    num_made = max(tokenizer.get_vocab().values(), default=0) + 1
+    if known is None or num_made <= known:
+        return None
+    log.warn(
+        f"the tokenizer makes {num_made} tokens, the model knows {known}: texts with another one "
+        "will be refused"
+    )
+    return int(known)
+
+
+def _compiled(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
+    from .compiled.runner import compiled_runner
+
+    return compiled_runner(setup)
+
+
+def _onnx(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
+    from .onnx.runner import onnx_runner
+
+    runner = onnx_runner(setup, served, options)
+    setup.model.to("meta")  # its weights are no longer needed
+    return runner
+
+
+RUNNERS: dict[str, Callable[[RunnerSetup, ServedModel, EncoderOptions], Runner]] = {
+    "torch": torch_runner,
+    "torch-compile": _compiled,
+    "onnxruntime": _onnx,
+}

@@ -1,0 +1,118 @@
+"""A model's forward as an ONNX file, by torch's own exporter (``torch.onnx.export(dynamo=True)``).
+
+Batch and length stay open. Knows neither where files are kept nor who runs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hf_triton.runtime.errors import LoadError, reason
+
+from ..runners.runner import RunnerSetup, output_of, random_encodings
+
+OUTPUT = "output"
+# The first with an operator for GELU.
+OPSET = 20
+# Neither may be 1, nor the two equal: torch.export would specialize a size of 1 and tie equal ones.
+_EXAMPLE_SHAPE = (3, 19)
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+USE_TORCH = "use engine: torch"
+
+
+def export(setup: RunnerSetup, path: Path) -> None:
+    """Writes ``path``, and the weights to ``path.data`` beside it. Inputs are int64 (batch,
+    length): ``input_ids``, ``attention_mask`` and, where the model takes them, ``token_type_ids``;
+    the output is (batch, length, size), or (batch, size), in the model's dtype.
+
+    Raises:
+        LoadError: the model holds something that ONNX or the exporter can't say.
+    """
+    inputs = example_inputs(setup)
+    names = list(inputs)
+    shape = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    try:
+        with quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                _Outputs(setup, names).eval(),
+                tuple(inputs.values()),
+                input_names=names,
+                output_names=[OUTPUT],
+                dynamic_shapes=(tuple(shape for _ in names),),
+                opset_version=OPSET,
+                dynamo=True,
+                verbose=False,
+            )
+            assert program is not None
+            program.save(path, external_data=True)
+    except ImportError as error:
+        raise missing_packages(error) from error
+    except OSError:
+        raise  # the disk's fault, not the model's
+    except Exception as error:
+        # Exporting can fail in every way that tracing and converting can.
+        raise LoadError(f"the export to ONNX failed: {cause(error)}; {USE_TORCH}") from error
+
+
+def example_inputs(setup: RunnerSetup) -> dict[str, torch.Tensor]:
+    """Inputs of a forward, int64 (batch, length)."""
+    rows, length = _EXAMPLE_SHAPE
+    encodings = random_encodings(setup, [min(length, setup.max_length)] * rows)
+    ids = torch.tensor([encoding.input_ids for encoding in encodings], device=setup.device)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if setup.has_token_types:
+        inputs["token_type_ids"] = torch.zeros_like(ids)
+    return inputs
+
+
+def missing_packages(error: ImportError) -> LoadError:
+    """The operator's line where the extra is not installed."""
+    return LoadError(
+        f"engine: onnxruntime needs the Python packages {', '.join(PACKAGES)} "
+        f"(pip install 'hf-triton[onnx]'), or use engine: torch: {reason(error)}"
+    )
+
+
+def cause(error: BaseException) -> str:
+    """What was first to fail, in one line: exporters wrap it in advice to their developers."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = str(error).strip().split("\n\n")[0]
+    return f"{type(error).__name__}: {reason(LoadError(text))}"
+
+
+class _Outputs(nn.Module):
+    """The model, from its inputs in order to the one tensor that is wanted of it."""
+
+    def __init__(self, setup: RunnerSetup, names: list[str]) -> None:
+        super().__init__()
+        self.model = setup.model
+        self._setup, self._names = setup, names
+        use_cache = getattr(setup.model.config, "use_cache", False)
+        self._options: dict[str, Any] = {"use_cache": False} if use_cache else {}
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        inputs = dict(zip(self._names, tensors, strict=True))
+        return output_of(self._setup, self.model(**inputs, **self._options))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the exporter's remarks on itself: what matters is raised."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

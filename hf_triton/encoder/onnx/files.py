@@ -1,0 +1,180 @@
+"""Where a model's ONNX files are kept, beside its weights: made once, whole or not at all.
+
+A folder's name has a hash of everything that the file depends on, so a change of any of it leads to
+a new folder and a new export.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from hf_triton.runtime import log
+from hf_triton.runtime.errors import LoadError, reason
+from hf_triton.runtime.weights.model_files import model_files
+from hf_triton.runtime.weights.served_model import ServedModel
+
+from ..runners.runner import RunnerSetup
+from .export import OPSET, export, missing_packages
+from .quantization import has_vnni, quantize
+
+MODEL_FILE = "model.onnx"
+_FOLDER = "onnx"
+
+
+class OnnxFiles:
+    """One model's ONNX file for one quantisation, ``none`` or ``int8``."""
+
+    def __init__(self, setup: RunnerSetup, served: ServedModel, quantization: str) -> None:
+        """Raises LoadError where the packages are missing or the model's files are."""
+        self._setup, self._served, self._quantization = setup, served, quantization
+        self.home = served.cache_dir / _FOLDER
+        self.folder = self.home / self._key()
+
+    @property
+    def path(self) -> Path:
+        """The file, whether it is there or not."""
+        return self.folder / MODEL_FILE
+
+    def ensure(self) -> bool:
+        """Makes the file where it is missing; True where it was there. Raises LoadError."""
+        with self._writing():
+            if self.path.is_file():
+                return True
+            self._make()
+            return False
+
+    def rebuild(self) -> None:
+        """Makes the file, whatever is there. Raises LoadError."""
+        with self._writing():
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self._make()
+
+    def _make(self) -> None:
+        name = self._served.public_name
+        self._remove_others()
+        began_s = time.monotonic()
+        scratch = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.", dir=self.home))
+        try:
+            if self._quantization == "int8":
+                self._quantize(scratch)
+            else:
+                log.info(f"{name}: exporting to ONNX, once")
+                export(self._setup, scratch / MODEL_FILE)
+            scratch.chmod(0o755)  # mkdtemp's is for its maker alone
+            scratch.rename(self.folder)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        log.info(f"{name}: {self.path} made in {time.monotonic() - began_s:.1f} s")
+
+    def _quantize(self, scratch: Path) -> None:
+        """From the full model's file, which is made where it is missing or broken."""
+        full = OnnxFiles(self._setup, self._served, "none")
+        full.home, full.folder = self.home, self.home / full.folder.name
+        if not full.path.is_file():
+            full._make()
+        log.info(f"{self._served.public_name}: quantising to int8, once")
+        try:
+            quantize(full.path, scratch / MODEL_FILE)
+        except Exception as error:
+            shutil.rmtree(full.folder, ignore_errors=True)  # in case it is broken
+            line = f"quantising to int8 failed: {type(error).__name__}: {reason(error)}"
+            raise LoadError(f"{line}; use quantization: none") from error
+
+    def _remove_others(self) -> None:
+        """What an older model, another version of a package, or an interrupted run left."""
+        kind = self.folder.name.rpartition("-")[0]
+        for folder in self.home.glob(f"{kind}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Keeps a model's other instances out meanwhile. A repository that can't be written gets a
+        folder that lasts as long as this load.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(_locked(self.home))
+            except OSError as error:
+                if not self.path.is_file():
+                    self._use_temporary_folder(error)
+            try:
+                yield
+            except OSError as error:
+                raise LoadError(f"writing the ONNX file failed: {reason(error)}") from error
+
+    def _use_temporary_folder(self, error: OSError) -> None:
+        log.warn(
+            f"{self._served.public_name}: {self.home} can't be written ({error.strerror}): the "
+            "model is exported anew at every load"
+        )
+        self.home = Path(tempfile.mkdtemp(prefix="hf-triton-onnx-"))
+        self.folder = self.home / self.folder.name
+
+    def close(self) -> None:
+        """Once the file is open: removes it where it was for this load alone."""
+        if not self.home.is_relative_to(self._served.cache_dir):
+            shutil.rmtree(self.home, ignore_errors=True)
+
+    def _key(self) -> str:
+        setup = self._setup
+        facts = {
+            "files": _identity(model_files(self._served)),
+            "class": type(setup.model).__qualname__,
+            "token_types": setup.has_token_types,
+            "opset": OPSET,
+            "versions": _versions(),
+            "vnni": self._quantization == "int8" and has_vnni(),
+        }
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+        dtype = str(setup.model.dtype).removeprefix("torch.")
+        return f"{setup.output}-{dtype}-{self._quantization}-{digest}"
+
+
+def _identity(files: Path) -> list[list[object]]:
+    """Name, size and either the Hub's own hash or the time of change of each file."""
+    found = []
+    for path in sorted(files.iterdir()):
+        if path.is_file():
+            status = path.stat()
+            # In the Hub's cache a file is a link to a blob that is named by its hash.
+            mark = path.resolve().name if path.is_symlink() else status.st_mtime_ns
+            found.append([path.name, status.st_size, mark])
+    return found
+
+
+def _versions() -> dict[str, str]:
+    try:
+        import onnx  # noqa: F401, what is broken is found here
+        import onnxruntime
+        import onnxscript  # noqa: F401
+
+        names = ("torch", "transformers", "onnx", "onnxscript")
+        found = {name: importlib.metadata.version(name) for name in names}
+        # Its GPU build is a distribution of another name.
+        return {**found, "onnxruntime": onnxruntime.__version__}
+    except ImportError as error:
+        raise missing_packages(error) from error
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises OSError where the folder can't be made or written."""
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks, such as some NFS mounts
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

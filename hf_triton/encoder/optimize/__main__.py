@@ -1,0 +1,238 @@
+"""Compares the engines of one served model: the process behind ``hf-triton optimize``.
+
+``python -m hf_triton.encoder.optimize FOLDER ...`` with the folder of a generated model. Tables go
+to stdout, progress to stderr. Ends in 0; in 1 where the model can't be loaded, or the engine that
+models.yaml names is refused; in 3 for a bug; in 130 where interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import logging
+import os
+import platform
+import runpy
+import sys
+import traceback
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_triton.runtime.devices import device
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.weights.served_model import ServedModel, read_served_model
+
+from ..loading import load_setup
+from ..options import EncoderOptions
+from ..runners.runner import RunnerSetup
+from .engines import ENGINES, Candidate, candidates
+from .report import Report, to_json, to_text
+from .timing import Timing, timings
+
+_LENGTHS, _BATCH_SIZES = (16, 128), (1, 8, 32)
+
+
+@dataclass
+class Comparison:
+    """What is known so far: an interrupt leaves it as it is."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
+    complete: bool = False
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code."""
+    args = _parser().parse_args(arguments)
+    logging.getLogger("hf_triton").setLevel(logging.INFO)
+    logging.basicConfig(format="hf-triton: %(message)s", level=logging.WARNING)
+    try:
+        return compare(args)
+    except LoadError as error:
+        _say(f"{args.folder.name}: {error}")
+        return 1
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return 130
+    except Exception:  # whatever escapes is a bug of ours
+        traceback.print_exc()
+        _say("this is a bug in hf-triton; please report it")
+        return 3
+
+
+def compare(args: argparse.Namespace) -> int:
+    """Makes the engines, times them, and tells; returns the exit code. Raises LoadError."""
+    served = read_served_model(args.folder, args.version)
+    options_class, task_class = served_classes(args.folder, args.version)
+    options = options_class(**served.options)
+    placement = device.placement(_kind(args.kind), "0", served.device_map)
+    torch.set_num_threads(device.cpu_threads({"instance_group": [{"count": args.instances}]}))
+    setup, _ = load_setup(served, options, task_class, placement)
+    lengths = _fitting(args.lengths, setup.max_length)
+    found = Comparison()
+    interrupted = False
+    try:
+        _fill(found, setup, served, options, args, lengths)
+    except KeyboardInterrupt:
+        interrupted = True
+        _say("interrupted: what is done is told")
+    report = _report(found, setup, served, options, args)
+    sys.stdout.write(to_text(report))
+    sys.stdout.flush()
+    _write(args.json or served.cache_dir / "optimize.json", to_json(report))
+    if interrupted:
+        return 130
+    return 1 if report.named_is_refused else 0
+
+
+def _fill(
+    found: Comparison,
+    setup: RunnerSetup,
+    served: ServedModel,
+    options: EncoderOptions,
+    args: argparse.Namespace,
+    lengths: Sequence[int],
+) -> None:
+    names = args.engines
+    _say(f"{served.public_name}: making ready {', '.join(names)}")
+    for one in candidates(setup, served, options, names, args.tolerance, lengths):
+        found.candidates.append(one)
+        how = f"refused: {one.refusal}" if one.refusal else f"ready: {one.description}"
+        _say(f"{one.name} {how}")
+    runners = {one.name: one.runner for one in found.candidates if one.runner is not None}
+    shapes = [(length, size) for length in lengths for size in args.batch_sizes or _BATCH_SIZES]
+    # What imports left is collected now: Python drops a Ctrl-C that meets a destructor, and a
+    # collection during a round would count as its engine's.
+    gc.collect()
+    for number, shape in enumerate(shapes):
+        _say(f"timing {shape[0]} tokens, batch size {shape[1]} ({number + 1} of {len(shapes)})")
+        found.timings += timings(setup, runners, shape, args.seconds)
+    found.complete = True
+
+
+def served_classes(folder: Path, version: str) -> tuple[type[Any], type[Any]]:
+    """The options and the task of a generated model, as its own model.py names them.
+
+    That is written for Triton, whose module of helpers is not here: nothing of it is needed.
+    """
+    sys.modules.setdefault(
+        "triton_python_backend_utils", types.ModuleType("triton_python_backend_utils")
+    )
+    model = runpy.run_path(str(folder / version / "model.py"))["TritonPythonModel"]
+    found: tuple[type[Any], type[Any]] = model().parts()
+    return found
+
+
+def _fitting(asked: Sequence[int] | None, max_length: int) -> list[int]:
+    """The lengths to look at. Raises LoadError for one that the model does not take."""
+    if asked is None:
+        return [length for length in _LENGTHS if length <= max_length] or [max_length]
+    too_long = [length for length in asked if length > max_length]
+    if too_long:
+        raise LoadError(
+            f"--lengths: got {too_long[0]}, this model takes at most {max_length} tokens"
+        )
+    return list(asked)
+
+
+def _kind(kind: str) -> str:
+    """Triton's own choice for KIND_AUTO: a GPU where there is one."""
+    if kind != "KIND_AUTO":
+        return kind
+    return "KIND_GPU" if torch.cuda.is_available() else "KIND_CPU"
+
+
+def _report(
+    found: Comparison,
+    setup: RunnerSetup,
+    served: ServedModel,
+    options: EncoderOptions,
+    args: argparse.Namespace,
+) -> Report:
+    int8 = "-int8" if options.quantization == "int8" else ""
+    return Report(
+        complete=found.complete,
+        command=args.command,
+        model=served.public_name,
+        source=served.source,
+        task=served.task,
+        dtype=str(setup.model.dtype).removeprefix("torch."),
+        device=str(setup.device),
+        named_engine=f"{options.engine}{int8}",
+        hardware=_hardware(setup.device),
+        versions=_versions(),
+        candidates=found.candidates,
+        timings=found.timings,
+    )
+
+
+def _hardware(where: torch.device) -> dict[str, str | int]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    found: dict[str, str | int] = {
+        "cpu": names[0] if names else platform.processor(),
+        "cores": os.cpu_count() or 0,
+        "threads": torch.get_num_threads(),
+    }
+    if where.type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(where)
+    return found
+
+
+def _versions() -> dict[str, str]:
+    from importlib import metadata
+
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in ("transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu"):
+        for distribution in metadata.distributions(name=name):
+            found[name] = distribution.version
+    return found
+
+
+def _write(path: Path, text: str) -> None:
+    """Puts the report at ``path``, whole. Raises LoadError."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        raise LoadError(f"{path}: can't be written: {error.strerror}") from error
+    _say(f"written to {path}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"hf-triton: {text}\n")
+    sys.stderr.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("hf_triton.encoder.optimize", allow_abbrev=False)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--version", default="1", help="the version folder in it")
+    parser.add_argument("--kind", default="KIND_AUTO")
+    parser.add_argument("--instances", type=int, default=1)
+    parser.add_argument("--engines", type=json.loads, default=list(ENGINES))
+    parser.add_argument("--lengths", type=json.loads)
+    parser.add_argument("--batch-sizes", type=json.loads)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--tolerance", type=float)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--command", default="")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

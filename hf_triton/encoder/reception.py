@@ -1,0 +1,143 @@
+"""Takes requests in and follows them until they are answered.
+
+A request is read and tokenised where it arrives, which for a short text takes less than handing it
+on, computed by the engine with whatever else is there, and answered from a thread of its own kind,
+but where the engine says that it sends itself: so tokenisation overlaps the forward of the batch
+before, and nothing stands between two steps that take long.
+Longer texts have threads, and the longest threads of their own, so that tokenising one never holds
+up a shorter one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from hf_triton.runtime.engine.lane import Lane
+from hf_triton.runtime.engine.reception import PooledReception
+from hf_triton.runtime.errors import CancelledError
+from hf_triton.runtime.metrics.publishing import Family
+from hf_triton.runtime.request.cancellation import has_left
+from hf_triton.runtime.request.open_requests import OpenRequests
+from hf_triton.runtime.request.plain_request import PlainRequest, RequestLike, read_plain, tensor_of
+from hf_triton.runtime.request.responder import Responder
+from hf_triton.runtime.request.tensors import RequestFields
+
+from .engine.engine import Array, Work
+from .engine.metrics import families
+from .loading import LoadedEncoder
+from .options import EncoderOptions
+from .task import Prepared
+
+_SHORT_TEXT_BYTES = 1024  # a fifth of a millisecond of a tokenizer's time
+_LONG_TEXT_BYTES = 16 * 1024  # a millisecond or two
+_LONG_TEXT_NICENESS = 15  # of 19: man 2 setpriority
+
+
+def give_way() -> None:
+    """Lowers the calling thread's priority: the model's threads wait for one another in each of
+    its operations, and a core that one of them shares with a long text holds up all.
+    """
+    # Linux has priorities of threads; elsewhere it would be the process's.
+    if hasattr(threading, "get_native_id") and Path("/proc/self/task").is_dir():
+        thread = threading.get_native_id()
+        niceness = max(_LONG_TEXT_NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
+
+
+class Reception(PooledReception):
+    """The open requests of one engine."""
+
+    def __init__(
+        self,
+        loaded: LoadedEncoder,
+        options: EncoderOptions,
+        *,
+        inputs: Iterable[str],
+        batched: bool,
+    ) -> None:
+        """``inputs`` are the tensors that a request may have; ``batched`` where max_batch_size is
+        above 0.
+        """
+        self._task, self._engine = loaded.task, loaded.engine
+        self._short_bytes = 0 if loaded.may_take_long else _SHORT_TEXT_BYTES
+        self._inputs, self._batched = tuple(inputs), batched
+        # Rust's own pool would take each text from the thread chosen for it here.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        num_long = max(1, options.num_tokenizer_threads // 4)
+        self._short = ThreadPoolExecutor(options.num_tokenizer_threads - num_long, "tokenize")
+        self._long = ThreadPoolExecutor(num_long, "tokenize-long", initializer=give_way)
+        self._delivery = Lane("delivery")
+        outcomes = loaded.engine.metrics.outcomes
+        requests = OpenRequests(
+            options.max_queue_size,
+            on_end=lambda outcome: outcomes.update([outcome]),
+            on_turned_away=lambda: outcomes.update(["refused"]),
+        )
+        super().__init__(
+            loaded.engine.thread,
+            (self._short, self._long, self._delivery),
+            requests,
+            description=loaded.description,
+            unload_grace_s=options.unload_grace_s,
+        )
+
+    def families(self) -> Iterable[Family]:
+        """What the engine counts, and how many requests are open."""
+        yield from families(self._engine.metrics, self.num_open)
+        yield from self._engine.thread.cpu_threads.families()
+
+    def _accept(self, request: RequestLike, listed: frozenset[str], responder: Responder) -> None:
+        plain = read_plain(request, self._inputs)
+        num_bytes = plain.num_bytes
+        begin = partial(self._begin, plain, listed, responder, time.monotonic())
+        # Without an engine all is done where a request is read: for long, perhaps.
+        if num_bytes <= self._short_bytes and self._thread.is_alive:
+            begin()
+            return
+        lane = self._long if num_bytes > _LONG_TEXT_BYTES else self._short
+        self._requests.run_on(lane, responder, begin)
+
+    def _begin(
+        self,
+        request: PlainRequest,
+        wanted: frozenset[str],
+        responder: Responder,
+        arrived_s: float,
+    ) -> None:
+        # What won't be computed need not be tokenised.
+        self._thread.check_running()
+        waited_s = time.monotonic() - arrived_s
+        if has_left(responder.is_cancelled, waited_s, responder.request_id):
+            raise CancelledError("the caller has left")
+        fields = RequestFields(request, tensor_of, batched=self._batched)
+        prepared = self._task.prepare(fields, wanted)
+        if not prepared.encodings:
+            self._deliver(prepared, [], responder)
+            return
+
+        def done(results: list[Array] | Exception) -> None:
+            deliver = partial(self._deliver, prepared, results, responder)
+            if self._engine.sends_itself:
+                self._requests.run(responder, deliver)
+            else:
+                self._requests.run_on(self._delivery, responder, deliver)
+
+        request_id = responder.request_id
+        work = Work(prepared.encodings, done, responder.is_cancelled, request_id)
+        self._thread.submit([work])
+
+    def _deliver(
+        self, prepared: Prepared, results: list[Array] | Exception, responder: Responder
+    ) -> None:
+        if isinstance(results, Exception):
+            raise results
+        responder.send(prepared.answer(results), final=True)
+        self._requests.end()

@@ -1,0 +1,117 @@
+"""Short batches on a GPU as CUDA graphs: one launch instead of one for every operation.
+
+A graph has fixed shapes, so one is captured for each bucket of length and of batch size, and a
+batch runs in the smallest that holds it. All are captured at load, the largest first: the others
+find room in the memory it took, and no caller waits for a capture. Batches with more tokens than a
+launch can hide behind, or of a bucket that could not be captured, run eagerly.
+
+See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from hf_triton.runtime.devices.cuda_capture import Capture, Replay, capture_on_stream
+from hf_triton.runtime.errors import reason
+from hf_triton.runtime.log import warn
+
+from ..texts.encoding import Encoding
+from .padded_runner import PaddedRunner
+from .runner import RunnerSetup
+
+# A bucket is at most half as long again as the texts in it: attention's time grows with the square
+# of the length.
+LENGTHS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32)
+# Beyond so many tokens the GPU computes a layer for longer than the CPU takes to launch it, so a
+# graph gains nothing.
+MAX_TOKENS = 8192
+_MOST_FAILURES = 3  # of captures, before the first that succeeds
+
+Bucket = tuple[int, int]  # batch size, length
+
+
+class GraphRunner(PaddedRunner):
+    """Replays what ``capture`` recorded. All graphs read one buffer and write one other."""
+
+    name = "batches cut by length, CUDA graphs"
+
+    def __init__(self, setup: RunnerSetup, capture: Capture | None = None) -> None:
+        super().__init__(setup)
+        num_inputs = 3 if setup.has_token_types else 2
+        self._inputs = torch.zeros(num_inputs * MAX_TOKENS, dtype=torch.int64, device=setup.device)
+        self._output = torch.empty(0)
+        self._captured: dict[Bucket, Replay] = {}
+        self._capture_all(capture or capture_on_stream(setup.device))
+
+    @torch.inference_mode()
+    def forward_part(self, part: Sequence[Encoding]) -> torch.Tensor:
+        bucket = bucket_of(len(part), max(map(len, part)), self.setup.max_length)
+        replay = None if bucket is None else self._captured.get(bucket)
+        if replay is None or bucket is None:
+            return super().forward_part(part)
+        self._fill(self.rows(part, *bucket))
+        # The next replay writes over a graph's output.
+        return replay().clone()
+
+    def _fill(self, rows: torch.Tensor) -> torch.Tensor:
+        """Puts inputs where graphs read them; nobody waits. Returns where they are."""
+        held = self._inputs[: rows.numel()].view(rows.shape)
+        return held.copy_(rows.pin_memory() if held.is_cuda else rows, non_blocking=True)
+
+    def _capture_all(self, capture: Capture) -> None:
+        failures = []
+        found = sorted(buckets(self.setup.max_length), key=lambda bucket: -bucket[0] * bucket[1])
+        for bucket in found:
+            try:
+                self._captured[bucket] = self._record(capture, bucket)
+            except Exception as error:
+                # Not every model can be captured; eager is always right.
+                failures.append(error)
+            if len(failures) == _MOST_FAILURES and not self._captured:
+                break
+        if failures:
+            what = f"{len(failures)} of {len(found)} sizes" if self._captured else "all batches"
+            kind, why = type(failures[0]).__name__, reason(failures[0])
+            warn(f"without CUDA graphs run {what}: {kind}: {why}")
+
+    @torch.inference_mode()
+    def _record(self, capture: Capture, bucket: Bucket) -> Replay:
+        num_rows, length = bucket
+        # With some padding: transformers leaves out a mask that hides nothing, but never while it
+        # captures, and then attention would be captured that was not warmed up.
+        padded = Encoding([self._pad_id] * max(1, length - 1))
+        inputs = self.named(self._fill(self.rows([padded], num_rows, length)))
+
+        def run() -> torch.Tensor:
+            output = self._forward(inputs)
+            if not len(self._output):
+                most = MAX_TOKENS if output.dim() == 3 else BATCH_SIZES[-1]
+                self._output = output.new_empty(most * output.shape[-1])
+            return self._output[: output.numel()].view(output.shape).copy_(output)
+
+        return capture(run)
+
+
+def buckets(max_length: int) -> Iterator[Bucket]:
+    """Every bucket of a model whose longest text has so many tokens."""
+    for length in _lengths(max_length):
+        for num_rows in BATCH_SIZES:
+            if num_rows * length <= MAX_TOKENS:
+                yield num_rows, length
+
+
+def bucket_of(num_rows: int, length: int, max_length: int) -> Bucket | None:
+    """The smallest (batch size, length) that holds a batch; None where it runs as it is."""
+    wide = next((bucket for bucket in _lengths(max_length) if bucket >= length), None)
+    high = next((bucket for bucket in BATCH_SIZES if bucket >= num_rows), None)
+    if wide is None or high is None or wide * high > MAX_TOKENS:
+        return None
+    return high, wide
+
+
+def _lengths(max_length: int) -> list[int]:
+    return [*(bucket for bucket in LENGTHS if bucket < max_length), max_length]

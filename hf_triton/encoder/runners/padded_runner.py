@@ -1,0 +1,138 @@
+"""Padded batches of similar lengths: for models whose attention can't be packed.
+
+A batch is split so that texts of similar length share a forward and little of it is padding. In
+some architectures padding changes the output: those get batches of equal length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from hf_triton.runtime.devices.device import to_device
+
+from ..texts.encoding import Encoding
+from ..texts.padding import padding_filler
+from .runner import Runner, RunnerFactory, RunnerSetup, check_rotation, output_of
+
+_MAX_PADDING = 0.1  # of a batch's tokens
+_MIN_ROOM = 8  # tokens per text: so little padding costs less than another forward
+
+Forward = Callable[[dict[str, torch.Tensor]], torch.Tensor]
+
+
+class PaddedRunner(Runner):
+    """``forward_padded`` computes (batch, length) inputs; by default the model itself does."""
+
+    name = "batches cut by length"
+    max_padding = _MAX_PADDING
+    min_room = _MIN_ROOM
+
+    def __init__(self, setup: RunnerSetup, forward_padded: Forward | None = None) -> None:
+        super().__init__(setup)
+        if self.min_room:
+            check_rotation(setup)
+        self._forward = forward_padded or self._model_forward
+        # ONNX Runtime has a pool of its own; compiled code is compiled anew for another number.
+        self.follows_threads = forward_padded is None
+        self._pad_id = padding_filler(setup.model.config)
+
+    @torch.inference_mode()
+    def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
+        found: dict[int, torch.Tensor] = {}
+        for indexes in self.cuts([len(encoding) for encoding in batch]):
+            part = [batch[index] for index in indexes]
+            output = self.forward_part(part)
+            for index, encoding, one in zip(indexes, part, output, strict=False):
+                found[index] = self._wanted(encoding, one)
+        return [found[index] for index in range(len(batch))]
+
+    def cuts(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """The indexes of each batch, longest texts first."""
+        cut: list[int] = []
+        num_tokens = 0
+        for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+            longest = lengths[cut[0]] if cut else lengths[index]
+            padding = (len(cut) + 1) * longest - num_tokens - lengths[index]
+            allowed = max(self.max_padding * longest, self.min_room) * (len(cut) + 1)
+            if cut and padding > allowed:
+                yield cut
+                cut, num_tokens = [], 0
+            cut.append(index)
+            num_tokens += lengths[index]
+        if cut:
+            yield cut
+
+    def forward_part(self, part: Sequence[Encoding]) -> torch.Tensor:
+        """One batch -> its output (batch, longest, size), or (batch, size)."""
+        return self._forward(self.named(to_device(self.rows(part), self.setup.device)))
+
+    def named(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+        """``input_ids``, ``attention_mask`` and, where the model takes them, ``token_type_ids`` of
+        what ``rows`` made.
+        """
+        return dict(zip(("input_ids", "attention_mask", "token_type_ids"), rows, strict=False))
+
+    def rows(self, part: Sequence[Encoding], num_rows: int = 0, length: int = 0) -> torch.Tensor:
+        """The model's inputs, (inputs, batch, longest) int64 on the CPU, padded on the right,
+        filled up to ``num_rows`` rows of ``length``.
+        """
+        length = max(length, *map(len, part))
+        empty: list[list[int]] = [[]] * (num_rows - len(part))
+        ids = [encoding.input_ids for encoding in part] + empty
+        # A row of padding alone attends to its first token: with no token at all, softmax would
+        # give NaN.
+        mask = [[1] * max(1, len(row)) for row in ids]
+        inputs = [_padded(ids, length, self._pad_id), _padded(mask, length, 0)]
+        if self.setup.has_token_types:
+            types = [encoding.token_type_ids or [] for encoding in part] + empty
+            inputs.append(_padded(types, length, 0))
+        return torch.tensor(inputs)
+
+    def _model_forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        options: dict[str, Any] = {}
+        if getattr(self.setup.model.config, "use_cache", False):
+            options["use_cache"] = False
+        return output_of(self.setup, self.setup.model(**inputs, **options))
+
+    def _wanted(self, encoding: Encoding, output: torch.Tensor) -> torch.Tensor:
+        if self.setup.output == "sequences":
+            return output
+        if encoding.positions is not None:
+            return output[list(encoding.positions)]
+        return output[: len(encoding)]
+
+
+def _padded(rows: Sequence[Sequence[int]], length: int, filler: int) -> list[list[int]]:
+    return [[*row, *[filler] * (length - len(row))] for row in rows]
+
+
+class EqualLengthRunner(PaddedRunner):
+    """No padding at all: a batch is of one length."""
+
+    name = "batches of equal length"
+    max_padding = 0.0
+    min_room = 0
+
+
+def padded_runners(make_forward: Callable[[], Forward], name: str) -> tuple[RunnerFactory, ...]:
+    """Runners for another engine's forward, in the order of preference: padded batches; batches of
+    equal length, where padding changes outputs. ``make_forward`` is called once.
+    """
+    forward = cache(make_forward)
+
+    def padded(setup: RunnerSetup) -> Runner:
+        return _named(PaddedRunner(setup, forward()), name)
+
+    def of_equal_length(setup: RunnerSetup) -> Runner:
+        return _named(EqualLengthRunner(setup, forward()), name)
+
+    return padded, of_equal_length
+
+
+def _named(runner: PaddedRunner, name: str) -> PaddedRunner:
+    runner.name = f"{name}, {runner.name}"
+    return runner

@@ -1,0 +1,217 @@
+"""What a runner is, and how one is selected for a model: by trying each on random texts.
+
+No list of architectures: each runner computes texts of different lengths in one batch, and its
+outputs are compared with the model's own forward of each text alone. The first runner that agrees
+is taken. Knows nothing of queues.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hf_triton.runtime import log
+from hf_triton.runtime.errors import LoadError, reason
+from hf_triton.runtime.fused.reading.rotary import stable_length
+
+from ..task import OutputKind
+from ..texts.encoding import Encoding
+
+# The largest difference from the model's own outputs, as ``largest_difference`` counts it. Another
+# order of sums rounds differently: float32 keeps 24 bits of a number, float16 11, bfloat16 8. Wrong
+# masks or positions differ by more.
+_TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 8e-2}
+_QUANTIZED_TOLERANCE = 8e-2
+# Layers that round their input to 8 bits: where the last bit of a sum differs, it may round to the
+# next of 256 values, and later layers round that again. Random tokens differ by 0.14 in MiniLM's
+# six layers, a text with one other token by 0.9.
+_ROUNDED_INPUT_TOLERANCE = 0.25
+_TRIAL_LENGTHS = (5, 17, 9, 17, 3, 30)
+# Beyond these, tokens are not looked at, or distances counted as one.
+_WINDOWS = ("sliding_window", "local_attention", "position_buckets")
+_LONGEST_WINDOW = 1024  # longer ones are not tried: loading would take too long
+
+
+@dataclass(frozen=True)
+class RunnerSetup:
+    """A loaded model, and how it is computed: ``output`` is the kind of output that the task takes,
+    ``max_length`` the longest input in tokens, ``has_token_types`` whether the model takes
+    ``token_type_ids``.
+    """
+
+    model: Any
+    device: torch.device
+    output: OutputKind
+    max_length: int
+    has_token_types: bool
+
+
+class Runner(ABC):
+    """Computes batches of encodings. One thread calls it.
+
+    ``follows_threads``: whether it computes with as many CPU threads as torch has at the time.
+    """
+
+    name = ""
+    follows_threads = True
+
+    def __init__(self, setup: RunnerSetup) -> None:
+        self.setup = setup
+
+    @abstractmethod
+    def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
+        """One output for each encoding, in order: (num_outputs, size) on the model's device, or
+        (size,) where the kind is "sequences". An output does not depend on the others' texts.
+        """
+
+    def close(self) -> None:  # noqa: B027, most have nothing to give back
+        """Gives the model back as it was."""
+
+
+RunnerFactory = Callable[[RunnerSetup], Runner]
+
+
+def select_runner(
+    setup: RunnerSetup, candidates: Iterable[RunnerFactory], tolerance: float | None = None
+) -> Runner:
+    """The first candidate whose outputs agree with the model's own to ``tolerance``, by default
+    that of their dtype, or of quantized layers.
+
+    Raises:
+        LoadError: none does, with each one's reason; or a candidate itself raised it; or the
+            model's own outputs are no numbers.
+    """
+    scene = random_encodings(setup, [*_TRIAL_LENGTHS, *_beyond_windows(setup.model.config)])
+    expected = [reference_forward(setup, encoding) for encoding in scene]
+    _check_numbers(expected)
+    allowed = tolerance_of(setup.model) if tolerance is None else tolerance
+    whys = []
+    for candidate in candidates:
+        try:
+            runner = candidate(setup)
+            difference = _difference(runner, scene, expected)
+        except LoadError:
+            raise
+        except Exception as error:
+            whys.append(f"{_name(candidate)}: {type(error).__name__}: {reason(error)}")
+            continue
+        if difference <= allowed:
+            for why in whys:
+                log.info(f"not taken: {why}")
+            return runner
+        runner.close()
+        why = f"differs from the model's own output by {difference:.2g}, allowed is {allowed:g}"
+        whys.append(f"{_name(candidate)}: {why}")
+    raise LoadError(f"no way to run this model was right: {'; '.join(whys)}")
+
+
+def tolerance_of(model: Any) -> float:
+    """The largest difference of a torch module's outputs that rounding makes."""
+    if any(getattr(one, "act_quant_kwargs", None) is not None for one in model.parameters()):
+        return _ROUNDED_INPUT_TOLERANCE
+    is_quantized = getattr(model, "hf_quantizer", None) is not None
+    return _QUANTIZED_TOLERANCE if is_quantized else _TOLERANCE.get(model.dtype, 1e-4)
+
+
+def _check_numbers(outputs: Sequence[torch.Tensor]) -> None:
+    """Raises LoadError where an output is no number: nothing could agree with that."""
+    if all(bool(output.isfinite().all()) for output in outputs):
+        return
+    dtype = str(outputs[0].dtype).removeprefix("torch.")
+    instead = "" if dtype == "float32" else f", or {dtype} too narrow for them: try dtype: float32"
+    raise LoadError(
+        f"the model itself computes NaN or infinity: its weights may be broken{instead}"
+    )
+
+
+def _difference(
+    runner: Runner, scene: Sequence[Encoding], expected: Sequence[torch.Tensor]
+) -> float:
+    try:
+        return largest_difference(runner.forward(scene), expected)
+    except Exception:
+        runner.close()
+        raise
+
+
+def _beyond_windows(config: Any) -> list[int]:
+    """A length beyond each of these that the model has, so that it is tried."""
+    sizes = [getattr(config.get_text_config(), name, None) or 0 for name in _WINDOWS]
+    return [size + 8 for size in sizes if 0 < size <= _LONGEST_WINDOW]
+
+
+def random_encodings(setup: RunnerSetup, lengths: Sequence[int] = _TRIAL_LENGTHS) -> list[Encoding]:
+    """Encodings of random tokens, none of them special, of these lengths cut to the longest."""
+    draw = random.Random(0)
+    config = setup.model.config.get_text_config()
+    reserved = {getattr(config, f"{name}_token_id", None) for name in ("pad", "eos", "bos", "sep")}
+    known = [i for i in range(min(config.vocab_size, 4096)) if i not in reserved] or [0]
+    found = []
+    for length in lengths:
+        ids = draw.choices(known, k=min(length, setup.max_length))
+        types = [0] * len(ids) if setup.has_token_types else None
+        found.append(Encoding(ids, types, _trial_positions(setup.output, len(ids))))
+    return found
+
+
+def _trial_positions(output: OutputKind, num_tokens: int) -> tuple[int, ...] | None:
+    """Two tokens where a head is computed for each, all but a prompt where none is."""
+    if output == "tokens" and num_tokens > 1:
+        return (0, num_tokens - 1)
+    return tuple(range(2, num_tokens)) if output == "hidden" and num_tokens > 9 else None
+
+
+def check_rotation(setup: RunnerSetup) -> None:
+    """Raises TypeError where a text's rotary embedding may depend on the longest of its batch."""
+    stable = stable_length(setup.model.config.get_text_config())
+    if stable is not None and setup.max_length > stable:
+        raise TypeError("its rotary embedding depends on the longest text of a batch")
+
+
+def largest_difference(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """The largest difference of two lists of outputs, as a share of the expected's largest value
+    where that is above 1. Infinite where shapes differ or a value is none.
+    """
+    worst = 0.0
+    for one, other in zip(got, expected, strict=True):
+        if one.shape != other.shape:
+            return float("inf")
+        a, b = one.float(), other.float()
+        difference = float((a - b).abs().max()) / max(1.0, float(b.abs().max()))
+        worst = max(worst, difference) if difference == difference else float("inf")
+    return worst
+
+
+def _name(candidate: RunnerFactory) -> str:
+    return str(getattr(candidate, "name", "") or getattr(candidate, "__name__", "runner"))
+
+
+@torch.inference_mode()
+def reference_forward(setup: RunnerSetup, encoding: Encoding) -> torch.Tensor:
+    """The model's own forward, to which every runner is held: one encoding without any neighbour or
+    padding -> (num_outputs, size), or (size,) for "sequences".
+    """
+    ids = torch.tensor([encoding.input_ids], device=setup.device)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if encoding.token_type_ids is not None:
+        inputs["token_type_ids"] = torch.tensor([encoding.token_type_ids], device=setup.device)
+    output = output_of(setup, setup.model(**inputs))[0]
+    return output if encoding.positions is None else output[list(encoding.positions)]
+
+
+def output_of(setup: RunnerSetup, result: object) -> torch.Tensor:
+    """The tensor that is wanted of what the model returned: (batch, length, size), or (batch,
+    size) for "sequences". Question answering's two are one, (batch, length, 2).
+    """
+    if setup.output == "hidden":
+        hidden: torch.Tensor = result.last_hidden_state  # type: ignore[attr-defined]
+        return hidden
+    if hasattr(result, "start_logits"):
+        return torch.stack((result.start_logits, result.end_logits), dim=-1)  # type: ignore[attr-defined]
+    logits: torch.Tensor = result.logits  # type: ignore[attr-defined]
+    return logits

@@ -1,0 +1,87 @@
+"""The interface of a task: it reads a request into encodings, and turns the model's outputs into
+the response's.
+
+A task knows nothing of batches, threads or Triton.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy.typing as npt
+import torch
+
+from hf_triton.runtime.request.tensors import RequestFields
+
+from .texts.encoding import Encoding
+from .texts.tokenization import Tokenization
+
+Array = npt.NDArray[Any]
+# "hidden": the last hidden state of each token, (tokens, hidden). "tokens": the head's output of
+# each wanted token, (tokens, labels or vocab). "sequences": the head's output of each encoding,
+# (encodings, labels).
+OutputKind = Literal["hidden", "tokens", "sequences"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A request that can be computed.
+
+    ``answer`` is given what ``reduce`` made of each encoding, float32 arrays in the order of
+    ``encodings``, and returns the response's outputs by name; it runs on the thread that sends.
+    """
+
+    encodings: Sequence[Encoding]
+    answer: Callable[[list[Array]], Mapping[str, Array]]
+
+
+@dataclass(frozen=True)
+class TaskSetup:
+    """What a task is made of. ``options`` is the task's own ``Options``; ``config`` transformers'
+    configuration of the model, ``files`` the folder of its files; ``batched`` where max_batch_size
+    is above 0.
+    """
+
+    options: Any
+    config: Any
+    files: Any
+    tokenization: Tokenization
+    batched: bool
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class EncoderTask(ABC):
+    """Made once at load; raises LoadError where the model can't do this task."""
+
+    auto_class: ClassVar[str]  # of transformers, such as "AutoModelForSequenceClassification"
+    output: ClassVar[OutputKind]
+
+    def __init__(self, setup: TaskSetup) -> None:
+        self.setup = setup
+
+    @classmethod
+    def auto_class_of(cls, config: Any) -> str:
+        """The class for a model with this configuration, where that is not the same for all."""
+        return cls.auto_class
+
+    @abstractmethod
+    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
+        """Reads and tokenises one request; runs on a tokenizer thread, several at once.
+
+        ``wanted`` are the outputs that the request lists: all that are declared where it lists
+        none. Raises RequestError for the caller's mistakes.
+        """
+
+    def reduce(
+        self, outputs: Sequence[torch.Tensor], encodings: Sequence[Encoding]
+    ) -> Sequence[torch.Tensor] | torch.Tensor:
+        """What is kept of each encoding's output, on the engine's thread and the model's device; as
+        the rows of one tensor where all are alike.
+
+        ``outputs`` are (num_outputs, size) for each encoding, or (size,) where the kind is
+        "sequences". Without this everything is kept.
+        """
+        return outputs

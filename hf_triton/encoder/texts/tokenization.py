@@ -1,0 +1,215 @@
+"""Texts to encodings: one way into the tokenizer for every task, with the length checked.
+
+Knows the tokenizer and the model's longest input; knows no request.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.tokenizing.lengths import check_characters, most_characters
+
+from .encoding import Encoding
+from .truncation import Tokenized, Truncator
+
+_NO_LIMIT = 10**9  # tokens
+_MANY_CHARACTERS = 16  # a token: few texts have as many
+_CUT = "send truncate: true to cut it"
+
+
+class Tokenization:
+    """A tokenizer with a longest input. May be used by several threads at once."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        max_length: int,
+        truncation: bool,
+        has_token_types: bool,
+        num_embeddings: int | None = None,
+    ) -> None:
+        """``has_token_types``: the model takes ``token_type_ids``. ``num_embeddings``: how many
+        tokens it knows, where the tokenizer makes others, too.
+        """
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.truncation = truncation
+        self.has_token_types = has_token_types
+        self.num_embeddings = num_embeddings
+        self.truncator = Truncator(tokenizer) if tokenizer.is_fast else None
+        self._is_called = not _is_its_backend(tokenizer)
+
+    def shortened(self, max_length: int) -> Tokenization:
+        """The same with another longest input."""
+        found = copy.copy(self)
+        found.max_length = max_length
+        return found
+
+    def encode(
+        self, field: str, text: str, pair: str | None = None, *, truncate: bool | None = None
+    ) -> Encoding:
+        """One text, or a pair, with its special tokens.
+
+        Args:
+            field: the tensor that an error names.
+            text: the first text.
+            pair: the second one, if any; the longer of the two is cut first.
+            truncate: the request's own word, else ``truncation`` decides.
+
+        Raises:
+            RequestError: longer than ``max_length`` and not to be cut, or nothing to compute.
+        """
+        found = self._tokenized(field, text, pair, truncate=truncate)
+        is_plain = isinstance(found, Tokenized)
+        rest = found.overflowing if is_plain else found.get("overflowing_tokens")
+        return self.as_encoding(found, is_cut=bool(rest))
+
+    def pairs(
+        self, field: str, text: str, seconds: Sequence[str], *, truncate: bool | None = None
+    ) -> list[Encoding]:
+        """A text paired with each of ``seconds``, as ``encode`` makes it, but only the text is ever
+        cut, and it is tokenised once: of one with many labels each would take as long as the first.
+
+        Raises:
+            RequestError: a pair is longer than ``max_length`` and not to be cut.
+        """
+        cuts = self.truncation if truncate is None else truncate
+        if self.truncator is None:
+            found = [
+                self.tokens(field, text, second, truncate=truncate, truncation="only_first")
+                for second in seconds
+            ]
+            return [self.as_encoding(one) for one in found]
+        check_characters(field, max(map(len, seconds)), self.max_length)
+        if not cuts:
+            check_characters(field, len(text), self.max_length, _CUT)
+        longest = self.max_length if cuts else _NO_LIMIT
+        pairs = self.truncator.pairs(field, text, seconds, longest, "only_first")
+        return [self.as_encoding(self._fitting(field, pair)) for pair in pairs]
+
+    def tokens(
+        self,
+        field: str,
+        text: str,
+        pair: str | None = None,
+        *,
+        truncate: bool | None = None,
+        truncation: str = "longest_first",
+        **options: Any,
+    ) -> Any:
+        """The tokenizer's own result (a BatchEncoding of one text) for ``options`` such as
+        ``return_offsets_mapping``, with the length checked as ``encode`` does. ``truncation`` says
+        what of a pair may be cut, in the tokenizer's own words.
+        """
+        found = self._tokenized(
+            field, text, pair, truncate=truncate, truncation=truncation, **options
+        )
+        return self.as_found(found) if isinstance(found, Tokenized) else found
+
+    def _tokenized(
+        self,
+        field: str,
+        text: str,
+        pair: str | None,
+        *,
+        truncate: bool | None,
+        truncation: str = "longest_first",
+        **options: Any,
+    ) -> Any:
+        """The same, as Tokenized where transformers' call, which takes ten times as long for a
+        short text, has nothing to add.
+        """
+        cuts = self.truncation if truncate is None else truncate
+        cut = partial(self._cut, field, text, pair, truncation, has_places=bool(options))
+        if not cuts:
+            check_characters(field, len(text) + len(pair or ""), self.max_length, _CUT)
+        if cuts and self.truncator is not None and self._is_long(text, pair):
+            return cut()
+        if cuts and self.truncator is None:
+            most = most_characters(self.max_length)  # Python's tokenizers read it all
+            text, pair = text[:most], pair and pair[:most]
+            options = {"truncation": truncation, "max_length": self.max_length, **options}
+            options["return_overflowing_tokens"] = True
+        if self.truncator is None or self._is_called:
+            found = self.tokenizer(text, pair, verbose=False, **options)
+            num_tokens = len(found["input_ids"])
+        else:
+            found = self.truncator.whole(text, pair)
+            num_tokens = len(found)
+        if not num_tokens:
+            raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
+        if cuts and num_tokens > self.max_length:
+            return cut()
+        return self._fitting(field, found, num_tokens)
+
+    def as_encoding(
+        self, found: Any, positions: tuple[int, ...] | None = None, *, is_cut: bool = False
+    ) -> Encoding:
+        """An Encoding of what ``tokens`` returned, or of Tokenized.
+
+        Raises:
+            RequestError: a token that the model does not know: it would fail the step that it
+                shares with others, and on a GPU the engine.
+        """
+        is_plain = isinstance(found, Tokenized)
+        ids = found.ids if is_plain else found["input_ids"]
+        if self.num_embeddings is not None and max(ids) >= self.num_embeddings:
+            raise RequestError(
+                "the text has a token that this model has no embedding for: its tokenizer makes "
+                f"token {max(ids)}, the model knows 0 to {self.num_embeddings - 1}"
+            )
+        if not self.has_token_types:
+            return Encoding(ids, None, positions, is_cut=is_cut)
+        types = found.type_ids if is_plain else found.get("token_type_ids")
+        return Encoding(ids, types or [0] * len(ids), positions, is_cut=is_cut)
+
+    def as_found(self, pieces: Tokenized) -> Any:
+        """What ``tokens`` returns, of tokens that were cut apart from the tokenizer's call."""
+        from transformers import BatchEncoding
+
+        values = {
+            "input_ids": pieces.ids,
+            "attention_mask": pieces.attention_mask,
+            "token_type_ids": pieces.type_ids,
+            "offset_mapping": pieces.offsets,
+            "special_tokens_mask": pieces.special_tokens_mask,
+        }
+        if "token_type_ids" not in self.tokenizer.model_input_names:
+            del values["token_type_ids"]
+        return BatchEncoding(values, pieces)
+
+    def _cut(
+        self, field: str, text: str, pair: str | None, truncation: str, *, has_places: bool
+    ) -> Tokenized:
+        assert self.truncator is not None, "Python's tokenizers cut by themselves"
+        cut = self.truncator.cut
+        return cut(field, text, pair, self.max_length, truncation, has_places=has_places)
+
+    def _is_long(self, text: str, pair: str | None) -> bool:
+        """Whether a text will be cut in all likelihood: it is tokenised once then, not twice."""
+        return len(text) + len(pair or "") > _MANY_CHARACTERS * self.max_length
+
+    def _fitting(self, field: str, found: Any, num_tokens: int | None = None) -> Any:
+        num_tokens = len(found) if num_tokens is None else num_tokens
+        if num_tokens <= self.max_length:
+            return found
+        raise RequestError(
+            f"{field}: got {num_tokens} tokens, this model takes at most {self.max_length}; {_CUT}"
+        )
+
+
+def _is_its_backend(tokenizer: Any) -> bool:
+    """Whether a fast tokenizer's call is transformers' own: that of its backend."""
+    from transformers import PreTrainedTokenizerFast as Fast
+
+    kind = type(tokenizer)
+    return (
+        tokenizer.is_fast
+        and (kind.__call__, kind._encode_plus) == (Fast.__call__, Fast._encode_plus)  # noqa: SLF001
+        and not hasattr(tokenizer, "_switch_to_input_mode")
+    )

@@ -1,0 +1,175 @@
+"""Truncates tokenised texts to a length, or splits them into overlapping windows.
+
+A fast tokenizer keeps truncation as its own state: where two threads share it, the setting of one
+would cut the other's text. So the tokenizer never truncates. Texts are tokenised whole, cut, and
+given their special tokens afterwards, as the tokenizer would do
+(https://github.com/huggingface/tokenizers, ``Tokenizer.post_process`` and ``truncate_encodings``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import tokenizers
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.tokenizing.lengths import check_characters, tokens_of_part
+
+Tokenized = tokenizers.Encoding
+
+
+class Truncator:
+    """Truncates the texts of one fast tokenizer. May be used by several threads at once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """Turns off the truncation and padding that tokenizer.json sets."""
+        self._backend: tokenizers.Tokenizer = tokenizer.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._backend.encode_special_tokens = tokenizer.split_special_tokens
+        self._side: str = tokenizer.truncation_side
+        self._post_processor = _post_processor(self._backend)
+
+    def whole(self, text: str, pair: str | None = None) -> Tokenized:
+        """One text or a pair with its special tokens, as the tokenizer itself makes it."""
+        # Unlike ``encode``, a batch is tokenised without the interpreter's lock: every other
+        # request would stand still for as long as a long text takes.
+        (found,) = self._backend.encode_batch([(text, pair) if pair else text])
+        return found
+
+    def pieces(self, text: str) -> Tokenized:
+        """A text's tokens without special ones."""
+        (found,) = self._backend.encode_batch([text], add_special_tokens=False)
+        return found
+
+    def joined(self, first: Tokenized, second: Tokenized | None = None) -> Tokenized:
+        """One text or a pair with its special tokens."""
+        return self._post_processor.post_process(first, second)
+
+    def windows(self, text: Tokenized, length: int, stride: int) -> list[Tokenized]:
+        """A text cut in place into stretches of at most ``length`` tokens, of which neighbours have
+        ``stride`` in common. Each is to be joined by itself: joined at once, all but the first
+        would keep the token types of a text alone.
+        """
+        text.truncate(length, stride=stride)
+        return [text, *text.overflowing]
+
+    def room(self, max_length: int, *, pair: bool) -> int:
+        """How many tokens of the texts fit beside the special ones."""
+        return max(0, max_length - self._post_processor.num_special_tokens_to_add(pair))
+
+    def cut(
+        self,
+        field: str,
+        text: str,
+        pair: str | None,
+        max_length: int,
+        strategy: str = "longest_first",
+        *,
+        has_places: bool = False,
+    ) -> Tokenized:
+        """One text or a pair of at most ``max_length`` tokens. ``strategy`` says what of a pair is
+        cut: "longest_first" the longer text, then both; "only_first" or "only_second" that alone.
+        With ``has_places`` a token's place in the text is wanted.
+
+        Raises:
+            RequestError: the text of a pair that may not be cut leaves no room for the other.
+        """
+        space = self.room(max_length, pair=pair is not None)
+        part = partial(self._part, field, num_tokens=space, has_places=has_places)
+        first = part(text)
+        second = None if pair is None else part(pair)
+        longest = _kept_lengths(
+            field, strategy, len(first), 0 if second is None else len(second), space
+        )
+        return self.joined(
+            self._shortened(first, longest[0]),
+            None if second is None else self._shortened(second, longest[1]),
+        )
+
+    def pairs(
+        self, field: str, text: str, seconds: Iterable[str], max_length: int, strategy: str
+    ) -> Iterator[Tokenized]:
+        """The pair of a text and each of ``seconds``, as ``cut`` makes it. The text is tokenised
+        once, and once more for every length that it is cut to.
+        """
+        space = self.room(max_length, pair=True)
+        read = partial(self._part, field, text, space)
+        whole = read()
+        firsts = {len(whole): whole}
+        for second in map(self.pieces, seconds):
+            longest = _kept_lengths(field, strategy, len(whole), len(second), space)
+            if longest[0] not in firsts:
+                firsts[longest[0]] = self._shortened(read(), longest[0])
+            yield self.joined(firsts[longest[0]], self._shortened(second, longest[1]))
+
+    def _part(
+        self, field: str, text: str, num_tokens: int, *, has_places: bool = False
+    ) -> Tokenized:
+        """The tokens of a text of which ``num_tokens`` may be kept."""
+        from_end = self._side == "left"
+        if from_end and has_places:  # which count from the text's beginning
+            check_characters(field, len(text), num_tokens)
+            return self.pieces(text)
+        return tokens_of_part(field, text, num_tokens, self.pieces, keeps_end=from_end)
+
+    def _shortened(self, pieces: Tokenized, length: int) -> Tokenized:
+        """Cut in place."""
+        if len(pieces) > length:
+            pieces.truncate(length, direction=self._side)
+        return pieces
+
+
+def _post_processor(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The tokenizer's post-processor alone, which adds special tokens. Byte-level ones also trim
+    spaces off the offsets: that is done when a text is tokenised, and a second time would trim
+    characters.
+    """
+    step = backend.post_processor
+    made = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
+    made["post_processor"] = (
+        None if step is None else _without_trim_offsets(json.loads(step.__getstate__()))
+    )
+    return tokenizers.Tokenizer.from_str(json.dumps(made))
+
+
+def _without_trim_offsets(step: Any) -> Any:
+    """A step with every ``trim_offsets`` in it off."""
+    if isinstance(step, list):
+        return [_without_trim_offsets(part) for part in step]
+    if not isinstance(step, dict):
+        return step
+    return {
+        key: False if key == "trim_offsets" else _without_trim_offsets(part)
+        for key, part in step.items()
+    }
+
+
+def _kept_lengths(
+    field: str, strategy: str, first: int, second: int, space: int
+) -> tuple[int, int]:
+    """How many tokens each of two texts keeps, together at most ``space``."""
+    if first + second <= space:
+        return first, second
+    if not second or strategy == "only_first":
+        return _room_beside(field, space, second), second
+    if strategy == "only_second":
+        return first, _room_beside(field, space, first)
+    short, long = sorted((first, second))
+    if 2 * short <= space:
+        long = space - short
+    else:
+        short, long = space // 2, space - space // 2
+    return (short, long) if first <= second else (long, short)
+
+
+def _room_beside(field: str, space: int, other: int) -> int:
+    if other >= space:
+        raise RequestError(
+            f"{field}: one text of the pair is {other} tokens long and may not be cut, allowed: "
+            f"at most {space - 1}, so that something of the other fits"
+        )
+    return space - other

@@ -1,0 +1,27 @@
+"""Triton's side of every encoder task; a task's class names its options and its task."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hf_triton.runtime.engine.triton_model import Loader, TritonModel
+
+if TYPE_CHECKING:
+    from .options import EncoderOptions
+    from .task import EncoderTask
+
+
+class EncoderModel(TritonModel):
+    """One instance of a served encoder: all of it, or one step of an ensemble."""
+
+    @abstractmethod
+    def parts(self) -> tuple[type[EncoderOptions], type[EncoderTask]]:
+        """The classes of the task's options and of the task."""
+
+    def loader(self) -> Loader:
+        """Of weights, tokenizer and engine; of an ensemble's step, of what that needs."""
+        from .serving import serve
+
+        return partial(serve, *self.parts())

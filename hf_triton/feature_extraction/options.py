@@ -1,0 +1,49 @@
+"""The ``options:`` of a feature-extraction model.
+
+Standard library only: the generator loads this file to check models.yaml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hf_triton.encoder.options import EncoderOptions
+from hf_triton.runtime.option import option
+
+# Read by generator/spec/task_folders.py.
+PACKAGES = ("encoder",)
+DETERMINISTIC = True
+QUANTIZES = True
+OUTPUT = "hidden"
+
+
+@dataclass(frozen=True)
+class Options(EncoderOptions):
+    """How one embedding model is run; ``None`` means: as the model's own files say."""
+
+    pooling: Literal[
+        "auto", "mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len_tokens"
+    ] = option(
+        "auto",
+        "how the tokens' states become one embedding; auto: as the model's "
+        "sentence-transformers files say; without such files, last for a causal language "
+        "model and mean for all others",
+    )
+    normalize: bool | None = option(
+        None,
+        "true: every embedding has length 1; default: as the model's "
+        "sentence-transformers files say, false without such files",
+    )
+    prompt: str | None = option(
+        None,
+        "text put before every input whose request has no prompt_name, such as "
+        "'query: '; default: the default prompt of the model's files",
+    )
+    dimensions: int | None = option(
+        None,
+        "cuts embeddings to so many numbers, and normalizes them again where they were "
+        "normalized; for models trained for it (Matryoshka); default: not cut",
+        unit="dimensions",
+        least=1,
+    )

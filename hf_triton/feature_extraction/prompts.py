@@ -1,0 +1,63 @@
+"""The texts that are put before inputs, and how many tokens they take up there."""
+
+from __future__ import annotations
+
+from hf_triton.encoder.texts.tokenization import Tokenization
+from hf_triton.runtime.errors import RequestError
+
+from .sentence_transformers_files import SentenceFiles
+
+# What Cohere's clients call a text's use, and models their prompts for it.
+USES = {
+    "search_query": ("query",),
+    "search_document": ("document", "passage"),
+    "classification": ("Classification",),
+    "clustering": ("Clustering",),
+}
+
+
+class Prompts:
+    """A model's prompts. The request's name wins over the option, the option over the default."""
+
+    def __init__(
+        self, files: SentenceFiles, option: str | None, tokenization: Tokenization
+    ) -> None:
+        self._named = dict(files.prompts)
+        default = (
+            None if files.default_prompt_name is None else files.prompts[files.default_prompt_name]
+        )
+        self._default = (default if option is None else option) or ""
+        self._skipped = {"": 0}
+        if not files.include_prompt:
+            for prompt in filter(None, (self._default, *self._named.values())):
+                self._skipped[prompt] = num_prompt_tokens(tokenization, prompt)
+
+    def text(self, name: str | None, use: str | None = None) -> str:
+        """The prompt of a request that names one; an empty name is none. Without a name the one for
+        the text's ``use``, where the model has it.
+
+        Raises:
+            RequestError: the model has no prompt of that name.
+        """
+        if name is None:
+            names = () if use is None else (use, *USES[use])
+            return next((self._named[n] for n in names if n in self._named), self._default)
+        if name and name not in self._named:
+            known = ", ".join(self._named)
+            allowed = f"allowed: {known}" if known else "this model has no prompts"
+            raise RequestError(f"prompt_name: got the name of no prompt; {allowed}")
+        return self._named[name] if name else ""
+
+    def num_skipped(self, prompt: str) -> int:
+        """How many tokens of a text that begins with the prompt are not pooled."""
+        return self._skipped.get(prompt, 0)
+
+
+def num_prompt_tokens(tokenization: Tokenization, prompt: str) -> int:
+    """The tokens that a prompt takes up before a text, special ones in front of it included.
+
+    Source: sentence-transformers, base/modules/transformer.py, ``_get_prompt_length``.
+    """
+    ids = tokenization.tokenizer(prompt)["input_ids"]
+    ends_special = bool(ids) and ids[-1] in tokenization.tokenizer.all_special_ids
+    return len(ids) - ends_special

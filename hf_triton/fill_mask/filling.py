@@ -1,0 +1,142 @@
+"""Fill-mask as a task of the encoder engine: a row of the vocabulary for each mask of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from hf_triton.encoder.answers.rows import JsonRow, json_request
+from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.encoder.texts.row_values import integer_in, required_texts
+from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row
+from hf_triton.runtime.tokenizing.lengths import check_characters
+
+from .candidates import Choice, MaskedEncoding, best_tokens
+
+INPUTS = ("text_input", "top_k", "targets", "truncate")
+
+
+class FillMask(EncoderTask):
+    """Masked language models."""
+
+    auto_class = "AutoModelForMaskedLM"
+    output = "tokens"
+
+    def __init__(self, setup: TaskSetup) -> None:
+        super().__init__(setup)
+        self._tokenizer = setup.tokenization.tokenizer
+        if self._tokenizer.mask_token_id is None:
+            raise LoadError("fill-mask needs a tokenizer with a mask token; this one has none")
+        self._vocabulary: Mapping[str, int] = self._tokenizer.get_vocab()
+        self._vocab_size = int(setup.config.get_text_config().vocab_size)
+        self._top_k = integer_in(1, min(setup.options.max_top_k, self._vocab_size))
+        self._default_top_k = min(setup.options.top_k, self._vocab_size)
+
+    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
+        """Reads and tokenises texts, one encoding each."""
+        fields.check_parameters(INPUTS)
+        fields.count_rows(*INPUTS)
+        columns = zip(
+            required_texts(fields, "text_input"),
+            map(
+                Choice,
+                fields.values("top_k", self._top_k, self._default_top_k),
+                self._targets(fields),
+            ),
+            fields.values("truncate", boolean, None),
+            strict=True,
+        )
+        rows = each_row(lambda values: self._row(*values), columns)
+        return json_request(rows, batched=self.setup.batched)
+
+    def reduce(
+        self, outputs: Sequence[torch.Tensor], encodings: Sequence[Encoding]
+    ) -> Sequence[torch.Tensor]:
+        return best_tokens(outputs, encodings)
+
+    def _row(self, text: str, choice: Choice, truncate: bool | None) -> JsonRow:
+        tokenization = self.setup.tokenization
+        whole = tokenization.encode("text_input", text, truncate=truncate)
+        mask_id = self._tokenizer.mask_token_id
+        masks = tuple(i for i, token_id in enumerate(whole.input_ids) if token_id == mask_id)
+        self._check_masks(text, len(masks))
+        encoding = MaskedEncoding(whole.input_ids, whole.token_type_ids, masks, choice)
+        return JsonRow([encoding], partial(self._answer, encoding))
+
+    def _check_masks(self, text: str, num_masks: int) -> None:
+        mask, most = self._tokenizer.mask_token, self.setup.options.max_num_masks
+        if not num_masks and mask in text:
+            raise RequestError(
+                f"text_input: its {mask} lies beyond the {self.setup.tokenization.max_length} "
+                "tokens that are kept"
+            )
+        if not num_masks:
+            raise RequestError(
+                f"text_input: got a text without a mask token, allowed: {mask} wherever a word is "
+                "to be filled in"
+            )
+        if num_masks > most:
+            raise RequestError(
+                f"text_input: got {num_masks} mask tokens, allowed: at most {most} (max_num_masks)"
+            )
+
+    def _targets(self, fields: RequestFields) -> list[tuple[int, ...]]:
+        """The tokens that each row wants scored; () where it says nothing, so all are."""
+        rows = fields.text_lists("targets")
+        if not any(rows) and self._has_targets(fields):
+            raise RequestError("targets: got empty texts, allowed: words, at least one")
+        return each_row(lambda row: tuple(sorted({self._target(word) for word in row})), rows)
+
+    def _has_targets(self, fields: RequestFields) -> bool:
+        return fields.has_tensor("targets") or "targets" in fields.parameters
+
+    def _target(self, word: str) -> int:
+        """A word's token; the first of several, as transformers takes it."""
+        token_id = self._vocabulary.get(word)
+        if token_id is None:
+            check_characters("targets", len(word), self.setup.tokenization.max_length)
+            ids = self._tokenizer(word, add_special_tokens=False, verbose=False)["input_ids"]
+            token_id = ids[0] if ids else None
+        if token_id is None or token_id >= self._vocab_size:
+            raise RequestError("targets: got a text that is no token of this model, allowed: words")
+        return int(token_id)
+
+    def _answer(self, encoding: MaskedEncoding, results: Sequence[Array]) -> object:
+        """``results``: (masks, 2, top_k), scores and token ids. A list for each mask where there
+        are several, as transformers answers.
+        """
+        assert encoding.positions is not None
+        masks = zip(encoding.positions, results[0], strict=True)
+        is_single = len(encoding.positions) == 1
+        lists = [
+            self._predictions(encoding, place, scores, tokens, is_single)
+            for place, (scores, tokens) in masks
+        ]
+        return lists[0] if is_single else lists
+
+    def _predictions(
+        self, encoding: Encoding, place: int, scores: Array, tokens: Array, is_single: bool
+    ) -> list[dict[str, Any]]:
+        return [
+            {
+                "score": float(score),
+                "token": int(token),
+                "token_str": self._tokenizer.decode([int(token)]),
+                "sequence": self._sequence(encoding, place, int(token), is_single),
+            }
+            for score, token in zip(scores, tokens, strict=True)
+        ]
+
+    def _sequence(self, encoding: Encoding, place: int, token: int, is_single: bool) -> str:
+        """The text with one mask filled in. Of several the others must stay, and with them every
+        special token.
+        """
+        ids = list(encoding.input_ids)
+        ids[place] = token
+        kept = [token_id for token_id in ids if token_id != self._tokenizer.pad_token_id]
+        return str(self._tokenizer.decode(kept, skip_special_tokens=is_single))

@@ -1,0 +1,42 @@
+"""The ``options:`` of a fill-mask model.
+
+Standard library only: the generator loads this file to check models.yaml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hf_triton.encoder.options import EncoderOptions
+from hf_triton.runtime.option import above_limit, option
+
+# Read by generator/spec/task_folders.py.
+PACKAGES = ("encoder",)
+DETERMINISTIC = True
+QUANTIZES = True
+OUTPUT = "tokens"
+
+
+@dataclass(frozen=True)
+class Options(EncoderOptions):
+    """How one masked language model is run."""
+
+    top_k: int = option(
+        5,
+        "predictions for each mask, best first, where a request does not set top_k",
+        unit="predictions",
+        least=1,
+    )
+    max_top_k: int = option(
+        100, "highest top_k that a request may set", unit="predictions", least=1
+    )
+    max_num_masks: int = option(
+        64,
+        "most masks in one text; each takes one logit per token of the vocabulary",
+        unit="masks",
+        least=1,
+    )
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Mistakes that only show in two fields together, each as (field, message)."""
+        return super().problems() + above_limit(self, "top_k", "max_top_k")

@@ -1,0 +1,22 @@
+"""Triton's side of a model that reads images with its texts: that of text generation, loaded
+another way.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hf_triton.runtime.engine.triton_model import Loader, TritonModel
+
+from .options import Options
+
+
+class ImageTextToTextModel(TritonModel):
+    """One instance of a served model that sees."""
+
+    def loader(self) -> Loader:
+        """Of weights, processor and engine."""
+        from hf_triton.text_generation.media_loading import load_media_engine
+        from hf_triton.text_generation.serving import serve
+
+        return partial(serve, partial(load_media_engine, Options))

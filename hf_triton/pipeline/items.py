@@ -1,0 +1,197 @@
+"""One input of a pipeline, out of a text, a file's bytes, or a JSON value.
+
+What comes out is what transformers' pipeline takes, with every image and sound decoded: no text is
+ever left where transformers would take it for a path or an address. Knows no tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.media import decoding as media
+from hf_triton.runtime.request.tensors import kind_of
+
+from .kinds import Kind
+
+_SOUND_KEYS = {"raw", "array", "sampling_rate", "audio"}
+
+
+@dataclass(frozen=True)
+class ChatMessages:
+    """A conversation; the engine wraps it as its pipeline wants."""
+
+    messages: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ItemReader:
+    """Reads inputs for one pipeline. ``sampling_rate`` is the model's own, in Hz, where it takes
+    sounds.
+    """
+
+    kind: Kind
+    limits: media.MediaLimits
+    sampling_rate: int
+
+    def item(self, field: str, value: Any) -> Any:
+        """One input from a text, bytes or JSON; raises RequestError naming ``field``."""
+        if self.kind.takes_chat and is_chat(value):
+            return ChatMessages([self._message(field, message) for message in value])
+        read = getattr(self, f"_{self.kind.main}")
+        return read(field, value)
+
+    def image(self, field: str, value: Any) -> Any:
+        """A PIL image from bytes or base64."""
+        if not isinstance(value, bytes | str):
+            raise RequestError(f"{field}: got {kind_of(value)}, allowed: an image in base64")
+        return media.image(field, value, self.limits)
+
+    def sound(self, field: str, value: Any) -> Any:
+        """Samples at the model's rate from bytes, base64, or {"raw", "sampling_rate"}."""
+        if isinstance(value, bytes | str):
+            return media.sound(field, value, self.sampling_rate, self.limits)
+        if not isinstance(value, dict) or not set(value) <= _SOUND_KEYS:
+            allowed = 'a sound in base64, or {"raw": [numbers], "sampling_rate": Hz}'
+            raise RequestError(f"{field}: got {kind_of(value)}, allowed: {allowed}")
+        if "audio" in value:
+            return self.sound(field, value["audio"])
+        raw = value.get("raw", value.get("array"))
+        if not isinstance(raw, list):
+            raise RequestError(f"{field}: raw must be a list of numbers")
+        rate = value.get("sampling_rate")
+        return media.waveform(field, raw, rate, self.sampling_rate, self.limits)
+
+    def _text(self, field: str, value: Any) -> Any:
+        if isinstance(value, str):
+            return _required_text(field, value)
+        if self.kind.takes_pair and isinstance(value, dict):
+            found = _only(field, value, "text", "text_pair")
+            return {name: _required_text(f"{field}.{name}", found[name]) for name in found}
+        allowed = "a text"
+        if self.kind.takes_pair:
+            allowed += ' or {"text", "text_pair"}'
+        if self.kind.takes_chat:
+            allowed += ' or a list of {"role", "content"}'
+        raise RequestError(f"{field}: got {kind_of(value)}, allowed: {allowed}")
+
+    def _image(self, field: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            value = _only(field, value, "image")["image"]
+        return self.image(field, value)
+
+    def _audio(self, field: str, value: Any) -> Any:
+        return self.sound(field, value)
+
+    def _image_pair(self, field: str, value: Any) -> Any:
+        if not isinstance(value, list) or len(value) != 2:
+            raise RequestError(f"{field}: got {kind_of(value)}, allowed: a list of two images")
+        return [self.image(field, one) for one in value]
+
+    def _document(self, field: str, value: Any) -> Any:
+        found = _only(field, _object(field, value, "question"), "image", "question", "word_boxes")
+        found["question"] = _required_text(f"{field}.question", found.get("question"))
+        if "image" not in found and "word_boxes" not in found:
+            raise RequestError(f"{field}: image is missing, with the question")
+        if "image" in found:
+            found["image"] = self.image(f"{field}.image", found["image"])
+        return found
+
+    def _detection(self, field: str, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return {"image": self.image(field, value)}
+        found = _only(field, value, "image", "candidate_labels")
+        return {**found, "image": self.image(f"{field}.image", found.get("image", ""))}
+
+    def _prompt(self, field: str, value: Any) -> Any:
+        """A text, alone or with images: {"text", "images"}."""
+        if isinstance(value, str):
+            return _required_text(field, value)
+        found = _only(field, _object(field, value, "text"), "text", "image", "images")
+        listed = found.get("images", found.get("image", []))
+        words = _required_text(f"{field}.text", found.get("text"))
+        images = listed if isinstance(listed, list) else [listed]
+        if not images:
+            return words
+        return {"text": words, "images": [self.image(f"{field}.images", one) for one in images]}
+
+    def _table(self, field: str, value: Any) -> Any:
+        found = _only(field, _object(field, value, "table"), "table", "query")
+        if set(found) != {"table", "query"}:
+            raise RequestError(f"{field}: table and query are both required")
+        return found
+
+    def _decision(self, field: str, value: Any) -> Any:
+        """Refuses a text: the pipeline would parse it as JSON and open the addresses in it."""
+        found = _only(field, _object(field, value, "state"), "state", "questions", "assets")
+        assets = found.get("assets")
+        if assets is None:
+            return found
+        images = {}
+        for name, asset in _object(f"{field}.assets", assets, "names").items():
+            encoded = asset.get("data_base64") if isinstance(asset, dict) else asset
+            images[name] = self.image(f"{field}.assets", encoded)
+        return {**found, "assets": images}
+
+    def _message(self, field: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        content = message["content"]
+        if self.kind.main != "prompt":
+            return dict(message)  # rendered as a text, nothing in it is opened
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        if not isinstance(content, list):
+            raise RequestError(f"{field}: content: got {kind_of(content)}, allowed: a text or list")
+        return {
+            "role": message["role"],
+            "content": [self._content_part(field, part) for part in content],
+        }
+
+    def _content_part(self, field: str, part: Any) -> dict[str, Any]:
+        """A part of a message: {"type": "text" | "image" | "audio", ...}."""
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text":
+            return {"type": "text", "text": _required_text(f"{field}: text", part.get("text"))}
+        if kind in ("image", "image_url"):
+            given = (part[n] for n in ("image", "base64", "url", "image_url") if n in part)
+            value = next(given, "")
+            value = value.get("url", "") if isinstance(value, dict) else value
+            return {"type": "image", "image": self.image(f"{field}: image", value)}
+        if kind == "audio":
+            value = part.get("audio", part.get("base64", part.get("url", "")))
+            return {"type": "audio", "audio": self.sound(f"{field}: audio", value)}
+        raise RequestError(f"{field}: a part's type must be one of text, image, audio")
+
+
+def is_chat(value: Any) -> bool:
+    """A list of messages, each with a role and a content."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(m, dict) and {"role", "content"} <= set(m) for m in value)
+    )
+
+
+def _required_text(field: str, value: Any) -> str:
+    if not isinstance(value, str):
+        got = "nothing" if value is None else kind_of(value)
+        raise RequestError(f"{field}: got {got}, allowed: a text")
+    if not value.strip():
+        raise RequestError(f"{field}: empty, a text is required")
+    return value
+
+
+def _object(field: str, value: Any, with_key: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        got = kind_of(value)
+        raise RequestError(f"{field}: got {got}, allowed: a JSON object with {with_key}")
+    return value
+
+
+def _only(field: str, value: dict[str, Any], *names: str) -> dict[str, Any]:
+    unknown = set(value) - set(names)
+    if unknown or not value:
+        listed = ", ".join(names)
+        raise RequestError(f"{field}: a JSON object here has only {listed}")
+    return dict(value)

@@ -1,0 +1,148 @@
+"""Puts a served pipeline together: its name, the model of its kind, its processors.
+
+Everything comes from the model's files, as hf_triton/runtime/weights finds them; every way that can
+fail is one line for the operator.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from hf_triton.runtime import log
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.errors import LoadError, reason
+from hf_triton.runtime.request.json_text import read_object
+from hf_triton.runtime.tokenizing.guarded import guard
+from hf_triton.runtime.tokenizing.trust import check_growth
+from hf_triton.runtime.weights.loading import load_config, load_model
+from hf_triton.runtime.weights.model_files import model_files
+from hf_triton.runtime.weights.served_model import ServedModel
+
+from .kinds import ELSEWHERE, KINDS, OWN_TASKS, Kind
+
+_PARTS = ("tokenizer", "image_processor", "feature_extractor", "processor")
+_INSTALLED_AS = {"PIL": "pillow"}
+
+
+def pipeline_name(asked: str | None) -> str:
+    """transformers' own name for what models.yaml asks for; raises LoadError where it has none."""
+    from transformers import __version__
+    from transformers.pipelines import SUPPORTED_TASKS, TASK_ALIASES
+
+    name = TASK_ALIASES.get(asked or "", asked or "")
+    if name in ELSEWHERE or name.startswith("translation_"):
+        hint = ELSEWHERE.get(name, ELSEWHERE["translation"])
+        raise LoadError(f"options.pipeline: {name} is not served by a pipeline: {hint}")
+    if name in SUPPORTED_TASKS:
+        return name
+    known = sorted({*SUPPORTED_TASKS, *TASK_ALIASES} - set(ELSEWHERE))
+    nearest = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"allowed: {', '.join(known)}"
+    raise LoadError(f"options.pipeline: transformers {__version__} has no {name!r}, {hint}")
+
+
+def kind_of_pipeline(name: str) -> Kind:
+    """What the pipeline takes; raises LoadError where what it needs is not installed."""
+    kind = KINDS.get(name, Kind())
+    if kind.package is not None and importlib.util.find_spec(kind.package) is None:
+        package = _INSTALLED_AS.get(kind.package, kind.package)
+        raise LoadError(f"the {name} pipeline needs {package}: pip install {package}")
+    return kind
+
+
+def load_pipeline(served: ServedModel, name: str, placement: Placement) -> Any:
+    """transformers' pipeline ``name`` with the model in evaluation mode on its device.
+
+    Raises:
+        LoadError: with the one line that the operator reads.
+    """
+    if name in OWN_TASKS:
+        log.info(f"{served.name}: task: {name} serves {name} models faster than their pipeline")
+    files = model_files(served)
+    config = load_config(served, files)
+    model = load_model(served, files, _model_class(name, config), config, placement)
+    return _assemble(served, name, files, model, placement)
+
+
+def default_parameters(text: str | None) -> dict[str, Any]:
+    """The call parameters of models.yaml; raises LoadError where they are no JSON object."""
+    if text is None:
+        return {}
+    try:
+        return read_object("options.parameters", text)
+    except Exception as error:
+        raise LoadError(str(error)) from None
+
+
+def _model_class(name: str, config: Any) -> Any:
+    """The auto class of this pipeline that knows the model, else the class that its files name."""
+    import transformers
+    from transformers.pipelines import SUPPORTED_TASKS
+
+    architectures = getattr(config, "architectures", None) or []
+    tasks: dict[str, Any] = SUPPORTED_TASKS
+    classes = [c for c in tasks[name]["pt"] if _holds(c, config)]
+    named = [c for c in classes if set(_model_names(c, config)) & set(architectures)]
+    if named or classes:
+        return (named or classes)[0]
+    found = getattr(transformers, architectures[0], None) if architectures else None
+    if found is not None and name in ("image-segmentation", "automatic-speech-recognition"):
+        return found  # transformers' own last resort
+    what = f"{config.model_type} ({', '.join(architectures) or 'no architecture named'})"
+    raise LoadError(f"the {name} pipeline has no model for {what}: is it the model's own task?")
+
+
+def _holds(auto_class: Any, config: Any) -> bool:
+    """Whether an auto class makes a model of this configuration, by itself or by remote code."""
+    remote = getattr(config, "auto_map", None) or {}
+    # No public way asks this without loading.
+    return type(config) in auto_class._model_mapping or auto_class.__name__ in remote  # noqa: SLF001
+
+
+def _model_names(auto_class: Any, config: Any) -> list[str]:
+    found = auto_class._model_mapping.get(type(config), ())  # noqa: SLF001
+    return [c.__name__ for c in (found if isinstance(found, tuple) else (found,))]
+
+
+def _assemble(served: ServedModel, name: str, files: Path, model: Any, placement: Placement) -> Any:
+    import transformers
+
+    make: Any = transformers.pipeline
+    parts = {
+        part: str(files)
+        for part in _PARTS
+        if getattr(_pipeline_class(name), f"_load_{part}", None) is not False
+    }
+    check_growth(files)
+    spread = getattr(model, "hf_device_map", None) is not None
+    try:
+        made = make(
+            name,
+            model=model,
+            config=str(files),
+            device=None if spread else placement.device,
+            trust_remote_code=served.trust_remote_code,
+            **parts,
+        )
+    except Exception as error:
+        # transformers raises many kinds; the operator gets one line for any of them.
+        line = f"{type(error).__name__}: {reason(error)}"
+        raise LoadError(f"{served.source}: the {name} pipeline can't be made: {line}") from error
+    for part in (made, getattr(made, "processor", None)):
+        guard(part)
+    return made
+
+
+def _pipeline_class(name: str) -> Any:
+    from transformers.pipelines import SUPPORTED_TASKS
+
+    tasks: dict[str, Any] = SUPPORTED_TASKS
+    found = tasks[name]["impl"]
+    if not isinstance(found, str):  # up to 5.20 or so
+        return found
+    module, _, class_name = found.rpartition(".")
+    return getattr(importlib.import_module(module), class_name)

@@ -1,0 +1,168 @@
+"""Takes requests in and follows them until they are answered.
+
+A request is read on one of a few threads of its own kind (images and sounds take long to decode),
+computed by the engine, and answered from others (so do images to encode). Knows the engine as a
+place to submit work to.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import torch
+
+from hf_triton.runtime.engine.reception import PooledReception
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.metrics.publishing import Family
+from hf_triton.runtime.request.file_threads import FileThreads, Reading
+from hf_triton.runtime.request.open_requests import OpenRequests
+from hf_triton.runtime.request.plain_request import RequestLike, tensor_of
+from hf_triton.runtime.request.responder import Array, Responder, strings
+from hf_triton.runtime.request.tensors import RequestFields
+
+from . import request as requests
+from .answers import to_json
+from .engine import PipelineEngine, Work
+from .options import Options
+from .pipeline_metrics import families
+from .request import ReadRow, RequestReader, Taken
+
+_MIB = 1024 * 1024
+
+
+class Reception(PooledReception):
+    """The open requests of one engine."""
+
+    def __init__(
+        self,
+        reader: RequestReader,
+        engine: PipelineEngine,
+        options: Options,
+        *,
+        names: frozenset[str],
+        batched: bool,
+        description: str = "",
+    ) -> None:
+        """``names`` are the call parameters that a request may give as its own parameters;
+        ``batched`` where max_batch_size is above 0.
+        """
+        self.engine = engine
+        self._reader, self._names = reader, names
+        self._max_input_mib = options.max_input_mib
+        self._batched = batched
+        num_threads = options.num_reader_threads
+        self._files = FileThreads(num_threads)
+        self._answering = ThreadPoolExecutor(
+            num_threads, "pipeline-answers", initializer=torch.set_num_threads, initargs=(1,)
+        )
+        metrics = engine.metrics
+        super().__init__(
+            engine.thread,
+            [self._files, self._answering],
+            OpenRequests(
+                options.max_queue_size, on_end=metrics.ended, on_turned_away=metrics.turned_away
+            ),
+            description=description,
+            unload_grace_s=options.unload_grace_s,
+        )
+
+    def families(self) -> Iterator[Family]:
+        """What the engine counts, and how many requests run and wait."""
+        running = self.engine.num_running
+        waiting = max(0, self.num_open - running)
+        yield from families(self.engine.metrics, running=running, waiting=waiting)
+        yield from self.engine.thread.cpu_threads.families()
+
+    def _accept(self, request: RequestLike, listed: frozenset[str], responder: Responder) -> None:
+        # There is one output, whatever is listed.
+        fields = RequestFields(request, tensor_of, batched=self._batched)
+        fields.check_parameters({*self._names, *requests.INPUTS})
+        taken = requests.take(fields)
+        if taken.num_bytes > self._max_input_mib * _MIB:
+            raise RequestError(
+                f"got {taken.num_bytes / _MIB:.1f} MiB of input, at most {self._max_input_mib:g} "
+                "(max_input_mib)"
+            )
+        read = partial(self._read, taken, responder)
+        fail = partial(self._requests.fail, responder)
+        self._files.run(Reading(responder), taken.num_bytes, read, fail)
+
+    def _read(self, taken: Taken, responder: Responder) -> Callable[[], None]:
+        # What won't be computed need not be decoded.
+        self._thread.check_running()
+        rows = [self._reader.read(row, taken.parameters) for row in taken.rows]
+        return partial(self._begin, rows, responder)
+
+    def _begin(self, rows: list[ReadRow], responder: Responder) -> None:
+        answer = _Answer(rows, lambda results: self._finish(rows, results, responder))
+        works = []
+        for index, row in enumerate(rows):
+            items = [item for query in row.queries for item in query.items]
+            work = Work(items, answer.part(index), responder.is_cancelled, responder.request_id)
+            work.parameters, work.key = row.parameters, row.key
+            works.append(work)
+        self._thread.submit(works)
+
+    def _finish(
+        self, rows: list[ReadRow], results: list[list[Any]] | Exception, responder: Responder
+    ) -> None:
+        """Called on the engine's thread, and on the one that stops it."""
+        deliver = partial(self._deliver, rows, results, responder)
+        self._requests.run_on(self._answering, responder, deliver)
+
+    def _deliver(
+        self, rows: list[ReadRow], results: list[list[Any]] | Exception, responder: Responder
+    ) -> None:
+        if isinstance(results, Exception):
+            raise results
+        pairs = zip(rows, results, strict=True)
+        texts = [text for row, found in pairs for text in _texts(row, found)]
+        output: Array = strings(texts)
+        shaped = output.reshape(len(rows), -1) if self._batched else output
+        responder.send({"output": shaped}, final=True)
+        self._requests.end()
+
+
+class _Answer:
+    """Collects a request's rows; ``done`` gets all of their results, or the first error, once."""
+
+    def __init__(
+        self, rows: list[ReadRow], done: Callable[[list[list[Any]] | Exception], None]
+    ) -> None:
+        self._results: dict[int, list[Any]] = {}
+        self._num_rows, self._done, self._ended = len(rows), done, False
+        self._lock = threading.Lock()
+
+    def part(self, index: int) -> Callable[[list[Any] | Exception], None]:
+        """Where the results of one row go; called on the engine's thread, or on the one that stops
+        it.
+        """
+        return partial(self._take, index)
+
+    def _take(self, index: int, results: list[Any] | Exception) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            if isinstance(results, Exception):
+                self._ended = True
+            else:
+                self._results[index] = results
+                self._ended = len(self._results) == self._num_rows
+            if not self._ended:
+                return
+        failed = isinstance(results, Exception)
+        self._done(results if failed else [self._results[i] for i in range(self._num_rows)])
+
+
+def _texts(row: ReadRow, results: list[Any]) -> list[str]:
+    """A JSON text for each query of a row."""
+    left = iter(results)
+    found = []
+    for query in row.queries:
+        own = [next(left) for _ in query.items]
+        found.append(to_json(own if query.is_list else own[0]))
+    return found

@@ -1,0 +1,1 @@
+"""Finds the Python environment of a model that has one of its own."""

@@ -1,0 +1,53 @@
+"""What all tasks share: reading ``model.json``, devices, weights, Triton's tensors, errors.
+
+Needs nothing of the generator.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import logging
+import os
+from pathlib import Path
+
+# How often a thread that waits for the others looks again before it sleeps: long enough for what
+# lies between two parallel loops of a step, short where another process has the others' cores.
+# libgomp's own 300,000 keep the core that the thread it waits for needs: beside one busy process a
+# decode step took 20 times as long, with this 3 to 5 times. Read when torch loads libgomp:
+# https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+
+# The folder of the model version whose process this is: the command line names its model.py.
+version_folder: Path | None = None
+# Triton makes the memory through which prompts pass readable to every user of the machine; its
+# name is the second argument of a model's process.
+with contextlib.suppress(OSError, ValueError):
+    _program, _model_file, _region, _ = Path("/proc/self/cmdline").read_text().split("\0", 3)
+    if _program.endswith("triton_python_backend_stub"):
+        version_folder = Path(_model_file).parent
+        Path("/dev/shm", _region).chmod(0o600)  # noqa: S108
+
+# What is imported stays: looking through it for garbage again and again, as it grows, takes a tenth
+# of an import. ``collect_normally`` ends that.
+_THRESHOLDS = gc.get_threshold()
+if version_folder is not None:
+    gc.set_threshold(100_000)
+
+
+def collect_normally() -> None:
+    """Has garbage collected as Python does by itself, but not among what is imported so far."""
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
+
+
+# Where torchao is installed, transformers imports it for every model, and without a GPU it warns of
+# kernels for one; bitsandbytes warns of every layer's input at every step.
+for _name in ("bitsandbytes", "torchao", "torch.utils._pytree"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
+
+# When the interpreter ends it collects garbage several times over, among all that torch imported:
+# without, a model's process ends 0.9 s of CPU time sooner.
+atexit.register(gc.freeze)

@@ -1,0 +1,194 @@
+"""What a request passes before its task reads it: the split among arms, the model's hooks, then its
+response cache.
+
+Where models.yaml asks for none, nothing is between Triton and the task. Arms come first, for each
+has hooks and a cache of its own; then hooks: what they count is counted for every request, and a
+cached answer is one to what they made of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ..errors import LoadError
+from ..hooking.hook_file import Functions, HookFile
+from ..hooking.hook_runner import HookRunner, PassOn
+from ..link.listener import EngineListener, ForwardedRequest
+from ..metrics.observations import Metric, Observations
+from ..metrics.publishing import Family, MetricsPublisher, instance_labels
+from ..request.declared_tensor import declared_tensors
+from ..request.plain_request import PlainRequest, RequestLike, read_plain
+from ..request.responder import Responder, answer_failure
+from ..request.response_cache import ResponseCache
+from ..routing.live_router import LiveRouter, RoutedModel
+from ..weights.served_model import ServedModel
+
+HOOKS_FILE = "hooks.py"
+TakeRequest = Callable[[RequestLike, Iterable[str], Responder], None]
+_CLOSE_S = 5.0
+_MIB = 2**20
+
+
+class Intake:
+    """One instance's way in; made before the weights are loaded, for a bad hooks file shows
+    at once.
+    """
+
+    def __init__(
+        self,
+        served: ServedModel,
+        args: Mapping[str, str],
+        pb_utils: Any,
+        methods: Functions = MappingProxyType({}),
+    ) -> None:
+        """``args`` are those of ``initialize``; ``pb_utils`` the module
+        ``triton_python_backend_utils``; ``methods`` the hooks that model.py itself has.
+
+        Raises:
+            LoadError: the hooks file can't be loaded; names it and its line.
+        """
+        config = json.loads(args["model_config"])
+        self._inputs = declared_tensors(config["input"])
+        self._observations = Observations(_metrics(served))
+        self._hooking: HookRunner | None = None
+        self._cache: ResponseCache | None = None
+        file = self._hook_file(served, args["model_version"], methods)
+        if file is not None:
+            outputs = declared_tensors(config["output"])
+            batched = served.max_batch_size > 0
+            self._hooking = HookRunner(file, self._inputs, outputs, batched=batched)
+        if served.response_cache_mib is not None:
+            self._cache = ResponseCache(served.response_cache_mib * _MIB)
+        publish = partial(MetricsPublisher, pb_utils, instance_labels(served.public_name, args))
+        self._publisher: MetricsPublisher | None = None
+        if self._cache is not None or served.metrics:
+            self._publisher = publish(self._families)
+        self._name = served.name
+        self._listener: EngineListener | None = None
+        routed = RoutedModel(served.folder, served.name, served.public_name, tuple(self._inputs))
+        self._routing = LiveRouter(routed, publish)
+
+    def _hook_file(self, served: ServedModel, version: str, methods: Functions) -> HookFile | None:
+        folder, observations = served.folder / version, self._observations
+        if served.hooks is None and not methods:
+            return None
+        if served.hooks is None:
+            place = Path(inspect.getfile(next(iter(methods.values()))))
+            name = served.public_name
+            return HookFile(place, place.name, observations, model=name, functions=methods)
+        if methods:
+            both = f"model.py has {' and '.join(methods)}, and models.yaml names {served.hooks}"
+            raise LoadError(f"hooks: {both}: keep one of the two")
+        return HookFile(folder / HOOKS_FILE, served.hooks, observations, model=served.public_name)
+
+    def open(self, take_forwarded: Callable[[ForwardedRequest], None]) -> None:
+        """After the weights are loaded: gets what fronts and other models pass on, each to
+        ``take_forwarded``, and shares requests with other models as routing.json says.
+
+        Raises:
+            OSError: it can't listen.
+        """
+        self._listener = EngineListener(self._name, take_forwarded)
+        self._routing.start()
+
+    def receive(
+        self,
+        request: RequestLike,
+        listed: Iterable[str],
+        responder: Responder,
+        take: TakeRequest,
+        *,
+        may_stream: bool = False,
+        is_routed: bool = False,
+    ) -> None:
+        """Calls ``take(request, listed, responder)`` with what the hooks made of them, now or from
+        another thread, unless the answer is known or another arm's; never raises.
+
+        ``listed`` are the outputs that the request names; ``may_stream`` where its caller takes
+        several responses; ``is_routed`` where another model has chosen this one for it.
+        """
+        here = partial(self._receive_here, take)
+        table = self._routing.table
+        try:
+            if table is None or is_routed:
+                here(request, listed, responder)
+            else:
+                self._routing.receive(
+                    table, request, listed, responder, here, may_stream=may_stream
+                )
+        except Exception as error:
+            answer_failure(responder, error)
+
+    def _receive_here(
+        self, take: TakeRequest, request: RequestLike, listed: Iterable[str], responder: Responder
+    ) -> None:
+        if self._hooking is None and self._cache is None:
+            take(request, listed, responder)
+        else:
+            self._receive(read_plain(request, self._inputs), listed, responder, take)
+
+    def drain(self, timeout_s: float) -> None:
+        """Before the engine stops: takes no more from other processes, waits for other arms'
+        answers, and lets hooks hand on the requests that they have.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        if self._listener is not None:
+            self._listener.drain()
+        self._routing.drain(timeout_s)
+        if self._hooking is not None:
+            self._hooking.drain(max(0.0, deadline_s - time.monotonic()))
+
+    def close(self) -> None:
+        """After the engine has stopped: sends what hooks still hold, and ends every thread."""
+        self._routing.close()
+        if self._hooking is not None:
+            self._hooking.close(_CLOSE_S)
+        if self._listener is not None:
+            self._listener.close()
+        if self._publisher is not None:
+            self._publisher.close()
+
+    def _receive(
+        self, plain: PlainRequest, listed: Iterable[str], responder: Responder, take: PassOn
+    ) -> None:
+        if self._cache is not None:
+            take = partial(self._through_cache, take)
+        if self._hooking is not None:
+            self._hooking.receive(plain, listed, responder, take)
+        else:
+            take(plain, listed, responder)
+
+    def _through_cache(
+        self, take: PassOn, request: PlainRequest, listed: Iterable[str], responder: Responder
+    ) -> None:
+        assert self._cache is not None
+        self._cache.receive(request, listed, responder, take)
+
+    def _families(self) -> Iterable[Family]:
+        cached = self._cache.families() if self._cache is not None else ()
+        return itertools.chain(cached, self._observations.families())
+
+
+def _metrics(served: ServedModel) -> list[Metric]:
+    try:
+        return [
+            Metric(
+                name,
+                values["type"],
+                values["help"],
+                tuple(values["labels"]),
+                tuple(values["buckets"]),
+            )
+            for name, values in served.metrics.items()
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        message = "model.json: its metrics are not what the generator writes"
+        raise LoadError(f"{message}; write it anew with `hf-triton generate`") from error

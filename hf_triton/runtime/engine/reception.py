@@ -1,0 +1,71 @@
+"""Takes requests in and follows them until they are answered, for engines that answer once.
+
+A request is read on a thread of a pool and computed by the engine's, and answered from a pool
+again; how, is the task's. Knows the engine only by its thread.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from hf_triton.runtime.engine.thread import EngineThread
+from hf_triton.runtime.metrics.publishing import Family
+from hf_triton.runtime.request.open_requests import OpenRequests, Threads
+from hf_triton.runtime.request.plain_request import RequestLike
+from hf_triton.runtime.request.responder import Responder
+
+
+class PooledReception(ABC):
+    """The open requests of one engine."""
+
+    def __init__(
+        self,
+        thread: EngineThread[Any],
+        pools: Iterable[Threads],
+        requests: OpenRequests,
+        *,
+        description: str,
+        unload_grace_s: float,
+    ) -> None:
+        self.description, self.unload_grace_s = description, unload_grace_s
+        self._thread, self._pools, self._requests = thread, tuple(pools), requests
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether requests get on."""
+        return self._thread.is_healthy
+
+    @property
+    def num_open(self) -> int:
+        """Requests that are read, wait, are computed or are being answered."""
+        return len(self._requests)
+
+    @abstractmethod
+    def families(self) -> Iterable[Family]:
+        """What is counted."""
+
+    @abstractmethod
+    def _accept(self, request: RequestLike, listed: frozenset[str], responder: Responder) -> None:
+        """Begins with a request, whose tensors are not read after this returns; what it raises is
+        the answer.
+        """
+
+    def take(
+        self, request: RequestLike, listed: Iterable[str], responder: Responder, **_: bool
+    ) -> None:
+        """Starts one request, or answers it with what is wrong with it; never raises."""
+        if self._requests.admit(responder):
+            accept = partial(self._accept, request, frozenset(listed), responder)
+            self._requests.run(responder, accept)
+
+    def stop(self, grace_s: float) -> None:
+        """Takes no more, finishes what is here within ``grace_s``, answers the rest, and ends the
+        threads once everything that they were given is done.
+        """
+        self._requests.drain(grace_s)
+        self._thread.stop()
+        for pool in self._pools:
+            pool.shutdown()

@@ -1,0 +1,265 @@
+"""The thread that owns a model: takes what callers submit, has it computed step by step, and ends.
+
+Callers submit from any thread; everything with tensors happens on this one, because in one process
+only one thread may run parallel torch operations: two teams of OpenMP threads on the same cores
+halve each other's speed. Knows neither Triton nor what is computed.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from hf_triton.runtime import log
+from hf_triton.runtime.engine.step_threads import StepThreads
+from hf_triton.runtime.engine.watchdog import Watchdog
+from hf_triton.runtime.errors import (
+    DeviceLostError,
+    LoadError,
+    OverloadedError,
+    RuntimeModelError,
+    place,
+    reason,
+)
+
+# The thread shares the interpreter with those that read, decode and send. Python's own 5 ms would
+# let each of them hold up a step: 5 to 11 % fewer tokens/s at 32 clients on 2 cores.
+_SWITCH_INTERVAL_S = 0.0005
+# What a step under way has beyond a stop's grace: one of max_num_batched_tokens takes a second or
+# two.
+LAST_STEP_S = 5.0
+UNLOADED = "the model was unloaded before it answered: try again later"
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Steps(Protocol[T_contra]):
+    """What an engine does; all of it on the thread, but for ``give_up``."""
+
+    def prepare(self) -> None:
+        """All that is done once before serving: loading, warming up. An exception fails the
+        load.
+        """
+
+    def has_work(self) -> bool:
+        """Whether there is something to do beside what was submitted; must not block."""
+
+    def add(self, items: Sequence[T_contra]) -> None:
+        """Takes what was submitted since it was called last, often nothing; called before each
+        step.
+        """
+
+    def step(self) -> None:
+        """Computes one step, and answers what that finishes. An exception ends the engine."""
+
+    def end(self, items: Sequence[T_contra], error: Exception) -> None:
+        """Answers what the last step has left unfinished."""
+
+    def give_up(self, items: Sequence[T_contra], error: Exception) -> None:
+        """Answers unfinished items from another thread, though a step about them may go on."""
+
+
+class EngineThread(Generic[T]):
+    """One engine's thread, and the items submitted to it until they are released.
+
+    ``stop_at_s`` is when a stop's grace ends, on the monotonic clock; ``on_news`` is called, with
+    ``condition`` held, whenever the thread is to look at what came.
+    """
+
+    def __init__(self, name: str, steps: Steps[T], *, num_threads: int, watchdog_s: float) -> None:
+        """A step that takes longer than ``watchdog_s`` is given up; until it ends nothing more is
+        taken.
+        """
+        self.condition = threading.Condition()
+        self.stop_at_s: float | None = None
+        self.on_news: Callable[[], None] = lambda: None
+        self.cpu_threads = StepThreads(num_threads)
+        self._name, self._steps = name, steps
+        self._unfinished: set[T] = set()  # these three are guarded by the condition
+        self._submitted: list[T] = []
+        self._ended = False
+        self._ready, self._over = threading.Event(), threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"{name}-engine", daemon=True)
+        self._watchdog = Watchdog(watchdog_s, self._give_up_step)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the engine takes work and its thread gets on with it."""
+        return not self._refusal()
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a stop's grace is over."""
+        return self.stop_at_s is not None and time.monotonic() >= self.stop_at_s
+
+    @property
+    def last_step_s(self) -> float:
+        """How long the last step took, in seconds."""
+        return self._watchdog.last_step_s
+
+    @property
+    def num_unfinished(self) -> int:
+        """How many items run or wait."""
+        return len(self._unfinished)
+
+    def __contains__(self, item: T) -> bool:
+        """Whether an item is unfinished."""
+        return item in self._unfinished
+
+    def start(self) -> None:
+        """Starts the thread and waits until the engine can serve.
+
+        Raises:
+            RuntimeModelError: what preparing raised, or a LoadError with one line about it.
+        """
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        self._thread.start()
+        self._ready.wait()
+        failure = self._failure
+        if failure is None:
+            self._watchdog.start()
+            return
+        self._thread.join()
+        if isinstance(failure, RuntimeModelError):
+            raise failure
+        # Out of memory, a broken checkpoint: the operator gets one line.
+        raise LoadError(
+            f"the {self._name} engine failed to start: {type(failure).__name__}: {reason(failure)}"
+        ) from failure
+
+    def check_running(self) -> None:
+        """Raises OverloadedError where the engine is stopping, its thread has died or is stuck."""
+        refusal = self._refusal()
+        if refusal:
+            raise OverloadedError(f"{refusal}: try again later")
+
+    def submit(self, items: Sequence[T]) -> None:
+        """Queues all, or none: raises OverloadedError as ``check_running`` does."""
+        with self.condition:
+            self.check_running()
+            self._unfinished.update(items)
+            self._submitted += items
+            self.wake()
+
+    def wake(self) -> None:
+        """Has the thread look at what came; called with the condition held."""
+        self.condition.notify()
+        self.on_news()
+
+    def take_in(self) -> None:
+        """Hands on what was submitted; called by a step that lasts, too."""
+        with self.condition:
+            submitted, self._submitted = self._submitted, []
+        self._steps.add(submitted)
+
+    def renew_step(self) -> None:
+        """Called by a step that lasts, whenever a part of it is computed."""
+        self.end_step()
+        self._watchdog.begin_step()
+
+    def end_step(self) -> None:
+        """Called by a step that has computed: what is left of it is not part of its time."""
+        self._watchdog.end_step()
+        self.cpu_threads.step_took(self._watchdog.last_step_s)
+
+    def release(self, items: Iterable[T]) -> list[T]:
+        """Finishes items and returns those that were not finished before: of all callers, one gets
+        each.
+        """
+        with self.condition:
+            released = [item for item in items if item in self._unfinished]
+            self._unfinished.difference_update(released)
+            return released
+
+    def unfinished(self) -> list[T]:
+        """All that run or wait."""
+        with self.condition:
+            return list(self._unfinished)
+
+    def stop(self, grace_s: float = 0.0) -> None:
+        """Takes no more, finishes what is here within ``grace_s``, fails the rest with
+        OverloadedError, and ends the thread; a step that goes on for ``LAST_STEP_S`` more is left
+        to itself.
+        """
+        with self.condition:
+            if self.stop_at_s is None:
+                self.stop_at_s = time.monotonic() + grace_s
+            left_s = max(0.0, self.stop_at_s - time.monotonic())
+            self.wake()
+        if self.is_alive and not self._over.wait(left_s + LAST_STEP_S):
+            log.error(
+                f"a step did not end within {LAST_STEP_S:g} s of the unload: it is left to itself"
+            )
+            self._steps.give_up(self.unfinished(), OverloadedError(UNLOADED))
+        elif self.is_alive:
+            self._thread.join()
+        self._watchdog.stop()
+
+    def _refusal(self) -> str:
+        """Why nothing is taken; empty where it is."""
+        if self.stop_at_s is not None:
+            return "the model is being unloaded"
+        if self._ended:
+            return "the engine died, load the model anew"
+        return "the engine is stuck in a step" if self._watchdog.is_stuck else ""
+
+    def _run(self) -> None:
+        self.cpu_threads.start()
+        try:
+            self._steps.prepare()
+        except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
+            self._failure = error  # start() raises it
+            return
+        finally:
+            self._ready.set()
+        text = self._run_steps()
+        with self.condition:
+            self._ended = True
+            self._submitted.clear()
+        self._over.set()
+        self._steps.end(self.unfinished(), OverloadedError(text))
+
+    def _run_steps(self) -> str:
+        """Computes until it is time to stop; what those are told that are left."""
+        try:
+            while self._wait_for_work():
+                if self._steps.has_work():  # not all that came was cancelled at once
+                    self._watched_step()
+        except BaseException as error:
+            lost = isinstance(error, DeviceLostError)
+            log.error(
+                f"the thread of the {self._name} engine died: {error if lost else place(error)}"
+            )
+            return f"the engine died: {error if lost else type(error).__name__}: try again later"
+        return UNLOADED
+
+    def _wait_for_work(self) -> bool:
+        """Takes what was submitted; False when the engine is to stop."""
+        with self.condition:
+            while not (self._submitted or self._steps.has_work() or self.stop_at_s is not None):
+                self.condition.wait()
+        self.take_in()
+        return self.stop_at_s is None or (self._steps.has_work() and not self.is_overdue)
+
+    def _watched_step(self) -> None:
+        self._watchdog.begin_step()
+        try:
+            self._steps.step()
+        finally:
+            self.end_step()
+
+    def _give_up_step(self, stuck_s: float) -> None:
+        """Called by the watchdog: nobody waits for a step that may never end."""
+        text = f"the engine is stuck: its step takes longer than {stuck_s:g} s (watchdog_s)"
+        log.error(text)
+        self._steps.give_up(self.unfinished(), OverloadedError(f"{text}: try again later"))

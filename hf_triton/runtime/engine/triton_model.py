@@ -1,0 +1,198 @@
+"""Triton's side of every task: loads a model, and hands every request on to what serves it.
+
+``execute`` returns at once: a request's response sender goes with it, and answers are sent from
+other threads. So requests of any number of calls share an engine's steps, on decoupled models and
+on ordinary ones. A task's class says what serves. Nothing large is imported before ``initialize``,
+which tells in one line what is missing: of what fails before, Triton shows a traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import triton_python_backend_utils as pb_utils
+
+from hf_triton.runtime import collect_normally, log, own_environment
+from hf_triton.runtime.engine.intake import Intake
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.heartbeat import Heartbeat
+from hf_triton.runtime.hooking.hook_file import functions_of
+from hf_triton.runtime.link.listener import ForwardedRequest
+from hf_triton.runtime.metrics.load import LoadMetrics
+from hf_triton.runtime.metrics.publishing import Family, MetricsPublisher, instance_labels
+from hf_triton.runtime.request.plain_request import DirectRequest, RequestLike
+from hf_triton.runtime.request.responder import Responder, TritonResponder
+from hf_triton.runtime.weights.served_model import ServedModel, read_served_model
+
+if TYPE_CHECKING:
+    from hf_triton.runtime.devices.device import Placement
+
+
+@dataclass(frozen=True)
+class Instance:
+    """What one instance is to serve, and where; ``inputs`` are the names of its tensors."""
+
+    served: ServedModel
+    placement: Placement
+    num_threads: int
+    inputs: tuple[str, ...]
+
+
+class Serving(Protocol):
+    """A loaded model that answers requests. ``description`` is its line for the log."""
+
+    @property
+    def description(self) -> str:
+        """What it is and where it runs."""
+
+    @property
+    def unload_grace_s(self) -> float:
+        """How long requests may go on when it is unloaded, in seconds."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether requests get on."""
+
+    def families(self) -> Iterable[Family]:
+        """What it counts; called from a thread of the metrics' own."""
+
+    def take(
+        self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool
+    ) -> None:
+        """Starts one request, or answers it with what is wrong with it; never raises.
+
+        The request is not read after this returns. ``listed`` are the outputs that it names;
+        ``may_stream`` is False where its caller can be answered only once.
+        """
+
+    def stop(self, grace_s: float) -> None:
+        """Takes no more, finishes what is here within ``grace_s``, answers the rest with
+        UNAVAILABLE, and ends every thread.
+        """
+
+
+# Loads a model and starts its engine. Raises LoadError: the line that an operator reads.
+Loader = Callable[[Instance], Serving]
+
+
+class TritonModel(ABC):
+    """One instance of a served model. A model.py may add the methods ``preprocess`` and
+    ``postprocess``: they are called as those of a hooks file are.
+    """
+
+    @abstractmethod
+    def loader(self) -> Loader:
+        """Imports what the model needs, and returns what loads it."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Starts serving; raises one readable line where that fails."""
+        started_s = time.monotonic()
+        name = args["model_name"]
+        log.begin(name)
+        folder = Path(args["model_repository"], args["model_version"])
+        try:
+            own_environment.check(folder)
+            self._start(args)
+        except ModuleNotFoundError as error:
+            self._refuse(name, own_environment.lacks(folder, error))
+        except LoadError as error:
+            self._refuse(name, str(error))
+        self.heartbeat = Heartbeat(self.is_ready)
+        seconds = time.monotonic() - started_s
+        log.info(f"{name}: {self.serving.description}, loaded in {seconds:.1f} s")
+
+    def _refuse(self, name: str, reason: str) -> None:
+        log.error(f"{name}: {reason}")
+        raise pb_utils.TritonModelException(f"{name}: {reason}") from None
+
+    def _start(self, args: dict[str, str]) -> None:
+        import torch
+
+        from hf_triton.runtime.devices import device
+
+        load = self.loader()
+        collect_normally()  # what is imported stays
+        torch.set_num_threads(1)  # parallel work belongs to the engine's thread alone
+        served = read_served_model(Path(args["model_repository"]), args["model_version"])
+        self.intake = Intake(served, args, pb_utils, functions_of(self))
+        self.decoupled = served.decoupled
+        config = json.loads(args["model_config"])
+        kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
+        placement = device.placement(kind, device_id, served.device_map)
+        self.serving = load(
+            Instance(
+                served,
+                placement,
+                device.cpu_threads(config),
+                tuple(tensor["name"] for tensor in config["input"]),
+            )
+        )
+        device.release_freed_memory()
+        self.load_metrics = LoadMetrics()
+        is_whole = served.role == "whole"
+        labels = instance_labels(served.public_name if is_whole else served.name, args)
+        self.metrics = MetricsPublisher(pb_utils, labels, self._families)
+        if is_whole:  # an ensemble's steps are asked by Triton alone
+            self.intake.open(self._take_forwarded)
+
+    def _families(self) -> Iterator[Family]:
+        yield from self.serving.families()
+        yield from self.load_metrics.families()
+
+    def execute(self, requests: list[Any]) -> None:
+        """Takes the requests' response senders; they are answered from other threads."""
+        for request in requests:
+            self._receive(
+                DirectRequest(request),
+                request.requested_output_names(),
+                TritonResponder(request, pb_utils, decoupled=self.decoupled),
+                may_stream=self.decoupled,
+            )
+
+    def is_ready(self) -> bool:
+        """Whether requests get on; asked by servers from 26.03 on."""
+        return self.serving.is_healthy
+
+    def finalize(self) -> None:
+        """Lets what runs finish within ``unload_grace_s``, answers the rest with UNAVAILABLE, and
+        ends every thread.
+        """
+        if not hasattr(self, "metrics"):
+            return
+        deadline_s = time.monotonic() + self.serving.unload_grace_s
+        self.intake.drain(self.serving.unload_grace_s)
+        self.serving.stop(max(0.0, deadline_s - time.monotonic()))
+        self.intake.close()
+        self.metrics.close()
+        self.heartbeat.stop()
+
+    def _take_forwarded(self, request: ForwardedRequest) -> None:
+        """Takes a request that a front, or a model whose arm this is, has passed on."""
+        self._receive(
+            request,
+            request.requested_output_names(),
+            request.responder,
+            may_stream=request.may_stream,
+            is_routed=request.is_routed,
+        )
+
+    def _receive(
+        self,
+        request: RequestLike,
+        listed: Iterable[str],
+        responder: Responder,
+        *,
+        may_stream: bool,
+        is_routed: bool = False,
+    ) -> None:
+        take = partial(self.serving.take, may_stream=may_stream)
+        self.intake.receive(
+            request, listed, responder, take, may_stream=may_stream, is_routed=is_routed
+        )

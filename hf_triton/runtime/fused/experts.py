@@ -1,0 +1,122 @@
+"""A mixture's experts on a CPU: one loop over all of them, instead of two products for each.
+
+Given to transformers as one way to compute experts, so that every runner has it. Where an expert
+has many tokens, torch's products over its tokens are faster.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from hf_triton.runtime.kernels.kernel_loading import EXPERT_KERNELS, load_kernel
+from hf_triton.runtime.kernels.thread_team import ThreadTeam
+
+_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+# Tokens of an expert from which torch's products are faster; in bfloat16 they use the processor's
+# products of matrices.
+_MANY = {torch.float32: 24, torch.bfloat16: 6}
+
+
+def grouped_experts(
+    module: Any,
+    hidden_states: torch.Tensor,
+    top_k_index: torch.Tensor,
+    top_k_weights: torch.Tensor,
+) -> torch.Tensor:
+    """hidden_states (tokens, size), each token's experts and their weights (tokens, k) -> (tokens,
+    size); ``module`` holds the experts' weights as transformers' MoE interface says.
+    """
+    if not len(hidden_states):
+        return hidden_states
+    pairs = _Pairs(top_k_index, module.num_experts)
+    x = _product(module, "gate_up_proj" if module.has_gate else "up_proj", hidden_states, pairs)
+    x = module._apply_gate(x) if module.has_gate else module.act_fn(x)  # noqa: SLF001
+    x = _product(module, "down_proj", x, pairs)
+    x = x.view(*top_k_index.shape, -1) * top_k_weights.unsqueeze(-1)
+    return x.sum(dim=1).to(hidden_states.dtype)
+
+
+def takes(module: Any) -> bool:
+    """Whether the experts' weights are as the loop reads them; those that are stored transposed
+    are laid out anew.
+    """
+    names = ("gate_up_proj" if module.has_gate else "up_proj", "down_proj")
+    for weight in (getattr(module, name, None) for name in names):
+        if type(weight) is not torch.nn.Parameter or weight.dtype not in _DTYPES:
+            return False
+        if module.is_transposed and weight.is_contiguous():
+            weight.data = weight.data.transpose(1, 2).contiguous().transpose(1, 2)
+        laid_out = weight.transpose(1, 2) if module.is_transposed else weight
+        if not laid_out.is_contiguous() or laid_out.shape[1] % 4:
+            return False
+    return not module.has_post_expert_norm
+
+
+class _Pairs:
+    """Tokens with one of their experts each, (tokens * k), in the experts' order: those of expert
+    ``e`` are ``order[starts[e] : starts[e + 1]]``.
+    """
+
+    def __init__(self, top_k_index: torch.Tensor, num_experts: int) -> None:
+        chosen = top_k_index.to(torch.int64).contiguous()
+        self.num_experts, self.count, self.per_token = num_experts, chosen.numel(), chosen.shape[1]
+        self.starts = torch.empty(num_experts + 3, dtype=torch.int64)
+        self.order = torch.empty(self.count, dtype=torch.int64)
+        _team().run(
+            load_kernel("group", "float32", EXPERT_KERNELS),
+            *(self.count, num_experts, chosen.data_ptr()),
+            *(self.starts.data_ptr(), self.order.data_ptr()),
+            parallel=False,
+        )
+
+
+def _product(module: Any, name: str, x: torch.Tensor, pairs: _Pairs) -> torch.Tensor:
+    """x (tokens or pairs, inputs) -> (pairs, outputs)."""
+    weight = getattr(module, name).detach()
+    weight = (
+        weight.transpose(1, 2) if module.is_transposed else weight
+    )  # (experts, outputs, inputs)
+    bias = getattr(module, f"{name}_bias").detach() if module.has_bias else None
+    per_row = pairs.count // len(x) if len(x) else 1
+    out = x.new_zeros(pairs.count, weight.shape[1])
+    if pairs.count >= _MANY[x.dtype] * pairs.num_experts:
+        _by_products(x, weight, bias, pairs, per_row, out)
+        return out
+    x, wide = x.contiguous(), None if bias is None else bias.float()
+    _team().run(
+        load_kernel("experts", _DTYPES[x.dtype], EXPERT_KERNELS),
+        *(pairs.num_experts, weight.shape[2], weight.shape[1], x.data_ptr(), weight.data_ptr()),
+        *(pairs.starts.data_ptr(), pairs.order.data_ptr()),
+        *(0 if wide is None else wide.data_ptr(), per_row, out.data_ptr()),
+    )
+    return out
+
+
+def _by_products(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    pairs: _Pairs,
+    per_row: int,
+    out: torch.Tensor,
+) -> None:
+    """Expert by expert."""
+    starts = pairs.starts.tolist()
+    for expert in range(pairs.num_experts):
+        own = pairs.order[starts[expert] : starts[expert + 1]]
+        if len(own):
+            rows = x[own // per_row]
+            out[own] = F.linear(rows, weight[expert], None if bias is None else bias[expert])
+
+
+@cache
+def _team_of(num_threads: int) -> ThreadTeam:
+    return ThreadTeam(num_threads)
+
+
+def _team() -> ThreadTeam:
+    return _team_of(torch.get_num_threads())

@@ -1,0 +1,167 @@
+"""One forward of a model, recorded: what each module was given and what it made of it.
+
+The attention function gives each token its own value, whatever the scores are: what reaches it are
+the queries, keys and values that a runner has to compute, and what it gives reaches the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from hf_triton.runtime.errors import reason
+
+from ..parts import UnsupportedLayersError
+
+_NAME = "hf_triton_recording"
+NUM_TOKENS = 5
+ROWS = 2  # of tokens: all of one at the first position, all of the other at the furthest
+
+
+@dataclass
+class Attended:
+    """What a layer gave to its attention function: (ROWS, heads, NUM_TOKENS, dim) each."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    given: dict[str, Any]
+
+
+@dataclass
+class Call:
+    """A module's call: the tensors it was given, the first that it gave back, and all of them;
+    and the calls within. Copies, for modules that change tensors in place.
+    """
+
+    module: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    inputs: list[torch.Tensor]
+    outputs: list[torch.Tensor] = field(default_factory=list)
+    inner: list[Call] = field(default_factory=list)
+    attended: list[Attended] = field(default_factory=list)
+    parent: Call | None = None
+
+    @property
+    def input(self) -> torch.Tensor:
+        """The first tensor of numbers."""
+        floats = [tensor for tensor in self.inputs if tensor.is_floating_point()]
+        return floats[0] if floats else torch.empty(0)
+
+    @property
+    def output(self) -> torch.Tensor:
+        return self.outputs[0] if self.outputs else torch.empty(0)
+
+    @property
+    def kind(self) -> str:
+        return type(self.module).__name__
+
+    @property
+    def changes_nothing(self) -> bool:
+        """A dropout does not, but for training."""
+        is_bare = not any(True for _ in self.module.parameters())
+        return is_bare and same(self.input, self.output)
+
+    def walk(self) -> Iterator[Call]:
+        """This call and all within it, in their order."""
+        yield self
+        for call in self.inner:
+            yield from call.walk()
+
+    def leaves(self) -> list[Call]:
+        """The calls within it, or itself, that call no other; without those that change nothing.
+        A layer with adapters is one.
+        """
+        if not self.inner or getattr(self.module, "is_one_layer", False):
+            return [] if self.changes_nothing else [self]
+        return [leaf for call in self.inner for leaf in call.leaves()]
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether both hold the same numbers, in whatever shape."""
+    return a.numel() == b.numel() > 0 and torch.equal(a.reshape(-1), b.reshape(-1))
+
+
+def near(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether both hold nearly the same numbers: a sum in another order."""
+    if a.numel() != b.numel():
+        return False
+    error = (a.reshape(-1).float() - b.reshape(-1).float()).abs().max()
+    return bool(error <= 4 * torch.finfo(b.dtype).eps * b.float().abs().max())
+
+
+def record(model: Any, ends: tuple[int, int], **inputs: torch.Tensor | bool) -> Call:
+    """The call of the model on a few tokens at each of two positions, its first and its furthest.
+    ``inputs``: what else it is given.
+
+    Raises:
+        UnsupportedLayersError: the model takes no positions, or no such attention function.
+    """
+    token_ids = torch.arange(NUM_TOKENS, device=model.device).repeat(ROWS, 1)
+    stack = [Call(None, (), {}, [])]
+    before = model.config._attn_implementation  # noqa: SLF001
+    _register(stack)
+    with ExitStack() as hooks:
+        for module in model.modules():
+            for handle in _hooks(module, stack):
+                hooks.callback(handle.remove)
+        model.set_attn_implementation(_NAME)
+        hooks.callback(model.set_attn_implementation, before)
+        positions = torch.tensor(ends, device=model.device).unsqueeze(1).expand(ROWS, NUM_TOKENS)
+        try:
+            model(input_ids=token_ids, position_ids=positions, **inputs)
+        except Exception as error:
+            # Whatever an unknown architecture raises: it takes no positions, or no such attention.
+            raise UnsupportedLayersError(f"{type(error).__name__}: {reason(error)}") from error
+    (call,) = stack[0].inner
+    return call
+
+
+def _register(stack: list[Call]) -> None:
+    from transformers import AttentionInterface
+
+    def attend(
+        module: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *_: Any,
+        **given: Any,
+    ) -> tuple[torch.Tensor, None]:
+        stack[-1].attended.append(Attended(query.clone(), key.clone(), value.clone(), given))
+        groups = query.shape[1] // value.shape[1]
+        return value.repeat_interleave(groups, dim=1).transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register(_NAME, attend)
+
+
+def _hooks(module: nn.Module, stack: list[Call]) -> tuple[Any, Any]:
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        call = Call(module, args, kwargs, _tensors([*args, *kwargs.values()]), parent=stack[-1])
+        stack[-1].inner.append(call)
+        stack.append(call)
+
+    def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        stack.pop().outputs = _tensors([output])
+
+    return (
+        module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True),
+        module.register_forward_hook(leave, with_kwargs=True),
+    )
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    """Copies of the tensors in a list, tuple or output of a model."""
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value.clone())
+        elif isinstance(value, tuple | list | dict):
+            found += _tensors(value.values() if isinstance(value, dict) else value)
+    return found

@@ -1,0 +1,138 @@
+"""Starts the program that forks, and gives it orders."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hf_triton.python_env.find_environment import LIBRARY_PATH
+
+from ..python_program import python_program
+from . import program
+
+_START_S = 60.0
+_PROGRAM = (
+    "import sys; sys.path[:0] = sys.argv[4:]; "
+    "from hf_triton.runtime.sandbox.program import main; main()"
+)
+_OPTIONS = ("-IS", "-c", _PROGRAM)
+
+
+class ForkServerError(Exception):
+    """The program does not start, or can't prepare what its forks share."""
+
+
+class ForkServer:
+    """One program and its forks, without torch, secrets, or descriptors of this process."""
+
+    def __init__(
+        self, prepare: Callable[[bytes], Callable[[socket.socket], object]], folders: Iterable[str]
+    ) -> None:
+        """``prepare`` is called in the program; ``folders`` have the packages that it imports."""
+        self._arguments = [name_of(prepare), str(LIBRARY_PATH), *folders]
+        self._program: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The program's process id, where it was started."""
+        return None if self._program is None else self._program.pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether the program is there."""
+        return self._program is not None and self._program.poll() is None
+
+    def start(self, content: bytes) -> None:
+        """Starts the program, in the place of one that ended, and has ``content`` prepared.
+
+        Raises:
+            ForkServerError: why it can't be prepared; no text where the program does not start.
+        """
+        self.close()
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with there, _memory_file(content) as file:
+            descriptors = (there.fileno(), file.fileno())
+            try:
+                self._program = subprocess.Popen(
+                    [python_program(), *_OPTIONS, *map(str, descriptors), *self._arguments],
+                    pass_fds=descriptors,
+                    env=_environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,  # a panic would print the caller's text there
+                )
+            except OSError as error:
+                here.close()
+                raise ForkServerError from error
+        self._control = here
+        here.settimeout(_START_S)
+        try:
+            answer = here.recv(4096)
+        except OSError:
+            answer = b""
+        here.settimeout(None)
+        if answer != b"\n":
+            self.close()
+            raise ForkServerError(answer.decode())
+
+    def fork(self, number: int) -> socket.socket:
+        """This end of the connection with another fork. Raises OSError where the program ended."""
+        here, there = socket.socketpair()
+        with there:
+            try:
+                if self._control is None:
+                    raise BrokenPipeError
+                order = program.CONTROL.pack(program.FORK, number)
+                socket.send_fds(self._control, [order], [there.fileno()], socket.MSG_NOSIGNAL)
+            except OSError:
+                here.close()
+                raise
+        return here
+
+    def kill(self, number: int) -> None:
+        """Ends a fork. Takes no lock: it may be called by a collection, within anything."""
+        self._order(program.KILL, number)
+
+    def slow_down(self, number: int) -> None:
+        """Gives a fork a low priority, for good."""
+        self._order(program.YIELD, number)
+
+    def close(self) -> None:
+        """Ends the program, and with it all forks."""
+        if self._control is not None:
+            self._control.close()
+        if self._program is not None:
+            self._program.kill()
+            self._program.wait()
+        self._control = self._program = None
+
+    def _order(self, kind: int, number: int) -> None:
+        control = self._control
+        if control is not None:
+            with contextlib.suppress(OSError):
+                order = program.CONTROL.pack(kind, number)
+                control.send(order, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """``module:function`` as the program imports it."""
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def _environment() -> dict[str, str]:
+    """No secret, and no threads: their stacks and allocators would count as memory."""
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    single = ("MALLOC_ARENA_MAX", "RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {**kept, **dict.fromkeys(single, "1"), "PYTHONUTF8": "1"}
+
+
+def _memory_file(content: bytes) -> Any:
+    file = os.fdopen(os.memfd_create("prepared"), "w+b")
+    file.write(content)
+    file.flush()
+    return file

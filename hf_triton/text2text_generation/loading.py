@@ -1,0 +1,155 @@
+"""Puts a served encoder-decoder together: its files, its languages, and the generate engine."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from hf_triton.runtime import log
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.generate.lengths import max_lengths
+from hf_triton.text_generation.loading import (
+    LoadedModel,
+    ModelParts,
+    load_parts,
+    loaded_model,
+    reading,
+    start_engine,
+    vocab_size,
+)
+from hf_triton.text_generation.options import Options as EngineOptions
+from hf_triton.text_generation.request.bad_words import word_tokenizer
+
+from .generation_defaults import apply_task_params, default_max_tokens, default_min_tokens
+from .languages import Languages, find_languages
+from .options import Options
+from .reader import SourceReader
+from .source import SourceTokenizer
+
+_LONGEST = 1_000_000  # tokenizers without a limit say 10^30
+
+
+def load_text2text(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
+    """Loads everything and starts the engine.
+
+    Raises:
+        LoadError: with the one line that the operator reads.
+    """
+    options = Options(**served.options)
+    parts = load_parts(served, placement, _require_encoder_decoder)
+    own_prefix = apply_task_params(parts.model, options.task_specific_params)
+    languages = _languages(parts, options)
+    _log_what_may_surprise(served.name, parts, options)
+    min_tokens = default_min_tokens(parts.model.generation_config)  # the engine clears it
+    engine = start_engine(
+        served.name, parts, _engine_options(parts, options), placement, num_threads
+    )
+    source = _source(parts, engine, languages)
+    reader = SourceReader(
+        tokenize=lambda text, *, add_special_tokens=True, num_kept=None: source.encode(
+            text, languages.special_tokens, truncate=False
+        ),
+        tokenize_word=word_tokenizer(_target_tokenizer(parts.tokenizer)),
+        default_min_tokens=min_tokens,
+        decoder_start=parts.decoder_start,
+        source=source,
+        languages=languages,
+        prefix=own_prefix if options.prefix is None else options.prefix,
+        truncation=options.truncation,
+        beams=options.num_beams,
+        **reading(parts, engine),
+    )
+    return loaded_model(served, placement, parts, engine, reader)
+
+
+def _require_encoder_decoder(config: Any) -> None:
+    if not config.is_encoder_decoder:
+        raise LoadError(
+            f"task text2text-generation: {config.model_type} is no encoder-decoder; serve it with "
+            "task: text-generation"
+        )
+
+
+def _languages(parts: ModelParts, options: Options) -> Languages:
+    return find_languages(
+        parts.tokenizer,
+        parts.decoder_start,
+        is_forced=parts.model.generation_config.forced_bos_token_id is not None,
+        source_lang=options.source_lang,
+        target_lang=options.target_lang,
+    )
+
+
+def _engine_options(parts: ModelParts, options: Options) -> EngineOptions:
+    """The options as the engine reads them, defaults of the model's own filled in."""
+    own, beams = parts.model.generation_config, options.num_beams
+    return EngineOptions(
+        engine="generate" if beams > 1 else "auto",
+        max_model_len=options.max_model_len or _tokenizer_limit(parts),
+        max_num_seqs=options.max_num_seqs or (max(32, beams) if beams > 1 else None),
+        max_queue_size=options.max_queue_size,
+        kv_cache_gib=options.kv_cache_gib,
+        default_max_tokens=options.default_max_tokens or default_max_tokens(own),
+        default_timeout_ms=options.default_timeout_ms,
+        max_timeout_ms=options.max_timeout_ms,
+        max_grammar_s=options.max_grammar_s,
+        unload_grace_s=options.unload_grace_s,
+        watchdog_s=options.watchdog_s,
+    )
+
+
+def _tokenizer_limit(parts: ModelParts) -> int | None:
+    """The tokenizer's longest text, where it has one that the model can hold."""
+    limit = parts.tokenizer.model_max_length
+    if limit > _LONGEST:
+        return None
+    try:
+        return max_lengths(parts.config, limit)[0]
+    except LoadError:
+        return None
+
+
+def _source(parts: ModelParts, engine: Engine, languages: Languages) -> SourceTokenizer:
+    def count_unknown(number: int) -> None:
+        engine.metrics.num_unknown_tokens += number
+
+    assert engine.max_source_len is not None
+    source = SourceTokenizer(
+        parts.tokenizer,
+        max_length=engine.max_source_len,
+        vocab_size=vocab_size(parts.model),
+        count_unknown=count_unknown,
+    )
+    for special_tokens in (languages.special_tokens, *languages.special_tokens_by_source.values()):
+        source.require_room_for(special_tokens)
+    return source
+
+
+def _target_tokenizer(tokenizer: Any) -> Any:
+    """The tokenizer of outputs, which Marian's is in another mode."""
+    if not hasattr(tokenizer, "spm_target"):
+        return tokenizer
+    target = copy.deepcopy(tokenizer)
+    target._switch_to_target_mode()  # noqa: SLF001
+    return target
+
+
+def _log_what_may_surprise(name: str, parts: ModelParts, options: Options) -> None:
+    """Logs a line for each of the model's own settings that is ignored unless an option sets it,
+    and for what an option takes the in-flight engine away for.
+    """
+    own_beams = parts.model.generation_config.num_beams or 1
+    if own_beams > 1 and options.num_beams == 1:
+        log.info(
+            f"{name}: answers are greedy; the model's own settings search with {own_beams} beams, "
+            f"as the option num_beams: {own_beams} does"
+        )
+    if options.num_beams > 1:
+        log.info(f"{name}: engine generate, because beams are searched for in padded batches")
+    known = getattr(parts.config, "task_specific_params", None) or {}
+    if known and options.task_specific_params is None and options.prefix is None:
+        listed = ", ".join(sorted(known))
+        log.info(f"{name}: no prefix; the option task_specific_params can be {listed}")

@@ -1,0 +1,120 @@
+"""Text classification as a task of the encoder engine: one logit per label of a text or a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hf_triton.encoder.answers.rows import number_rows, text_rows, token_counts
+from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.encoder.texts.row_values import LIST, count_rows, filled, required_texts
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row, integer, text
+
+from .scores import FUNCTIONS, best, default_function
+
+INPUTS = ("text_input", LIST, "text_pair", "top_k", "function_to_apply", "truncate")
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One text, or pair, and how its answer is to look. ``field`` is the text's tensor."""
+
+    field: str
+    text: str
+    pair: str | None
+    top_k: int
+    function: str
+    truncate: bool | None
+
+
+class TextClassification(EncoderTask):
+    """Classifiers, regression models and rerankers: whatever has a head for sequences."""
+
+    auto_class = "AutoModelForSequenceClassification"
+    output = "sequences"
+
+    def __init__(self, setup: TaskSetup) -> None:
+        super().__init__(setup)
+        asked = setup.options.function_to_apply
+        self._function = default_function(setup.config) if asked == "auto" else asked
+        self._id2label: Mapping[int, str] = setup.config.id2label or {}
+
+    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
+        """Reads texts and pairs, one encoding each."""
+        fields.check_parameters(INPUTS)
+        name = count_rows(fields, INPUTS)
+        rows = self._rows(fields, name)
+        encodings = each_row(self._encode, rows)
+        batched = self.setup.batched or name == LIST
+        counts = token_counts(encodings, batched=batched)
+        answer = partial(self._answer, rows, counts, wanted, batched=batched)
+        return Prepared(encodings, answer)
+
+    def _rows(self, fields: RequestFields, name: str) -> list[_Row]:
+        pairs = self._pairs(fields, name)
+        known_pair = [name for name in ("text_pair",) if any(pair is not None for pair in pairs)]
+        options = self.setup.options
+        columns = zip(
+            required_texts(fields, name, *known_pair),
+            pairs,
+            fields.values("top_k", _top_k, options.top_k),
+            fields.values("function_to_apply", _function_name, self._function),
+            fields.values("truncate", boolean, None),
+            strict=True,
+        )
+        return [_Row(name, *values) for values in columns]
+
+    def _pairs(self, fields: RequestFields, name: str) -> list[str | None]:
+        if self.setup.options.pairs == "required":
+            return [*required_texts(fields, "text_pair", name)]
+        found = fields.optional_texts("text_pair")
+        return each_row(lambda pair: None if pair is None else filled("text_pair", pair), found)
+
+    def _encode(self, row: _Row) -> Encoding:
+        field = row.field if row.pair is None else f"{row.field} and text_pair"
+        return self.setup.tokenization.encode(field, row.text, row.pair, truncate=row.truncate)
+
+    def _answer(
+        self,
+        rows: list[_Row],
+        counts: Mapping[str, Array],
+        wanted: frozenset[str],
+        logits: list[Array],
+        *,
+        batched: bool,
+    ) -> Mapping[str, Array]:
+        """``logits``: (labels,) for each row."""
+        scores = [FUNCTIONS[row.function](one) for row, one in zip(rows, logits, strict=True)]
+        chosen = [best(one, row.top_k) for row, one in zip(rows, scores, strict=True)]
+        labels = [[self._label(int(index)) for index in indices] for indices in chosen]
+        ranked = [one[indices] for one, indices in zip(scores, chosen, strict=True)]
+        outputs = {
+            "label": text_rows(labels, batched=batched),
+            "score": number_rows(ranked, batched=batched),
+            "logits": number_rows([np.asarray(one) for one in logits], batched=batched),
+            **counts,
+        }
+        return {name: array for name, array in outputs.items() if name in wanted}
+
+    def _label(self, index: int) -> str:
+        return str(self._id2label.get(index, f"LABEL_{index}"))
+
+
+def _top_k(name: str, value: Any) -> int:
+    top_k = integer(name, value)
+    if top_k == 0 or top_k < -1:
+        raise RequestError(f"{name}: got {top_k}, allowed: -1 (all labels) or 1 and more")
+    return top_k
+
+
+def _function_name(name: str, value: Any) -> str:
+    function = text(name, value).lower()
+    if function not in FUNCTIONS:
+        raise RequestError(f"{name}: got another text, allowed: {', '.join(FUNCTIONS)}")
+    return function

@@ -1,0 +1,342 @@
+"""What every engine is: a bounded queue in front of one thread that owns the model.
+
+Takes sequences in, ends those that are cancelled or out of time, hands on what was generated.
+Knows neither Triton nor how text is generated.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from hf_triton.runtime import log
+from hf_triton.runtime.devices.device import check_devices_work
+from hf_triton.runtime.engine.thread import UNLOADED, EngineThread
+from hf_triton.runtime.errors import (
+    EngineError,
+    OverloadedError,
+    RequestError,
+    RuntimeModelError,
+    place,
+    reason,
+)
+from hf_triton.runtime.metrics.publishing import Family
+
+from ..lora.linear import Adapters
+from ..options import Options
+from ..sequence.sequence import Sequence
+from ..sequence.source import Source
+from .deadlines import Deadlines
+from .delivery import Delivery
+from .metrics import EngineMetrics, families
+
+# Of a whole prompt, where each of its tokens has a row of them: 1 GiB in float32.
+_MOST_LOGITS = 2**28
+_USUAL_TOKENS = 128  # of an output, where nobody says how many
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """What an engine is made of. ``prepare`` may change the model for speed; it runs on the
+    engine's thread. ``adapters`` are those that requests may name; only the in-flight engine takes
+    any. ``sending_share`` of the time is what sending streams' tokens may take. ``sources`` are
+    those that an encoder-decoder of sounds is tried with, the longest first. ``paged`` has the
+    in-flight engine keep keys and values in pages or in slots; None: in pages on a GPU. With
+    pages it ``runs_ahead`` of what the host has read by one step, or not; None: on a GPU. A
+    ``draft_model`` says ahead what ``model`` may say.
+    ``trial_prompts`` makes prompts with images or sounds, of a model that is to take them;
+    ``largest_prompts`` the largest that there can be of at most so many tokens.
+    """
+
+    model: Any
+    options: Options
+    device: torch.device
+    eos_token_ids: frozenset[int]
+    num_threads: int
+    free_bytes: Callable[[torch.device], int]
+    prepare: Callable[[Any], object]
+    adapters: Adapters | None = None
+    sending_share: float = 1.0
+    sources: tuple[Source, ...] = ()
+    paged: bool | None = None
+    runs_ahead: bool | None = None
+    draft_model: Any = None
+    trial_prompts: Callable[[], Items[tuple[list[int], Source]]] | None = None
+    largest_prompts: Callable[[int], Items[tuple[list[int], Source]]] | None = None
+
+
+class Engine(ABC):
+    """Generates for the sequences submitted to it, on ``thread``, and answers each exactly once."""
+
+    name = ""
+
+    def __init__(self, setup: EngineSetup) -> None:
+        self.setup = setup
+        own = getattr(getattr(setup.model, "generation_config", None), "max_new_tokens", None)
+        self._own_tokens = setup.options.default_max_tokens or own
+        self._check_device = partial(check_devices_work, setup.model)
+        self.metrics = EngineMetrics()
+        self.thread: EngineThread[Sequence] = EngineThread(
+            self.name,
+            self,
+            num_threads=setup.num_threads,
+            watchdog_s=setup.options.watchdog_s,
+        )
+        self._cancelled: list[Sequence] = []  # guarded by the thread's condition
+        self._deadlines = Deadlines()
+        self._delivery = Delivery(setup.sending_share)
+
+    @property
+    @abstractmethod
+    def max_num_seqs(self) -> int:
+        """The most sequences generated at once."""
+
+    @property
+    @abstractmethod
+    def max_model_len(self) -> int:
+        """The most tokens of prompt and output together."""
+
+    @property
+    def max_source_len(self) -> int | None:
+        """The most tokens of a text that an encoder reads; None of a model without one."""
+        return None
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """How the engine is set up, for the load's log line."""
+
+    @property
+    @abstractmethod
+    def gauges(self) -> dict[str, int]:
+        """What is in use at this moment, by name; may be read from any thread."""
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it computes tokens that may come next."""
+        return False
+
+    def families(self) -> Iterator[Family]:
+        """What it counts and holds, as Prometheus names it; may be read from any thread."""
+        adapters = self.setup.adapters.names if self.setup.adapters is not None else ()
+        yield from families(self.metrics, self.gauges, adapters, drafts=self.drafts)
+        yield from self.thread.cpu_threads.families()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """All that is done once before serving; an exception fails the load."""
+
+    @abstractmethod
+    def _has_work(self) -> bool:
+        """True while sequences wait or run."""
+
+    @abstractmethod
+    def _step(self) -> None:
+        """Computes one step, publishes its tokens; an exception fails those it was about."""
+
+    @abstractmethod
+    def _add(self, sequences: Iterable[Sequence]) -> None:
+        """Takes newly submitted sequences."""
+
+    @abstractmethod
+    def _remove(self, sequences: list[Sequence]) -> None:
+        """Forgets sequences that ended before they were finished, whether they run or wait."""
+
+    @abstractmethod
+    def _drain(self) -> list[Sequence]:
+        """Gives back every sequence that waits or runs and forgets them."""
+
+    @abstractmethod
+    def _drain_running(self) -> list[Sequence]:
+        """The same for those that the last step was about, not for those that wait."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the engine takes requests and its thread gets on with them."""
+        return self.thread.is_healthy
+
+    @property
+    def num_unfinished(self) -> int:
+        """How many sequences run or wait."""
+        return self.thread.num_unfinished
+
+    def start(self) -> None:
+        """Waits until the engine can serve; raises LoadError or what preparing it raised."""
+        try:
+            self.thread.start()
+        except RuntimeModelError:
+            self._delivery.stop()
+            raise
+
+    def check_length(self, num_prompt_tokens: int, max_tokens: int) -> None:
+        """Raises RequestError, with both numbers, where prompt and output pass the context. An
+        encoder's text and the output have one each.
+        """
+        if self.max_source_len is not None:
+            for field, got, most in (
+                ("text_input", num_prompt_tokens, self.max_source_len),
+                ("max_tokens", max_tokens, self.max_model_len),
+            ):
+                if got > most:
+                    raise RequestError(f"{field}: got {got} tokens, this model holds {most}")
+        elif num_prompt_tokens + max_tokens > self.max_model_len:
+            raise RequestError(
+                f"max_tokens: the prompt has {num_prompt_tokens} tokens and max_tokens is "
+                f"{max_tokens}, together {num_prompt_tokens + max_tokens}; this model's context "
+                f"holds {self.max_model_len}"
+            )
+
+    def check_prompt_logprobs(self, num_prompt_tokens: int, *, with_source: bool) -> None:
+        """Raises RequestError where the log-probabilities of a prompt's tokens can't be told;
+        ``with_source``: it has images or sounds.
+        """
+        config = self.setup.model.config
+        if config.is_encoder_decoder:
+            raise RequestError("prompt_logprobs: this model has none, an encoder reads its prompts")
+        most = _MOST_LOGITS // int(config.get_text_config().vocab_size)
+        if num_prompt_tokens > most and not self._cuts_prompts(with_source=with_source):
+            raise RequestError(
+                f"prompt_logprobs: the prompt has {num_prompt_tokens} tokens; this model, which "
+                f"can't compute a prompt in chunks, tells those of at most {most}"
+            )
+
+    def _cuts_prompts(self, *, with_source: bool) -> bool:
+        """Whether long prompts are computed chunk by chunk."""
+        return False
+
+    def output_length(self, num_prompt_tokens: int, asked: int | None, *, clamps: bool) -> int:
+        """The most tokens of an output: those ``asked`` for, else the option's or the model's own
+        number, else 128. With ``clamps`` what the context leaves stands for that, and for more.
+        """
+        num_before = num_prompt_tokens if self.max_source_len is None else 0
+        left = max(1, self.max_model_len - num_before)
+        if asked is not None:
+            return min(asked, left) if clamps else asked
+        return min(self._own_tokens or (left if clamps else _USUAL_TOKENS), left)
+
+    def submit(self, sequences: list[Sequence]) -> None:
+        """Queues a request's sequences, all of them or none.
+
+        Raises:
+            OverloadedError: the queue has no room for them, or the engine is stopping or stuck.
+            RequestError: it never has room for so many.
+        """
+        with self.thread.condition:
+            try:
+                self._check_room(len(sequences))
+                self.thread.submit(sequences)
+            except OverloadedError:
+                self.metrics.num_refused += 1
+                raise
+
+    def cancel(self, sequences: Iterable[Sequence]) -> None:
+        """Ends sequences before the next step; those that are finished already are left alone."""
+        with self.thread.condition:
+            self._cancelled += sequences
+            self.thread.wake()
+
+    def stop(self, grace_s: float = 0.0) -> None:
+        """Takes no more requests, finishes those it has within ``grace_s``, fails the others, and
+        ends the thread.
+        """
+        self.thread.stop(grace_s)
+        self._delivery.stop()
+
+    def has_work(self) -> bool:
+        """Whether sequences wait, run, or are to be ended."""
+        return bool(self._cancelled) or self._has_work()
+
+    def add(self, sequences: Iterable[Sequence]) -> None:
+        """Takes what was submitted; ends what was cancelled and what has run out of time."""
+        with self.thread.condition:
+            cancelled, self._cancelled = self._cancelled, []
+        self._add(sequences)
+        self._deadlines.add(sequences)
+        ended = self._end(cancelled, "cancelled")
+        ended += self._end(self._deadlines.passed(time.monotonic()), "timeout")
+        if self.thread.is_overdue:
+            ended += self._end(self.thread.unfinished(), "error", OverloadedError(UNLOADED))
+        if ended:
+            self._remove(ended)
+            self._publish(ended)
+
+    def step(self) -> None:
+        """Computes one step; where that fails, so do those it was about."""
+        if not self._has_work():
+            return  # what there was has just been cancelled
+        try:
+            self._step()
+        except Exception as error:
+            log.error(f"a step of the {self.name} engine failed: {place(error)}")
+            text = f"generating failed: {type(error).__name__}: {reason(error)}"
+            # All where the step came to no sequence, or it would be tried for ever.
+            self._fail(self._drain_running() or self._drain(), EngineError(text))
+            self._check_device()  # else every later step fails too, and the model stays ready
+
+    def end(self, sequences: Iterable[Sequence], error: Exception) -> None:
+        """Fails what is left after the last step."""
+        self._drain()
+        self._fail(sequences, error)
+
+    def give_up(self, sequences: Iterable[Sequence], error: Exception) -> None:
+        """Answers callers of a step that may never end; should it end after all, their sequences
+        are ended then.
+        """
+        self.cancel(sequences)
+        for sequence in sequences:
+            sequence.recipient.fail(error)
+
+    def _check_room(self, num_sequences: int) -> None:
+        """Raises OverloadedError where so many more don't fit, RequestError where they never do."""
+        max_queue_size, num_unfinished = self.setup.options.max_queue_size, self.num_unfinished
+        most = self.max_num_seqs + max_queue_size
+        parts = f"max_num_seqs {self.max_num_seqs} + max_queue_size {max_queue_size}"
+        if num_sequences > most:
+            raise RequestError(
+                f"n: got {num_sequences} sequences, n of each prompt, allowed: at most {most} in "
+                f"one request ({parts})"
+            )
+        room = most - num_unfinished
+        if num_sequences > room:
+            self.thread.check_running()  # the graver reason
+            raise OverloadedError(
+                f"the queue is full: {num_unfinished} sequences run or wait and {room} more fit "
+                f"({parts}), got {num_sequences}: try again later"
+            )
+
+    def _end(
+        self, sequences: Iterable[Sequence], finish_reason: str, error: Exception | None = None
+    ) -> list[Sequence]:
+        """Ends those of the sequences that go on; returns them."""
+        going = [s for s in dict.fromkeys(sequences) if s.finish_reason is None]
+        going = [s for s in going if s in self.thread]
+        for sequence in going:
+            sequence.end(finish_reason, error)
+        return going
+
+    def _publish(self, sequences: Iterable[Sequence]) -> None:
+        """Frees the places of finished sequences and hands on the news of those and of streams."""
+        sequences = list(sequences)
+        finished = [s for s in sequences if s.finish_reason is not None]
+        if finished:
+            self.thread.release(finished)
+        self.metrics.published(sequences)
+        updates = [
+            s.update() for s in sequences if s.finish_reason is not None or s.recipient.streams
+        ]
+        if updates:
+            self._delivery.put(updates)
+
+    def _fail(self, sequences: Iterable[Sequence], error: Exception) -> None:
+        failed = self.thread.release(sequences)
+        for sequence in failed:
+            sequence.finish_reason = "error"
+            sequence.recipient.fail(error)
+        self.metrics.ended(failed)

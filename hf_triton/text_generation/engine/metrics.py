@@ -1,0 +1,154 @@
+"""What an engine counts. Plain numbers, written by the engine's thread and read by any.
+
+Knows the names that Prometheus reads; hf_triton/runtime/metrics/publishing.py publishes them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from hf_triton.runtime.metrics.histogram import SECONDS, Histogram, histogram_families
+from hf_triton.runtime.metrics.publishing import Family, Sample, one_number
+from hf_triton.runtime.metrics.rounded_total import RoundedTotal
+
+from ..sequence.sequence import Sequence
+
+FINISH_REASONS = ("stop", "length", "timeout", "cancelled", "error")
+_PREFIX = "hf_triton_"
+_GAUGES = {
+    "num_running": "Sequences that are being generated",
+    "num_waiting": "Sequences that wait to be started",
+    "kv_cache_bytes": "Bytes of the cache of keys and values",
+    "kv_slots": "Sequences that the cache of keys and values holds",
+    "kv_slots_used": "Sequences in the cache of keys and values",
+    "kv_pages": "Pages that the cache of keys and values has",
+    "kv_pages_used": "Pages of the cache of keys and values that sequences hold",
+    "kv_tokens": "Tokens that the cache of keys and values holds",
+    "kv_tokens_used": "Tokens in the cache of keys and values",
+}
+_COUNTERS = {
+    "num_prompt_tokens": "Prompt tokens of started sequences",
+    "num_generated_tokens": "Generated tokens",
+    "num_unknown_tokens": "Prompt tokens that the tokenizer does not know",
+    "num_refused": "Requests refused because the queue was full or the engine could not take them",
+}
+_DRAFTS = {
+    "num_draft_tokens": "Drafted tokens that were computed",
+    "num_accepted_tokens": "Drafted tokens that were accepted; they are generated tokens",
+}
+_PREEMPTED_HELP = "Times that a sequence gave its pages to others and was computed again"
+_REUSED_HELP = "Prompt tokens whose keys and values were there already, rounded at random"
+# How many reused tokens a request is counted by. Exact ones would tell everybody who reads metrics
+# how many tokens of a prompt somebody else has sent before; so would the number of kept prefixes,
+# which does not grow by a prompt that was there.
+_REUSED_STEP = 1024
+_HISTOGRAMS = {
+    "batch_size": "Sequences that got a token in a step",
+    "time_to_first_token_s": "Time from a sequence's arrival to its first token",
+    "time_per_output_token_s": "Mean time between a sequence's tokens, after the first",
+    "queue_time_s": "Time from a sequence's arrival to its first step",
+}
+_ADAPTERS_HELP = "Started sequences that named an adapter"
+_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class EngineMetrics:
+    """Totals since the load."""
+
+    def __init__(self) -> None:
+        self.num_prompt_tokens = 0
+        self.num_reused_prompt_tokens = 0  # not published
+        self.reused_prompt_tokens = RoundedTotal(_REUSED_STEP)
+        self.num_generated_tokens = 0
+        self.num_unknown_tokens = 0
+        self.num_refused = 0
+        self.num_preempted = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
+        self.finish_reasons: Counter[str] = Counter()
+        self.adapters: Counter[str] = Counter()
+        self.batch_size = Histogram(_TOKENS)
+        self.time_to_first_token_s = Histogram(SECONDS)
+        self.time_per_output_token_s = Histogram(SECONDS)
+        self.queue_time_s = Histogram(SECONDS)
+
+    def computed(self, num_sequences: int, started: Iterable[Sequence]) -> None:
+        """A step gave ``num_sequences`` a token and began with the prompts of ``started``."""
+        self.num_generated_tokens += num_sequences
+        if num_sequences:  # else the number of steps tells how much of a prompt was not computed
+            self.batch_size.observe(num_sequences)
+        now = time.monotonic()
+        for sequence in started:
+            self.began(sequence, now - sequence.submitted_s)
+
+    def began(self, sequence: Sequence, queue_time_s: float) -> None:
+        """A sequence's prompt is computed for the first time."""
+        self.num_prompt_tokens += sequence.num_sent_tokens
+        if sequence.lora_name is not None:
+            self.adapters[sequence.lora_name] += 1
+        self.num_reused_prompt_tokens += sequence.num_reused_tokens
+        self.reused_prompt_tokens.add(sequence.num_reused_tokens)
+        self.queue_time_s.observe(queue_time_s)
+
+    def published(self, sequences: Iterable[Sequence]) -> None:
+        """Sequences have new tokens, or have ended."""
+        now = time.monotonic()
+        ended = []
+        for sequence in sequences:
+            if sequence.token_ids and sequence.first_token_s is None:
+                sequence.first_token_s = now
+                self.time_to_first_token_s.observe(now - sequence.submitted_s)
+            if sequence.finish_reason is not None:
+                ended.append(sequence)
+        self.ended(ended)
+
+    def ended(self, sequences: Iterable[Sequence]) -> None:
+        """Sequences are finished, for whichever reason."""
+        now = time.monotonic()
+        for sequence in sequences:
+            self.finish_reasons[sequence.finish_reason or "error"] += 1
+            num_later = len(sequence.token_ids) - 1
+            if sequence.first_token_s is not None and num_later > 0:
+                self.time_per_output_token_s.observe((now - sequence.first_token_s) / num_later)
+
+
+def families(
+    metrics: EngineMetrics,
+    gauges: Mapping[str, int],
+    adapters: Iterable[str],
+    *,
+    drafts: bool = False,
+) -> Iterator[Family]:
+    """Everything that an engine counts and holds, as Prometheus names it: seconds and totals.
+
+    ``gauges`` are what is in use at this moment, ``adapters`` the names that requests may give.
+    ``drafts`` where the engine speculates.
+    """
+    for name, help_text in _GAUGES.items():
+        if name in gauges:
+            sample = Sample({}, float(gauges[name]))
+            yield Family(f"{_PREFIX}{name.removeprefix('num_')}", help_text, False, (sample,))
+    for name, help_text in (_COUNTERS | (_DRAFTS if drafts else {})).items():
+        sample = Sample({}, float(getattr(metrics, name)))
+        yield Family(f"{_PREFIX}{name.removeprefix('num_')}_total", help_text, True, (sample,))
+    name = f"{_PREFIX}reused_prompt_tokens_total"
+    yield one_number(name, _REUSED_HELP, metrics.reused_prompt_tokens.value, counter=True)
+    if "kv_cache_bytes" in gauges:  # the in-flight engine; one over slots preempts nothing
+        name, number = f"{_PREFIX}preemptions_total", float(metrics.num_preempted)
+        yield one_number(name, _PREEMPTED_HELP, number, counter=True)
+    reasons = [
+        Sample({"finish_reason": reason}, float(metrics.finish_reasons[reason]))
+        for reason in FINISH_REASONS
+    ]
+    help_text = "Finished sequences, by why they ended"
+    yield Family(f"{_PREFIX}finished_total", help_text, True, tuple(reasons))
+    samples = tuple(Sample({"adapter": name}, float(metrics.adapters[name])) for name in adapters)
+    if samples:
+        yield Family(f"{_PREFIX}adapter_sequences_total", _ADAPTERS_HELP, True, samples)
+    for name, help_text in _HISTOGRAMS.items():
+        unit = "_seconds" if name.endswith("_s") else ""
+        histograms: dict[tuple[tuple[str, str], ...], Histogram] = {(): getattr(metrics, name)}
+        full_name = f"{_PREFIX}{name.removesuffix('_s')}{unit}"
+        yield from histogram_families(full_name, help_text, histograms)

@@ -1,0 +1,151 @@
+"""What a model computes by itself: the reference that an engine is tried against at load."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
+
+from hf_triton.runtime.errors import LoadError
+
+from ..sequence.source import Source
+
+_MASKED = -1e9  # a logit below this is one that a model never chooses
+
+
+@torch.inference_mode()
+def own_logits(
+    model: Any,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    forced: list[list[int]],
+    **inputs: Any,
+) -> torch.Tensor:
+    """The logits by which ``generate`` chooses, with the cache and the masks that it makes for the
+    model: a forward without them may compute something else.
+
+    input_ids and attention_mask (rows, length); ``forced``: for each row as many tokens, taken as
+    generated one after the other; ``inputs``: what an encoder reads -> (rows, tokens + 1, vocab),
+    float32.
+    """
+    config = _forcing_config(model, forced)
+    for generate in (model.generate, partial(GenerationMixin.generate, model)):
+        output: Any = generate(
+            input_ids,
+            attention_mask=attention_mask,
+            generation_config=config,
+            logits_processor=LogitsProcessorList([_Forced(forced)]),
+            **inputs,
+        )
+        taken = output.sequences[:, -len(forced[0]) - 1 : -1].tolist()
+        if taken == forced:  # Janus's own generate drops the processor
+            break
+    return torch.stack(output.logits, dim=1).float()
+
+
+@torch.inference_mode()
+def own_source_logits(
+    model: Any, source: Source, prompt: list[int], forced: list[int]
+) -> torch.Tensor:
+    """The same of an encoder-decoder that reads ``source`` and decodes after ``prompt`` -> (tokens
+    + 1, vocab).
+    """
+    inputs = source.on(model.device, model.dtype)
+    if "input_ids" in inputs:
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    config = _forcing_config(model, [forced])
+    config.decoder_start_token_id = prompt[0]
+    output: Any = GenerationMixin.generate(  # Whisper's own cuts what it reads into windows
+        model,
+        **inputs,
+        decoder_input_ids=torch.tensor([prompt], device=model.device),
+        generation_config=config,
+        logits_processor=LogitsProcessorList([_Forced([forced])]),
+    )
+    return torch.cat(output.logits).float()
+
+
+def _forcing_config(model: Any, forced: list[list[int]]) -> Any:
+    config = copy.deepcopy(model.generation_config)
+    for name in ("max_length", "min_length", "min_new_tokens", "forced_eos_token_id"):
+        setattr(config, name, None)
+    config.exponential_decay_length_penalty = None  # of an end that never comes
+    config.update(
+        max_new_tokens=len(forced[0]) + 1,
+        do_sample=False,
+        num_beams=1,
+        num_return_sequences=1,
+        pad_token_id=0 if config.pad_token_id is None else config.pad_token_id,
+        eos_token_id=model.config.get_text_config().vocab_size,  # an id that never comes
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    return config
+
+
+def difference(logits: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference of logits (..., vocab), as a share of their range. Tokens that the
+    model masks don't count, nor rows for which it computes no numbers.
+    """
+    top = expected.amax(-1, keepdim=True)
+    masked = (expected < _MASKED) | ~top.isfinite()
+    top = top.nan_to_num(0, 0, 0)
+    logits, expected = (torch.where(masked, top, one) for one in (logits, expected))
+    span = (top.squeeze(-1) - expected.amin(-1)).clamp_min(1e-6)
+    worst = float(((logits - expected).abs().amax(-1) / span).max().item())
+    return float("inf") if worst != worst else worst
+
+
+def check_numbers(logits: torch.Tensor) -> None:
+    """logits (..., vocab).
+
+    Raises:
+        LoadError: none of the rows has a finite largest one.
+    """
+    top = logits.amax(-1)
+    if (~top.isfinite()).all():
+        raise LoadError(
+            "the model's scores are no numbers: they are NaN or infinite after all "
+            f"{top.numel()} tokens of a trial; its weights hold such, or overflow in its dtype"
+        )
+
+
+@contextmanager
+def narrowed(model: Any, names: Callable[[str], object], width: int) -> Iterator[None]:
+    """Sets sizes of more than ``width`` tokens (windows, chunks, blocks) to ``width``: those of the
+    modules and their configurations that ``names`` is true for. A short trial would not show
+    otherwise what they do.
+    """
+    configs = [getattr(module, "config", None) for module in model.modules()]
+    owners = {id(owner): owner for owner in (*model.modules(), *configs) if owner is not None}
+    sizes = [
+        (owner, name, size)
+        for owner in owners.values()
+        for name in {*vars(owner), *(getattr(owner, "attribute_map", None) or ())}
+        if names(name) and type(size := getattr(owner, name, None)) is int and size > width
+    ]
+    try:
+        for owner, name, _ in sizes:
+            setattr(owner, name, width)
+        yield
+    finally:
+        for owner, name, size in sizes:
+            setattr(owner, name, size)
+
+
+class _Forced(LogitsProcessor):
+    """Takes the given tokens, row by row, then token 0."""
+
+    def __init__(self, forced: list[list[int]]) -> None:
+        self._tokens = iter(zip(*forced, strict=True))
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """scores (rows, vocab) -> the same shape."""
+        tokens = next(self._tokens, (0,) * len(scores))
+        columns = torch.tensor(tokens, device=scores.device).unsqueeze(1)
+        return torch.full_like(scores, float("-inf")).scatter_(1, columns, 0)

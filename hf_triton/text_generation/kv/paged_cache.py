@@ -1,0 +1,164 @@
+"""The cache of keys and values in pages: its layout, and its size from a stated budget.
+
+Per layer two tensors ``(pages, PAGE_SIZE, kv_heads, dim)``, as vLLM and FlashAttention lay them
+out. A sequence takes pages as it grows, so what fits depends on what is generated, not on the
+longest sequence. States, which don't grow, lie in tables: a row for each sequence that may run, and
+for prefixes. Knows no scheduler and no attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+
+from hf_triton.runtime.errors import LoadError
+
+from .kv_cache import FREE_SHARE, GIB, LEN_WITHOUT_LIMIT, zeros
+from .layer_shapes import LayerShape, sequence_bytes
+from .pages import PAGE_SIZE, num_pages_of
+from .slot_contents import SlotCopy
+
+_DEFAULT_NUM_SEQS = 512
+_FAIR_LENGTH = 4096  # tokens for each sequence with states, where nobody says how many run
+
+
+@dataclass(frozen=True)
+class PagedSize:
+    """How many pages the cache has, page 0 included, and what that and the states of sequences
+    take. One sequence of ``max_model_len`` tokens always fits.
+    """
+
+    num_pages: int
+    max_model_len: int
+    max_num_seqs: int
+    num_bytes: int
+    num_prefix_slots: int = 0  # more rows of states, with which no sequence runs
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens of sequences fit."""
+        return (self.num_pages - 1) * PAGE_SIZE
+
+    @property
+    def gib(self) -> float:
+        return self.num_bytes / GIB
+
+
+def plan_pages(
+    shapes: list[LayerShape],
+    *,
+    model_limit: int | None,
+    max_model_len: int | None,
+    max_num_seqs: int | None,
+    kv_cache_gib: float | None,
+    prefix_cache_gib: float | None,
+    free_bytes: int,
+) -> PagedSize:
+    """Chooses how many pages there are: ``kv_cache_gib`` where it is given, else what
+    ``max_num_seqs`` sequences of full length need, at most a share of ``free_bytes``;
+    ``prefix_cache_gib`` more.
+
+    Without ``max_model_len`` it is the model's limit, or what the pages hold; without
+    ``max_num_seqs`` it is 512, or a sequence for each page, or of those with states as many as find
+    room with 4,096 tokens each.
+
+    Raises:
+        LoadError: what was asked for does not fit, with all the numbers.
+    """
+    per_page = PAGE_SIZE * sum(shape.bytes_per_token for shape in shapes)
+    length = max_model_len or model_limit or LEN_WITHOUT_LIMIT
+    if model_limit is not None and length > model_limit:
+        raise LoadError(
+            f"max_model_len: got {length}, the model's own limit is {model_limit} tokens"
+        )
+    _check_free(kv_cache_gib, prefix_cache_gib, free_bytes, shapes[0].device)
+    share = FREE_SHARE[shapes[0].device.type]
+    budget = int(free_bytes * share) if kv_cache_gib is None else int(kv_cache_gib * GIB)
+    more = int((prefix_cache_gib or 0) * GIB)
+    wanted, num_prefixes, states = max_num_seqs or _DEFAULT_NUM_SEQS, 0, sequence_bytes(shapes, 0)
+    if states:
+        num_prefixes = more // sequence_bytes(shapes, num_pages_of(length) * PAGE_SIZE)
+        fair = sequence_bytes(shapes, min(length, _FAIR_LENGTH))
+        wanted = max_num_seqs or max(1, min(wanted, (budget - states) // fair))
+    state_bytes = (1 + wanted + num_prefixes) * states  # row 0 is padding's
+    num_usable = wanted * num_pages_of(length)
+    if per_page:
+        num_usable = max(0, budget + more - state_bytes) // per_page - 1  # page 0 is padding's
+    if max_model_len is None:
+        length = min(length, max(PAGE_SIZE, num_usable * PAGE_SIZE))
+    num_needed = max(num_pages_of(length), max_num_seqs or 1)
+    if num_usable < num_needed or state_bytes > budget + more:
+        raise LoadError(
+            _does_not_fit(length, max_num_seqs, per_page, num_usable, kv_cache_gib, states)
+        )
+    if kv_cache_gib is None and per_page:
+        spare = max(0, more - num_prefixes * states) // per_page
+        num_usable = min(num_usable, wanted * num_pages_of(length) + spare)
+    num_bytes = (num_usable + 1) * per_page + state_bytes
+    return PagedSize(num_usable + 1, length, min(wanted, num_usable), num_bytes, num_prefixes)
+
+
+def _check_free(
+    kv_cache_gib: float | None, prefix_cache_gib: float | None, free_bytes: int, device: object
+) -> None:
+    asked = {"kv_cache_gib": kv_cache_gib or 0.0, "prefix_cache_gib": prefix_cache_gib or 0.0}
+    if sum(asked.values()) * GIB > max(0, free_bytes):
+        got = " and ".join(f"{name}: got {gib:g}" for name, gib in asked.items() if gib)
+        raise LoadError(f"{got}, but {free_bytes / GIB:.2f} GiB are free on {device}")
+
+
+def _does_not_fit(
+    length: int,
+    max_num_seqs: int | None,
+    per_page: int,
+    num_usable: int,
+    gib: float | None,
+    states: int,
+) -> str:
+    num_pages, num_usable = num_pages_of(length), max(0, num_usable)
+    source = "the free memory" if gib is None else f"kv_cache_gib {gib:g}"
+    held = f"{source} holds {num_usable} pages of {PAGE_SIZE} tokens ({per_page} bytes each)"
+    wants = f"one sequence of {length} tokens (max_model_len) takes {num_pages}"
+    if max_num_seqs:
+        wants += f" and max_num_seqs is {max_num_seqs}"
+    if states:
+        held += f" beside {states} bytes of states for each sequence"
+    return (
+        f"the KV cache does not fit: {wants}, but {held}, {num_usable * PAGE_SIZE} tokens: lower "
+        "one of them or raise kv_cache_gib"
+    )
+
+
+class PagedCache:
+    """Keys and values of all pages: ``keys[layer]`` is (num_pages, PAGE_SIZE, kv_heads, key_dim)
+    on its layer's device, ``values[layer]`` alike. ``states[layer]`` are the tables of ``shapes``,
+    (1 + slots, ...) each: a slot's row follows that of padding.
+    """
+
+    def __init__(self, shapes: list[LayerShape], size: PagedSize) -> None:
+        self.size, self.shapes = size, shapes
+        num_rows = 1 + size.max_num_seqs + size.num_prefix_slots
+        self.states = [
+            [zeros((num_rows, *state.shape), shape, state.dtype) for state in shape.states]
+            for shape in shapes
+        ]
+        self.keys: list[torch.Tensor] = []
+        self.values: list[torch.Tensor] = []
+        for shape in shapes:
+            rows = (size.num_pages, PAGE_SIZE, shape.num_kv_heads)
+            self.keys.append(zeros((*rows, shape.key_dim), shape))
+            self.values.append(zeros((*rows, shape.value_dim), shape))
+
+    def copy_slots(self, copies: Iterable[SlotCopy]) -> None:
+        """Copies states whole, and pages that are named; others are shared, never copied."""
+        for copy in copies:
+            if copy.page is not None:
+                source, target = copy.page
+                for pages in (*self.keys, *self.values):
+                    pages[target] = pages[source]
+            elif copy.source != copy.target:
+                for stored in chain(*self.states):
+                    stored[1 + copy.target] = stored[1 + copy.source]

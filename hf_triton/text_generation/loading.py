@@ -1,0 +1,336 @@
+"""Puts a served model together: files, tokenizer, weights, and the first engine that fits."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_triton.runtime import log
+from hf_triton.runtime.devices.device import Placement, free_bytes
+from hf_triton.runtime.devices.prepacked_linear import prepack
+from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.tokenizing.lengths import check_characters, tokens_of_part
+from hf_triton.runtime.weights.loading import load_config, load_model, load_tokenizer
+from hf_triton.runtime.weights.model_files import model_files
+from hf_triton.runtime.weights.processors import load_processor
+from hf_triton.runtime.weights.served_model import ServedModel
+
+from .engine.engine import Engine, EngineSetup
+from .engine.generation_rules import decoder_start, not_followed
+from .generate.engine import GenerateEngine
+from .in_flight.engine import InFlightEngine
+from .in_flight.runner_selection import UnsupportedModelError
+from .lora.linear import Adapters
+from .lora.reading import read_adapters
+from .media.processor import MediaProcessor
+from .on_vllm.loading import load_files, make_engine
+from .options import Options
+from .request.bad_words import word_tokenizer
+from .request.chat import ChatTemplate
+from .request.chat_answers import ChatAnswers
+from .request.parsing import PromptReader, Tokenize
+from .sequence.sequence import DecoderStart
+from .sequence.source import Source
+from .speculative.reading import read_draft_model
+from .structured.compiling import Compiler
+from .structured.grammar_processes import GrammarProcesses
+
+_MEDIA_CLASSES = ("AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM")
+_CLASSES = ("AutoModelForCausalLM", *_MEDIA_CLASSES)  # those of images and sounds last
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that serves. ``compiler`` makes grammars of what outputs are held to."""
+
+    engine: Engine
+    tokenizer: Any
+    reader: PromptReader
+    is_encoder_decoder: bool
+    description: str
+    unload_grace_s: float
+    compiler: Compiler
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """What a model's files hold; ``media`` where its prompts may have images or sounds. With
+    ``sources`` an encoder-decoder of sounds is tried, the longest first.
+    """
+
+    config: Any
+    tokenizer: Any
+    model: Any
+    media: MediaProcessor | None = None
+    sources: tuple[Source, ...] = ()
+
+    @property
+    def decoder_start(self) -> DecoderStart | None:
+        """How the model's outputs begin; None for a decoder, or where nothing says it."""
+        return decoder_start(self.model)
+
+
+def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
+    """Loads everything and starts the engine.
+
+    Raises:
+        LoadError: with the one line that the operator reads.
+    """
+    options = Options(**served.options)
+    adapters: Adapters | None = None
+    if options.engine == "vllm":
+        parts, engine = start_on_vllm(served, options, placement, num_threads)
+    else:
+        parts = load_parts(served, placement)
+        adapters = read_adapters(served, parts.config)
+        draft = read_draft_model(served, options, parts.tokenizer, placement)
+        engine = start_engine(served.name, parts, options, placement, num_threads, adapters, draft)
+    chat = ChatTemplate(parts.tokenizer, options.tool_parser, options.reasoning_parser)
+    reader = PromptReader(
+        tokenize=prompt_tokenizer(parts.tokenizer, engine),
+        tokenize_word=word_tokenizer(parts.tokenizer),
+        **chat_reading(chat),
+        decoder_start=parts.decoder_start,
+        adapters=tuple(adapter.name for adapter in served.adapters),
+        **reading(parts, engine),
+    )
+    return loaded_model(served, placement, parts, engine, reader)
+
+
+def load_parts(
+    served: ServedModel, placement: Placement, check: Callable[[Any], object] = lambda config: None
+) -> ModelParts:
+    """Loads a model's files; ``check`` may refuse its configuration before the weights are read."""
+    files = model_files(served)
+    config = load_config(served, files)
+    check(config)
+    tokenizer = load_tokenizer(served, files)
+    model = load_model(served, files, _auto_class(config, _CLASSES), config, placement)
+    return ModelParts(config, tokenizer, model)
+
+
+def load_media_parts(
+    served: ServedModel, files: Path, config: Any, placement: Placement
+) -> ModelParts:
+    """As ``load_parts``, of files and a configuration that are read, with the processor of images
+    or sounds, which holds the tokenizer.
+    """
+    processor = load_processor(served, files)
+    tokenizer = getattr(processor, "tokenizer", None)
+    if tokenizer is None:
+        raise LoadError(f"{served.source}: it has no processor of text and images or sounds")
+    model = load_model(served, files, _auto_class(config, _MEDIA_CLASSES), config, placement)
+    accepted = inspect.signature(model.forward).parameters
+    return ModelParts(config, tokenizer, model, MediaProcessor(processor, config, accepted))
+
+
+def has_media_class(config: Any) -> bool:
+    """Whether transformers has a model of this configuration that takes images or sounds."""
+    return bool(_classes_of(config, _MEDIA_CLASSES))
+
+
+def start_on_vllm(
+    served: ServedModel, options: Options, placement: Placement, num_threads: int
+) -> tuple[ModelParts, Engine]:
+    """The vllm engine, serving, and the model's files but for its weights, which vLLM reads."""
+    files, tokenizer, described = load_files(served, placement)
+    ends = eos_token_ids(described, tokenizer)
+    engine = make_engine(served, options, placement, num_threads, files, described, ends)
+    engine.start()
+    return ModelParts(described.config, tokenizer, described), engine
+
+
+def start_engine(
+    name: str,
+    parts: ModelParts,
+    options: Options,
+    placement: Placement,
+    num_threads: int,
+    adapters: Adapters | None = None,
+    draft_model: Any = None,
+    largest_prompts: Callable[[int], Items[tuple[list[int], Source]]] | None = None,
+) -> Engine:
+    """The engine that ``options`` ask for, or the first that holds the model, serving."""
+    device = torch.device(placement.device)
+    setup = EngineSetup(
+        model=parts.model,
+        options=options,
+        device=device,
+        eos_token_ids=eos_token_ids(parts.model, parts.tokenizer),
+        num_threads=num_threads,
+        free_bytes=free_bytes,
+        prepare=prepack if device.type == "cpu" else lambda model: None,
+        adapters=adapters,
+        draft_model=draft_model,
+        sources=parts.sources,
+        trial_prompts=None if parts.media is None else parts.media.trial_prompts,
+        largest_prompts=largest_prompts,
+    )
+    ignored = [] if parts.config.is_encoder_decoder else not_followed(parts.model)
+    if ignored:
+        listed = ", ".join(ignored)
+        log.info(f"{name}: generation_config.json: not followed, requests say it: {listed}")
+    return _start_engine(name, setup)
+
+
+def reading(parts: ModelParts, engine: Engine) -> dict[str, Any]:
+    """The fields of a PromptReader that are alike for every task."""
+    own, options = parts.model.generation_config, engine.setup.options
+    return {
+        "output_length": engine.output_length,
+        "check_length": engine.check_length,
+        "default_repetition_penalty": getattr(own, "repetition_penalty", None) or 1.0,
+        "default_timeout_ms": options.default_timeout_ms,
+        "max_timeout_ms": options.max_timeout_ms,
+        "vocab_size": vocab_size(parts.model),
+        "max_model_len": engine.max_model_len,
+        "special_token_ids": {
+            token.content: token_id
+            for token_id, token in parts.tokenizer.added_tokens_decoder.items()
+            if token.special
+        },
+    }
+
+
+def chat_reading(chat: ChatTemplate) -> dict[str, Any]:
+    """The fields of a PromptReader of a model that chats."""
+    return {
+        "render_chat": chat.render,
+        "chat_answers": ChatAnswers(chat.format, chat.added_tokens),
+    }
+
+
+def loaded_model(
+    served: ServedModel,
+    placement: Placement,
+    parts: ModelParts,
+    engine: Engine,
+    reader: PromptReader,
+) -> LoadedModel:
+    """All that serving needs, with its line for the log."""
+    dtype = str(parts.model.dtype).removeprefix("torch.")
+    options = engine.setup.options
+    grammars = GrammarProcesses(
+        parts.tokenizer,
+        vocab_size(parts.model),
+        engine.setup.eos_token_ids,
+        masks=options.engine != "vllm",  # which has its own
+    )
+    return LoadedModel(
+        engine=engine,
+        tokenizer=parts.tokenizer,
+        reader=reader,
+        is_encoder_decoder=bool(parts.config.is_encoder_decoder),
+        description=f"{served.source} ({dtype}) on {placement.device}, {engine.description}",
+        unload_grace_s=options.unload_grace_s,
+        compiler=Compiler(grammars, options.max_grammar_s),
+    )
+
+
+def _auto_class(config: Any, names: tuple[str, ...]) -> Any:
+    """The first of these classes of transformers that makes a model of this configuration, else the
+    first of all.
+    """
+    import transformers
+
+    if config.is_encoder_decoder:
+        return transformers.AutoModelForSeq2SeqLM
+    return next(iter(_classes_of(config, names)), getattr(transformers, names[0]))
+
+
+def _classes_of(config: Any, names: tuple[str, ...]) -> list[Any]:
+    """Those of these classes that make a model of this configuration, alone or by remote code."""
+    import transformers
+
+    remote = getattr(config, "auto_map", None) or {}
+    classes = (getattr(transformers, name) for name in names)
+    return [c for c in classes if type(config) in c._model_mapping or c.__name__ in remote]  # noqa: SLF001
+
+
+def _start_engine(name: str, setup: EngineSetup) -> Engine:
+    """The engine that the options name; with ``auto`` the in-flight one, or generate with a line
+    that says why.
+    """
+    why = ""
+    if setup.options.engine != "generate":
+        engine: Engine = InFlightEngine(setup)
+        try:
+            engine.start()
+            return engine
+        except UnsupportedModelError as error:
+            why = str(error)
+            if setup.options.engine == "in_flight":
+                raise LoadError(
+                    f"engine: got in_flight, but it can't hold this model: {why}; use engine: "
+                    "generate or auto"
+                ) from error
+    if setup.adapters is not None:
+        because = f", which can't hold this model: {why}" if why else ""
+        raise LoadError(f"adapters: only the in_flight engine serves them{because}")
+    if setup.options.engine == "auto":
+        log.info(f"{name}: engine generate, because {why}")
+    if setup.draft_model is not None:
+        log.info(f"{name}: nothing is drafted: only the in_flight engine takes a draft model")
+        setup = replace(setup, draft_model=None)
+    engine = GenerateEngine(setup)
+    engine.start()
+    return engine
+
+
+def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """The ids that end a text, as the model's generation config says, else its tokenizer."""
+    ids = getattr(model.generation_config, "eos_token_id", None)
+    if ids is None:
+        ids = tokenizer.eos_token_id
+    listed = ids if isinstance(ids, list | tuple) else [] if ids is None else [ids]
+    return frozenset(int(token_id) for token_id in listed if 0 <= int(token_id) < vocab_size(model))
+
+
+def vocab_size(model: Any) -> int:
+    """How many tokens the model has logits for."""
+    return int(model.config.get_text_config().vocab_size)
+
+
+def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Tokenize:
+    """A function from a prompt to its token ids; it refuses or cuts a prompt that can't fit before
+    it tokenises it.
+    """
+    num_known = vocab_size(engine.setup.model)
+    unknown_id = tokenizer.unk_token_id
+
+    def tokenize(
+        text: str, *, add_special_tokens: bool = True, num_kept: int | None = None
+    ) -> list[int]:
+        field = "text_input" if add_special_tokens else "messages"
+
+        def ids(part: str) -> list[int]:
+            found: list[int] = tokenizer(part, add_special_tokens=add_special_tokens).input_ids
+            return found
+
+        if num_kept is None or num_kept > engine.max_model_len:
+            check_characters(field, len(text), engine.max_model_len)
+            token_ids = ids(text)
+        else:
+            token_ids = tokens_of_part(field, text, num_kept, ids, keeps_end=True)
+        check_tokens(field, token_ids, num_known)
+        if unknown_id is not None:
+            engine.metrics.num_unknown_tokens += token_ids.count(unknown_id)
+        return token_ids
+
+    return tokenize
+
+
+def check_tokens(field: str, token_ids: list[int], num_known: int) -> None:
+    """Raises RequestError for no tokens at all, or for one that the model has none of."""
+    if not token_ids:
+        raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
+    if max(token_ids) >= num_known:
+        raise RequestError(
+            f"{field}: the tokenizer makes token {max(token_ids)} of it, this model has {num_known}"
+        )

@@ -1,0 +1,190 @@
+"""Reads adapters as PEFT saves them: which layers each changes, by which matrices.
+
+PEFT decides which layers an adapter changes and by which scale. It is given the model's modules
+without weights, so the served model is never changed. Features of PEFT beyond plain LoRA are
+refused by name, never ignored.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_triton.runtime import log
+from hf_triton.runtime.errors import LoadError, reason
+from hf_triton.runtime.regular_file import read_json
+from hf_triton.runtime.request.json_text import short
+from hf_triton.runtime.weights.hub_files import ADAPTER_CONFIG
+from hf_triton.runtime.weights.loading import load_on_meta_device
+from hf_triton.runtime.weights.model_files import adapter_folders
+from hf_triton.runtime.weights.served_model import ServedModel
+
+from .linear import Adapter, Adapters, LowRank
+
+_PREFIX = "base_model.model."
+_SCRATCH = "adapter"
+# The fields of a LoraConfig that PEFT's own loading takes care of, or that only training reads.
+_KNOWN_FIELDS = frozenset(
+    (
+        *("peft_type", "task_type", "base_model_name_or_path", "revision", "peft_version"),
+        *("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out"),
+        *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
+        *("lora_dropout", "inference_mode", "auto_mapping", "init_lora_weights", "runtime_config"),
+        *("loftq_config", "eva_config", "corda_config", "lora_ga_config", "ensure_weight_tying"),
+        *("megatron_core", "qalora_group_size"),
+    )
+)
+# Ways to begin training that move a part of the base's weights into the adapter.
+_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+
+
+def read_adapters(served: ServedModel, config: Any) -> Adapters | None:
+    """The adapters that models.yaml gives the model; None where it gives none.
+
+    Raises:
+        LoadError: one is not there or does not fit, with its name; PEFT is not installed.
+    """
+    if not served.adapters:
+        return None
+    try:
+        import peft  # noqa: F401, asked for here, so that it is told of before anything is fetched
+    except ImportError as error:
+        raise LoadError(
+            f"adapters: they need PEFT, which is not installed in the server's Python ({error}): "
+            "pip install 'hf-triton[lora]'"
+        ) from error
+    folders = adapter_folders(served)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PEFT's advice for training
+        modules = _weightless(served, config)
+        return Adapters([_read(name, folder, modules, served) for name, folder in folders.items()])
+
+
+def _weightless(served: ServedModel, config: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return load_on_meta_device(served, AutoModelForCausalLM, config)
+
+
+def _read(name: str, folder: Path, modules: Any, served: ServedModel) -> Adapter:
+    try:
+        adapter = _adapter(name, folder, modules, served)
+    except LoadError as error:
+        raise LoadError(f"adapter {name}: {error}") from error
+    except Exception as error:
+        # Whatever PEFT or safetensors raise of a file that anybody may have written.
+        raise LoadError(f"adapter {name}: {type(error).__name__}: {reason(error)}") from error
+    ranks = sorted({part.rank for part in adapter.parts.values()})
+    log.info(
+        f"{served.name}: adapter {name}: {len(adapter.parts)} layers, rank "
+        f"{' to '.join(map(str, dict.fromkeys((ranks[0], ranks[-1]))))}"
+    )
+    return adapter
+
+
+def _adapter(name: str, folder: Path, modules: Any, served: ServedModel) -> Adapter:
+    from peft import PeftConfig
+    from peft.utils.save_and_load import load_peft_weights
+
+    given = read_json(folder / ADAPTER_CONFIG)
+    _check_kind(given)
+    config = PeftConfig.from_pretrained(str(folder))
+    _check_fields(config)
+    base = given.get("base_model_name_or_path") or "another model"
+    weights = load_peft_weights(str(folder), device="cpu")
+    return Adapter(
+        name, _low_rank_layers(config, weights, modules, f"{base}, not for {served.source}")
+    )
+
+
+def _check_kind(given: Any) -> None:
+    if not isinstance(given, dict):
+        raise LoadError(f"{ADAPTER_CONFIG}: got no JSON object")
+    kind = given.get("peft_type")
+    if kind != "LORA":
+        shown = short(kind) if isinstance(kind, str) else "no name"
+        raise LoadError(f"{ADAPTER_CONFIG}: peft_type: got {shown}, expected LORA")
+
+
+def _check_fields(config: Any) -> None:
+    """Raises LoadError for whatever would compute something else than plain LoRA."""
+    usual = type(config)()
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name not in _KNOWN_FIELDS and value and value != getattr(usual, field.name):
+            raise LoadError(
+                f"{ADAPTER_CONFIG}: {field.name} is set, and only plain LoRA is served; "
+                "merge it into the model by PEFT, or train it without"
+            )
+    start = config.init_lora_weights
+    if isinstance(start, str) and start.startswith(_CHANGES_BASE):
+        raise LoadError(
+            f"{ADAPTER_CONFIG}: init_lora_weights: {start} goes with changed weights of the base; "
+            "save it by PEFT with path_initial_model_for_weight_conversion"
+        )
+
+
+def _low_rank_layers(
+    config: Any, weights: dict[str, torch.Tensor], modules: Any, other: str
+) -> dict[str, LowRank]:
+    """Module name -> its change. ``other`` says what the adapter may have been made for."""
+    from peft import PeftModel
+
+    try:
+        wrapped = PeftModel(modules, config, adapter_name=_SCRATCH, low_cpu_mem_usage=True)
+    except ValueError as error:
+        raise LoadError(f"{reason(error)}; it was made for {other}") from error
+    left = dict(weights)
+    try:
+        layers = _lora_layers(wrapped.base_model.model)
+        parts = {name: _low_rank(name, layer, left, other) for name, layer in layers.items()}
+    finally:
+        wrapped.unload()
+    _refuse_rest(left, other)
+    return parts
+
+
+def _lora_layers(model: Any) -> dict[str, Any]:
+    """The layers that PEFT put its own into, by name."""
+    from peft.tuners.lora.layer import Linear, LoraLayer
+
+    layers = {name: one for name, one in model.named_modules() if isinstance(one, LoraLayer)}
+    for name, layer in layers.items():
+        if not isinstance(layer, Linear) or layer.lora_variant:
+            raise LoadError(f"{name}: its kind ({type(layer).__name__}) is not served, only Linear")
+    return layers
+
+
+def _low_rank(name: str, layer: Any, left: dict[str, torch.Tensor], other: str) -> LowRank:
+    """Takes a layer's matrices out of ``left``."""
+    found = []
+    for side, own in (("lora_A", layer.lora_A), ("lora_B", layer.lora_B)):
+        expected = tuple(own[_SCRATCH].weight.shape)
+        matrix = left.pop(f"{_PREFIX}{name}.{side}.weight", None)
+        if matrix is None:
+            raise LoadError(f"no weights for {name}.{side}, which its {ADAPTER_CONFIG} names")
+        if tuple(matrix.shape) != expected:
+            raise LoadError(
+                f"{name}.{side} is {_sizes(matrix.shape)}, this model needs {_sizes(expected)}: "
+                f"it was made for {other}"
+            )
+        if not torch.isfinite(matrix).all():
+            raise LoadError(f"{name}.{side} holds numbers that are not finite")
+        found.append(matrix)
+    return LowRank(found[0], found[1] * layer.scaling[_SCRATCH])
+
+
+def _refuse_rest(left: dict[str, torch.Tensor], other: str) -> None:
+    for key in left:
+        name = key.removeprefix(_PREFIX)
+        if ".lora_" in name:
+            raise LoadError(f"weights for {name}, which this model lacks: it was made for {other}")
+        raise LoadError(f"whole weights of {name}, and only low-rank changes are served")
+
+
+def _sizes(shape: Any) -> str:
+    return " x ".join(map(str, shape))

@@ -1,0 +1,243 @@
+"""A model's processor: a prompt with images or sounds to tokens and tensors.
+
+Knows no request and no engine; any thread may call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hf_triton.runtime.errors import LoadError, RequestError, reason
+
+from ..sequence.source import Source
+from .digests import ContentNumbers, digests_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_PLACEHOLDERS = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
+_STEADY = {"sample": False}  # VibeVoice adds noise to a sound, and no answer would come again
+_NOT_INPUTS = ("input_ids", "attention_mask")
+_TRIAL_SIZES = ((56, 40), (40, 72))  # of images, in pixels
+_TRIAL_SOUND_S = 0.5
+_SHORTEST_SOUND_S = 0.1
+# Larger ones are tried while the processor makes more of them.
+_LARGE_IMAGE, _LONG_SOUND_S = 2.0**20, 30.0  # pixels, seconds
+
+Samples = npt.NDArray[np.float32]
+Prompt = tuple[list[int], Source]  # tokens, and what an encoder reads beside them
+
+
+class MediaProcessor:
+    """Around a ``processor`` of transformers; ``accepted`` are the arguments that the model's
+    forward takes.
+    """
+
+    def __init__(self, processor: Any, config: Any, accepted: Iterable[str]) -> None:
+        """
+        Raises:
+            LoadError: it reads neither images nor sounds.
+        """
+        self.processor = processor
+        self.takes_images = hasattr(processor, "image_processor")
+        sounds = getattr(
+            processor, "feature_extractor", getattr(processor, "audio_processor", None)
+        )
+        self.takes_sounds = sounds is not None
+        if not self.takes_images and not self.takes_sounds:
+            kind = type(processor).__name__
+            raise LoadError(f"the model's processor ({kind}) reads neither images nor sounds")
+        self.sampling_rate = int(getattr(sounds, "sampling_rate", 0) or 0)
+        self._accepted = set(accepted)
+        self._placeholders = _placeholder_ids(processor, config)
+        self._numbers = ContentNumbers()
+
+    def read(
+        self,
+        text: str,
+        images: list[Image] | None = None,
+        sounds: list[Samples] | None = None,
+        *,
+        add_special_tokens: bool = True,
+    ) -> Prompt:
+        """A prompt's tokens, with as many placeholders as features will come, and what the encoder
+        reads. ``sounds`` are float32, mono, at ``sampling_rate``.
+
+        Raises:
+            RequestError: the text has other placeholders than there are images and sounds, or the
+                processor can't read one of them.
+        """
+        images, sounds = images or [], sounds or []
+        self._check_kinds(images, sounds)
+        given: dict[str, Any] = {"text": [text], "return_tensors": "pt"}
+        if images:
+            given["images"] = [images]
+        if sounds:
+            given["audio"] = [long_enough(sound, self.sampling_rate) for sound in sounds]
+            given["sampling_rate"] = self.sampling_rate
+        try:
+            made = self.processor(**given, add_special_tokens=add_special_tokens)
+        except Exception as error:  # processors raise what they like for what they can't read
+            raise RequestError(f"the model's processor refused it: {reason(error)}") from error
+        token_ids: list[int] = made["input_ids"][0].tolist()
+        return token_ids, self.source(
+            token_ids,
+            {
+                **{name: value for name, value in made.items() if name in self._accepted},
+                **{name: value for name, value in _STEADY.items() if name in self._accepted},
+            },
+            len(images) + len(sounds),
+        )
+
+    def source(self, token_ids: list[int], made: dict[str, Any], num_items: int) -> Source:
+        """What an encoder reads beside these tokens: arguments of the model's forward."""
+        inputs = {name: value for name, value in made.items() if name not in _NOT_INPUTS}
+        contents = {
+            name: value for name, value in inputs.items() if not _is_by_token(value, token_ids)
+        }
+        digests = digests_of(contents, num_items)
+        num_tokens = sum(token in self._placeholders for token in token_ids)
+        return Source(
+            inputs,
+            num_tokens or len(token_ids),
+            digests,
+            self._numbers.replace(token_ids, self._placeholders, digests),
+        )
+
+    def trial_prompts(self) -> list[Prompt]:
+        """Short prompts of noise to try an engine with: two with a picture or a sound each, and one
+        with two of the first size, or one where the model takes no more.
+        """
+        kind = "image" if self.takes_images else "audio"
+        text = self._trial_text(kind)
+        prompts = [self._trial(kind, text, number) for number in range(len(_TRIAL_SIZES))]
+        try:
+            last = self._trial(kind, self._trial_text(kind, 2), len(prompts), 2)
+        except RequestError:
+            last = self._trial(kind, text, len(prompts))
+        return [*prompts, last]
+
+    def largest_prompts(self, most: int, size: float, max_tokens: int) -> list[Prompt]:
+        """Prompts of at most ``max_tokens`` with an image of ``size`` pixels, or a sound of as many
+        seconds, and with ``most`` that are as large together: at least half of what fits, and less
+        where the processor makes no more of more.
+        """
+        found = []
+        for count in {1, most} if most else ():
+            one = self._largest(size / count, max_tokens)
+            while one is not None:
+                prompt = one[1] if count == 1 else self._blank(count, one[0], max_tokens)
+                if prompt is not None:
+                    found.append(prompt)
+                    break
+                count //= 2
+        return found
+
+    def _largest(self, size: float, max_tokens: int) -> tuple[float, Prompt] | None:
+        """The size of an image or a sound, and a prompt with it."""
+        tried = min(size, _LARGE_IMAGE if self.takes_images else _LONG_SOUND_S)
+        while (prompt := self._blank(1, tried, max_tokens)) is None:
+            tried /= 2
+            if tried < 1:
+                return None
+        while tried < size:
+            larger = self._blank(1, min(size, 2 * tried), max_tokens)
+            if larger is None or larger[1].num_bytes <= prompt[1].num_bytes:
+                break
+            tried, prompt = min(size, 2 * tried), larger
+        return tried, prompt
+
+    def _blank(self, count: int, size: float, max_tokens: int) -> Prompt | None:
+        """None where it has more tokens or the processor refuses it."""
+        from PIL import Image
+
+        side = int(size**0.5)
+        try:
+            if self.takes_images:
+                images = [Image.new("RGB", (side, side))] * count
+                prompt = self.read(self._trial_text("image", count), images)
+            else:
+                sounds = [np.zeros(int(size * self.sampling_rate), np.float32)] * count
+                prompt = self.read(self._trial_text("audio", count), [], sounds)
+        except RequestError:
+            return None
+        return prompt if len(prompt[0]) <= max_tokens else None
+
+    @cached_property
+    def tokens(self) -> dict[str, str]:
+        """What stands for an image and for a sound in a prompt, by ``image`` and ``audio``: found
+        by trial. Empty where nothing does, as where the processor marks their places by itself.
+        """
+        kinds = {"image": self.takes_images, "audio": self.takes_sounds}
+        return {kind: self._token(kind) for kind, is_taken in kinds.items() if is_taken}
+
+    def _token(self, kind: str) -> str:
+        alone = self._num_places(kind, "")
+        # Gemma 3's image_token is what an image becomes; its prompts have boi_token.
+        for name in (f"{kind}_token", f"bo{kind[0]}_token"):
+            token = str(getattr(self.processor, name, None) or "")
+            found = self._num_places(kind, token) if token else 0
+            if found:
+                return "" if 0 < alone < found else token
+        return ""
+
+    def _num_places(self, kind: str, token: str) -> int:
+        """How many places for features a prompt of this placeholder has; 0 where it is refused."""
+        try:
+            token_ids, _ = self._trial(kind, f"{token} What is this?", 0)
+        except RequestError:
+            return 0
+        return sum(token in self._placeholders for token in token_ids)
+
+    def _trial(self, kind: str, text: str, number: int, count: int = 1) -> tuple[list[int], Source]:
+        """A prompt with so many pictures or sounds of noise."""
+        from PIL import Image
+
+        draw = np.random.default_rng(number)
+        if kind == "image":
+            width, height = _TRIAL_SIZES[number % len(_TRIAL_SIZES)]
+            pixels = draw.integers(0, 256, (count, height, width, 3), dtype=np.uint8)
+            return self.read(text, [Image.fromarray(picture) for picture in pixels])
+        length = int(self.sampling_rate * _TRIAL_SOUND_S * (number % len(_TRIAL_SIZES) + 1))
+        return self.read(text, [], list(draw.normal(0, 0.1, (count, length)).astype(np.float32)))
+
+    def _trial_text(self, kind: str, count: int = 1) -> str:
+        """A prompt with so many placeholders, as the chat template writes them."""
+        if getattr(self.processor, "chat_template", None):
+            content = [*[{"type": kind}] * count, {"type": "text", "text": "What is this?"}]
+            messages = [{"role": "user", "content": content}]
+            return str(self.processor.apply_chat_template(messages, add_generation_prompt=True))
+        return f"{self.tokens[kind] * count} What is this?"
+
+    def _check_kinds(self, images: list[Any], sounds: list[Any]) -> None:
+        if images and not self.takes_images:
+            raise RequestError(f"images: got {len(images)}, this model reads none")
+        if sounds and not self.takes_sounds:
+            raise RequestError(f"sounds: got {len(sounds)}, this model reads none")
+
+
+def long_enough(sound: Samples, sampling_rate: int) -> Samples:
+    """A sound with silence behind it where an encoder might find nothing in it: convolutions need
+    some hundred samples.
+    """
+    missing = int(_SHORTEST_SOUND_S * sampling_rate) - len(sound)
+    return np.pad(sound, (0, missing)) if missing > 0 else sound
+
+
+def _placeholder_ids(processor: Any, config: Any) -> frozenset[int]:
+    """The tokens at whose places features go."""
+    found = {getattr(owner, name, None) for owner in (processor, config) for name in _PLACEHOLDERS}
+    for name in ("image_token_ids", "audio_token_ids"):
+        found.update(getattr(processor, name, None) or ())
+    return frozenset(token for token in found if isinstance(token, int))
+
+
+def _is_by_token(value: Any, token_ids: list[int]) -> bool:
+    """Whether it says something of each token, and nothing of the items."""
+    return isinstance(value, torch.Tensor) and value.shape == (1, len(token_ids))

@@ -1,0 +1,18 @@
+"""Triton's side of text generation."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hf_triton.runtime.engine.triton_model import Loader, TritonModel
+
+
+class TextGenerationModel(TritonModel):
+    """One instance of a served model that generates text."""
+
+    def loader(self) -> Loader:
+        """Of weights, tokenizer and engine."""
+        from .loading import load_engine
+        from .serving import serve
+
+        return partial(serve, load_engine)

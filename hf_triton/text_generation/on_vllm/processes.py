@@ -1,0 +1,94 @@
+"""How vLLM's processes start: environment variables, and a signal that ends them with this process.
+
+vLLM computes in processes of its own, which keep running where their parent is killed. Linux ends
+them then (prctl(2), PR_SET_PDEATHSIG), if they ask for it when they start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import locale
+import multiprocessing.spawn
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hf_triton.runtime.python_program import python_program
+
+VARIABLES = {
+    "VLLM_LOGGING_LEVEL": "ERROR",  # why a load failed; never a request
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would copy Triton's stub with its threads
+    "HF_HUB_OFFLINE": "1",  # the files are in the model's cache
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUTF8": "1",
+}
+# The parent may have ended before prctl is called: then the process exits.
+_DIE_WITH_PARENT = """\
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def set_variables(*, gpu_index: int | None, num_threads: int, num_ranks: int, is_cpu: bool) -> None:
+    """Sets what the environment does not say. Before vllm is imported."""
+    with contextlib.suppress(locale.Error):
+        # Triton's stub is left in the C locale, where torch can't read templates of its own.
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+    variables = dict(VARIABLES)
+    if is_cpu:
+        cores = sorted(os.sched_getaffinity(0))
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = binding(cores, num_threads, num_ranks)
+        variables["OMP_NUM_THREADS"] = str(num_threads)
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+    if gpu_index is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpu(gpu_index)
+
+
+def binding(cores: Sequence[int], num_threads: int, num_ranks: int) -> str:
+    """Which cores each rank's threads are bound to: all, where vLLM's own choice leaves one idle.
+    None where the cores are shared with other instances.
+    """
+    share = len(cores) // num_ranks
+    if num_threads < len(cores) or not share:
+        return "nobind"
+    parts = [cores[rank * share : (rank + 1) * share] for rank in range(num_ranks)]
+    return "|".join(",".join(map(str, part)) for part in parts)
+
+
+def visible_gpu(index: int) -> str:
+    """What the ``index``-th of the GPUs that are visible here is called for a process that may see
+    it alone.
+    """
+    names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return names[index] if index < len(names) else str(index)
+
+
+@contextmanager
+def children_die_with_parent() -> Iterator[None]:
+    """Processes that multiprocessing spawns here are killed when the thread that spawns them ends,
+    however it does.
+    """
+    before = multiprocessing.spawn.get_executable()
+    with tempfile.TemporaryDirectory(prefix="hf-triton-vllm-") as folder:
+        program = Path(folder, "python")
+        program.write_text(_script(python_program()), encoding="utf-8")
+        program.chmod(0o700)
+        multiprocessing.spawn.set_executable(str(program))
+        try:
+            yield
+        finally:
+            multiprocessing.spawn.set_executable(before)
+
+
+def _script(program: str) -> str:
+    quoted = shlex.quote(program)
+    dying = f"{quoted} -I -c {shlex.quote(_DIE_WITH_PARENT)} {os.getpid()}"
+    return f'#!/bin/sh\nexec {dying} {quoted} "$@"\n'

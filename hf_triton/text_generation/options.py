@@ -1,0 +1,250 @@
+"""The ``options:`` of a text-generation model: keys, units, ranges and defaults.
+
+Standard library only: the generator loads this file to check models.yaml, and the server loads it
+to read ``model.json``. It does not know engines; it only names them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from hf_triton.runtime.option import above_limit, option, step_watchdog, unload_grace
+
+# Whether the engines here can answer piece by piece; read by generator/spec/task_folders.py.
+STREAMS = True
+# Whether they serve LoRA adapters; read there too.
+ADAPTERS = True
+# Whether a draft model may draft for them; read there too.
+DRAFT_MODEL = True
+# Whether `layout: vllm-backend` can serve it.
+VLLM_BACKEND = True
+# Whether weights may be quantized; read by generator/spec/task_folders.py.
+QUANTIZES = True
+
+# vLLM's arguments that models.yaml sets elsewhere, and where. All others keep vLLM's own names.
+ELSEWHERE = {
+    **{name: f"the model's {name}" for name in ("model", "revision", "dtype", "trust_remote_code")},
+    **{name: f"options.{name}" for name in ("max_model_len", "max_num_seqs")},
+    "kv_cache_memory_bytes": "options.kv_cache_gib",
+    "hf_token": "HF_TOKEN in the environment: secrets don't belong in this file",
+}
+# vLLM's arguments that the engine sets itself: files come from the model's cache, and texts and
+# their ends are handled as by the other engines.
+DECIDED = (
+    *("tokenizer", "tokenizer_revision", "skip_tokenizer_init", "code_revision", "download_dir"),
+    *("served_model_name", "generation_config", "override_generation_config", "runner", "task"),
+    *("disable_log_stats", "enable_log_requests", "disable_log_requests", "device", "device_ids"),
+    *("stream_interval", "logprobs_mode", "max_logprobs"),
+)
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How one text-generation model is run. ``None`` means: decided when the model loads."""
+
+    engine: Literal["auto", "in_flight", "generate", "vllm"] = option(
+        "auto",
+        "in_flight: requests join and leave a running batch at every step; generate: "
+        "padded batches through model.generate; auto: in_flight where it supports the model, "
+        "else generate; vllm: vLLM, which has to be installed where the model runs",
+    )
+    max_model_len: int | None = option(
+        None,
+        "longest prompt plus output; default: the model's own limit, or what there is memory for: "
+        "for 8 sequences (CPU) or one (GPU)",
+        unit="tokens",
+        least=2,
+    )
+    max_num_seqs: int | None = option(
+        None,
+        "sequences generated at once; default: 128 (CPU) or 512 (GPU), or as many of max_model_len "
+        "as fit in the KV cache (CPU)",
+        unit="sequences",
+        least=1,
+        most=1024,
+    )
+    max_num_batched_tokens: int | None = option(
+        None,
+        "most tokens computed in one step; longer prompts are prefilled in chunks; "
+        "default: 512 on a CPU, 2048 to 8192 on a GPU by its memory, and at least max_num_seqs",
+        unit="tokens",
+        least=1,
+        engines=("in_flight", "vllm"),
+    )
+    max_step_ms: float | None = option(
+        None,
+        "longest step while tokens are streamed: prompts are prefilled in chunks that "
+        "take no longer; default: about twice a step without prompts, and far more where "
+        "several wait",
+        unit="milliseconds",
+        above=0,
+        engines=("in_flight",),
+    )
+    max_queue_size: int = option(
+        1024,
+        "requests that may wait beyond the running ones; more are refused with 503",
+        unit="sequences",
+        least=0,
+    )
+    kv_cache_gib: float | None = option(
+        None,
+        "memory for keys and values; default: what max_num_seqs x max_model_len needs, "
+        "at most half of the free memory (CPU) or 90 % of it (GPU); a GPU's is in pages of 16 "
+        "tokens, which sequences take as they grow",
+        unit="GiB",
+        above=0,
+        engines=("in_flight", "vllm"),
+    )
+    prefix_cache: bool = option(
+        True,
+        "a prompt that begins like an earlier one reuses its keys and values; timing "
+        "then reveals whether a prefix was cached",
+        engines=("in_flight", "vllm"),
+    )
+    prefix_cache_gib: float | None = option(
+        None,
+        "memory for cached prefixes, beside kv_cache_gib; default: none, they stay in "
+        "slots or pages of the KV cache that no sequence has",
+        unit="GiB",
+        above=0,
+        engines=("in_flight",),
+    )
+    speculative_method: Literal["off", "ngram", "draft_model"] | None = option(
+        None,
+        "how tokens are drafted that a step verifies, where that is faster; ngram: by "
+        "looking the last tokens up in prompt and output; draft_model: by the model that the "
+        "key of that name names; what is generated stays the same; default: draft_model where "
+        "there is one, else off",
+        engines=("in_flight",),
+    )
+    num_speculative_tokens: int = option(
+        8,
+        "most tokens drafted for a sequence in a step; fewer where fewer pay",
+        unit="tokens",
+        least=1,
+        most=64,
+        engines=("in_flight",),
+    )
+    prompt_lookup_max: int = option(
+        4,
+        "with ngram, most tokens that are looked up",
+        unit="tokens",
+        least=1,
+        most=16,
+        engines=("in_flight",),
+    )
+    prompt_lookup_min: int = option(
+        2,
+        "with ngram, fewest tokens that are looked up",
+        unit="tokens",
+        least=1,
+        most=16,
+        engines=("in_flight",),
+    )
+    default_max_tokens: int | None = option(
+        None,
+        "output length of a request that does not set max_tokens; default: max_new_tokens of the "
+        "model's generation_config.json, else 128",
+        unit="tokens",
+        least=1,
+    )
+
+    default_timeout_ms: int | None = option(
+        None,
+        "time limit of a request that sets no timeout_ms; default: no limit",
+        unit="milliseconds",
+        least=1,
+    )
+    max_timeout_ms: int | None = option(
+        None,
+        "highest timeout_ms that a request may set; also the time limit of a request "
+        "that sets none, unless default_timeout_ms is set",
+        unit="milliseconds",
+        least=1,
+    )
+    max_grammar_s: float = option(
+        10.0,
+        "how long a request's json_schema, regex or choice may take to compile; one "
+        "that takes longer is refused",
+        unit="seconds",
+        above=0,
+    )
+    tool_parser: Literal[
+        "auto",
+        "json",
+        "deepseek",
+        "glm45",
+        "harmony",
+        "kimi_k2",
+        "mistral",
+        "phi4_mini",
+        "pythonic",
+        "qwen3_coder",
+        "seed_oss",
+    ] = option(
+        "auto",
+        "how the model writes calls of tools, for OpenAI's API; json: Hermes, Qwen, "
+        "Llama 3, Granite; auto: as the marks in its chat template say",
+    )
+    reasoning_parser: Literal[
+        "auto", "none", "think", "mistral", "seed", "cohere", "granite", "harmony"
+    ] = option(
+        "auto",
+        "what begins and ends the model's reasoning; think: <think> and </think>; "
+        "auto: as its chat template says",
+    )
+    unload_grace_s: float = unload_grace()
+    watchdog_s: float = step_watchdog()
+
+    vllm: dict[str, Any] | None = option(  # noqa: RUF009
+        None, "with engine: vllm, arguments of vLLM's AsyncEngineArgs, such as tensor_parallel_size"
+    )
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Mistakes that only show in two fields together, each as (field, message)."""
+        found = []
+        if (
+            self.engine != "vllm"
+            and self.max_num_seqs is not None
+            and self.max_num_batched_tokens is not None
+            and self.max_num_batched_tokens < self.max_num_seqs
+        ):
+            message = (
+                f"got {self.max_num_batched_tokens}, expected at least max_num_seqs "
+                f"({self.max_num_seqs}): a step computes one token for each running sequence"
+            )
+            found.append(("max_num_batched_tokens", message))
+        if self.prefix_cache_gib is not None and not self.prefix_cache:
+            message = f"got {self.prefix_cache_gib:g}, but prefix_cache is false"
+            found.append(("prefix_cache_gib", message))
+        found += above_limit(self, "prompt_lookup_min", "prompt_lookup_max")
+        found += above_limit(self, "default_timeout_ms", "max_timeout_ms")
+        if self.vllm is not None:
+            found += [("vllm", message) for message in self._vllm_problems(self.vllm)]
+            if self.vllm.get("enable_prefix_caching") and not self.prefix_cache:
+                found.append(("prefix_cache", "got false, but vllm has enable_prefix_caching"))
+        return found
+
+    def _vllm_problems(self, given: dict[str, Any]) -> list[str]:
+        """Mistakes in the arguments for vLLM."""
+        if self.engine in ("in_flight", "generate"):
+            return [f"got arguments for vLLM, but engine is {self.engine}; set engine: vllm"]
+        return [
+            *(f"{name}: said by {ELSEWHERE[name]}" for name in given if name in ELSEWHERE),
+            *(f"{name}: decided by the engine" for name in given if name in DECIDED),
+            *(
+                f"{name}: got {size}, expected a whole number, at least 1"
+                for name, size in given.items()
+                if name in PARALLEL and (type(size) is not int or size < 1)
+            ),
+        ]
+
+
+_FIELDS = {field.name: field for field in fields(Options)}
+
+
+def same_option(name: str) -> Any:
+    """A field of another task's options that is this one of ``Options``."""
+    return field(default=_FIELDS[name].default, metadata=_FIELDS[name].metadata)

@@ -1,0 +1,288 @@
+"""One request's answer: collects what its sequences generate and sends it, in one response or in
+chunks.
+
+A request has one row, or several in a client's batch, and each row has ``n`` choices: a sequence
+each. Knows the contract's outputs; knows neither the engine's steps nor how responses travel.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hf_triton.runtime.request.chat_formats import with_counts
+from hf_triton.runtime.request.json_text import written
+from hf_triton.runtime.request.responder import Responder, strings
+
+from ..sequence.sequence import Sequence, Token, TokenLogprobs, Update
+from .chat_answers import ReasoningTokens
+
+# Of one token, special ones too: as token_text.py has it.
+Describe = Callable[[int], dict[str, Any]]
+OUTPUTS = (
+    "text_output",
+    "finish_reason",
+    "cumulative_logprob",
+    "logprobs",
+    "num_input_tokens",
+    "num_output_tokens",
+    "prompt_logprobs",
+    "prompt_token_ids",
+    "token_ids",
+    "num_cached_tokens",
+    "chat_format",
+)
+_OF_PROMPTS = (
+    "num_input_tokens",
+    "prompt_logprobs",
+    "prompt_token_ids",
+    "num_cached_tokens",
+    "chat_format",
+)
+_NOTHING_NEW = "[]"
+
+
+@dataclass
+class Choice:
+    """What one sequence has generated since the last response, and since its start."""
+
+    prefix: str  # the prompt, where the caller wants it repeated
+    num_input_tokens: int
+    chat_format: str = ""
+    reasoning: ReasoningTokens | None = None
+    text: str = ""
+    tokens: list[Token] = field(default_factory=list)
+    cumulative_logprob: float = 0.0
+    finish_reason: str = ""
+    ends: bool = False  # and its caller does not know yet
+    sequence: Sequence | None = None  # once there is news of it
+    knows_prompt: bool = False  # its caller, all that is told of the prompt
+
+    def take(self, update: Update) -> None:
+        """Adds what is new."""
+        self.sequence = update.sequence
+        self.text += update.read_text()
+        self.tokens += update.tokens
+        self.finish_reason = update.finish_reason or ""
+        self.ends = update.finish_reason is not None
+        for token in update.tokens:
+            if token.logprobs is not None:
+                self.cumulative_logprob += token.logprobs.logprob
+            if self.reasoning is not None:
+                self.reasoning.take(token.id)
+
+    def sent(self) -> None:
+        """What was new is known to the caller."""
+        self.prefix, self.text, self.tokens, self.ends = "", "", [], False
+        self.knows_prompt = self.sequence is not None
+
+
+class OneAnswer:
+    """A recipient of sequences that answers the caller of their request exactly once."""
+
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
+        self._on_close: Callable[[Any, Exception | None], None] = lambda *_: None
+        self._lock = threading.Lock()
+        self.is_closed = False
+
+    @property
+    def request_id(self) -> str:
+        """The id that the client gave the request; empty where it gave none."""
+        return self._responder.request_id
+
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self._responder.is_cancelled()
+
+    def fail(self, error: Exception) -> None:
+        """Answers with the error, unless all was answered before."""
+        if self._close():
+            self._responder.fail(error)
+            self._on_close(self, error)
+
+    def _close(self) -> bool:
+        """True for the one caller that may send the last response."""
+        with self._lock:
+            was_open, self.is_closed = not self.is_closed, True
+            return was_open
+
+
+class Answer(OneAnswer):
+    """The recipient of a request's sequences; answers its caller exactly once."""
+
+    def __init__(
+        self,
+        responder: Responder,
+        choices: list[list[Choice]],
+        wanted: frozenset[str],
+        describe: Describe,
+        *,
+        streams: bool,
+        batched: bool,
+    ) -> None:
+        """``choices`` has a row for each of the request's rows, all of one length."""
+        super().__init__(responder)
+        self.streams = streams
+        self.sequences: list[Sequence] = []
+        self._places: dict[Sequence, Choice] = {}
+        self._choices = [choice for row in choices for choice in row]
+        self._wanted = wanted
+        self._describe = describe
+        num_choices = len(choices[0])
+        self._shape = (len(choices), num_choices) if batched else (num_choices,)
+        self._one_each = (len(choices), 1) if batched else (1,)
+
+    def expect(
+        self,
+        sequences: Iterable[Sequence],
+        on_close: Callable[[Answer, Exception | None], None],
+    ) -> None:
+        """The sequences of all choices, in order; ``on_close`` is called when all is answered, with
+        the error if it was one.
+        """
+        self.sequences = list(sequences)
+        self._places = dict(zip(self.sequences, self._choices, strict=True))
+        self._on_close = on_close
+
+    def take(self, update: Update) -> None:
+        """Takes what is new of one choice."""
+        if update.error is not None:
+            self.fail(update.error)
+        elif not self.is_closed:
+            self._places[update.sequence].take(update)
+
+    def flush(self) -> None:
+        """Sends a chunk where there is text or an end to tell of; the whole where all is done."""
+        done = all(choice.finish_reason for choice in self._choices)
+        news = self.streams and any(choice.text or choice.ends for choice in self._choices)
+        if self.is_closed or not (done or news) or (done and not self._close()):
+            return
+        outputs = self._outputs()
+        for choice in self._choices:
+            choice.sent()
+        self._responder.send(outputs, final=done)
+        if done:
+            self._on_close(self, None)
+
+    def _outputs(self) -> dict[str, npt.NDArray[Any]]:
+        """The outputs that the caller wants: (n,), or (rows, n) in a batch."""
+        return {
+            name: self._output(name).reshape(self._shape_of(name))
+            for name in OUTPUTS
+            if name in self._wanted
+        }
+
+    def _shape_of(self, name: str) -> tuple[int, ...]:
+        return self._one_each if name in _OF_PROMPTS else self._shape
+
+    def _output(self, name: str) -> npt.NDArray[Any]:
+        choices = self._choices
+        if name == "text_output":
+            return strings([choice.prefix + choice.text for choice in choices])
+        if name == "finish_reason":
+            return strings([choice.finish_reason for choice in choices])
+        if name == "cumulative_logprob":
+            return np.array([choice.cumulative_logprob for choice in choices], dtype=np.float32)
+        if name == "logprobs":
+            return strings([logprobs_json(choice.tokens, self._describe) for choice in choices])
+        if name == "num_output_tokens":
+            return np.array([len(choice.tokens) for choice in choices], dtype=np.uint32)
+        if name == "token_ids":
+            return strings([written([token.id for token in choice.tokens]) for choice in choices])
+        return self._output_of_prompts(name, choices[:: self._shape[-1]])
+
+    def _output_of_prompts(self, name: str, choices: list[Choice]) -> npt.NDArray[Any]:
+        """One element of the first choice of each row; lists are told once."""
+        if name == "num_input_tokens":
+            return np.array([choice.num_input_tokens for choice in choices], dtype=np.uint32)
+        if name == "chat_format":
+            size = self._shape[-1]
+            rows = (self._choices[at : at + size] for at in range(0, len(self._choices), size))
+            return strings([_chat_format(row) for row in rows])
+        if name == "num_cached_tokens":
+            cached = [_num_cached_tokens(choice.sequence) for choice in choices]
+            return np.array(cached, dtype=np.uint32)
+        told = [None if choice.knows_prompt else choice.sequence for choice in choices]
+        if name == "prompt_token_ids":
+            return strings([_NOTHING_NEW if s is None else written(_sent(s)) for s in told])
+        describe = self._describe
+        return strings([_NOTHING_NEW if s is None else prompt_json(s, describe) for s in told])
+
+
+def _chat_format(choices: list[Choice]) -> str:
+    """That of a row's choices, and how much of each was reasoning, where that is counted."""
+    counts = [choice.reasoning.num for choice in choices if choice.reasoning is not None]
+    told = choices[0].chat_format
+    return with_counts(told, counts) if any(counts) else told
+
+
+def logprobs_json(tokens: Iterable[Token], describe: Describe) -> str:
+    """A JSON list with an object for each token: token_id -> logprob, rank, decoded_token, and
+    the bytes of a part of a character; the sampled token first, then the likeliest others.
+    """
+    entries = []
+    for token in tokens:
+        assert token.logprobs is not None
+        entries.append(written(_entry(token.id, token.logprobs, describe)))
+    return _listed(entries)
+
+
+def prompt_json(sequence: Sequence, describe: Describe) -> str:
+    """The same of a prompt's tokens as far as they are known. Nothing comes before the first one:
+    its logprob and rank are null.
+    """
+    token_ids = sequence.prompt_token_ids
+    first = {"logprob": None, "rank": None, **describe(token_ids[0])}
+    entries = [written({str(token_ids[0]): first})]
+    for token_id, found in zip(token_ids[1:], sequence.prompt_logprobs, strict=False):
+        entries.append(written(_entry(token_id, found, describe)))
+    return _listed(entries)
+
+
+def _entry(token_id: int, found: TokenLogprobs, describe: Describe) -> dict[str, Any]:
+    listed = ((token_id, found.logprob, found.rank), *found.alternatives)
+    return {
+        str(token_id): {"logprob": logprob, "rank": rank, **describe(token_id)}
+        for token_id, logprob, rank in listed
+    }
+
+
+def _listed(entries: Iterable[str]) -> str:
+    """A JSON list, made piece by piece: in one call a long one would hold the lock of the
+    interpreter, and the engine, for seconds.
+    """
+    return f"[{', '.join(entries)}]"
+
+
+def _num_cached_tokens(sequence: Sequence | None) -> int:
+    """How many tokens of a prompt were computed before. 0 where the prefix is everybody's: it would
+    tell what others have sent.
+    """
+    is_own = sequence is not None and sequence.cache_salt is not None
+    return sequence.num_reused_tokens if sequence is not None and is_own else 0
+
+
+def _sent(sequence: Sequence) -> list[int]:
+    """The tokens of what its caller sent."""
+    if sequence.continues_prompt or sequence.source is None:
+        return sequence.prompt_token_ids
+    found: list[int] = sequence.source.inputs["input_ids"][0].tolist()
+    return found
+
+
+def wanted_outputs(listed: Iterable[str], flagged: frozenset[str]) -> frozenset[str]:
+    """The text and what a flag asks for; where a request lists outputs, those.
+
+    Never one that the request did not list: the stub would drop it in ``send`` without holding the
+    interpreter's lock, which kills it on Python 3.12. A request that lists none arrives with all.
+    """
+    names = frozenset(listed)
+    if len(names) < len(OUTPUTS):
+        return names
+    return flagged | {"text_output"}

@@ -1,0 +1,328 @@
+"""Renders chats to prompts, by the model's own chat template.
+
+transformers renders, in a sandbox (hf_triton/runtime/tokenizing/chat_templates.py). Here a chat is
+checked before, because a template silently ignores what it does not use; and a template's failure
+becomes the caller's error, without quoting the chat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from hf_triton.runtime import log
+from hf_triton.runtime.errors import RequestError, reason
+from hf_triton.runtime.request.chat_formats import JSON, ChatFormat, format_of
+from hf_triton.runtime.request.json_text import short
+from hf_triton.runtime.request.tensors import kind_of
+
+from . import as_taken
+
+_ITSELF = {"messages", "tools"}
+_LONGEST_ROLE = 40  # characters
+_PROBE = "Anna"
+_USER = {"role": "user", "content": ""}
+# Switches of templates that know nothing of how much a model is to reason, only whether.
+_SWITCHES = ("enable_thinking", "thinking")
+# Ends the name of an option that is left out where a template does not take it.
+_WISHED = "?"
+_QUOTED = 8  # characters; the shortest text whose appearance in an error counts as a quotation
+
+
+class ChatTemplate:
+    """The chat template of one tokenizer, if it has one; ``format`` is how its model answers, and
+    ``added_tokens`` are the ids of tokens that have a text of their own.
+    """
+
+    def __init__(
+        self, tokenizer: Any, tool_parser: str = "auto", reasoning_parser: str = "auto"
+    ) -> None:
+        """Warns of a template that does not compile, or takes too long for a short chat; it then
+        refuses every chat.
+        """
+        self._tokenizer = tokenizer
+        self._problem: str | None = None
+        self.format = ChatFormat()
+        self.added_tokens: dict[str, int] = {}
+        if not getattr(tokenizer, "chat_template", None):
+            self._problem = "this model has no chat template; send text_input"
+            return
+        try:
+            self._variables(None)
+            self._template = str(tokenizer.get_chat_template(None, [{}]))
+            if "tools" not in self._variables([{}]) and tool_parser == "auto":
+                tool_parser = JSON  # as as_taken.py tells of them
+            self.format = format_of(self._template, tool_parser, reasoning_parser)
+            self.added_tokens = tokenizer.get_added_vocab()
+            self._try_out()
+        except RequestError as error:
+            self._problem = str(error).removeprefix("messages: ")
+            log.warn(f"{self._problem}: chats will be refused")
+        except Exception as error:
+            self._problem = f"this model's chat template can't be used ({type(error).__name__})"
+            log.warn(f"{self._problem}: {reason(error)}")
+
+    def render(self, messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
+        """The prompt of a chat, special tokens included.
+
+        ``kwargs`` are what the template itself takes, ``add_generation_prompt`` (default true),
+        ``continue_final_message`` and ``reasoning_effort``. What a template does not take, it gets
+        as as_taken.py says; an option whose name ends with "?" it then does not get.
+
+        Raises:
+            RequestError: no template, messages of another form, or something that it does not take.
+        """
+        held = {name: value for name, value in kwargs.items() if not name.endswith(_WISHED)}
+        if len(held) < len(kwargs):
+            wished = {name.removesuffix(_WISHED): value for name, value in kwargs.items()}
+            with contextlib.suppress(RequestError):
+                return self._render(messages, tools, {**wished, **held})
+        return self._render(messages, tools, held)
+
+    def _render(self, messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
+        if self._problem is not None:
+            raise RequestError(f"messages: {self._problem}")
+        chat = self._as_taken(self._checked(messages))
+        tools = _checked_tools(tools)
+        variables = self._variables(tools)
+        if tools and "tools" not in variables:
+            told = as_taken.told_of(chat, tools, takes_system=self._takes_system)
+            chat, tools = self._with_contents(told), None
+        kwargs = self._with_switch(kwargs, variables)
+        self._check_taken(kwargs, variables)
+        prompt = {"add_generation_prompt": not kwargs.get("continue_final_message"), **kwargs}
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                chat, tools=tools, tokenize=False, **prompt
+            )
+        except RequestError:
+            raise
+        except Exception as error:
+            raise RequestError(_describe_failure(error, chat, kwargs)) from None
+        return str(rendered)
+
+    def content(self, where: str, role: str, content: str | list[Any]) -> str | list[Any]:
+        """A message's content as the template takes it. Text parts are joined line by line: a
+        template that knows no parts would print them as they stand.
+        """
+        if isinstance(content, str):
+            return content
+        if role == "tool":
+            content = [_without_file(part) for part in content]
+        return "\n".join(text_part(f"{where}[{n}]", part) for n, part in enumerate(content))
+
+    def _as_taken(self, chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Calls and later system messages as the template takes them."""
+        in_words = "tool" not in self._template
+        if any(message.get("tool_calls") for message in chat):
+            objects, texts = (True, True) if in_words else self._arguments_taken
+            chat = [_with_arguments(message, objects=objects, texts=texts) for message in chat]
+        if in_words:
+            chat = self._with_contents(as_taken.in_words(chat))
+        is_later = any(message["role"] in as_taken.SYSTEM for message in chat[1:])
+        if is_later and not self._takes_later_system:
+            chat = self._with_contents(as_taken.within_others(chat))
+        return chat
+
+    def _checked(self, messages: list[Any]) -> list[dict[str, Any]]:
+        if not messages:
+            raise RequestError("messages: got an empty list, allowed: one message or more")
+        found = [_checked_message(f"messages[{n}]", message) for n, message in enumerate(messages)]
+        return self._with_contents(found)
+
+    def _with_contents(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The messages, with contents as the template takes them."""
+        return [
+            message
+            if message.get("content") is None
+            else {
+                **message,
+                "content": self.content(
+                    f"messages[{number}].content", message["role"], message["content"]
+                ),
+            }
+            for number, message in enumerate(messages)
+        ]
+
+    @cached_property
+    def _takes_system(self) -> bool:
+        """Whether the template shows a system message."""
+        return _PROBE in self._rendered("system", self.content("", "system", _PROBE))
+
+    @cached_property
+    def _takes_later_system(self) -> bool:
+        """Whether the template shows one that is not the first message."""
+        told = {"role": "system", "content": self.content("", "system", _PROBE)}
+        return _PROBE in self._shown(_USER, told) and _PROBE in self._shown(_USER, told, _USER)
+
+    @cached_property
+    def _arguments_taken(self) -> tuple[bool, bool]:
+        """Whether the template shows arguments of calls that are objects, and that are texts."""
+        objects, texts = (
+            any(_PROBE in self._shown(_USER, _calling(content, given)) for content in ("", None))
+            for given in ({_PROBE: _PROBE}, _PROBE)
+        )
+        return objects or not texts, texts
+
+    def _try_out(self) -> None:
+        """Raises RequestError for a template that takes too long, or too much memory."""
+        chat = [{"role": "user", "content": _PROBE}]
+        try:
+            self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        except RequestError:
+            raise
+        except Exception:
+            return  # it may want another chat
+
+    def _rendered(self, role: str, content: Any) -> str:
+        """A short chat with such a message; empty where the template fails at it."""
+        message = {"role": role, "content": content}
+        if role == "user":
+            return self._shown(message)
+        return self._shown(*((message, _USER) if role == "system" else (_USER, message)))
+
+    def _shown(self, *chat: dict[str, Any]) -> str:
+        """A short chat as it is rendered; empty where the template fails at it."""
+        if self._problem is not None:
+            return ""
+        try:
+            return str(self._tokenizer.apply_chat_template(list(chat), tokenize=False))
+        except Exception:
+            return ""
+
+    def _with_switch(self, kwargs: dict[str, Any], variables: frozenset[str]) -> dict[str, Any]:
+        """How much the model is to reason as whether, for a template that knows no more; none of it
+        changes nothing where the model does not reason at all.
+        """
+        if "reasoning_effort" not in kwargs or "reasoning_effort" in variables:
+            return kwargs
+        others = {name: value for name, value in kwargs.items() if name != "reasoning_effort"}
+        is_none = kwargs["reasoning_effort"] == "none"
+        switch = next((name for name in _SWITCHES if name in variables), None)
+        if switch is not None:
+            return {switch: not is_none, **others}
+        return others if is_none and self.format.reasoning is None else kwargs
+
+    def _variables(self, tools: list[Any] | None) -> frozenset[str]:
+        """The variables of the template that renders these tools."""
+        from transformers.utils.chat_template_utils import _get_template_variables
+
+        template = self._tokenizer.get_chat_template(None, tools)
+        found: frozenset[str] = _get_template_variables(template)
+        return found
+
+    def _check_taken(self, kwargs: dict[str, Any], variables: frozenset[str]) -> None:
+        own = variables - _ITSELF - set(self._tokenizer.special_tokens_map)
+        taken = own | {"add_generation_prompt", "continue_final_message"}
+        for name in kwargs:
+            if name not in taken:
+                allowed = ", ".join(sorted(taken))
+                raise RequestError(
+                    f"chat_template_kwargs: {short(name)}: this model's chat template does not "
+                    f"take it; allowed: {allowed}"
+                )
+        self._check_ends(kwargs, variables)
+
+    def _check_ends(self, kwargs: dict[str, Any], variables: frozenset[str]) -> None:
+        """How the prompt ends: with the beginning of an answer, or within the last message."""
+        prompts = kwargs.get("add_generation_prompt", True)
+        for name in ("add_generation_prompt", "continue_final_message"):
+            if not isinstance(kwargs.get(name, True), bool):
+                got = kind_of(kwargs[name])
+                raise RequestError(
+                    f"chat_template_kwargs: {name}: got {got}, allowed: true or false"
+                )
+        if not prompts and "add_generation_prompt" not in variables:
+            raise RequestError(
+                "chat_template_kwargs: add_generation_prompt: got false, this model's chat "
+                "template decides by itself; allowed: true"
+            )
+        if kwargs.get("continue_final_message") and kwargs.get("add_generation_prompt"):
+            raise RequestError(
+                "chat_template_kwargs: continue_final_message and add_generation_prompt: got true "
+                "for both, allowed: one of them"
+            )
+
+
+def _checked_message(where: str, message: Any) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise RequestError(f"{where}: got {kind_of(message)}, allowed: an object")
+    role = message.get("role")
+    if not isinstance(role, str) or not 0 < len(role) <= _LONGEST_ROLE:
+        got = "none" if "role" not in message else kind_of(role)
+        raise RequestError(f"{where}.role: got {got}, allowed: a text, such as user")
+    given: dict[str, Any] = message
+    calls = given.get("tool_calls")
+    if calls is not None and not isinstance(calls, list):
+        raise RequestError(f"{where}.tool_calls: got {kind_of(calls)}, allowed: a list")
+    content = given.get("content")
+    if content is None or isinstance(content, str):
+        if "content" not in given and "tool_calls" not in given:
+            raise RequestError(f"{where}.content: missing, a text is required")
+        return given
+    if not isinstance(content, list):
+        got = kind_of(content)
+        raise RequestError(f"{where}.content: got {got}, allowed: a text or a list of text parts")
+    return given
+
+
+def _with_arguments(message: dict[str, Any], **taken: bool) -> dict[str, Any]:
+    """A message whose calls have arguments as the template takes them."""
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": as_taken.with_arguments(calls, **taken)} if calls else message
+
+
+def _calling(content: str | None, arguments: Any) -> dict[str, Any]:
+    """A call; some templates take only ids of nine letters."""
+    call = {"id": "abcdefghi", "function": {"name": "now", "arguments": arguments}}
+    return {"role": "assistant", "content": content, "tool_calls": [{"type": "function", **call}]}
+
+
+def _without_file(part: Any) -> Any:
+    """A part of what a tool answers, where it is no text, as one that says so."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("image", "audio"):
+        return {"type": "text", "text": f"[{kind} left out: this model reads texts alone]"}
+    return part
+
+
+def text_part(where: str, part: Any) -> str:
+    """The text of a part of a message. Raises RequestError for a part that is no text."""
+    if not isinstance(part, dict):
+        raise RequestError(f"{where}: got {kind_of(part)}, allowed: an object")
+    text = part.get("text")
+    if part.get("type") != "text" or not isinstance(text, str):
+        raise RequestError(f'{where}: allowed: {{"type": "text", "text": ...}}, a text only')
+    return text
+
+
+def _checked_tools(tools: list[Any] | None) -> list[Any] | None:
+    for number, tool in enumerate(tools or ()):
+        if not isinstance(tool, dict):
+            raise RequestError(f"tools[{number}]: got {kind_of(tool)}, allowed: an object")
+    return tools or None
+
+
+def _describe_failure(error: Exception, chat: list[dict[str, Any]], kwargs: dict[str, Any]) -> str:
+    """What the template itself says with ``raise_exception``; of any other error its type."""
+    text = reason(error)
+    if type(error).__name__ == "TemplateError" and not any(part in text for part in _texts(chat)):
+        return f"messages: the chat template refuses them: {text}"
+    if kwargs.get("continue_final_message"):
+        return "chat_template_kwargs: continue_final_message: the last message can't be continued"
+    return f"messages: the chat template can't render them ({type(error).__name__})"
+
+
+def _texts(chat: list[Any]) -> Iterator[str]:
+    """The texts of a chat that an error could quote; roles are not among them."""
+    left: list[Any] = list(chat)
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += [item for name, item in value.items() if name != "role"]
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, str) and len(value) >= _QUOTED:
+            yield " ".join(value.split())

@@ -1,0 +1,460 @@
+"""A Triton request to the generations it asks for, one per row, checked field by field.
+
+Knows what a row's options mean together; knows no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.chat_formats import ChatFormat
+from hf_triton.runtime.request.json_text import MAX_CHARACTERS, read_list, read_object, short
+from hf_triton.runtime.request.tensors import RequestFields, each_row, shown
+
+from ..sequence.sampling_params import SamplingParams
+from ..sequence.sequence import DecoderStart
+from ..sequence.source import Source, text_source
+from ..structured.constraint import Constraint
+from .bad_words import NUM_SPELLINGS
+from .chat_answers import ChatAnswers, ReasoningTokens
+from .limits import most_with_logprobs
+from .row_options import CHAT_FIELDS, RowFields, read_rows
+
+_RETURN = "return_"
+_LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
+_CHAT_CHARACTERS = 2**14  # of a chat, whose rendering does not depend on its size alone
+# Stands for max_tokens until the prompt's length is known; larger than any min_tokens.
+_UNKNOWN = 2**63
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a row gives the model to read. ``text`` is what its caller sent, of a chat as its
+    template renders it, empty of token ids; ``source`` what an encoder reads beside the tokens.
+    With a ``decoder_start`` it reads the tokens themselves, and the output begins in that way.
+    """
+
+    text: str
+    token_ids: list[int]
+    decoder_start: DecoderStart | None = None
+    source: Source | None = None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One row of a request: what to continue and how. ``on_timeout`` is ``partial`` or ``error``;
+    text, tokens, start and source are its Prompt's. ``lora_name`` is None for the model alone.
+    ``cache_salt`` is that of whoever may share its keys and values, None for everybody without.
+    ``chat_format`` is how the answer to a chat is to be read, by a caller that asks for it:
+    ``kept_token_ids`` are special tokens that are then in its text, and ``reasoning_tokens`` counts
+    from its beginning.
+    """
+
+    text: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    exclude_input: bool
+    n: int = 1
+    timeout_ms: int | None = None
+    on_timeout: str = "partial"
+    decoder_start: DecoderStart | None = None
+    source: Source | None = None
+    lora_name: str | None = None
+    cache_salt: str | None = None
+    chat_format: ChatFormat | None = None
+    kept_token_ids: frozenset[int] = frozenset()
+    reasoning_tokens: ReasoningTokens | None = None
+    skip_special_tokens: bool = True
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """What a request asks for: its rows, all of the same ``n``; the optional outputs that its flags
+    name; and whether it wants them chunk by chunk.
+    """
+
+    rows: list[Generation]
+    outputs: frozenset[str]
+    stream: bool
+
+    @property
+    def constraints(self) -> list[Constraint]:
+        """What its rows are held to, each once."""
+        found = (row.params.constraint for row in self.rows)
+        return list(dict.fromkeys(constraint for constraint in found if constraint))
+
+
+class OutputLength(Protocol):
+    """The most tokens of an output to a prompt of so many; they may pass the context."""
+
+    def __call__(self, num_prompt_tokens: int, asked: int | None, *, clamps: bool) -> int:
+        """``asked`` is None where a row says nothing; with ``clamps`` all that fits stands for that
+        and for more.
+        """
+
+
+class Tokenize(Protocol):
+    """A prompt to its token ids; raises RequestError for one that can't fit."""
+
+    def __call__(
+        self, text: str, *, add_special_tokens: bool = True, num_kept: int | None = None
+    ) -> list[int]:
+        """``add_special_tokens`` is False for a chat: its template writes them. With ``num_kept``
+        so many of the last tokens are enough.
+        """
+
+
+def no_chat(messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
+    """``render_chat`` of a model that has no chat template."""
+    raise RequestError("messages: this model has no chat template; send text_input")
+
+
+@dataclass(frozen=True)
+class PromptReader:
+    """What parsing needs of the model and its engine.
+
+    ``tokenize_word`` gives the token sequences that spell a word. ``max_timeout_ms`` is also the
+    time of a request that sets none where ``default_timeout_ms`` is None. A task with fields of its
+    own extends this.
+    """
+
+    fields: ClassVar[RowFields] = CHAT_FIELDS
+    max_json_characters: ClassVar[int] = MAX_CHARACTERS
+
+    tokenize: Tokenize
+    output_length: OutputLength
+    check_length: Callable[[int, int], None]
+    tokenize_word: Callable[[str], list[tuple[int, ...]]]
+    render_chat: Callable[[list[Any], list[Any] | None, dict[str, Any]], str] = no_chat
+    chat_answers: ChatAnswers = field(default_factory=ChatAnswers)
+    default_repetition_penalty: float = 1.0
+    default_min_tokens: int = 0
+    default_timeout_ms: int | None = None
+    max_timeout_ms: int | None = None
+    vocab_size: int | None = None
+    max_model_len: int | None = None
+    decoder_start: DecoderStart | None = None
+    adapters: tuple[str, ...] = ()
+    special_token_ids: Mapping[str, int] = field(default_factory=dict)
+
+    def read_prompt(self, row: dict[str, Any]) -> Prompt:
+        """The prompt of a row and its token ids. Raises RequestError for one that can't be."""
+        if not row["messages"]:
+            text = row["text_input"]
+            token_ids = self.tokenize(
+                text, add_special_tokens=row["add_special_tokens"] is not False
+            )
+            return Prompt(text, token_ids, self.decoder_start)
+        text = self.rendered(row, self.read_messages(row))
+        token_ids = self.tokenize(text, add_special_tokens=bool(row["add_special_tokens"]))
+        return Prompt(text, token_ids, self.decoder_start)
+
+    def find_files(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A row, its ``items`` the files that it brings where the model takes any."""
+        return row
+
+    def of_token_ids(self, row: dict[str, Any]) -> Prompt:
+        """The prompt whose token ids a row gives. Raises RequestError."""
+        token_ids: list[int] = row["input_ids"]
+        for token_id in (min(token_ids), max(token_ids)):
+            if token_id < 0 or (self.vocab_size is not None and token_id >= self.vocab_size):
+                allowed = "0 and more" if self.vocab_size is None else f"0 to {self.vocab_size - 1}"
+                raise RequestError(f"input_ids: got token {shown(token_id)}, allowed: {allowed}")
+        return Prompt("", token_ids)
+
+    def read_messages(self, row: dict[str, Any]) -> list[Any]:
+        """A row's chat, of which nothing but its length is checked. Raises RequestError."""
+        messages = read_list("messages", row["messages"], self.max_json_characters)
+        if self.max_model_len is not None and len(messages) > self.max_model_len:
+            raise RequestError(
+                f"messages: got {len(messages)}, allowed: at most {self.max_model_len}, as many as "
+                "this model's context holds tokens"
+            )
+        return messages
+
+    def rendered(self, row: dict[str, Any], messages: list[Any]) -> str:
+        """The prompt of a row's chat. Raises RequestError."""
+        tools = read_list("tools", row["tools"]) if row["tools"] else None
+        kwargs = row["chat_template_kwargs"]
+        kwargs = read_object("chat_template_kwargs", kwargs) if kwargs else {}
+        return self.render_chat(messages, tools, kwargs)
+
+    def lora_name(self, row: dict[str, Any]) -> str | None:
+        """The adapter that a row asks for, None for none. Raises RequestError where there is no
+        such.
+        """
+        name: str = row.get("lora_name") or ""
+        if name and name not in self.adapters:
+            allowed = ", ".join(self.adapters) or "none: this model has no adapters"
+            raise RequestError(f"lora_name: got {short(name)}, allowed: {allowed}")
+        return name or None
+
+    def num_beams(self, row: dict[str, Any]) -> int:
+        """How many beams a row asks for. Raises RequestError where it can't have them."""
+        require_no_beams(row)
+        return 1
+
+
+@dataclass(frozen=True)
+class CheckedRequest:
+    """A request of which everything is checked but its prompts and words, which are texts still."""
+
+    rows: list[dict[str, Any]]
+    params: list[SamplingParams]
+    timeouts_ms: list[int | None]
+    outputs: frozenset[str]
+    reader: PromptReader
+
+    @property
+    def num_characters(self) -> int:
+        """How much text is still to be read; each of ``bad_words`` is tokenised several times."""
+        of_chats = _CHAT_CHARACTERS * sum(bool(row.get("messages")) for row in self.rows)
+        return of_chats + sum(
+            NUM_SPELLINGS * len(text) if name == "bad_words" else len(text)
+            for row in self.rows
+            for name, value in row.items()
+            for text in _texts_of(value)
+        )
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """When the first of its rows is to end."""
+        return min((one for one in self.timeouts_ms if one is not None), default=None)
+
+    def with_files(self) -> tuple[CheckedRequest, int]:
+        """The same with its files found, also those in chats, and how many bytes these have; none
+        is decoded. Raises RequestError where there are too many.
+        """
+        rows = each_row(self.reader.find_files, self.rows)
+        num_bytes = sum(len(item.value) for row in rows for item in row.get("items", ()))
+        return replace(self, rows=rows), num_bytes
+
+    def tokenised(self) -> GenerationRequest:
+        """Makes the tokens of its texts; may be called from any thread.
+
+        Raises:
+            RequestError: names the field, what was got and what is allowed.
+        """
+        checked = zip(self.rows, self.params, self.timeouts_ms, strict=True)
+        generations = each_row(lambda row: _generation(*row, self.reader), checked)
+        return GenerationRequest(generations, self.outputs, any(row["stream"] for row in self.rows))
+
+
+def check_request(fields: RequestFields, reader: PromptReader) -> CheckedRequest:
+    """Reads the cheap things of a request: a bad number is found before a long prompt is tokenised.
+
+    Raises:
+        RequestError: names the field, what was got and what is allowed.
+    """
+    rows = read_rows(fields, reader.fields)
+    outputs = _outputs(rows)
+    numbers = sorted({row["n"] for row in rows})
+    params = [_params(row, reader, outputs) for row in rows]
+    timeouts_ms = [_timeout_ms(row, reader) for row in rows]
+    if len(numbers) > 1:
+        got = " and ".join(map(str, numbers[:2]))
+        raise RequestError(f"n: got {got} in one batch, allowed: the same in every row")
+    return CheckedRequest(rows, params, timeouts_ms, outputs, reader)
+
+
+def _texts_of(value: Any) -> Iterable[str | bytes]:
+    if isinstance(value, str):
+        return (value,)
+    return (
+        (one for one in value if isinstance(one, str | bytes)) if isinstance(value, tuple) else ()
+    )
+
+
+def _outputs(rows: list[dict[str, Any]]) -> frozenset[str]:
+    """What the flags ask for; a number of log-probabilities asks for them too."""
+    flags = {name for row in rows for name in row if name.startswith(_RETURN) and row[name]}
+    outputs = {name.removeprefix(_RETURN) for name in flags}
+    for name in ("logprobs", "prompt_logprobs"):
+        if any(row[name] is not None for row in rows):
+            outputs.add(name)
+    return frozenset(outputs)
+
+
+def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) -> SamplingParams:
+    """All but the words' token ids and a default max_tokens."""
+    num_beams, penalty = reader.num_beams(row), row["repetition_penalty"]
+    max_tokens = _UNKNOWN if row["max_tokens"] is None else row["max_tokens"]
+    default_min_tokens = max(0, min(reader.default_min_tokens, max_tokens))
+    num_logprobs = row["logprobs"]
+    if num_logprobs is None and outputs & _LOGPROBS:
+        num_logprobs = 0
+    num_prompt_logprobs = row["prompt_logprobs"]
+    if num_prompt_logprobs is None and "prompt_logprobs" in outputs:
+        num_prompt_logprobs = 0
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=default_min_tokens if row["min_tokens"] is None else row["min_tokens"],
+        temperature=_temperature(row),
+        top_k=row["top_k"],
+        top_p=row["top_p"],
+        min_p=row["min_p"],
+        repetition_penalty=reader.default_repetition_penalty if penalty is None else penalty,
+        frequency_penalty=row["frequency_penalty"],
+        presence_penalty=row["presence_penalty"],
+        seed=row["seed"],
+        stop_words=row["stop_words"],
+        stop_token_ids=(*row["stop_token_ids"], *_stops_unseen(row, reader)),
+        include_stop_word=row["include_stop_str_in_output"],
+        ignore_eos=row["ignore_eos"],
+        num_logprobs=num_logprobs,
+        num_prompt_logprobs=num_prompt_logprobs,
+        logit_bias=row["logit_bias"],
+        allowed_token_ids=row["allowed_token_ids"],
+        num_beams=num_beams,
+        length_penalty=row["length_penalty"] if num_beams > 1 else None,
+        constraint=row["constraint"],
+    )
+    _check_vocabulary(params, reader.vocab_size)
+    return params
+
+
+def _stops_unseen(row: dict[str, Any], reader: PromptReader) -> list[int]:
+    """The ids of stop words that are special tokens, which a text without these never shows."""
+    known = reader.special_token_ids if row["skip_special_tokens"] else {}
+    return [known[word] for word in row["stop_words"] if word in known]
+
+
+def _check_vocabulary(params: SamplingParams, vocab_size: int | None) -> None:
+    listed = {
+        "stop_token_ids": params.stop_token_ids,
+        "allowed_token_ids": params.allowed_token_ids,
+        "logit_bias": [token_id for token_id, _ in params.logit_bias],
+    }
+    for name, token_ids in listed.items():
+        largest = max(token_ids, default=0)
+        if vocab_size is not None and largest >= vocab_size:
+            raise RequestError(
+                f"{name}: got token {shown(largest)}, allowed: 0 to {vocab_size - 1}"
+            )
+
+
+def _temperature(row: dict[str, Any]) -> float:
+    """The request's temperature; 1 where it asks for sampling in another way, 0 (greedy) where it
+    asks for nothing.
+    """
+    if row["temperature"] is not None:
+        return float(row["temperature"])
+    filters = row["top_k"] > 1 or 0 < row["top_p"] < 1 or row["min_p"] > 0
+    return 1.0 if filters or row["seed"] is not None or row["n"] > 1 else 0.0
+
+
+def _timeout_ms(row: dict[str, Any], reader: PromptReader) -> int | None:
+    """The request's own time, at most the ceiling; the ceiling alone is the default too."""
+    asked, ceiling = row["timeout_ms"], reader.max_timeout_ms
+    if asked is None:
+        return ceiling if reader.default_timeout_ms is None else reader.default_timeout_ms
+    if asked < 1 or (ceiling is not None and asked > ceiling):
+        allowed = "1 and more" if ceiling is None else f"1 to {ceiling} (max_timeout_ms)"
+        raise RequestError(f"timeout_ms: got {shown(asked)}, allowed: {allowed}")
+    return int(asked)
+
+
+def _generation(
+    row: dict[str, Any], params: SamplingParams, timeout_ms: int | None, reader: PromptReader
+) -> Generation:
+    """Makes the tokens of a row whose options are checked."""
+    lora_name = reader.lora_name(row)
+    num_kept = _most_prompt_tokens(row, params, reader.max_model_len)
+    if num_kept is not None:
+        reader = replace(reader, tokenize=partial(reader.tokenize, num_kept=num_kept))
+    prompt = reader.of_token_ids(row) if row["input_ids"] else reader.read_prompt(row)
+    prompt = _truncated(prompt, num_kept)
+    params = _with_output_length(row, params, len(prompt.token_ids), reader)
+    if row["bad_words"]:
+        spelt = (ids for word in row["bad_words"] for ids in reader.tokenize_word(word) if ids)
+        params = replace(params, bad_token_ids=tuple(dict.fromkeys(spelt)))
+    exclude_input = row["exclude_input_in_output"]
+    kept: frozenset[int] = frozenset()
+    answers = reader.chat_answers
+    chat_format = answers.format_after(row, prompt.text)
+    if chat_format is not None:
+        kept = answers.kept_token_ids(chat_format, tools=bool(row["tools"]))
+        held = answers.after_reasoning(params.constraint, chat_format)
+        params = replace(params, constraint=held)
+    return Generation(
+        text=prompt.text,
+        prompt_token_ids=prompt.token_ids,
+        params=params,
+        exclude_input=exclude_input,
+        n=row["n"],
+        timeout_ms=timeout_ms,
+        on_timeout=row["on_timeout"],
+        decoder_start=prompt.decoder_start,
+        source=text_source(prompt.token_ids) if prompt.decoder_start else prompt.source,
+        lora_name=lora_name,
+        cache_salt=row["cache_salt"],
+        chat_format=chat_format,
+        kept_token_ids=kept,
+        reasoning_tokens=None if chat_format is None else answers.reasoning_tokens(chat_format),
+        skip_special_tokens=row["skip_special_tokens"],
+        priority=_priority(row["priority"]),
+    )
+
+
+def _with_output_length(
+    row: dict[str, Any], params: SamplingParams, num_prompt_tokens: int, reader: PromptReader
+) -> SamplingParams:
+    """With a max_tokens that fits. Raises RequestError where none does."""
+    clamps = row["clamp_max_tokens"]
+    most = reader.output_length(num_prompt_tokens, row["max_tokens"], clamps=clamps)
+    if clamps:
+        most = min(most, most_with_logprobs(params, num_prompt_tokens, row["n"]))
+    params = params.with_max_tokens(max(most, params.min_tokens))
+    reader.check_length(num_prompt_tokens, params.max_tokens)
+    return params
+
+
+def _priority(number: int) -> int:
+    """A request may let others begin first; it can't pass them."""
+    if number < 0:
+        raise RequestError(f"priority: got {shown(number)}, allowed: 0 and more")
+    return number
+
+
+def _most_prompt_tokens(
+    row: dict[str, Any], params: SamplingParams, max_model_len: int | None
+) -> int | None:
+    """How many of a prompt's tokens a row keeps, None for all; its -1 is as many as the context
+    holds beside the answer.
+    """
+    most: int | None = row["truncate_prompt_tokens"]
+    if most == -1 and max_model_len is not None:
+        fits = row["max_tokens"] is not None and params.max_tokens < max_model_len
+        answer = params.max_tokens if fits else max(1, params.min_tokens)
+        return max(1, max_model_len - answer)
+    if most is not None and most < 1:
+        allowed = "1 and more, -1 for as many as fit"
+        raise RequestError(f"truncate_prompt_tokens: got {shown(most)}, allowed: {allowed}")
+    return most
+
+
+def _truncated(prompt: Prompt, most: int | None) -> Prompt:
+    """The prompt's last tokens, as vLLM has it."""
+    if most is None:
+        return prompt
+    if prompt.source is not None or prompt.decoder_start is not None:
+        what = "what an encoder reads, an image or a sound"
+        raise RequestError(f"truncate_prompt_tokens: got a number for {what}, allowed: null")
+    if len(prompt.token_ids) <= most:
+        return prompt
+    return replace(prompt, text="", token_ids=prompt.token_ids[-most:])
+
+
+def require_no_beams(row: dict[str, Any]) -> None:
+    """Raises RequestError where a row asks for more than one beam."""
+    for name, allowed in (
+        ("beam_width", "1 (no beam search)"),
+        ("length_penalty", "1 (it only weighs beams)"),
+    ):
+        if row[name] not in (None, 1):
+            raise RequestError(f"{name}: got {shown(row[name])}, allowed: {allowed}")

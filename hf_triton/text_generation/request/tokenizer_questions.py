@@ -1,0 +1,128 @@
+"""Questions to a model's tokenizer, answered without the engine: the tokens of a prompt or a chat,
+the text of tokens, how it is configured.
+
+A request asks one by the parameter ``tokenizer``, a JSON object whose ``ask`` is tokenize,
+detokenize or info. Its answer is a JSON object, the output ``text_output``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.json_text import read_list, read_object
+from hf_triton.runtime.request.tensors import RequestFields, kind_of, shown, text
+from hf_triton.runtime.request.tokenizer_question import TOKENIZER_QUESTION
+from hf_triton.runtime.tokenizing.lengths import check_characters
+
+from .parsing import CheckedRequest, PromptReader
+from .row_options import read_rows
+
+_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+# Of a tokenizer's configuration, what tells where this machine keeps it.
+_PLACES = ("name_or_path", "_file")
+
+
+@dataclass(frozen=True)
+class Question:
+    """``answer`` may be called from any thread and raises RequestError; it reads so much text."""
+
+    num_characters: int
+    answer: Callable[[], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class TokenizerDesk:
+    """Answers for one model. ``reader`` makes prompts of chats."""
+
+    tokenizer: Any
+    reader: PromptReader
+    max_model_len: int
+
+    def question(self, fields: RequestFields) -> Question | None:
+        """What a request asks; None where it asks for a generation. Raises RequestError."""
+        given = fields.parameters.pop(TOKENIZER_QUESTION, None)
+        if given is None:
+            return None
+        asked = read_object(TOKENIZER_QUESTION, text(TOKENIZER_QUESTION, given))
+        if asked.get("ask") == "info":
+            return Question(0, self._info)
+        if asked.get("ask") == "tokenize" and fields.has_tensor("messages"):
+            rows = read_rows(fields, self.reader.fields)
+            size = CheckedRequest(rows, [], [], frozenset(), self.reader).num_characters
+            return Question(size, partial(self._of_chat, rows[0], asked))
+        (found,) = fields.optional_texts("text_input")[:1]
+        if found is None or asked.get("ask") not in ("tokenize", "detokenize"):
+            allowed = "ask tokenize or detokenize with text_input, tokenize with messages, or info"
+            raise RequestError(f"{TOKENIZER_QUESTION}: got another question, allowed: {allowed}")
+        answer = self._of_text if asked["ask"] == "tokenize" else self._detokenized
+        return Question(len(found), partial(answer, found, asked))
+
+    @property
+    def _most_tokens(self) -> int:
+        """To count and to read: a client may ask how much it has to leave out."""
+        return 4 * self.max_model_len
+
+    def _of_text(self, prompt: str, asked: dict[str, Any]) -> dict[str, Any]:
+        added = asked.get("add_special_tokens")
+        return self._told(self._ids(prompt, add_special_tokens=added is not False), asked)
+
+    def _of_chat(self, row: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+        """The tokens that a generation would read, of chats too long for the model as well."""
+
+        def ids(
+            text: str, *, add_special_tokens: bool = True, num_kept: int | None = None
+        ) -> list[int]:
+            added = asked.get("add_special_tokens")
+            adds = add_special_tokens if added is None else bool(added)
+            return self._ids(text, add_special_tokens=adds)
+
+        return self._told(replace(self.reader, tokenize=ids).read_prompt(row).token_ids, asked)
+
+    def _ids(self, prompt: str, *, add_special_tokens: bool) -> list[int]:
+        check_characters("text_input", len(prompt), self._most_tokens)
+        found = self.tokenizer(prompt, add_special_tokens=add_special_tokens, verbose=False)
+        return list(found["input_ids"])
+
+    def _told(self, token_ids: list[int], asked: dict[str, Any]) -> dict[str, Any]:
+        wants = asked.get("return_token_strs")
+        strings = self.tokenizer.convert_ids_to_tokens(token_ids) if wants else None
+        counts = {"count": len(token_ids), "max_model_len": self.max_model_len}
+        return {**counts, "tokens": token_ids, "token_strs": strings}
+
+    def _detokenized(self, given: str, asked: dict[str, Any]) -> dict[str, Any]:
+        token_ids, size = read_list("tokens", given), len(self.tokenizer)
+        if len(token_ids) > self._most_tokens:
+            raise RequestError(
+                f"tokens: got {len(token_ids)}, allowed: at most {self._most_tokens}"
+            )
+        for token_id in token_ids:
+            if type(token_id) is not int or not 0 <= token_id < size:
+                got = shown(token_id) if type(token_id) is int else kind_of(token_id)
+                raise RequestError(f"tokens: got {got}, allowed: integers from 0 to {size - 1}")
+        prompt = self.tokenizer.decode(token_ids, clean_up_tokenization_spaces=False)
+        return {"prompt": prompt}
+
+    def _info(self) -> dict[str, Any]:
+        """tokenizer_config.json's keys, without those that name files here."""
+        tokenizer = self.tokenizer
+        template = getattr(tokenizer, "chat_template", None)
+        known = {
+            name: value
+            for name, value in tokenizer.init_kwargs.items()
+            if not name.endswith(_PLACES)
+        }
+        told = {
+            **known,
+            **{name: getattr(tokenizer, name, None) for name in _SPECIAL},
+            "tokenizer_class": type(tokenizer).__name__,
+            "chat_template": template.get("default") if isinstance(template, dict) else template,
+            "max_model_len": self.max_model_len,
+        }
+        # Added tokens are objects of their own, whose text is what they are written as.
+        found: dict[str, Any] = json.loads(json.dumps(told, default=str))
+        return found

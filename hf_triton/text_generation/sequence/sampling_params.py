@@ -1,0 +1,180 @@
+"""What one request asks of sampling and stopping, with the allowed ranges.
+
+Knows no tensors of Triton and no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.tensors import shown
+
+from ..structured.constraint import Constraint
+
+MAX_SEED = 2**64 - 1
+MAX_LOGPROBS = 20
+MAX_LOGIT_BIAS = 100.0
+
+
+class LogitsRule(Protocol):
+    """What a task allows beside what a request asks for, such as timestamps in order."""
+
+    def restrict(self, logits: Any, token_ids: Tokens[int]) -> None:
+        """Changes float32 logits (vocab,) in place; ``token_ids`` is the output so far."""
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Checked when made. ``temperature`` 0 takes the likeliest token; ``top_k`` 0, ``top_p`` 0 or 1
+    and ``min_p`` 0 are off.
+
+    ``frequency_penalty`` and ``presence_penalty`` look at the output only, ``repetition_penalty``
+    at the prompt too. ``bad_token_ids`` are token sequences that are never completed.
+    ``num_logprobs`` is None where no log-probabilities are computed, 0 for those of the sampled
+    token, k for those of the k likeliest too; ``num_prompt_logprobs`` says the same of the prompt's
+    tokens, and only with it may ``max_tokens`` be 0. ``num_beams`` above 1 asks for beam search,
+    whose scores are divided by the length to the power of ``length_penalty``; None is the model's
+    own.
+    ``allowed_token_ids`` are the only tokens that come, all where it is empty.
+    ``constraint`` is the grammar that the output has to follow, ``rule`` the task's own.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop_words: tuple[str, ...] = ()
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    stop_token_ids: tuple[int, ...] = ()
+    bad_token_ids: tuple[tuple[int, ...], ...] = ()
+    include_stop_word: bool = False
+    ignore_eos: bool = False
+    num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    num_beams: int = 1
+    length_penalty: float | None = None
+    constraint: Constraint | None = None
+    rule: LogitsRule | None = None
+
+    def __post_init__(self) -> None:
+        """Raises RequestError that names the field, what was got and what is allowed."""
+        self._check_lengths()
+        self._check_filters()
+        self._check_penalties()
+        self._check_tokens()
+        self._check_beams()
+        _require(
+            self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, f"0 to {MAX_SEED}"
+        )
+
+    def with_max_tokens(self, max_tokens: int) -> SamplingParams:
+        """The same with another max_tokens."""
+        return replace(self, max_tokens=max_tokens)
+
+    @property
+    def is_greedy(self) -> bool:
+        """True where the likeliest token is taken, so that no random number is drawn."""
+        return self.temperature == 0 or self.top_k == 1
+
+    @property
+    def filters(self) -> bool:
+        """True where top_k, top_p or min_p cut the distribution."""
+        return self.top_k > 0 or 0 < self.top_p < 1 or self.min_p > 0
+
+    @property
+    def penalises(self) -> bool:
+        """True where tokens that were there already change their logits."""
+        return (
+            self.repetition_penalty != 1
+            or self.frequency_penalty != 0
+            or self.presence_penalty != 0
+        )
+
+    @cached_property
+    def changes_logits(self) -> bool:
+        """True where logits are changed before a token is chosen, in any step."""
+        return bool(
+            self.penalises
+            or self.logit_bias
+            or self.allowed_token_ids
+            or self.bad_token_ids
+            or self.min_tokens
+            or self.constraint
+            or self.rule
+        )
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """True where the likeliest token is taken as it is, and nothing else is asked."""
+        return self.is_greedy and not self.changes_logits and self.num_logprobs is None
+
+    def _check_lengths(self) -> None:
+        if self.max_tokens != 0 or self.num_prompt_logprobs is None:
+            _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "1 or more")
+        _require(self.min_tokens >= 0, "min_tokens", self.min_tokens, "0 to max_tokens")
+        _require(
+            self.min_tokens <= self.max_tokens,
+            "min_tokens",
+            self.min_tokens,
+            f"0 to max_tokens ({self.max_tokens})",
+        )
+
+    def _check_filters(self) -> None:
+        _require(
+            math.isfinite(self.temperature) and self.temperature >= 0,
+            "temperature",
+            self.temperature,
+            "0 (greedy) or any finite number above it",
+        )
+        _require(self.top_k >= -1, "top_k", self.top_k, "0 or -1 (off), or 1 and more")
+        _require(0 <= self.top_p <= 1, "top_p", self.top_p, "0 (off) to 1")
+        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "0 (off) to 1")
+
+    def _check_penalties(self) -> None:
+        _require(
+            math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0,
+            "repetition_penalty",
+            self.repetition_penalty,
+            "a finite number above 0 (1 is off)",
+        )
+        for field in ("frequency_penalty", "presence_penalty"):
+            _require(-2 <= getattr(self, field) <= 2, field, getattr(self, field), "-2 to 2")
+        for token_id, bias in self.logit_bias:
+            _require(token_id >= 0, "logit_bias", f"token {token_id}", "0 and more")
+            allowed = f"-{MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}"
+            _require(abs(bias) <= MAX_LOGIT_BIAS, "logit_bias", bias, allowed)
+
+    def _check_tokens(self) -> None:
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            for token_id in getattr(self, name):
+                _require(token_id >= 0, name, token_id, "0 and more")
+        for name, asked in (
+            ("logprobs", self.num_logprobs),
+            ("prompt_logprobs", self.num_prompt_logprobs),
+        ):
+            is_known = asked is None or 0 <= asked <= MAX_LOGPROBS
+            _require(is_known, name, asked, f"0 to {MAX_LOGPROBS}")
+
+    def _check_beams(self) -> None:
+        _require(self.num_beams >= 1, "beam_width", self.num_beams, "1 and more")
+        if self.num_beams > 1 and self.num_prompt_logprobs is not None:
+            raise RequestError("prompt_logprobs: beams have none; send beam_width 1 for them")
+        penalty = 1.0 if self.length_penalty is None else self.length_penalty
+        _require(math.isfinite(penalty), "length_penalty", penalty, "a finite number")
+
+
+def _require(condition: bool, field: str, got: object, allowed: str) -> None:
+    if not condition:
+        raise RequestError(f"{field}: got {shown(got)}, allowed: {allowed}")

@@ -1,0 +1,151 @@
+"""The constraint on a row's output, as its request gives it: one JSON schema, one regular
+expression, one grammar, or a list of texts to choose from.
+
+Checks what can be checked without a grammar library; knows none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.json_text import read_object
+from hf_triton.runtime.request.tensors import kind_of
+
+KINDS = ("json_schema", "regex", "choice", "grammar")
+ANY_OBJECT = '{"type": "object"}'
+MAX_SCHEMA_BYTES = 256 * 1024
+MAX_REGEX_BYTES = 16 * 1024
+MAX_GRAMMAR_BYTES = 32 * 1024
+MAX_CHOICES = 1000
+MAX_CHOICE_BYTES = 64 * 1024  # of all together
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    """What a model may write before it is held to anything: up to ``end``, from the output's
+    beginning where it is ``inside`` already, else after ``begin``. ``tokens`` are texts in these
+    two that are tokens of their own, and their ids.
+    """
+
+    begin: str
+    end: str
+    inside: bool
+    tokens: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """``kind`` is the option that asks for it; ``texts`` is the schema, the expression or the
+    grammar alone, or all choices. With ``reasoning`` it begins after that.
+    """
+
+    kind: str
+    texts: tuple[str, ...]
+    reasoning: Reasoning | None = None
+
+    @property
+    def text(self) -> str:
+        """The schema, the expression or the grammar."""
+        return self.texts[0]
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of its texts."""
+        return sum(len(text.encode()) for text in self.texts)
+
+
+def constraint_of(row: Mapping[str, Any], *, may_be_empty: bool) -> Constraint | None:
+    """The one constraint that a row's options ask for; None without any.
+
+    ``may_be_empty`` where empty texts stand for none, as they do in rows of a client's batch.
+
+    Raises:
+        RequestError: more than one, or one that can't be; names the option.
+    """
+    given = {name: _texts(name, row[name], may_be_empty) for name in KINDS if row[name]}
+    if not may_be_empty and (empty := next((n for n in KINDS if row[n] == ""), None)):
+        raise RequestError(f"{empty}: empty, a text is required")
+    asked = [(name, texts) for name, texts in given.items() if texts]
+    if not asked:
+        return None
+    if len(asked) > 1:
+        names = " and ".join(name for name, _ in asked)
+        raise RequestError(f"{names}: both given, send one of {', '.join(KINDS)}")
+    constraint = Constraint(*asked[0])
+    _CHECKS[constraint.kind](constraint)
+    return constraint
+
+
+def schema_text(name: str, value: Any) -> str:
+    """A JSON schema that came as a text or as an object; ``name`` is the field's."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict):
+        raise RequestError(f"{name}: got {kind_of(value)}, allowed: a JSON schema, an object")
+    return json.dumps(value)
+
+
+def choice_texts(name: str, value: Any) -> tuple[str, ...]:
+    """The choices of a list of texts, none of them empty."""
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise RequestError(f"{name}: got {kind_of(value)}, allowed: a list of texts")
+    if not value or not all(value):
+        raise RequestError(f"{name}: got an empty {'text' if value else 'list'}, {_CHOICES}")
+    return tuple(value)
+
+
+_CHOICES = f"allowed: 1 to {MAX_CHOICES} different texts"
+
+
+def _texts(name: str, value: Any, may_be_empty: bool) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    texts = tuple(filter(None, value))
+    if not texts and not may_be_empty:
+        raise RequestError(f"{name}: got empty texts alone, {_CHOICES}")
+    return texts
+
+
+def _check_schema(constraint: Constraint) -> None:
+    _check_size(constraint, MAX_SCHEMA_BYTES)
+    read_object("json_schema", constraint.text)
+
+
+def _check_regex(constraint: Constraint) -> None:
+    _check_size(constraint, MAX_REGEX_BYTES)
+
+
+def _check_grammar(constraint: Constraint) -> None:
+    _check_size(constraint, MAX_GRAMMAR_BYTES)
+
+
+def _check_choices(constraint: Constraint) -> None:
+    num = len(constraint.texts)
+    if num > MAX_CHOICES:
+        raise RequestError(f"choice: got {num} texts, {_CHOICES}")
+    _check_size(constraint, MAX_CHOICE_BYTES)
+    if max(Counter(constraint.texts).values()) > 1:
+        raise RequestError(f"choice: got one text twice, {_CHOICES}")
+
+
+def _check_size(constraint: Constraint, most: int) -> None:
+    kind = constraint.kind
+    try:
+        num_bytes = constraint.num_bytes
+    except UnicodeEncodeError:
+        raise RequestError(f"{kind}: not valid Unicode: half of a surrogate pair") from None
+    if num_bytes > most:
+        raise RequestError(f"{kind}: got {num_bytes} bytes, allowed: at most {most}")
+
+
+_CHECKS = {
+    "json_schema": _check_schema,
+    "regex": _check_regex,
+    "choice": _check_choices,
+    "grammar": _check_grammar,
+}

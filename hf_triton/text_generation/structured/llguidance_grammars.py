@@ -1,0 +1,204 @@
+"""Makes llguidance's grammars of constraints.
+
+llguidance builds an automaton only as far as outputs need it, so a grammar is ready in
+milliseconds. Its own limits, and schema_complexity.py, bound the time and memory of most; not of
+all, so it is only called where the process can be ended (grammar_process.py).
+https://github.com/guidance-ai/llguidance
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping
+from importlib import metadata
+from types import MappingProxyType
+from typing import Any
+
+from hf_triton.runtime.errors import RequestError, reason
+
+from .constraint import Constraint
+from .plain_tokens import with_numbered_tokens
+from .schema_complexity import check_complexity
+
+_SPACE = r"(\x20|\n[\x20\t]{0,32})"
+_BOUNDED = (1, 9)
+_GUIDANCE = "x-guidance"  # llguidance's options within a schema
+_NONE: Mapping[str, int] = MappingProxyType({})
+_NO_FORCING = '%llguidance {"no_forcing": true}\n'
+_MAX_LEXER_STATES = 30_000  # about half a kilobyte each
+
+
+def make_matcher(
+    own: Any, constraint: Constraint, plain_tokens: Mapping[str, int] = _NONE
+) -> tuple[Any, bytes]:
+    """The grammar of a constraint and the mask of what may come first; ``own`` is llguidance's form
+    of the tokenizer, ``plain_tokens`` are those of plain_tokens.py.
+
+    Raises:
+        RequestError: names the option, and what is wrong with what it holds.
+    """
+    from llguidance import LLMatcher, LLParserLimits
+
+    if constraint.kind == "json_schema":
+        check_complexity(constraint.text)
+    limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+    try:
+        grammar = grammar_text(constraint, plain_tokens)
+        matcher = LLMatcher(own, grammar, log_level=0, limits=limits)
+        error = matcher.get_error()
+    except Exception as raised:  # a text that is not even Unicode, and whatever else it refuses
+        error = str(raised)
+    if error:
+        why = _place(error) if constraint.kind == "grammar" else _short_error(error)
+        raise RequestError(f"{constraint.kind}: {why}")
+    return matcher, _first_mask(matcher, constraint.kind)
+
+
+def grammar_text(constraint: Constraint, plain_tokens: Mapping[str, int] = _NONE) -> str:
+    """The constraint as llguidance's grammar, in which a text of ``plain_tokens`` may be written by
+    its own token or in pieces: where only one text can follow, llguidance else allows pieces alone.
+    Raises whatever llguidance raises.
+    """
+    from llguidance import LLMatcher
+
+    free = any(plain in text for plain in plain_tokens for text in constraint.texts)
+    if free or constraint.reasoning is not None:
+        after = constraint.reasoning is not None
+        lark = grammar_after_reasoning(constraint) if after else f"start: {_lark_of(constraint)}"
+        lark = with_numbered_tokens(lark, plain_tokens)
+        return str(LLMatcher.grammar_from_lark(f"{_NO_FORCING if free else ''}{lark}"))
+    if constraint.kind == "json_schema":
+        return str(LLMatcher.grammar_from_json_schema(constraint.text, defaults=json_defaults()))
+    if constraint.kind == "grammar":
+        return str(LLMatcher.grammar_from_lark(lark_text(constraint)))
+    regex = choice_regex(constraint) if constraint.kind == "choice" else constraint.text
+    return str(LLMatcher.grammar_from_regex(regex))
+
+
+def lark_text(constraint: Constraint) -> str:
+    """A grammar in llguidance's form of Lark, also of llama.cpp's GBNF. Raises whatever llguidance
+    raises.
+    """
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    return str(any_to_lark(constraint.text))
+
+
+def grammar_after_reasoning(constraint: Constraint) -> str:
+    """A constraint that begins after reasoning, in llguidance's form of Lark. Raises whatever
+    llguidance raises.
+
+    The marks may be tokens of their own, which are no texts to llguidance: both are looked for.
+    https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md
+    """
+    reasoning = constraint.reasoning
+    assert reasoning is not None
+    tokens, end = dict(reasoning.tokens), json.dumps(reasoning.end)
+    begins = [json.dumps(reasoning.begin), *_spelt(reasoning.begin, tokens)]
+    ends = [f"THOUGHT? {spelt}" for spelt in _spelt(reasoning.end, tokens)]
+    before = "" if reasoning.inside else f"({' | '.join(begins)})"
+    optional = "" if reasoning.inside else "?"
+    return "\n".join(
+        (
+            f"start: ({before} reasoning){optional} answer",
+            f"reasoning: ({' | '.join((*ends, 'thought'))}) SPACE?",
+            "THOUGHT: /(?s:.+)/",
+            f"thought[suffix={end}]: /(?s:.*)/",
+            r"SPACE: /\s{1,4}/",
+            f"answer: {_lark_of(constraint)}",
+        )
+    )
+
+
+def _spelt(mark: str, tokens: dict[str, int]) -> list[str]:
+    """A mark by the tokens that it begins with and has, none where it begins with none."""
+    pieces = re.split(f"({'|'.join(map(re.escape, tokens))})", mark) if tokens else [mark]
+    if pieces[0]:
+        return []
+    spelt = (f"<[{tokens[one]}]>" if one in tokens else json.dumps(one) for one in pieces if one)
+    return [" ".join(spelt)]
+
+
+def _lark_of(constraint: Constraint) -> str:
+    """The constraint without its reasoning."""
+    from llguidance import LLMatcher
+
+    if constraint.kind == "json_schema":
+        return f"%json {json.dumps(with_json_defaults(constraint.text))}"
+    if constraint.kind == "grammar":
+        return f"%lark {{\n{lark_text(constraint)}\n}}"
+    regex = choice_regex(constraint) if constraint.kind == "choice" else constraint.text
+    [grammar] = json.loads(LLMatcher.grammar_from_regex(regex))["grammars"]
+    return str(grammar["lark_grammar"]).removeprefix("start: ")
+
+
+def with_json_defaults(schema: str) -> dict[str, Any]:
+    """A JSON schema with the white space that outputs may have, as far as it says none itself."""
+    found: dict[str, Any] = json.loads(schema)
+    own = found.get(_GUIDANCE)
+    if own is None or isinstance(own, dict):
+        found[_GUIDANCE] = {**json_defaults(), **(own or {})}
+    return found
+
+
+@functools.cache
+def json_defaults() -> Any:
+    """The white space that outputs may have: between two tokens of JSON one space, or a line break
+    and an indentation. Where any white space is allowed, some models write nothing else until
+    max_tokens. llguidance before 1.9 lets the pattern repeat without end (vLLM 0.32 requires
+    1.7.6): there white space is allowed after separators alone.
+    """
+    found = tuple(int(part) for part in metadata.version("llguidance").split(".")[:2])
+    if found >= _BOUNDED:
+        return {"whitespace_pattern": _SPACE}
+    after = f"{_SPACE}?"
+    separators = {"item_separator": f",{after}", "key_separator": f":{after}"}
+    return {"whitespace_flexible": False, **separators}
+
+
+def _place(error: str) -> str:
+    """Where a grammar is wrong; what is wrong there repeats it."""
+    found = re.search(r"line (\d+)|(\d+)\(\d+\):", error)
+    at = f" at line {found[1] or found[2]}" if found else ""
+    return f"not valid{at}, allowed: Lark as llguidance has it, or llama.cpp's GBNF"
+
+
+def choice_regex(constraint: Constraint) -> str:
+    """A regular expression that the choices match, and nothing else."""
+    return "|".join(map(re.escape, constraint.texts))
+
+
+def refusal_reason(stop_reason: str, error: str) -> str:
+    """Why a token was refused: llguidance says InternalError for one that does not fit and for a
+    limit alike.
+    """
+    fits_nothing = "satisfy the grammar" in error or stop_reason.startswith(("NoExt", "NotStop"))
+    if not fits_nothing:
+        return "too complex to follow any further, allowed: a simpler one"
+    return (
+        "no token of this model can go on; allowed: what its tokens can write, without bad_words "
+        "or other options that forbid them"
+    )
+
+
+def _first_mask(matcher: Any, option: str) -> bytes:
+    """Raises RequestError where no output can begin: nothing fits, or no token writes it."""
+    first = matcher.deep_copy()
+    mask: bytes = first.compute_bitmask()
+    if first.is_error():
+        why = first.stop_reason()
+        if why in ("ParserTooComplex", "LexerTooComplex"):
+            raise RequestError(f"{option}: too complex to follow, allowed: a simpler one")
+        raise RequestError(f"{option}: nothing that this model's tokens can write fits it")
+    return mask
+
+
+def _short_error(error: str) -> str:
+    """llguidance's error message, without the grammar that it repeats."""
+    if found := re.search(r"error: (.*)", error):
+        return f"not a valid regular expression: {found[1]}"
+    if "too big" in error or "too large" in error:
+        return "too large, allowed: a smaller one"
+    return reason(Exception(error.splitlines()[0]), 200)

@@ -1,0 +1,3 @@
+"""The version of this library, which is that of hf-triton."""
+
+VERSION = "0.1.0"

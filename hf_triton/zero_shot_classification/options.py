@@ -1,0 +1,62 @@
+"""The ``options:`` of a zero-shot-classification model.
+
+Standard library only: the generator loads this file to check models.yaml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from string import Formatter
+
+from hf_triton.encoder.options import EncoderOptions
+from hf_triton.runtime.option import option
+
+# Read by generator/spec/task_folders.py.
+PACKAGES = ("encoder",)
+DETERMINISTIC = True
+QUANTIZES = True
+OUTPUT = "sequences"
+
+
+@dataclass(frozen=True)
+class Options(EncoderOptions):
+    """How one model for natural language inference is run; a request's own word wins."""
+
+    hypothesis_template: str = option(
+        "This example is {}.", "the hypothesis of each label; {} stands for the label"
+    )
+    multi_label: bool = option(
+        False,
+        "true: each label has a score of its own between 0 and 1; false: the scores "
+        "of all labels add up to 1",
+    )
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Mistakes that no single range tells, each as (field, message)."""
+        found = super().problems()
+        problem = template_problem(self.hypothesis_template)
+        if problem is not None:
+            found.append(
+                ("hypothesis_template", f"got '{self.hypothesis_template}', a text {problem}")
+            )
+        return found
+
+
+def template_problem(template: str) -> str | None:
+    """What is wrong with a hypothesis template, as the end of a sentence; None where nothing is. It
+    is read as by Python's ``str.format``: ``{}`` stands for the label, ``{{`` and ``}}`` for
+    braces; nothing else of that language is taken.
+    """
+    try:
+        fields = [part[1:] for part in Formatter().parse(template) if part[1] is not None]
+    except ValueError:
+        return "with a brace alone; {{ and }} are braces of the text"
+    if any(any(field) for field in fields):
+        return "with more between braces than {}, which is where the label goes"
+    return None if fields else "without {}, which is where the label goes"
+
+
+def hypothesis(template: str, label: str) -> str:
+    """A template without a problem, with the label in it."""
+    parts = Formatter().parse(template)
+    return "".join(text + (label if field is not None else "") for text, field, _, _ in parts)

@@ -1,0 +1,162 @@
+"""Zero-shot classification as a task of the encoder engine: one pair of texts for each label.
+
+The text is the premise, the label in its sentence the hypothesis, and how far the one entails the
+other is the label's score: transformers, pipelines/zero_shot_classification.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hf_triton.encoder.answers.rows import number_rows, text_rows
+from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.encoder.texts.row_values import filled, required_texts
+from hf_triton.runtime import log
+from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.request.json_text import written
+from hf_triton.runtime.request.tensors import RequestFields, boolean, check_labels, each_row, text
+
+from .options import hypothesis, template_problem
+
+INPUTS = ("text_input", "candidate_labels", "hypothesis_template", "multi_label", "truncate")
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One text and the labels to choose from."""
+
+    text: str
+    labels: tuple[str, ...]
+    template: str
+    multi_label: bool
+    truncate: bool | None
+
+
+class ZeroShotClassification(EncoderTask):
+    """Models for natural language inference."""
+
+    auto_class = "AutoModelForSequenceClassification"
+    output = "sequences"
+
+    def __init__(self, setup: TaskSetup) -> None:
+        super().__init__(setup)
+        if setup.config.num_labels < 2:
+            raise LoadError(
+                "zero-shot-classification needs a model for natural language inference, with a "
+                f"label for entailment and one against it; this one has {setup.config.num_labels}"
+            )
+        self._entailment = entailment_id(setup.config)
+        self._contradiction = -1 if self._entailment == 0 else 0
+
+    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
+        """Reads texts and labels: as many encodings as there are labels in all rows."""
+        fields.check_parameters(INPUTS)
+        fields.count_rows(*INPUTS)
+        rows = self._rows(fields)
+        encodings = [encoding for own in each_row(self._encode, rows) for encoding in own]
+        return Prepared(encodings, partial(self._answer, rows, wanted))
+
+    def _rows(self, fields: RequestFields) -> list[_Row]:
+        options = self.setup.options
+        columns = zip(
+            required_texts(fields, "text_input", "candidate_labels"),
+            each_row(candidate_labels, fields.text_lists("candidate_labels")),
+            fields.values("hypothesis_template", _template, options.hypothesis_template),
+            fields.values("multi_label", boolean, options.multi_label),
+            fields.values("truncate", boolean, None),
+            strict=True,
+        )
+        return [_Row(*values) for values in columns]
+
+    def _encode(self, row: _Row) -> list[Encoding]:
+        """The pair of a text and each label; only the text is ever cut."""
+        return self.setup.tokenization.pairs(
+            "text_input with candidate_labels",
+            row.text,
+            [hypothesis(row.template, label) for label in row.labels],
+            truncate=row.truncate,
+        )
+
+    def _answer(
+        self, rows: list[_Row], wanted: frozenset[str], logits: list[Array]
+    ) -> Mapping[str, Array]:
+        """``logits``: (labels of the model,) for each label of each row."""
+        left = iter(logits)
+        scored = [self._scores(row, np.stack([next(left) for _ in row.labels])) for row in rows]
+        order = [np.argsort(scores)[::-1] for scores in scored]
+        labels = [[row.labels[i] for i in found] for row, found in zip(rows, order, strict=True)]
+        scores = [one[found] for one, found in zip(scored, order, strict=True)]
+        texts = [[_as_json(*each)] for each in zip(rows, labels, scores, strict=True)]
+        batched = self.setup.batched
+        outputs = {
+            "label": text_rows(labels, batched=batched),
+            "score": number_rows(scores, batched=batched),
+            "output": text_rows(texts, batched=batched),
+        }
+        return {name: array for name, array in outputs.items() if name in wanted}
+
+    def _scores(self, row: _Row, logits: Array) -> Array:
+        """(labels, labels of the model) -> (labels,). One label alone is weighed against its
+        contradiction: its share of all labels would be 1 whatever the text.
+        """
+        if row.multi_label or len(row.labels) == 1:
+            both = logits[:, [self._contradiction, self._entailment]]
+            return _softmax(both, axis=1)[:, 1]
+        return _softmax(logits[:, self._entailment], axis=0)
+
+
+def entailment_id(config: Any) -> int:
+    """The index of the label that begins with "entail"; the last one, with a warning, where the
+    model's configuration names none.
+    """
+    for label, index in config.label2id.items():
+        if label.lower().startswith("entail"):
+            return int(index)
+    log.warn(
+        "none of the model's labels begins with 'entail': the last one is taken for it, which may "
+        "be wrong; name the labels in label2id of its config.json"
+    )
+    return -1
+
+
+def candidate_labels(given: tuple[str, ...]) -> tuple[str, ...]:
+    """The labels of a row: a list as it is; a single text may hold several, with commas between.
+
+    Raises:
+        RequestError: none, or too many.
+    """
+    check_labels(given)
+    labels = given
+    if len(given) == 1:
+        labels = tuple(filter(None, map(str.strip, given[0].split(","))))
+    if not labels:
+        raise RequestError(
+            "candidate_labels: missing, send text_input and candidate_labels together: one label "
+            "or more"
+        )
+    return tuple(filled("candidate_labels", label) for label in labels)
+
+
+def _template(name: str, value: Any) -> str:
+    template = text(name, value)
+    problem = template_problem(template)
+    if problem is not None:
+        raise RequestError(f"{name}: got a text {problem}")
+    return template
+
+
+def _softmax(logits: Array, axis: int) -> Array:
+    exponentials = np.exp(logits - logits.max(axis=axis, keepdims=True))
+    shares: Array = exponentials / exponentials.sum(axis=axis, keepdims=True)
+    return shares
+
+
+def _as_json(row: _Row, labels: list[str], scores: Array) -> str:
+    found = {"sequence": row.text, "labels": labels, "scores": scores.tolist()}
+    return written(found)
