@@ -15,6 +15,7 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from hf_triton.runtime.engine.intake import Intake
+from hf_triton.runtime.hooking.hook_file import functions_of
 from hf_triton.runtime.request.plain_request import PlainRequest, RequestLike
 from hf_triton.runtime.request.responder import Responder
 from tests.support.served_models import served_model
@@ -133,11 +134,14 @@ def driving(
     folder: Path,
     hooks: str | None = None,
     *,
+    model: object = None,
     metrics: Mapping[str, Any] | None = None,
     cache_mib: int | None = None,
     max_batch_size: int = 0,
 ) -> Iterator[Driver]:
-    """An Intake of a model whose hooks file has the text ``hooks``, closed in the end."""
+    """An Intake of a model whose hooks file has the text ``hooks``, or which has the methods of
+    ``model``, closed in the end.
+    """
     (folder / "1").mkdir(exist_ok=True)
     if hooks is not None:
         (folder / "1" / "hooks.py").write_text(hooks, encoding="utf-8")
@@ -159,7 +163,7 @@ def driving(
         "model_version": "1",
         "model_instance_name": "demo_0",
     }
-    intake = Intake(served, args, pb_utils)
+    intake = Intake(served, args, pb_utils, functions_of(model))
     try:
         yield Driver(intake)
     finally:

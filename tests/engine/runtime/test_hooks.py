@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hf_triton.hooks import HookRequest, observe
+from hf_triton.hooks import HookRequest, HookResponse, observe
 from hf_triton.runtime.errors import (
     CancelledError,
     HookError,
@@ -45,6 +46,37 @@ def test_without_hooks_the_task_gets_the_request_itself(tmp_path: Path) -> None:
         taken = []
         driver.intake.receive(request, (), Caller(), lambda *given: taken.append(given[0]))
     assert taken[0] is request
+
+
+class Edited:
+    """What a user makes of a model.py."""
+
+    def preprocess(self, request: HookRequest) -> None:
+        if request.text("text_input") == "bad":
+            raise KeyError
+        request["text_input"] = request.text("text_input").upper()
+
+    def postprocess(self, response: HookResponse) -> None:
+        response["text_output"] = f"<{response.text('text_output')}>"
+
+
+def test_methods_of_a_model_py_are_hooks(tmp_path: Path) -> None:
+    with driving(tmp_path, model=Edited()) as driver:
+        assert driver.ask("hello").text == "<HELLO>"
+        error = error_of(driver.ask("bad"))
+    assert re.fullmatch(r"test_hooks\.py:\d+: preprocess raised KeyError", error)
+
+
+def test_hooks_are_in_one_of_two_places(tmp_path: Path) -> None:
+    two = "hooks: model.py has preprocess and postprocess, and models.yaml names my_hooks.py: "
+    with pytest.raises(LoadError, match=two), driving(tmp_path, pre("pass"), model=Edited()):
+        pass
+
+
+def test_hooks_of_earlier_releases_import_by_its_name_then(tmp_path: Path) -> None:
+    earlier = pre("raise RequestError('no')").replace("hf_triton", "hf_runtime")
+    with driving(tmp_path, earlier) as driver:
+        assert error_of(driver.ask("x")) == "no"
 
 
 @pytest.mark.parametrize(
