@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from generator.spec.access import NO_LIMITS, Limits, Tls
 from generator.yaml_file import schema
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Check, Report
@@ -33,33 +34,18 @@ class Tracing:
 
 
 @dataclass(frozen=True)
-class CallerLimits:
-    """What one caller may do: who has a key, else an address. 0: as much as there is room for."""
-
-    requests_per_minute: int = 0
-    concurrent_requests: int = 0
-
-
-@dataclass(frozen=True)
-class TlsFiles:
-    """PEM files: a certificate with its chain, and its private key; from models.yaml's folder."""
-
-    certificate: str
-    key: str
-
-
-@dataclass(frozen=True)
 class ServerSettings:
     """``tracing`` is None where there is none; ``log_format`` is one of LOG_FORMATS. The others are
-    of the ports on which callers ask: ``cors`` has the origins whose pages may.
+    of the ports on which callers ask: ``cors`` has the origins whose pages may; the files of
+    ``tls`` are relative to models.yaml's folder.
     """
 
     tracing: Tracing | None = None
     log_format: str = "text"
     max_body_mib: int = 64
-    limits: CallerLimits = CallerLimits()
+    limits: Limits = NO_LIMITS
     cors: tuple[str, ...] = ()
-    tls: TlsFiles | None = None
+    tls: Tls | None = None
 
     def flags(self) -> list[str]:
         """What tritonserver is told of it."""
@@ -118,9 +104,9 @@ def _why_no_collector(url: str) -> str:
     return ""
 
 
-def _limits(node: Node, report: Report) -> CallerLimits:
+def _limits(node: Node, report: Report) -> Limits:
     expected = "a map such as {requests_per_minute: 600, concurrent_requests: 16}"
-    return CallerLimits(**schema.mapping(_LIMIT_KEYS, expected)(node, report))
+    return Limits(**schema.mapping(_LIMIT_KEYS, expected)(node, report))
 
 
 def _cors(node: Node, report: Report) -> tuple[str, ...] | None:
@@ -130,14 +116,14 @@ def _cors(node: Node, report: Report) -> tuple[str, ...] | None:
     return None if found is None else tuple(found)
 
 
-def _tls(node: Node, report: Report) -> TlsFiles | None:
+def _tls(node: Node, report: Report) -> Tls | None:
     expected = "a map such as {certificate: server.pem, key: server.key}"
     values = schema.mapping(_TLS_KEYS, expected)(node, report)
     if isinstance(node.value, dict):
         for name in _TLS_KEYS:
             if node.get(name) is None:
                 report.add(node, f"missing key '{name}': expected {expected}")
-    return TlsFiles(**values) if len(values) == len(_TLS_KEYS) else None
+    return Tls(**values) if len(values) == len(_TLS_KEYS) else None
 
 
 ORIGIN = r"\*|https?://[A-Za-z0-9._\[\]:-]+"

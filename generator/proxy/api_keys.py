@@ -14,8 +14,9 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 from generator.errors import ServerError
-from generator.proxy.settings import Caller, Limits
+from generator.proxy.settings import Caller
 from generator.server.admin_key import KeySource
+from generator.spec.access import Limits
 
 VARIABLE = "HF_TRITON_API_KEYS"
 FLAG = "--api-keys-file"

@@ -12,7 +12,8 @@ from functools import lru_cache
 from ipaddress import IPv6Network, ip_address
 
 from generator.proxy.refusal import RefusedError
-from generator.proxy.settings import Access, Caller, Limits
+from generator.proxy.settings import Access, Caller
+from generator.spec.access import Limits
 
 _SCHEME = b"bearer "
 _MOST_KNOWN = 10_000  # addresses whose requests are counted

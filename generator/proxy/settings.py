@@ -9,15 +9,10 @@ import hashlib
 
 import msgspec
 
+from generator.spec.access import Limits, Tls
+
 VARIABLE = "HF_TRITON_PROXY_SETTINGS"
 MIB = 1 << 20
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What one caller may do, 0 where it may do as much as there is room for."""
-
-    requests_per_minute: int = 0
-    concurrent_requests: int = 0
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -36,15 +31,8 @@ class Caller(msgspec.Struct, frozen=True):
         return f"Caller({self.name!r})"
 
 
-class Tls(msgspec.Struct, frozen=True):
-    """The files, in PEM: a certificate with its chain, and its private key."""
-
-    certificate: str
-    key: str
-
-
 class Access(msgspec.Struct, frozen=True):
-    """Who may ask, from where, and how much; without ``callers`` everybody may."""
+    """API keys, limits, CORS and TLS of the ports. With no callers, no key is needed."""
 
     callers: tuple[Caller, ...] = ()
     limits: Limits = Limits()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 from generator.errors import ServerError
-from generator.proxy.settings import Tls
+from generator.spec.access import Tls
 
 
 def tls_context(tls: Tls | None) -> ssl.SSLContext | None:

@@ -104,15 +104,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _access(settings: ServerSettings, callers: tuple[Caller, ...], base: Path) -> Access:
     """Who may ask on the public ports. Raises ServerError for TLS files that can't be used."""
-    from generator.proxy.settings import Access, Limits, Tls
+    from generator.proxy.settings import Access
     from generator.proxy.tls import tls_context
+    from generator.spec.access import Tls
 
-    files, limits = settings.tls, settings.limits
+    files = settings.tls
     tls = Tls(str(base / files.certificate), str(base / files.key)) if files else None
     tls_context(tls)
     return Access(
         callers=callers,
-        limits=Limits(limits.requests_per_minute, limits.concurrent_requests),
+        limits=settings.limits,
         cors=settings.cors,
         tls=tls,
         max_body_mib=settings.max_body_mib,

@@ -14,8 +14,9 @@ import numpy as np
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.media import decoding
 from hf_triton.runtime.media.decoding import MediaLimits, waveform
+from hf_triton.runtime.request.deadline import check_on_timeout, timeout_ms
 from hf_triton.runtime.request.json_text import short
-from hf_triton.runtime.request.tensors import RequestFields, shown, text
+from hf_triton.runtime.request.tensors import RequestFields, text
 from hf_triton.text_generation.request.sampling_json import (
     lenient_boolean,
     lenient_integer,
@@ -118,27 +119,17 @@ class SpeechReader:
             max_tokens=row["max_tokens"],
         )
         self.check(wanted)
-        if row["on_timeout"] not in ("partial", "error"):
-            raise RequestError("on_timeout: got another text, allowed: partial or error")
+        check_on_timeout(row["on_timeout"])
+        limits_ms = self.options.default_timeout_ms, self.options.max_timeout_ms
         return SpeechRow(
             sound=sound,
             sampling_rate=row["sampling_rate"],
             wanted=wanted,
             params=_params(row),
-            timeout_ms=self._timeout_ms(row["timeout_ms"]),
+            timeout_ms=timeout_ms(row["timeout_ms"], *limits_ms),
             fails_on_timeout=row["on_timeout"] == "error",
             streams=row["stream"],
         )
-
-    def _timeout_ms(self, asked: int | None) -> int | None:
-        """The request's own time, at most the ceiling; the ceiling alone is the default too."""
-        default, ceiling = self.options.default_timeout_ms, self.options.max_timeout_ms
-        if asked is None:
-            return ceiling if default is None else default
-        if asked < 1 or (ceiling is not None and asked > ceiling):
-            allowed = "1 and more" if ceiling is None else f"1 to {ceiling} (max_timeout_ms)"
-            raise RequestError(f"timeout_ms: got {shown(asked)}, allowed: {allowed}")
-        return asked
 
     def _check_size(self, files: list[list[Any]], arrays: list[Samples | None]) -> None:
         num_bytes = sum(len(file) for row in files for file in row)

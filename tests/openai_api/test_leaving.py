@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from generator.proxy.settings import Access, Limits
+from generator.proxy.settings import Access
+from generator.spec.access import Limits
 from tests.openai_api.conftest import Reply, Starter, Translator
 from tests.support.triton import eventually
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from generator.proxy.http_port.connection import HttpConnection
 from generator.proxy.http_port.proxy import HttpProxy
-from generator.proxy.settings import EVERYBODY, Access, Limits
+from generator.proxy.settings import EVERYBODY, Access
+from generator.spec.access import Limits
 
 PATIENCE_S = 10.0
 INFER = "/v2/models/m/infer"

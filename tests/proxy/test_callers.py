@@ -12,7 +12,8 @@ from generator.proxy import api_keys
 from generator.proxy import callers as callers_module
 from generator.proxy.callers import Callers
 from generator.proxy.refusal import RefusedError
-from generator.proxy.settings import Access, Caller, Limits
+from generator.proxy.settings import Access, Caller
+from generator.spec.access import Limits
 
 ALICE, BOB = "alice-key-1234567", "bob-key-123456789"
 KEYS = (Caller("alice", ALICE), Caller("bob", BOB, Limits(concurrent_requests=1)))

@@ -18,7 +18,8 @@ from tritonclient.grpc import service_pb2
 from generator.proxy.grpc_port import calls
 from generator.proxy.grpc_port.our_models import OurModels
 from generator.proxy.left_calls import LeftCalls
-from generator.proxy.settings import Access, Limits
+from generator.proxy.settings import Access
+from generator.spec.access import Limits
 from tests.proxy.grpc_ports import Triton, grpc_port
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.chat_formats import ChatFormat
+from hf_triton.runtime.request.deadline import timeout_ms
 from hf_triton.runtime.request.json_text import MAX_CHARACTERS, read_list, read_object, short
 from hf_triton.runtime.request.tensors import RequestFields, each_row, shown
 
@@ -255,7 +256,8 @@ def check_request(fields: RequestFields, reader: PromptReader) -> CheckedRequest
     outputs = _outputs(rows)
     numbers = sorted({row["n"] for row in rows})
     params = [_params(row, reader, outputs) for row in rows]
-    timeouts_ms = [_timeout_ms(row, reader) for row in rows]
+    limits_ms = reader.default_timeout_ms, reader.max_timeout_ms
+    timeouts_ms = [timeout_ms(row["timeout_ms"], *limits_ms) for row in rows]
     if len(numbers) > 1:
         got = " and ".join(map(str, numbers[:2]))
         raise RequestError(f"n: got {got} in one batch, allowed: the same in every row")
@@ -346,17 +348,6 @@ def _temperature(row: dict[str, Any]) -> float:
         return float(row["temperature"])
     filters = row["top_k"] > 1 or 0 < row["top_p"] < 1 or row["min_p"] > 0
     return 1.0 if filters or row["seed"] is not None or row["n"] > 1 else 0.0
-
-
-def _timeout_ms(row: dict[str, Any], reader: PromptReader) -> int | None:
-    """The request's own time, at most the ceiling; the ceiling alone is the default too."""
-    asked, ceiling = row["timeout_ms"], reader.max_timeout_ms
-    if asked is None:
-        return ceiling if reader.default_timeout_ms is None else reader.default_timeout_ms
-    if asked < 1 or (ceiling is not None and asked > ceiling):
-        allowed = "1 and more" if ceiling is None else f"1 to {ceiling} (max_timeout_ms)"
-        raise RequestError(f"timeout_ms: got {shown(asked)}, allowed: {allowed}")
-    return int(asked)
 
 
 def _generation(

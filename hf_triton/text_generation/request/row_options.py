@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.deadline import check_on_timeout
 from hf_triton.runtime.request.tensors import RequestFields, shown, text
 
 from ..structured.constraint import constraint_of
@@ -171,8 +172,7 @@ def _check_choices(row: dict[str, Any]) -> None:
     num = row["n"]
     _require(1 <= num <= MAX_CHOICES, "n", num, f"1 to {MAX_CHOICES}")
     _require(row["best_of"] in (None, 1, num), "best_of", row["best_of"], f"1 or n ({num})")
-    if row["on_timeout"] not in ("partial", "error"):
-        raise RequestError("on_timeout: got another text, allowed: partial or error")
+    check_on_timeout(row["on_timeout"])
 
 
 def _require(condition: bool, field: str, got: object, allowed: str) -> None:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from generator.proxy.admin import GRPC_HEADER
-from generator.proxy.settings import Access, Caller, Limits
+from generator.proxy.settings import Access, Caller
+from generator.spec.access import Limits
 from tests.support.grpc_door import METHODS, Door, door, numbers, texts
 from tests.support.triton import eventually
 
