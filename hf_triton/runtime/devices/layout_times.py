@@ -71,8 +71,8 @@ class LayoutTimes:
         return self._seconds[key]
 
     def _wait_for_others(self) -> None:
-        """Takes what other processes time now, such as copies of one model: with other layouts they
-        would not share their pages.
+        """Takes what other processes time now, such as copies of one model: beside one another they
+        would disturb each other's times.
         """
         self._alone = ExitStack()
         self._alone.enter_context(kept.alone(kept.path_of(_KIND, self._conditions)))

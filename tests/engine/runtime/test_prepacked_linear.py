@@ -305,7 +305,7 @@ def test_a_machine_that_is_never_quiet_keeps_the_best_of_three_times(
 def test_copies_that_load_at_once_take_the_times_of_the_first(
     monkeypatch: pytest.MonkeyPatch, model_process: Path
 ) -> None:
-    """On a busy machine, too: with other layouts they would not share their pages."""
+    """On a busy machine, too: timed beside one another they would disturb each other's times."""
     seconds = iter([1.0, 2.0])
     monkeypatch.setattr(layout_times, "num_interruptions", itertools.count(step=10).__next__)
     monkeypatch.setattr(layout_times, "seconds_of", lambda *_: next(seconds))
