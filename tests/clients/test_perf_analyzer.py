@@ -58,6 +58,7 @@ def test_http(triton: Triton, reference: Reference, tmp_path: Path, model: str) 
     assert_right(requests, reference)
 
 
+@pytest.mark.threat("closed-apis-break-clients")
 @pytest.mark.parametrize("model", ["demo", "batched"])
 def test_grpc_with_a_request_parameter(
     triton: Triton, reference: Reference, tmp_path: Path, model: str

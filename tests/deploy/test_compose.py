@@ -39,6 +39,7 @@ def test_it_is_right_by_the_schema(deploy: Deploy, variant: str) -> None:
     jsonschema.Draft7Validator(schema).validate(rendered.yaml("compose.yaml"))
 
 
+@pytest.mark.threat("network-reach")
 def test_ports_are_bound_to_this_machine_unless_asked(deploy: Deploy) -> None:
     services = deploy("compose", "--openai").yaml("compose.yaml")["services"]
     ports = [port for service in services.values() for port in service["ports"]]
@@ -48,6 +49,7 @@ def test_ports_are_bound_to_this_machine_unless_asked(deploy: Deploy) -> None:
     assert asked[0] == "[::]:${HTTP_PORT:-8000}:8000"
 
 
+@pytest.mark.threat("secrets-in-images")
 def test_no_secret_stands_in_a_file(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "hf_" + "a" * 34
     for name in ("HF_TOKEN", "HF_TRITON_ADMIN_KEY", "HF_TRITON_API_KEYS", "HF_TRITON_OPENAI_KEY"):

@@ -59,6 +59,7 @@ def test_ready_is_healthy() -> None:
         assert why_unready({"HEALTH_PORT": health, "HTTP_PORT": unused_port()}) == ""
 
 
+@pytest.mark.threat("environment-proxy")
 def test_no_proxy_of_the_environment_is_asked() -> None:
     """It is read when the command starts."""
     with answering({"/ready": 200}) as health:

@@ -87,6 +87,7 @@ def check_deployment(entry: Any, names: set[tuple[str, str]], rendered: Rendered
     assert probed == {"health"}
 
 
+@pytest.mark.threat("container-rights")
 def test_containers_can_do_nothing_that_they_need_not(deploy: Deploy) -> None:
     pod = deploy("kubernetes", "--shared-claim").pod()
     assert pod["automountServiceAccountToken"] is False

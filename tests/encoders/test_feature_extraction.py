@@ -398,6 +398,7 @@ def test_a_broken_file_is_named_at_load(
         pass
 
 
+@pytest.mark.threat("pickles")
 def test_code_in_a_pickle_is_not_run(tmp_path: Path) -> None:
     model = sentence_model(tmp_path, {"pooling_mode": "mean"}, "Dense")
     write_dense(model / "2_Dense", HIDDEN, 4, pickled=True)

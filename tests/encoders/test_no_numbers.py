@@ -89,6 +89,7 @@ def told(reply: Reply) -> str:
     return re.sub(r"(\.\d{4})\d+| ", r"\1", str(dict(reply.outputs)))
 
 
+@pytest.mark.threat("no-numbers")
 @pytest.mark.parametrize(
     "make, is_padding",
     [(FusedRunner, False), (PackedRunner, False), (PaddedRunner, False), (PaddedRunner, True)],
@@ -121,6 +122,7 @@ def test_no_text_is_computed_from_anothers(
             assert all(isinstance(error, EngineError) for error in alone[: len(bad)])
 
 
+@pytest.mark.threat("no-numbers")
 @pytest.mark.parametrize("task", TASKS)
 def test_of_every_task_it_is_an_error_and_others_are_answered(task: str, tmp_path: Path) -> None:
     auto_class, bad, good = TASKS[task]

@@ -203,6 +203,7 @@ def note_steps_before(runner: Echo, token_id: int) -> list[int]:
     return found
 
 
+@pytest.mark.threat("too-many-requests")
 def test_a_full_queue_refuses_at_once_and_those_inside_are_answered() -> None:
     with serving(max_queue_size=3) as served:
         served.runner.may_go.clear()

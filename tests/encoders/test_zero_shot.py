@@ -98,6 +98,7 @@ def test_flat_json_takes_a_list_of_labels(server: StubServer) -> None:
     assert sum(body["score"]) == pytest.approx(1)
 
 
+@pytest.mark.threat("empty-texts")
 @pytest.mark.parametrize(
     "tensors, parts",
     [

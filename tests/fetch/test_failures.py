@@ -154,6 +154,7 @@ def test_a_file_of_another_size_is_refused_before_it_is_downloaded(
     )
 
 
+@pytest.mark.threat("hub-file-names")
 def test_a_name_that_leaves_the_cache_is_refused(work: Workplace, hub: FakeHub) -> None:
     hub.repositories["org/tiny"].files["../../../evil.safetensors"] = b"e"
     assert work.refused("fetch").endswith("is not a path inside a repository\n")
@@ -236,6 +237,7 @@ def test_a_full_disk_is_one_line_and_what_came_is_kept(
     assert work.files() == FILES
 
 
+@pytest.mark.threat("hub-file-names")
 def test_a_link_where_a_part_belongs_is_not_followed(work: Workplace, hub: FakeHub) -> None:
     import hashlib
 

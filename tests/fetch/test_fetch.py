@@ -197,6 +197,7 @@ def test_pickles_are_fetched_where_they_are_allowed(work: Workplace, hub: FakeHu
     assert work.loaded() == work.snapshots()[0]
 
 
+@pytest.mark.threat("hub-token")
 def test_the_token_goes_to_the_hub_and_nowhere_else(
     work: Workplace, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

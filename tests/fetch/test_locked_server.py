@@ -92,6 +92,7 @@ def test_a_short_file_is_refused(work: Workplace) -> None:
     work.loaded()
 
 
+@pytest.mark.threat("changed-files")
 def test_an_altered_file_is_refused(work: Workplace) -> None:
     work.fetch()
     path = work.snapshots()[0] / "model.safetensors"
@@ -105,6 +106,7 @@ def test_an_altered_file_is_refused(work: Workplace) -> None:
     work.loaded()
 
 
+@pytest.mark.threat("changed-files")
 def test_a_file_that_nobody_locked_is_refused(work: Workplace) -> None:
     work.fetch()
     (work.snapshots()[0] / "pytorch_model.bin").write_bytes(b"p")
@@ -163,6 +165,7 @@ def test_a_cache_behind_a_link_is_used(work: Workplace, hub: FakeHub, locked: bo
     work.loaded()
 
 
+@pytest.mark.threat("changed-files")
 def test_a_hub_that_sends_something_else_is_refused_and_its_file_not_kept(
     work: Workplace, hub: FakeHub
 ) -> None:

@@ -17,6 +17,7 @@ CASES = broken_cases()
 CONTROL = ONE_MODEL.encode() + b"    dtype: a\x07b\n"
 
 
+@pytest.mark.threat("trace-collector-key", "model-name-in-yaml", "yaml-bombs")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_mistake_is_reported_with_its_exact_text(case: BrokenYaml, work: Path) -> None:
     assert report_of(case.text, work) == case.says
@@ -82,6 +83,7 @@ def test_an_unreadable_file_is_named(work: Path, run: Run, monkeypatch: pytest.M
     assert err.splitlines()[-1] == "models.yaml: can't be read: permission denied"
 
 
+@pytest.mark.threat("hub-token")
 def test_a_token_is_never_echoed(work: Path, run: Run) -> None:
     (work / "models.yaml").write_text(CASES["token"].text)
     _, out, err = run("validate")

@@ -241,6 +241,7 @@ def test_a_damaged_manifest_is_a_conflict(text: str, made: Path, run: Run) -> No
     assert run("diff")[0] == 0
 
 
+@pytest.mark.threat("repository-links")
 @pytest.mark.parametrize("place", ["", "1"])
 def test_nothing_is_written_through_a_linked_folder(place: str, work: Path, run: Run) -> None:
     outside = work / "outside"

@@ -138,6 +138,7 @@ def test_whatever_can_be_called_with_one_argument_is_right(hooks: str, work: Pat
     assert read_one(work).hooks is not None
 
 
+@pytest.mark.threat("hooks-at-validation")
 def test_hooks_are_never_run_by_the_generator(work: Path, run: Run) -> None:
     write(work, ONE_MODEL + WITH_HOOKS, f"open('ran', 'w')\nimport no_such_module\n{HOOKS}")
     assert run("generate")[0] == 0

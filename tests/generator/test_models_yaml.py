@@ -24,6 +24,7 @@ def read_one(text: str, work: Path) -> ModelSpec:
     return read(text, work)[0]
 
 
+@pytest.mark.threat("remote-code")
 def test_everything_left_out_has_its_default(work: Path) -> None:
     spec = read_one(ONE_MODEL, work)
     assert (spec.revision, spec.dtype, spec.device_map) == (None, "auto", None)

@@ -49,6 +49,7 @@ def write_good(work: Path) -> None:
     (work / "hooks.py").write_text("def preprocess(request):\n    return request\n")
 
 
+@pytest.mark.threat("yaml-file-kinds")
 @pytest.mark.parametrize("kind", ODD)
 def test_what_is_no_file_is_told_at_once(kind: str, tmp_path: Path) -> None:
     said = make(kind, tmp_path / "odd")
@@ -65,6 +66,7 @@ def test_a_size_that_the_kernel_does_not_know_is_bounded_too(tmp_path: Path) -> 
         read_regular(endless, 100)
 
 
+@pytest.mark.threat("yaml-file-kinds")
 @pytest.mark.parametrize("kind", ODD)
 @pytest.mark.parametrize("name", ["models.yaml", "models.lock", "hooks.py", "requirements.txt"])
 def test_a_file_of_models_yaml_that_is_none_is_a_mistake(
@@ -109,6 +111,7 @@ def test_process_substitution_is_told_what_is_expected(run: Run) -> None:
     assert "it is a pipe, expected a regular file" in err
 
 
+@pytest.mark.threat("yaml-file-kinds")
 @pytest.mark.parametrize("kind", ODD)
 def test_a_key_file_that_is_none_is_told_at_once(kind: str, tmp_path: Path) -> None:
     said = make(kind, tmp_path / "key")
@@ -116,6 +119,7 @@ def test_a_key_file_that_is_none_is_told_at_once(kind: str, tmp_path: Path) -> N
         take_admin_key(tmp_path / "key", {})
 
 
+@pytest.mark.threat("secrets-by-yaml")
 @pytest.mark.parametrize("text", [SHADOW, PRIVATE_KEY, "- hunter2\n", "hunter2\n", "hunter2: 1\n"])
 @pytest.mark.parametrize("name", ["models.yaml", "requirements.txt", "hooks.py"])
 def test_nothing_of_a_file_that_is_something_else_is_shown(

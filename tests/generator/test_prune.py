@@ -66,6 +66,7 @@ def test_weights_of_a_named_model_are_never_removed(work: Path, run: Run) -> Non
     assert weights.exists()
 
 
+@pytest.mark.threat("repository-links")
 def test_weights_that_are_a_link_lose_only_the_link(old: Path, run: Run) -> None:
     outside = old.parent.parent / "outside"
     outside.mkdir()
@@ -127,6 +128,7 @@ def test_a_manifest_cannot_lead_outside(old: Path, run: Run) -> None:
     assert secret.exists()
 
 
+@pytest.mark.threat("repository-links")
 def test_a_linked_parent_is_not_followed(old: Path, run: Run) -> None:
     """A manifest's path through a folder that has since become a link."""
     outside = old.parent.parent / "outside"

@@ -68,6 +68,7 @@ def test_a_word_is_only_a_word(text: str) -> None:
         model_folder.word(text)
 
 
+@pytest.mark.threat("model-name-in-yaml")
 @pytest.mark.parametrize("name", EVIL)
 def test_even_an_unchecked_name_stays_in_its_string(
     name: str, model: TritonModel, task: Task

@@ -6,11 +6,14 @@ import os
 import threading
 from pathlib import Path
 
+import pytest
+
 from generator.apply.file_watch import WatchedFiles
 from tests.generator.workspace import ONE_MODEL
 from tests.support.triton import eventually
 
 
+@pytest.mark.threat("yaml-file-kinds")
 def test_a_pipe_in_place_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
     config = tmp_path / "models.yaml"
     config.write_text(ONE_MODEL)

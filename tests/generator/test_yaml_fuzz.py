@@ -66,6 +66,7 @@ def templates_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_templates(tmp_path_factory.mktemp("fuzz") / "templates")
 
 
+@pytest.mark.threat("yaml-bombs")
 @QUICK
 @given(st.lists(st.dictionaries(KEYS, VALUES, max_size=8), max_size=3), VALUES)
 def test_any_values_under_known_keys_are_read_or_refused(

@@ -164,6 +164,7 @@ BAD: dict[str, tuple[Request, str]] = {
 }
 
 
+@pytest.mark.threat("huge-input")
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_image_is_named_and_its_neighbours_are_answered(
     name: str, see: Model, reference: Reference
@@ -176,6 +177,7 @@ def test_a_bad_image_is_named_and_its_neighbours_are_answered(
     assert [replies[0].text(), replies[2].text()] == [expected, expected]
 
 
+@pytest.mark.threat("slow-media")
 def test_texts_and_deadlines_do_not_wait_for_images_that_are_decoded(
     see: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_line_becomes_a_record(line: str, expected: dict[str, str]) -> None:
     assert found == {"message": line, **expected}
 
 
+@pytest.mark.threat("forged-log-lines")
 @pytest.mark.parametrize(
     "line", ['"', '{"a": 1}', "\x1b[31m", f'I{TRITON} x.py:1] "\\ud800"', "naïve 猫", "\ufffd", ""]
 )

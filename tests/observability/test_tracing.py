@@ -102,6 +102,7 @@ def assert_traced(spans: dict[str, Span], model: str, request_id: str) -> None:
     assert "a prompt" not in json.dumps(attributes)
 
 
+@pytest.mark.threat("texts-in-logs")
 def test_an_http_requests_trace_goes_on_in_the_server(served: Served, collector: Collector) -> None:
     def generate(number: int) -> None:
         post(served, "plain/generate", number, text_input="a prompt", id="r-1")
@@ -144,6 +145,7 @@ def test_a_grpc_streams_trace_goes_on_in_the_server(served: Served, collector: C
     assert_traced(traced(served, collector, ask), "flowing_stream", "r-5")
 
 
+@pytest.mark.threat("trace-collector-key")
 def test_the_collectors_own_key_comes_from_the_environment(
     served: Served, collector: Collector
 ) -> None:

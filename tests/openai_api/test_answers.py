@@ -188,6 +188,7 @@ def test_token_ids_are_told_in_vllms_places(stream: bool, api: Translator) -> No
         ]
 
 
+@pytest.mark.threat("guesses-in-metrics")
 def test_cached_tokens_are_told_to_whom_they_belong(api: Translator) -> None:
     assert "prompt_tokens_details" not in api.completion().body["usage"]
     usage = api.completion(cache_salt="ann").body["usage"]
@@ -235,6 +236,7 @@ def test_offsets_go_on_from_chunk_to_chunk(api: Translator) -> None:
     assert offsets == [[0], [1], [3]]
 
 
+@pytest.mark.threat("many-logprobs")
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_is_long_is_read_and_written_on_a_thread(
     stream: bool, api: Translator, monkeypatch: pytest.MonkeyPatch

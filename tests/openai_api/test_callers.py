@@ -53,6 +53,7 @@ def test_what_is_no_text_is_no_salt(api: Translator, wrong: Any) -> None:
         assert reply.error["param"] == "cache_salt"
 
 
+@pytest.mark.threat("alike-salts")
 def test_what_triton_would_end_at_a_zero_byte_is_refused(api: Translator) -> None:
     completion = ("/v1/completions", {"model": "echo", "prompt": "a\0b"})
     vectors = ("/v1/embeddings", {"model": "vectors", "input": "a\0b"})
@@ -65,6 +66,7 @@ def test_what_triton_would_end_at_a_zero_byte_is_refused(api: Translator) -> Non
         assert api.post(path, **{name: "T"}, **body).status == 200
 
 
+@pytest.mark.threat("shared-prefix-timing")
 def test_who_has_the_key_is_a_caller_of_his_own(starter: Starter) -> None:
     fake, port = starter.triton()
     api = starter.translator(fake, f"127.0.0.1:{port}", key=KEY)
@@ -92,6 +94,7 @@ def test_a_callers_name_tells_neither_the_key_nor_another_name() -> None:
     assert len(caller_of(KEY)) == 32
 
 
+@pytest.mark.threat("guesses-in-metrics")
 def test_no_usage_tells_how_much_of_a_prompt_was_known(api: Translator) -> None:
     for reply in (api.completion(), api.chat()):
         assert set(reply.body["usage"]) == {"prompt_tokens", "completion_tokens", "total_tokens"}

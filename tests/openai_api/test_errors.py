@@ -172,6 +172,7 @@ def test_other_paths_and_methods(method: str, path: str, status: int, api: Trans
     assert ("Allow" in reply.headers) == (status == 405)
 
 
+@pytest.mark.threat("no-key")
 def test_the_key_guards_all_but_health(starter: Starter) -> None:
     fake, port = starter.triton()
     api = starter.translator(fake, f"127.0.0.1:{port}", key="secret-key")

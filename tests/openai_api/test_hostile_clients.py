@@ -54,6 +54,7 @@ def with_key(starter: Starter) -> Translator:
     return starter.translator(fake, f"127.0.0.1:{port}", key="secret-key")
 
 
+@pytest.mark.threat("encoded-bodies")
 @pytest.mark.parametrize(
     "encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip", "nonsense"]
 )
@@ -74,6 +75,7 @@ def test_an_encoding_that_changes_nothing_is_allowed(api: Translator) -> None:
     assert api.completion().status == 200
 
 
+@pytest.mark.threat("openai-work-without-key")
 def test_the_key_is_asked_for_before_a_body_is_read(
     starter: Starter, closing: contextlib.ExitStack
 ) -> None:
@@ -84,6 +86,7 @@ def test_the_key_is_asked_for_before_a_body_is_read(
         assert (answer or client.recv(4096)).startswith(b"HTTP/1.1 401 ")
 
 
+@pytest.mark.threat("doubled-headers")
 @pytest.mark.parametrize(
     "first, second, status",
     [
@@ -106,6 +109,7 @@ def test_a_header_that_counts_comes_once(
     assert status_of(client) == status
 
 
+@pytest.mark.threat("doubled-headers")
 @pytest.mark.parametrize(
     "target, host, status",
     [
@@ -150,6 +154,7 @@ def test_who_goes_in_the_middle_of_a_body_leaves_no_line_in_the_log(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.threat("slow-openai-clients")
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/comple", HEAD, b"GET /health HTTP/1.1\r\n\r\n"])
 def test_who_sends_no_whole_request_is_hung_up_on(
     sent: bytes,
@@ -164,6 +169,7 @@ def test_who_sends_no_whole_request_is_hung_up_on(
     assert eventually(lambda: is_closed(client), SOON_S)
 
 
+@pytest.mark.threat("slow-openai-clients")
 def test_headers_that_drip_do_not_keep_a_connection(
     api: Translator, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +184,7 @@ def test_headers_that_drip_do_not_keep_a_connection(
     assert eventually(drip_until_closed, SOON_S)
 
 
+@pytest.mark.threat("slow-openai-clients")
 def test_slow_senders_keep_nobody_out(
     starter: Starter,
     closing: contextlib.ExitStack,
@@ -198,6 +205,7 @@ def test_slow_senders_keep_nobody_out(
     assert not is_closed(answered), "who waits for an answer stays"
 
 
+@pytest.mark.threat("slow-openai-clients")
 def test_who_takes_nothing_of_an_answer_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_UNREAD_MS", 500)
     assert asyncio.run(asyncio.wait_for(an_endless_answer_ends(), SOON_S))
@@ -237,6 +245,7 @@ def test_connections_leave_descriptors_for_the_rest(
     assert connections.most_connections() == most
 
 
+@pytest.mark.threat("openai-bodies")
 def test_large_bodies_together_are_bounded_and_small_ones_are_read(
     api: Translator, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +271,7 @@ def test_a_stack_that_is_too_deep_is_the_clients_mistake(
     assert api.completion().status == 400
 
 
+@pytest.mark.threat("openai-bodies")
 @pytest.mark.parametrize(
     "value",
     [

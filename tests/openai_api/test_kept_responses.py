@@ -82,6 +82,7 @@ def test_what_is_not_to_be_stored_is_not(api: Translator, starter: Starter) -> N
     assert off.get(f"{PATH}/{answered['id']}").status == 404
 
 
+@pytest.mark.threat("kept-responses")
 def test_nobody_reads_anothers(starter: Starter) -> None:
     fake, port = starter.triton()
     access = Access((Caller("alice", "a" * 16), Caller("bob", "b" * 16)))
@@ -105,6 +106,7 @@ def put(kept: KeptResponses, caller: str, response_id: str, size: int, before: A
     return EarlierResponses(kept, caller, caller).put(response, b"[]")
 
 
+@pytest.mark.threat("kept-responses")
 def test_a_caller_pushes_out_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = KeptResponses(60)
     assert put(kept, "alice", "first", 10)
@@ -138,6 +140,7 @@ def test_what_is_used_is_kept_longer() -> None:
     assert kept.find("other", "") is None
 
 
+@pytest.mark.threat("kept-responses")
 def test_what_is_referred_to_is_no_more_than_a_body_may_be() -> None:
     kept, before = KeptResponses(60), None
     for number in range(3):

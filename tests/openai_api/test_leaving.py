@@ -44,6 +44,7 @@ def test_a_client_that_leaves_is_told_of_by_the_proxy_of_a_serve_elsewhere(
     assert not fake.cancelled
 
 
+@pytest.mark.threat("left-grpc-calls")
 @pytest.mark.parametrize("model", ["echo", "whole"])
 def test_a_triton_elsewhere_without_a_proxy_ends_what_is_left_by_itself(
     model: str, starter: Starter, tmp_path: Path
@@ -62,6 +63,7 @@ def test_a_triton_elsewhere_without_a_proxy_ends_what_is_left_by_itself(
     assert (fake.left, fake.cancelled) == (["a !waits"], [])
 
 
+@pytest.mark.threat("left-grpc-calls")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", ["echo", "whole"])
 def test_a_client_that_leaves_cancels_nothing_at_a_triton_of_this_machine(

@@ -88,6 +88,7 @@ def test_a_model_of_texts_refuses_an_image_by_its_place(api: Translator) -> None
     assert api.triton.seen == []
 
 
+@pytest.mark.threat("data-addresses")
 @pytest.mark.parametrize(
     "part, message",
     [
@@ -153,6 +154,7 @@ def test_an_allowed_hosts_files_are_fetched(fetching: Translator, files: str) ->
     assert fetching.triton.seen[0]["image"] == [FILE, b"2", FILE]
 
 
+@pytest.mark.threat("image-addresses")
 @pytest.mark.parametrize(
     "address, message",
     [
@@ -182,6 +184,7 @@ def test_what_may_not_be_fetched_is_refused(
     assert fetching.triton.seen == []
 
 
+@pytest.mark.threat("image-addresses")
 def test_a_file_beyond_the_limit_and_too_many_addresses_are_refused(
     fetching: Translator, files: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +194,7 @@ def test_a_file_beyond_the_limit_and_too_many_addresses_are_refused(
     assert "got more, allowed: 0 MiB" in said(asked(fetching, one))
 
 
+@pytest.mark.threat("image-addresses")
 @pytest.mark.parametrize(
     "address, expected",
     [

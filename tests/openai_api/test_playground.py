@@ -17,6 +17,7 @@ from tests.support.triton import free_ports
 PAGE = Path(pages.__file__).with_name("page")
 
 
+@pytest.mark.threat("playground-scripts")
 def test_every_file_comes_with_a_policy_that_lets_nothing_else_in(api: Translator) -> None:
     for path in pages.PATHS - {"/playground"}:
         reply = api.get(path)
@@ -35,6 +36,7 @@ def test_files_name_no_other_origin_and_make_no_markup_of_text() -> None:
         assert not re.search(r"https?://|innerHTML|insertAdjacent|\bstyle=|\bon\w+=\"", text), file
 
 
+@pytest.mark.threat("playground-scripts")
 def test_the_page_needs_no_key_and_what_it_asks_does(starter: Starter) -> None:
     fake, port = starter.triton()
     api = starter.translator(fake, f"127.0.0.1:{port}", "secret")

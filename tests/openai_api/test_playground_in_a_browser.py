@@ -206,6 +206,7 @@ def test_a_model_is_shown_with_the_reason_and_opens_when_it_is_ready(
         page.get_by_text("models are ready").wait_for()
 
 
+@pytest.mark.threat("playground-scripts")
 def test_a_key_is_asked_for_kept_for_the_tab_and_never_shown(page: Page, starter: Starter) -> None:
     fake, port = starter.triton()
     api = starter.translator(fake, f"127.0.0.1:{port}", "secret")
@@ -243,6 +244,7 @@ def test_axe_finds_nothing_and_a_phone_is_wide_enough(scheme: Any, echo: Page) -
     assert echo.evaluate("document.documentElement.scrollWidth") <= 360
 
 
+@pytest.mark.threat("playground-scripts")
 def test_markup_of_a_model_is_text(echo: Page) -> None:
     text = "<img src=x onerror=alert(1)><b>bold</b>"
     message(echo).fill(text)

@@ -325,11 +325,13 @@ def test_a_broken_body_is_a_400_that_says_where(data: bytes, said: str, api: Tra
     assert said in reply.error["message"]
 
 
+@pytest.mark.threat("huge-input")
 def test_a_body_that_is_too_large_is_a_413(api: Translator) -> None:
     reply = api.send("POST", "/v1/completions", b" " * (64 * 2**20 + 1))
     assert (reply.status, reply.error["type"]) == (413, "invalid_request_error")
 
 
+@pytest.mark.threat("texts-in-logs")
 def test_no_error_quotes_a_text(api: Translator) -> None:
     secret = "my secret prompt"
     for body in ({"n": secret}, {secret: 1}, {"stop": {secret: 1}}, {"logit_bias": {secret: 1}}):

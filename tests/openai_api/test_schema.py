@@ -54,6 +54,7 @@ def conforms(url: str, models: dict[str, str], num_examples: int, folder: Path) 
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.threat("openai-schema")
 def test_every_route_has_a_schema(api: Translator) -> None:
     nothing: Any = None
     app = OpenAiApp(nothing, EVERYBODY, nothing, nothing, nothing).application()
@@ -66,6 +67,7 @@ def test_every_route_has_a_schema(api: Translator) -> None:
     assert routed == {(path, method) for path, methods in paths.items() for method in methods}
 
 
+@pytest.mark.threat("openai-schema")
 @needs_schemathesis
 @pytest.mark.slow
 def test_what_is_answered_is_as_the_schema_says(api: Translator, tmp_path: Path) -> None:
@@ -93,6 +95,7 @@ def _fields(methods: dict[str, Any]) -> Iterator[str]:
                 yield from one["required"]
 
 
+@pytest.mark.threat("openai-metrics")
 def test_schema_and_page_need_no_key_and_metrics_do(starter: Starter) -> None:
     fake, port = starter.triton()
     api = starter.translator(fake, f"127.0.0.1:{port}", key="the-key")

@@ -183,6 +183,7 @@ def test_an_api_that_does_not_start_again_is_told_of_by_ready_until_it_does(
         assert served.exit_code() == 0
 
 
+@pytest.mark.threat("hanging-processes")
 @pytest.mark.server
 @pytest.mark.slow
 def test_an_api_that_was_stopped_is_started_again(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ def test_a_body_that_is_no_form_is_refused(api: Translator) -> None:
     assert (reply.status, reply.error["message"][:30]) == (400, "the body is no multipart form,")
 
 
+@pytest.mark.threat("openai-forms")
 @pytest.mark.parametrize(
     "data, said",
     [
@@ -166,6 +167,7 @@ def test_a_form_of_whatever_shape_is_read_in_no_time(
     assert time.process_time() - began_s < 3, "the translator is in this process"
 
 
+@pytest.mark.threat("openai-forms")
 def test_a_sound_may_hold_what_looks_like_a_boundary(api: Translator) -> None:
     sound = b"x--line\r\n\r\n--lin\r\n\n--line--" * 3
     assert send(api, TRANSCRIPTIONS, form(("file", sound), ("model", "hears"))).status == 200

@@ -194,6 +194,7 @@ def _characters(text: str) -> Counter[str]:
     return Counter(re.sub(r"[\s,;]|</?(?:seed:)?tool_call>|</function>", "", text))
 
 
+@pytest.mark.threat("injected-tool-calls")
 @pytest.mark.parametrize("name", RENDERED)
 @given(data=st.data(), cuts=CUTS)
 @settings(max_examples=40, deadline=None)
@@ -234,6 +235,7 @@ IN_JSON = '<tool_call>{"name": "write-it", "arguments": %s}</tool_call>'
 CUT = _parameter("text", f"a\n{_qwen('', 'now')}").removesuffix("</parameter>\n")
 
 
+@pytest.mark.threat("injected-tool-calls")
 @pytest.mark.parametrize(
     "family, written, text, calls",
     [
@@ -375,6 +377,7 @@ def test_every_route_tells_of_the_same_call(
 ORDERS = "".join(f"{_parameter(key, 'a')}{_parameter(key, 'b')}" for key in WRITE["properties"])
 
 
+@pytest.mark.threat("ambiguous-tool-calls")
 @pytest.mark.parametrize(
     "written, num_calls",
     [

@@ -98,6 +98,7 @@ def test_arguments_are_json_that_can_be_sent(written: str, told: str) -> None:
     assert (name, arguments) == ("weather", f'{{"x": {told}}}')
 
 
+@pytest.mark.threat("endless-tool-call")
 @pytest.mark.parametrize(
     "family, text, forced",
     [

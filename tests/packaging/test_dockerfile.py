@@ -56,11 +56,13 @@ def test_transformers_and_the_torch_build_can_be_chosen(stage: str) -> None:
     assert {"TRANSFORMERS_SPEC", "TORCH_INDEX_URL"} <= names
 
 
+@pytest.mark.threat("container-rights")
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_container_does_not_run_as_root(target: str) -> None:
     assert STAGES[target].values("USER")[-1] == "1000:1000"
 
 
+@pytest.mark.threat("secrets-in-images")
 def test_no_secret_enters_a_layer() -> None:
     for entry in read_instructions(ROOT / "Dockerfile"):
         if entry.name in {"ARG", "ENV", "RUN", "COPY"}:
@@ -138,6 +140,7 @@ def test_environments_are_built_into_the_image_only_where_asked_for(target: str)
     assert 'PYTHON_ENVS=""' in STAGES[target].values("ARG")
 
 
+@pytest.mark.threat("admin-key-file")
 def test_dockerignore_keeps_weights_keys_and_local_settings_out() -> None:
     ignore = (ROOT / ".dockerignore").read_text().splitlines()
     assert {"**/hf_cache", "**/.env", "**/*.local.yaml", "**/__pycache__"} <= set(ignore)

@@ -163,6 +163,7 @@ def tensors(given: Tensors) -> dict[str, Any]:
     }
 
 
+@pytest.mark.threat("empty-texts")
 @pytest.mark.parametrize("case", CASES)
 def test_a_mistake_is_named(shared: Serve, log_lines: list[str], case: str) -> None:
     name, given, expected = CASES[case]
@@ -185,6 +186,7 @@ def test_an_unknown_request_parameter_names_the_nearest(shared: Serve) -> None:
     assert reply.error.startswith("topk: unknown parameter, did you mean top_k?")
 
 
+@pytest.mark.threat("code-by-request")
 def test_an_image_that_exists_on_the_server_is_not_read(shared: Serve, tmp_path: Path) -> None:
     path = tmp_path / "secret.png"
     Image.new("RGB", (8, 8)).save(path)

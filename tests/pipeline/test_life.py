@@ -160,6 +160,7 @@ def hold(server: StubServer) -> tuple[threading.Event, threading.Event]:
     return begun, go
 
 
+@pytest.mark.threat("too-many-requests")
 def test_beyond_the_queue_requests_are_refused(serve: Serve) -> None:
     server = serve(MASKS, max_queue_size=2)
     begun, go = hold(server)
@@ -223,6 +224,7 @@ def test_what_happens_is_counted(serve: Serve) -> None:
     assert {name: after[name] - before[name] for name in COUNTED} == COUNTED
 
 
+@pytest.mark.threat("code-by-request")
 def test_no_pipeline_lets_callers_name_what_is_opened(own_pipeline: Callable[[str], Any]) -> None:
     """Of every pipeline that is made here: what it takes holds nothing that loads."""
     loads = {

@@ -41,6 +41,7 @@ def test_base64_is_read_in_every_form(form: str) -> None:
     assert file_bytes("image", forms[form].encode()) == content
 
 
+@pytest.mark.threat("data-addresses")
 def test_a_text_that_begins_as_a_data_url_is_read_in_no_time() -> None:
     began_s = time.process_time()
     with pytest.raises(RequestError, match=r"^image: got a text that is not base64"):

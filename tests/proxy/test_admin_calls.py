@@ -23,6 +23,7 @@ def posted(path: str, header: str = "", body: str = "{}") -> bytes:
     return (head + body).encode()
 
 
+@pytest.mark.threat("read-only-apis")
 async def test_the_index_is_asked_for_with_the_admin_key() -> None:
     async with open_port(admin_key=KEY) as port:
         assert (await port.ask(posted("/v2/repository/index"))).status == 200
@@ -59,6 +60,7 @@ async def test_a_key_that_was_sent_is_tritonservers_to_judge() -> None:
         assert [one.headers[HTTP_HEADER.decode()] for one in port.triton.asked] == ["wrong"] * 2
 
 
+@pytest.mark.threat("read-only-apis")
 @pytest.mark.parametrize(
     "path",
     [
@@ -74,6 +76,7 @@ async def test_other_calls_without_it_are_told_what_opens_them(path: str) -> Non
         assert not port.triton.asked
 
 
+@pytest.mark.threat("read-only-apis")
 async def test_the_index_needs_a_callers_key_where_there_are_keys() -> None:
     async with open_port(KEYED, admin_key=KEY) as port:
         assert (await port.ask(posted("/v2/repository/index"))).status == 401
@@ -85,6 +88,7 @@ async def test_without_an_admin_key_all_goes_on_as_it_is() -> None:
         assert HTTP_HEADER.decode() not in port.triton.asked[0].headers
 
 
+@pytest.mark.threat("read-only-apis")
 async def test_grpc_calls_are_told_apart_in_the_same_way(tmp_path: Path) -> None:
     async with grpc_port(tmp_path, KEY) as (triton, stub):
         await stub.RepositoryIndex(service_pb2.RepositoryIndexRequest())

@@ -42,6 +42,7 @@ def test_a_key_is_a_bearer_token_whatever_the_case_of_the_scheme() -> None:
     assert account.alias == KEYS[0].alias
 
 
+@pytest.mark.threat("no-key")
 @pytest.mark.parametrize(
     "header",
     [None, b"", b"Bearer", b"Bearer ", b"Basic " + ALICE.encode(), ALICE.encode(), b"\xff"],
@@ -53,6 +54,7 @@ def test_what_is_no_key_is_refused_unquoted(header: bytes | None) -> None:
     assert ALICE not in error.text
 
 
+@pytest.mark.threat("no-key")
 @pytest.mark.parametrize("sent", [ALICE, BOB, "wrong", "s" * 999])
 def test_a_key_is_compared_with_all_in_a_time_that_tells_nothing(
     sent: str, monkeypatch: pytest.MonkeyPatch
@@ -73,6 +75,7 @@ def test_a_key_is_compared_with_all_in_a_time_that_tells_nothing(
     assert compared == [ALICE.encode(), BOB.encode()]
 
 
+@pytest.mark.threat("caller-limits")
 def test_requests_at_once_are_counted_by_key() -> None:
     callers = Callers(Access(callers=KEYS))
     bob = callers.of(f"Bearer {BOB}".encode(), "")
@@ -86,6 +89,7 @@ def test_requests_at_once_are_counted_by_key() -> None:
     callers.enter(bob)
 
 
+@pytest.mark.threat("caller-limits")
 @pytest.mark.parametrize(
     "one, other, is_same",
     [
@@ -105,6 +109,7 @@ def test_all_addresses_of_a_network_of_ipv6_are_one_caller(
     assert (callers.of(None, one) is callers.of(None, other)) == is_same
 
 
+@pytest.mark.threat("caller-limits")
 def test_requests_in_a_minute_come_back_as_time_goes() -> None:
     clock = Clock()
     callers = Callers(Access(limits=Limits(requests_per_minute=60)), clock)

@@ -78,6 +78,7 @@ async def test_clients_may_go_at_any_byte() -> None:
         assert (await port.ask(whole)).status == 200
 
 
+@pytest.mark.threat("unread-answers")
 async def test_a_client_that_does_not_read_holds_up_nobody() -> None:
     large = answer(b"x" * 8 * MIB)
     async with open_port(script=answering(large)) as port:
@@ -94,6 +95,7 @@ async def test_a_client_that_does_not_read_holds_up_nobody() -> None:
         assert (await client.answer()).json[0] == "GET /next HTTP/1.1"
 
 
+@pytest.mark.threat("unread-answers")
 async def test_a_kept_connection_is_read_again_after_one_who_did_not_read() -> None:
     async with open_port(script=answering(answer(b"x" * 200_000))) as port:
         small = socket.socket()
@@ -120,6 +122,7 @@ async def send_part(port: Port, num_bytes: int) -> Client:
     return client
 
 
+@pytest.mark.threat("http-bodies")
 async def test_bodies_that_wait_have_a_room_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -139,6 +142,7 @@ async def test_bodies_that_wait_have_a_room_of_bounded_size(
         await port.until(lambda: port.proxy.num_buffered == 0)
 
 
+@pytest.mark.threat("http-bodies")
 async def test_a_body_counts_until_tritonserver_has_read_it() -> None:
     reading = asyncio.Event()
 
@@ -165,6 +169,7 @@ async def test_a_body_counts_until_tritonserver_has_read_it() -> None:
         server.close()
 
 
+@pytest.mark.threat("slow-http-clients")
 async def test_where_there_are_too_many_connections_an_idle_one_goes() -> None:
     async with open_port(script=never) as port:
         port.proxy._max_connections = 3

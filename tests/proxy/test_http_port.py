@@ -149,6 +149,7 @@ async def test_one_that_asks_for_another_protocol_gets_this_one() -> None:
         assert "upgrade" not in port.triton.asked[0].headers
 
 
+@pytest.mark.threat("doubled-headers")
 @pytest.mark.parametrize(
     "target, host, path",
     [
@@ -167,6 +168,7 @@ async def test_the_host_of_a_target_counts(target: str, host: str, path: str) ->
         assert (asked.first, asked.headers["host"]) == (f"GET {path} HTTP/1.1", host)
 
 
+@pytest.mark.threat("doubled-headers")
 async def test_the_path_within_a_target_is_the_one_that_is_judged() -> None:
     async with open_port(admin_key="the-admin-key") as port:
         client = await port.client()

@@ -101,6 +101,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.threat("doubled-headers", "http-bodies")
 @pytest.mark.parametrize("sent, status, text", REFUSED.values(), ids=REFUSED)
 async def test_what_is_refused_before_its_body_ends_the_connection(
     sent: bytes, status: int, text: str
@@ -256,6 +257,7 @@ async def test_a_page_asks_first_and_reads_then() -> None:
         assert (got.status, got.headers["vary"]) == (401, "Origin")
 
 
+@pytest.mark.threat("slow-http-clients")
 @pytest.mark.parametrize(
     "sent, seconds, status",
     [
@@ -281,6 +283,7 @@ async def test_what_does_not_come_in_time_is_ended(
         assert port.triton.asked == []
 
 
+@pytest.mark.threat("slow-http-clients")
 async def test_a_body_that_trickles_is_ended_too() -> None:
     async with open_port() as port:
         client = await port.client()

@@ -71,6 +71,7 @@ def test_a_shape_without_that_much_data_is_refused(shape: list[int]) -> None:
         checked_infer(body, len(body))
 
 
+@pytest.mark.threat("request-smuggling")
 @pytest.mark.parametrize("key", ['"shape"', '"sh\\u0061pe"'])
 def test_a_key_that_comes_twice_means_what_was_checked(key: str) -> None:
     twice = f'{{"name":"x","datatype":"INT32",{key}:[10000000000],"shape":[2],"data":[1,2]}}'
@@ -127,6 +128,7 @@ def test_what_triton_could_not_read_is_refused(body: bytes, expected: str) -> No
     assert caught.value.status == 400
 
 
+@pytest.mark.threat("alike-salts")
 @pytest.mark.parametrize(
     "body, where",
     [
@@ -151,6 +153,7 @@ def test_zero_bytes_in_data_and_what_only_looks_like_one_go_on() -> None:
     assert json.loads(checked_infer(body, len(body))[0])["parameters"]["cache_salt"] == "\\u0000"
 
 
+@pytest.mark.threat("alike-salts")
 def test_fields_of_generate_with_a_zero_byte_are_told() -> None:
     fields = {"a": "x\0y", "b": "\\u0000", "c": ["x\0"], "d": 1}
     assert texts_with_zero_byte(checked_object(json.dumps(fields).encode())) == ["a"]
@@ -159,6 +162,7 @@ def test_fields_of_generate_with_a_zero_byte_are_told() -> None:
             checked_object(json.dumps(refused).encode())
 
 
+@pytest.mark.threat("alike-salts")
 @pytest.mark.parametrize("text", [rb"\ud800", rb"\udc00", b"\xff", b"\xed\xa0\x80"])
 def test_what_is_no_text_of_unicode_is_refused(text: bytes) -> None:
     for body in (b'{"a":"%b"}' % text, b'{"parameters":{"a":"%b"}}' % text):

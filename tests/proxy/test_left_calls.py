@@ -43,6 +43,7 @@ async def know_ours(triton: Triton, stub: Any) -> None:
         await stub.ModelInfer(asked("ours"))
 
 
+@pytest.mark.threat("left-grpc-calls")
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
 async def test_a_call_that_is_left_is_ended_by_its_model(method: str, tmp_path: Path) -> None:
     async with grpc_port(tmp_path) as (triton, stub):
@@ -59,6 +60,7 @@ async def test_a_call_that_is_left_is_ended_by_its_model(method: str, tmp_path: 
         assert not triton.num_cancelled
 
 
+@pytest.mark.threat("left-grpc-calls")
 async def test_no_stream_is_cancelled_however_many_are_left_with_their_sending_open(
     tmp_path: Path,
 ) -> None:
@@ -79,6 +81,7 @@ async def test_no_stream_is_cancelled_however_many_are_left_with_their_sending_o
         assert (triton.num_cancelled, triton.num_waiting) == (0, 0)
 
 
+@pytest.mark.threat("left-grpc-calls")
 @pytest.mark.parametrize("ends", [True, False])
 async def test_what_is_left_counts_for_its_caller_until_it_ends_or_for_a_minute(
     ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -103,6 +103,7 @@ SHADOW = "root:$y$j9T$hunter2$secret:19000:0:99999:7:::\ndaemon:*:hunter2:0:9999
 PRIVATE_KEY = "-----BEGIN hunter2 KEY-----\nMIIhunter2\n/hunter2abc\n./hunter2 x\nhunter2==\n"
 
 
+@pytest.mark.threat("secrets-by-yaml")
 @pytest.mark.parametrize("text", [SHADOW, PRIVATE_KEY, PRIVATE_KEY.partition("\n")[2]])
 def test_a_file_that_is_something_else_is_never_shown(tmp_path: Path, text: str) -> None:
     found = Requirements.read(write(tmp_path, "requirements.txt", text))

@@ -97,6 +97,7 @@ class BadRequests:
         assert str(reference.context + 1) in error
         assert str(reference.context) in error
 
+    @pytest.mark.threat("huge-input")
     @pytest.mark.parametrize("text", ["on " * 3_400_000, "é🙂" * 1_700_000], ids=["words", "emoji"])
     def test_a_prompt_of_ten_megabytes_is_refused(
         self, model: Model, reference: Reference, text: str

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.scenarios.endpoint import Model
 from tests.scenarios.metrics import ReadMetric, settled
 from tests.scenarios.reference import Reference
@@ -37,6 +39,7 @@ class SharedPrefixes:
             assert model.ask("tensors", f"{LONG}{number}?", max_tokens=1).ok
         assert eventually(lambda: read_metric(REUSED) > before)
 
+    @pytest.mark.threat("shared-prefix-timing")
     def test_a_shared_beginning_of_another_salt_is_computed_anew(
         self, model: Model, reference: Reference, read_metric: ReadMetric
     ) -> None:

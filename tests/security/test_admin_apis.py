@@ -87,6 +87,7 @@ def ask(served: Served, path: str, body: str, key: str = "") -> int:
     return response.status
 
 
+@pytest.mark.threat("repository-api", "register-memory", "trace-and-log-settings")
 @pytest.mark.parametrize("name", CLOSED)
 def test_http_calls_that_change_the_server_need_the_admin_key(served: Served, name: str) -> None:
     path, body = CLOSED[name]
@@ -103,11 +104,13 @@ def test_http_calls_with_the_admin_key_are_answered(served: Served, name: str) -
     assert ask(served, *CLOSED["shared memory"], KEY) != 403, "there is no such region, that is all"
 
 
+@pytest.mark.threat("read-only-apis", "closed-apis-break-clients")
 @pytest.mark.parametrize("name", OPEN)
 def test_http_calls_that_clients_need_are_open(served: Served, name: str) -> None:
     assert ask(served, *OPEN[name]) == 200
 
 
+@pytest.mark.threat("repository-api", "register-memory")
 @pytest.mark.parametrize("name", GRPC_CLOSED)
 def test_grpc_calls_that_change_the_server_need_the_admin_key(served: Served, name: str) -> None:
     with grpc_client.InferenceServerClient(f"127.0.0.1:{served.listen.grpc_port}") as client:
@@ -119,6 +122,7 @@ def test_grpc_calls_that_change_the_server_need_the_admin_key(served: Served, na
         GRPC_CLOSED[name](client, {GRPC_HEADER: KEY})
 
 
+@pytest.mark.threat("repository-api")
 def test_code_that_a_caller_sends_is_not_run_without_the_admin_key(
     served: Served, tmp_path: Path
 ) -> None:
@@ -135,12 +139,14 @@ def test_code_that_a_caller_sends_is_not_run_without_the_admin_key(
     assert not traces.exists()
 
 
+@pytest.mark.threat("closed-apis-break-clients")
 @pytest.mark.parametrize("name", GRPC_OPEN)
 def test_grpc_calls_that_clients_need_are_open(served: Served, name: str) -> None:
     with grpc_client.InferenceServerClient(f"127.0.0.1:{served.listen.grpc_port}") as client:
         assert GRPC_OPEN[name](client, {})
 
 
+@pytest.mark.threat("admin-key-on-command-line")
 def test_the_admin_key_is_on_no_command_line_and_in_no_environment_of_a_model(
     served: Served,
 ) -> None:

@@ -24,6 +24,7 @@ def test_the_admin_key_comes_from_the_file_before_the_environment(tmp_path: Path
     assert take_admin_key(None, {}) is None
 
 
+@pytest.mark.threat("guessed-admin-key")
 def test_every_start_has_a_new_key_that_would_do_as_a_given_one() -> None:
     keys = {new_admin_key() for _ in range(20)}
     assert len(keys) == 20
@@ -39,6 +40,7 @@ def test_keys_of_the_usual_tools_are_taken(key: str) -> None:
     assert take_admin_key(None, {VARIABLE: key}) == key
 
 
+@pytest.mark.threat("guessed-admin-key")
 @pytest.mark.parametrize(
     "key", ["", "  ", "short", "two words of it.....", "comma,comma,comma,", "é" * 20, "x" * 257]
 )
@@ -56,6 +58,7 @@ def test_an_admin_key_file_that_can_not_be_read_is_named(tmp_path: Path) -> None
         take_admin_key(tmp_path / "binary", {})
 
 
+@pytest.mark.threat("hub-token")
 def test_secrets_are_masked_wherever_they_stand() -> None:
     token = "hf_" + "a" * 34
     secrets = [KEY, *secrets_of({"HF_TOKEN": "of-another-hub", "PRIVATE_REPO_TOKEN": "short"})]
@@ -64,6 +67,7 @@ def test_secrets_are_masked_wherever_they_stand() -> None:
     assert mask("as it is", [""]) == "as it is"
 
 
+@pytest.mark.threat("own-restrictions")
 @pytest.mark.parametrize(
     "argument,said",
     [

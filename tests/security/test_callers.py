@@ -52,6 +52,7 @@ def test_an_empty_pattern_is_none() -> None:
     assert forwarding(["--http-header-forward-pattern="])[-1] == OURS[0]
 
 
+@pytest.mark.threat("callers-name")
 def test_the_caller_is_a_field_of_generate_whatever_a_client_writes_there() -> None:
     """With /generate Triton passes no header on. A name in another case is read beside it, see
     tests/engine/requests/test_cache_salt.py.
@@ -69,6 +70,7 @@ def triton(one_server: OneServer) -> Triton:
     return one_server.with_models("demo")
 
 
+@pytest.mark.threat("shared-prefix-timing")
 @pytest.mark.server
 @pytest.mark.parametrize("protocol", slow_but(["http"], ["http", "grpc"]))
 def test_callers_that_a_header_names_share_nothing(triton: Triton, protocol: str) -> None:

@@ -40,10 +40,12 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         server.stop(0).wait()
 
 
+@pytest.mark.threat("environment-proxy")
 def test_a_model_is_loaded_without_one(address: str) -> None:
     assert load_over_grpc(address, "m", "an-admin-key") is None
 
 
+@pytest.mark.threat("environment-proxy")
 def test_the_openai_api_asks_without_one(address: str) -> None:
     async def asked() -> str | None:
         triton = Triton(address)

@@ -12,6 +12,7 @@ from generator.server.stubs import find_stubs
 from tests.support.one_server import OneServer
 
 
+@pytest.mark.threat("shared-memory-readers")
 @pytest.mark.server
 def test_a_models_memory_is_private_as_soon_as_it_is_ready(one_server: OneServer) -> None:
     """By itself: nobody supervises this server."""

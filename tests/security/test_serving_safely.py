@@ -50,6 +50,7 @@ def repository(served: Served) -> Path:
     return Path(f"/proc/{served.process.pid}/cwd").readlink() / "repository"
 
 
+@pytest.mark.threat("network-reach")
 @pytest.mark.server
 def test_every_port_listens_on_loopback_alone_unless_asked(served: Served) -> None:
     listening = _listening()
@@ -57,6 +58,7 @@ def test_every_port_listens_on_loopback_alone_unless_asked(served: Served) -> No
         assert listening[port] <= LOOPBACK, flag
 
 
+@pytest.mark.threat("admin-key-file")
 @pytest.mark.server
 def test_the_state_file_is_its_owners_alone_and_goes_with_the_server(tmp_path: Path) -> None:
     with serve(tmp_path, "- {name: echo}", environment=SECRETS) as running:
@@ -72,6 +74,7 @@ def test_the_state_file_is_its_owners_alone_and_goes_with_the_server(tmp_path: P
         assert not list(folder.glob(".hf-triton-server-*"))
 
 
+@pytest.mark.threat("umask")
 def test_nothing_that_is_written_can_be_changed_by_everybody(tmp_path: Path) -> None:
     """Whatever the umask: a group may share a repository."""
     (tmp_path / "models.yaml").write_text(
@@ -83,6 +86,7 @@ def test_nothing_that_is_written_can_be_changed_by_everybody(tmp_path: Path) -> 
     assert modes == {0o775, 0o664}
 
 
+@pytest.mark.threat("shared-memory-readers")
 @pytest.mark.server
 def test_memory_that_prompts_pass_through_is_its_owners_alone(served: Served) -> None:
     def modes() -> list[int]:
@@ -93,6 +97,7 @@ def test_memory_that_prompts_pass_through_is_its_owners_alone(served: Served) ->
     assert eventually(lambda: set(modes()) == {0o600}, 5)
 
 
+@pytest.mark.threat("admin-key-in-logs")
 @pytest.mark.server
 @pytest.mark.parametrize("path", ["live", "ready", "metrics", "nothing"])
 def test_health_shows_no_secret_and_no_path(path: str, served: Served) -> None:
@@ -102,12 +107,14 @@ def test_health_shows_no_secret_and_no_path(path: str, served: Served) -> None:
     assert str(repository(served)) not in text
 
 
+@pytest.mark.threat("admin-key-in-logs")
 @pytest.mark.server
 def test_no_secret_is_in_the_log_or_among_the_results(served: Served) -> None:
     said = served.out + served.err
     assert not any(secret in said for secret in SECRETS.values())
 
 
+@pytest.mark.threat("admin-key-on-command-line")
 @pytest.mark.server
 def test_models_do_not_inherit_the_servers_keys(served: Served) -> None:
     environment = Path(f"/proc/{served.stub_pid('echo')}/environ").read_text()
@@ -116,6 +123,7 @@ def test_models_do_not_inherit_the_servers_keys(served: Served) -> None:
     assert "HF_TRITON_OPENAI_KEY" not in environment
 
 
+@pytest.mark.threat("model-name-in-url")
 @pytest.mark.server
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_name_that_is_a_path_is_no_model(name: str, served: Served) -> None:
@@ -132,6 +140,7 @@ def test_a_name_that_is_a_path_is_no_model(name: str, served: Served) -> None:
         connection.close()
 
 
+@pytest.mark.threat("admin-key-in-logs")
 def test_what_tritonserver_says_when_it_dies_holds_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +162,7 @@ def test_what_tritonserver_says_when_it_dies_holds_no_secret(
     assert SECRETS["HF_TOKEN"] not in said
 
 
+@pytest.mark.threat("eavesdropping")
 @pytest.mark.server
 def test_every_port_of_callers_speaks_tls_where_it_is_set(tmp_path: Path) -> None:
     if shutil.which("openssl") is None:

@@ -44,6 +44,7 @@ def trapped(tmp_path: Path) -> Iterator[Path]:
     assert not told.exists() or not told.read_text().split()
 
 
+@pytest.mark.threat("modules-in-the-working-folder")
 @pytest.mark.server
 def test_nothing_of_the_folder_that_is_served_from_is_imported(trapped: Path) -> None:
     models = MODELS.format(demo=DEMO_MODEL, image=DEMO_MODEL.parent / "image")
@@ -59,6 +60,7 @@ def test_nothing_of_the_folder_that_is_served_from_is_imported(trapped: Path) ->
         assert answer.status == 200, answer.body
 
 
+@pytest.mark.threat("modules-in-the-working-folder")
 def test_a_module_of_ours_finds_nothing_in_the_working_directory(trapped: Path) -> None:
     """With whatever search path is inherited: an empty entry is the working directory too."""
     environment = {**os.environ, "PYTHONPATH": f"{os.pathsep}/nowhere{os.pathsep}"}
@@ -69,6 +71,7 @@ def test_a_module_of_ours_finds_nothing_in_the_working_directory(trapped: Path) 
     assert "text-generation" in done.stdout, done.stderr
 
 
+@pytest.mark.threat("modules-in-the-working-folder")
 def test_folders_are_told_in_full_and_empty_ones_left_out() -> None:
     environment = {"PATH": f"a{os.pathsep}", "PYTHONPATH": os.pathsep, "HF_HOME": "a", "TMPDIR": ""}
     leave_out_working_directory(environment)

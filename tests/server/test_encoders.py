@@ -353,6 +353,7 @@ def add_copy(triton: Triton, model: str, name: str, files: Path) -> None:
     path.write_text(json.dumps({**values, "model": str(files)}))
 
 
+@pytest.mark.threat("texts-in-logs")
 def test_no_text_of_a_caller_reaches_the_servers_log(triton: Triton) -> None:
     secret = "SecretThatNobodyMaySee"
     for value in (secret, secret * 200, secret.encode() + b"\xff"):

@@ -70,6 +70,7 @@ def test_empty_lists_are_answered(served: Served) -> None:
     assert post(url(served, "models/double/generate"), body).body == {"text_input": "a"}
 
 
+@pytest.mark.threat("left-grpc-calls")
 def test_streams_that_are_left_with_their_sending_open_end_no_server(served: Served) -> None:
     before = served.tritonserver_pid()
     with grpc.insecure_channel(f"127.0.0.1:{served.listen.grpc_port}") as channel:

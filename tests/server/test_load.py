@@ -334,6 +334,7 @@ def test_callers_that_leave_harm_nobody(triton: Triton, reference: Reference) ->
     assert triton.server.exit_code() is None
 
 
+@pytest.mark.threat("texts-in-logs")
 @pytest.mark.parametrize("name", slow_but(("demo", "batched"), ("demo", "batched", "padded")))
 def test_no_prompt_reaches_the_servers_log(
     one_server: OneServer, triton: Triton, name: str

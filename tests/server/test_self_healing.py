@@ -142,6 +142,7 @@ def test_a_server_that_dies_is_started_again_with_the_same_models_and_key(tmp_pa
         assert served.leaves_nothing()
 
 
+@pytest.mark.threat("repeated-deaths")
 def test_a_model_that_dies_again_and_again_is_brought_back_each_time(tmp_path: Path) -> None:
     with serve(tmp_path, "- name: doomed\n- name: other\n", "--max-restarts=0") as served:
         served.wait_for("Ctrl-C stops")
@@ -156,6 +157,7 @@ def test_a_model_that_dies_again_and_again_is_brought_back_each_time(tmp_path: P
         assert served.exit_code() == 0
 
 
+@pytest.mark.threat("hanging-processes")
 def test_a_process_that_was_stopped_is_told_of_and_replaced_within_seconds(tmp_path: Path) -> None:
     with serve(tmp_path, "- name: plain\n- name: other\n") as served:
         served.wait_for("Ctrl-C stops")

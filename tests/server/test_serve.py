@@ -174,6 +174,7 @@ def test_a_server_that_dies_before_it_has_ever_served_ends_serve_with_its_last_l
         assert served.leaves_nothing()
 
 
+@pytest.mark.threat("repeated-deaths")
 @pytest.mark.slow
 def test_a_server_that_has_served_is_started_again_however_often_it_dies(tmp_path: Path) -> None:
     with serve(tmp_path, "- name: plain\n", "--max-restarts=0") as served:

@@ -71,6 +71,7 @@ def test_the_backend_folder_is_complete_and_kept_between_runs(wheel: Path) -> No
     assert linked == wheel / "backends" / "python" / "libtriton_python.so"
 
 
+@pytest.mark.threat("no-home")
 def test_a_cache_that_cannot_be_written_is_done_without(
     wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     assert set(tmp_path.iterdir()) - before == {folder.parent}
 
 
+@pytest.mark.threat("stub-cache")
 def test_a_cache_that_others_can_write_is_not_used(wheel: Path, tmp_path: Path) -> None:
     """They could put another program in the place of the stub."""
     folder = backends(server_binary.find(str(tmp_path)))
@@ -163,6 +165,7 @@ def test_a_server_on_every_address_is_reached_on_the_loopback() -> None:
     assert Listen(host="::").address(8000) == "[::1]:8000"
 
 
+@pytest.mark.threat("no-home")
 @pytest.mark.server
 def test_a_user_without_a_home_leaves_nothing_behind(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"

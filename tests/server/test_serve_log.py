@@ -94,6 +94,7 @@ def test_the_tail_keeps_what_was_shown_and_the_hidden_errors() -> None:
     assert len(tail) == 20
 
 
+@pytest.mark.threat("log-size")
 def test_what_is_repeated_is_shown_a_few_times_and_counted() -> None:
     now = [0.0]
     log = LogFilter(clock=lambda: now[0])

@@ -20,6 +20,7 @@ def ready(served: Served, *models: str) -> bool:
     return all(served.generate(model, "x").status == 200 for model in models)
 
 
+@pytest.mark.threat("yaml-file-kinds")
 def test_every_save_is_applied_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
     config = tmp_path / "models.yaml"
     with serve(tmp_path, "- {name: a}\n", "--watch") as served:

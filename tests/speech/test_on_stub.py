@@ -139,6 +139,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.threat("loud-samples")
 @pytest.mark.parametrize("sound, text", BROKEN.values(), ids=BROKEN)
 def test_a_broken_sound_is_refused_and_its_neighbour_answered(
     endpoint: StubEndpoint, sound: bytes, text: str

@@ -88,6 +88,7 @@ def test_a_server_that_answers_and_models_that_wait_are_left_alone(ward: Ward) -
     assert ward.models.ended == []
 
 
+@pytest.mark.threat("hanging-processes")
 def test_a_server_that_is_silent_and_idle_is_killed_within_ten_seconds(ward: Ward) -> None:
     ward.look(10, is_silent=True)
     assert ward.server.was_killed
@@ -117,6 +118,7 @@ def test_a_models_process_that_was_stopped_is_ended(ward: Ward) -> None:
     assert not ward.server.was_killed
 
 
+@pytest.mark.threat("hanging-processes")
 def test_a_models_process_whose_heartbeat_stops_is_ended(ward: Ward, tmp_path: Path) -> None:
     beat = tmp_path / f"beat_{STUB}"
     for number in range(20):

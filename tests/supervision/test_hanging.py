@@ -45,6 +45,7 @@ def never(now_s: float) -> float:
     return 0.0
 
 
+@pytest.mark.threat("hanging-processes")
 def test_what_is_silent_and_does_nothing_hangs_within_ten_seconds() -> None:
     assert Machine().hangs_after(always) == 8
 

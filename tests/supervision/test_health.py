@@ -158,6 +158,7 @@ def test_clients_that_send_nothing_keep_nobody_waiting(told: Told) -> None:
             client.close()
 
 
+@pytest.mark.threat("health-port")
 def test_of_too_many_connections_the_oldest_is_closed(told: Told) -> None:
     port = int(told.url.rpartition(":")[2])
     idle = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(100)]
@@ -172,6 +173,7 @@ def test_of_too_many_connections_the_oldest_is_closed(told: Told) -> None:
             client.close()
 
 
+@pytest.mark.threat("health-port")
 def test_a_client_that_drips_is_hung_up_on(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served_over_http, "_SLOWEST_CLIENT_S", 0.5)
     port = int(told.url.rpartition(":")[2])

@@ -25,6 +25,7 @@ def prefix() -> Iterator[str]:
         region.unlink()
 
 
+@pytest.mark.threat("leftovers-of-deaths")
 def test_regions_that_no_living_process_uses_are_counted_also_without_zombies(prefix: str) -> None:
     """From 26.0x on a question whether a model is ready takes note of a dead process."""
     names = ["", "", "", "beat_7", "left_1"]
@@ -40,6 +41,7 @@ def test_regions_that_no_living_process_uses_are_counted_also_without_zombies(pr
         assert left_behind(prefix, []) == Leftovers(2, (5 << 20) / size)
 
 
+@pytest.mark.threat("leftovers-of-deaths")
 @pytest.mark.parametrize(
     "num, part, are_too_many",
     [(0, 0.9, False), (1, 0.2, False), (1, 0.3, True), (23, 0.0, False), (24, 0.0, True)],
@@ -50,6 +52,7 @@ def test_too_many_are_what_a_container_has_no_room_for(
     assert Leftovers(num, part).are_too_many == are_too_many
 
 
+@pytest.mark.threat("leftovers-of-deaths")
 def test_shared_memory_of_dead_servers_is_removed_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

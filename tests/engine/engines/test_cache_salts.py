@@ -97,6 +97,7 @@ def test_exact_numbers_of_reused_tokens_tell_a_code_in_forty_requests(
         assert code_by(Client(engine), head, lambda: metrics.num_reused_prompt_tokens) == code
 
 
+@pytest.mark.threat("guesses-in-metrics")
 def test_what_is_published_does_not_tell_it(engine: Engine) -> None:
     right = 0
     name = "hf_triton_reused_prompt_tokens_total []"
@@ -121,6 +122,7 @@ def test_exact_numbers_tell_nothing_of_another_salt(engine: Engine, storage_kind
     assert gains == {len(head) // unit * unit: 10}
 
 
+@pytest.mark.threat("guesses-in-metrics")
 @pytest.mark.parametrize("num_more", range(CHUNK + 1))
 def test_no_other_number_depends_on_what_was_reused(num_more: int) -> None:
     """Neither the number of steps that a prompt takes, nor how many prefixes are kept: the last

@@ -98,6 +98,7 @@ def test_rows_never_run_past_the_context_together() -> None:
     assert sizes == [3, 1], "the second goes on where the first alone filled the context"
 
 
+@pytest.mark.threat("unlimited-answers")
 def test_a_long_answer_gives_way_to_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate_engine, "_TURN", 4)
     model = tiny_model("gpt2")

@@ -61,6 +61,7 @@ def texts(results: dict[int, Completion | Exception]) -> dict[int, str]:
     return {number: str(result) for number, result in results.items()}
 
 
+@pytest.mark.threat("too-many-requests")
 def test_a_full_queue_refuses_with_all_numbers_and_takes_again_later(
     engine: InFlightEngine,
 ) -> None:
@@ -154,6 +155,7 @@ def test_stop_answers_those_that_run_and_wait_and_refuses_more(engine: InFlightE
     engine.stop()  # a second time changes nothing
 
 
+@pytest.mark.threat("batch-mates")
 def test_a_tokenizer_that_fails_fails_its_own_sequence_only(engine: InFlightEngine) -> None:
     answers = Answers()
     bad, good = (answers.sequence(number, [5, 6], max_tokens=4) for number in range(2))
@@ -305,6 +307,7 @@ class LateProcess:
         return self._read.fileno()
 
 
+@pytest.mark.threat("endless-grammars")
 @pytest.mark.parametrize("architecture", slow_but(["llama"], ["llama", "bloom"]))
 def test_nobody_waits_for_a_grammar_that_takes_long(architecture: str) -> None:
     with running(InFlightEngine(setup(tiny_model(architecture)))) as engine:

@@ -85,6 +85,7 @@ def test_the_models_own_repetition_penalty_is_the_default(loaded: LoadedModel) -
     assert loaded.reader.default_repetition_penalty == 1.5
 
 
+@pytest.mark.threat("huge-input")
 def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,17 +122,20 @@ def check_in_flight(name: str, runner: str) -> None:
         check(engine, token, asked, expected)
 
 
+@pytest.mark.threat("no-numbers")
 @pytest.mark.parametrize("name", IN_SLOTS)
 def test_nobody_reads_in_slots_what_is_no_number(name: str) -> None:
     check_in_flight(name, IN_SLOTS[name])
 
 
+@pytest.mark.threat("no-numbers")
 @pytest.mark.usefixtures("not_fused")
 @pytest.mark.parametrize("name", NOT_FUSED)
 def test_nobody_reads_behind_a_mask_what_is_no_number(name: str) -> None:
     check_in_flight(name, NOT_FUSED[name])
 
 
+@pytest.mark.threat("no-numbers")
 @pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("name", IN_PAGES)
@@ -185,6 +188,7 @@ def test_nobody_reads_beside_an_adapter_what_is_no_number(tmp_path: Path) -> Non
             assert answered(engine, asked, [], names=names)[0] == expected
 
 
+@pytest.mark.threat("no-numbers")
 @pytest.mark.parametrize("kind", [InFlightEngine, GenerateEngine])
 @pytest.mark.parametrize("family", _ENCODER_DECODERS)
 def test_nobody_reads_of_a_source_what_is_no_number(family: str, kind: type[Engine]) -> None:
@@ -195,6 +199,7 @@ def test_nobody_reads_of_a_source_what_is_no_number(family: str, kind: type[Engi
         check(engine, token, asked, expected)
 
 
+@pytest.mark.threat("no-numbers")
 def test_beams_are_searched_on_without_it() -> None:
     model, beams = random_encoder_decoder("t5", **T5), dict[str, Any](num_beams=2)
     asked = [Asked(one.prompt, 5) for one in mixed_load(4)]
@@ -207,6 +212,7 @@ def test_beams_are_searched_on_without_it() -> None:
     assert [str(error) for error in failed] == [NO_NUMBERS]
 
 
+@pytest.mark.threat("no-numbers")
 def test_generate_goes_on_without_it() -> None:
     model, asked = tiny_model("llama"), mixed_load(6)
     expected = reference(model, asked, min_gap=0)

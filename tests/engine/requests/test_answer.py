@@ -198,6 +198,7 @@ def test_what_is_told_of_a_prompt_comes_once_with_the_first_piece() -> None:
     assert last["prompt_logprobs"] == last["prompt_token_ids"] == [b"[]"]
 
 
+@pytest.mark.threat("guesses-in-metrics")
 def test_reused_tokens_are_told_to_whom_they_belong() -> None:
     for salt, expected in ((None, 0), ("ann", 12)):
         asked = Asked()

@@ -75,6 +75,7 @@ def test_the_call_that_a_request_came_with_is_none_of_its_parameters() -> None:
     assert read_parameters(json.dumps({CALL: "a" * 32, "top_k": 3})) == {"top_k": 3}
 
 
+@pytest.mark.threat("callers-name")
 def test_nobody_becomes_another_caller_by_a_parameter_of_that_name() -> None:
     """Triton appends the header to the body's parameters, so that a name can be there twice."""
     victim = salt_of(read_parameters('{"hf-triton-caller": "victim"}'))
@@ -87,6 +88,7 @@ def test_nobody_becomes_another_caller_by_a_parameter_of_that_name() -> None:
         assert salt_of(read_parameters(text)) not in (victim, None)
 
 
+@pytest.mark.threat("alike-salts")
 def test_two_callers_are_none_whose_name_looks_like_both() -> None:
     two = read_parameters('{"hf-triton-caller": "a", "hf-triton-caller": "b"}')
     one = read_parameters('{"hf-triton-caller": "a,b"}')

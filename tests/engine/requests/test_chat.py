@@ -371,6 +371,7 @@ def test_a_message_that_can_not_be_continued_is_told_so() -> None:
     )
 
 
+@pytest.mark.threat("huge-input")
 def test_deeply_nested_messages_are_a_request_error() -> None:
     nested: Any = SECRET
     for _ in range(100_000):

@@ -49,6 +49,7 @@ def tokenizer_of(template: str) -> Any:
     return made
 
 
+@pytest.mark.threat("endless-templates")
 def test_a_chat_is_rendered_as_transformers_does() -> None:
     messages = [USER, {"role": "assistant", "content": [{"type": "text", "text": "a"}]}]
     messages.append({"role": "stop", "content": "never"})
@@ -60,6 +61,7 @@ def test_a_chat_is_rendered_as_transformers_does() -> None:
     assert variables == {"messages", "tools", "extra", "bos_token"}
 
 
+@pytest.mark.threat("endless-templates")
 @pytest.mark.parametrize(
     "template", [ENDLESS, GROWS, "{{ 9 ** (9 ** 9) }}", "{{ 'a' * 99999999999 }}"]
 )
@@ -73,6 +75,7 @@ def test_a_template_that_does_not_end_is_told_of_and_its_chats_refused(
         chat.render([USER], None, {})
 
 
+@pytest.mark.threat("endless-templates")
 def test_a_chat_that_a_template_never_ends_is_refused_and_others_are_rendered(
     warned: list[str],
 ) -> None:

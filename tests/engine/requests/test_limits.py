@@ -37,6 +37,7 @@ def never(*_: Any, **__: Any) -> Any:
 UNREAD = replace(READER, tokenize=never, tokenize_word=never, vocab_size=10**6)
 
 
+@pytest.mark.threat("long-lists")
 @pytest.mark.parametrize(
     "name, value, said",
     [
@@ -76,6 +77,7 @@ def test_too_long_a_list_is_refused_before_anything_is_tokenised(
     assert str(raised.value) == said
 
 
+@pytest.mark.threat("long-lists")
 @pytest.mark.parametrize("name", ["stop_words", "bad_words"])
 def test_tensors_are_bounded_alike(name: str) -> None:
     given = {"text_input": [b"abc"], name: [b"a" * 10_000_000]}
@@ -83,6 +85,7 @@ def test_tensors_are_bounded_alike(name: str) -> None:
         check_request(fields(given, {}), UNREAD)
 
 
+@pytest.mark.threat("empty-texts")
 @pytest.mark.parametrize(
     "name, num, said",
     [
@@ -99,6 +102,7 @@ def test_tensors_of_too_many_elements_are_not_looked_at(name: str, num: int, sai
     assert str(raised.value) == said
 
 
+@pytest.mark.threat("long-prompts")
 def test_more_messages_than_the_context_has_tokens_are_not_rendered() -> None:
     reader = replace(READER, max_model_len=2, render_chat=never)
     messages = json.dumps([{"role": "user", "content": ""}] * 3).encode()
@@ -125,6 +129,7 @@ def test_the_longest_lists_are_taken() -> None:
     assert checked.num_characters > 4 * 65_000  # each word is tokenised four times
 
 
+@pytest.mark.threat("long-prompts")
 def test_json_of_a_chat_is_bounded_and_parsed_without_garbage_collections() -> None:
     with pytest.raises(RequestError, match=r"^messages: got 16777217 characters, allowed: at most"):
         read_json("messages", "[" * (2**24 + 1))
@@ -141,6 +146,7 @@ def threads() -> Iterator[ReadingThreads]:
     threads.close()
 
 
+@pytest.mark.threat("long-prompts")
 def test_short_texts_are_read_at_once_and_long_ones_beside(threads: ReadingThreads) -> None:
     read_by: list[threading.Thread] = []
     told = threading.Event()
@@ -167,6 +173,7 @@ def test_what_fails_beside_is_told(threads: ReadingThreads) -> None:
     assert eventually(lambda: [str(error) for error in failed] == ["text_input: no"])
 
 
+@pytest.mark.threat("long-prompts")
 def test_more_text_than_may_wait_is_refused_and_taken_again_later(
     threads: ReadingThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +225,7 @@ def fastest_s(call: Callable[[], object]) -> float:
     return min(found)
 
 
+@pytest.mark.threat("long-lists")
 def test_the_most_stop_words_cost_each_token_little() -> None:
     tokenizer: Any = NumberTokenizer()
     words = [f"{'9 ' * 126}{n:03}" for n in range(128)]
@@ -226,6 +234,7 @@ def test_the_most_stop_words_cost_each_token_little() -> None:
     assert fastest_s(detokenizer._num_safe) < 0.001
 
 
+@pytest.mark.threat("long-lists")
 def test_the_most_bad_words_cost_each_token_little() -> None:
     words = [(*range(n % 250), *[7] * 30, 8, n) for n in range(4000)]
     bad_words = BadWords(words, (), 5000)
@@ -233,6 +242,7 @@ def test_the_most_bad_words_cost_each_token_little() -> None:
     assert fastest_s(lambda: bad_words.completions(sequence)) < 0.003
 
 
+@pytest.mark.threat("many-logprobs")
 @pytest.mark.parametrize("n, is_refused", [(195, False), (200, True)])
 def test_log_probabilities_of_all_sequences_are_bounded_together(n: int, is_refused: bool) -> None:
     params = SamplingParams(max_tokens=1000, num_logprobs=20)
@@ -244,6 +254,7 @@ def test_log_probabilities_of_all_sequences_are_bounded_together(n: int, is_refu
         check_logprobs(sequences)
 
 
+@pytest.mark.threat("unlimited-answers")
 def test_a_clamped_output_stays_within_the_bound_of_log_probabilities() -> None:
     params = SamplingParams(max_tokens=2**63, num_logprobs=20, num_prompt_logprobs=3)
     fits = replace(params, max_tokens=most_with_logprobs(params, 100_000, n=7))

@@ -28,6 +28,7 @@ def test_a_text_is_labelled_once_and_only_where_there_is_an_id() -> None:
     assert labelled("", "top_p: got 2") == "top_p: got 2"
 
 
+@pytest.mark.threat("forged-log-lines")
 @pytest.mark.parametrize(
     "request_id,expected",
     [

@@ -31,6 +31,7 @@ def test_the_same_request_is_computed_once(tmp_path: Path) -> None:
         assert [r.inputs["text_input"][0] for r in driver.taken] == [b"a", b"b"]
 
 
+@pytest.mark.threat("response-cache")
 def test_every_part_of_a_request_counts() -> None:
     one = np.array([1], dtype=np.int32)
     different: list[tuple[dict[str, Array], dict[str, Any], tuple[str, ...]]] = [
@@ -59,6 +60,7 @@ def test_what_says_nothing_to_the_model_does_not_count() -> None:
     assert plain == request_key(PlainRequest(inputs, {"triton_final_response": True}), ALL)
 
 
+@pytest.mark.threat("shared-prefix-timing")
 def test_answers_of_another_salt_are_not_given(tmp_path: Path) -> None:
     parameters: list[dict[str, Any]] = [
         {},

@@ -10,6 +10,7 @@ from hf_triton.text_generation.request.source_memory import SourceMemory
 MIB = 2**20
 
 
+@pytest.mark.threat("too-many-requests")
 def test_more_than_memory_holds_is_refused_and_taken_again_later() -> None:
     memory = SourceMemory(10 * MIB)
     memory.take(6 * MIB)

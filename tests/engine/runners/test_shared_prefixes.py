@@ -199,6 +199,7 @@ def test_adapters_share_with_themselves_alone() -> None:
     assert slots.run(again) == [20]
 
 
+@pytest.mark.threat("shared-prefix-timing")
 def test_requests_of_one_salt_share_with_each_other_alone() -> None:
     slots, prompt = Slots(), list(range(20))
     slots.run(sequence(prompt))

@@ -228,6 +228,7 @@ def test_garbage_ends_its_own_connection_only(
         ask(peer, taken, 1)
 
 
+@pytest.mark.threat("link-socket")
 def test_another_users_process_is_refused(
     listener: EngineListener,
     identity: str,
@@ -334,6 +335,7 @@ def test_closing_sends_the_last_answers_and_leaves_no_thread(identity: str) -> N
         assert peer.is_hung_up_on()
 
 
+@pytest.mark.threat("link-socket")
 def test_a_peer_that_stops_reading_is_hung_up_on_instead_of_filling_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -77,6 +77,7 @@ def test_what_is_read_begins_and_what_fails_is_told(threads: FileThreads) -> Non
     assert (read.told, str(refused.told[0])) == (["begun"], "image: no")
 
 
+@pytest.mark.threat("slow-media")
 def test_a_caller_is_answered_at_its_deadline_and_never_begins(
     threads: FileThreads, gate: threading.Event
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_caller_is_answered_at_its_deadline_and_never_begins(
     assert [type(one) for one in running.told + waiting.told] == [DeadlineError] * 2
 
 
+@pytest.mark.threat("slow-media")
 def test_what_a_caller_that_has_left_waited_for_is_given_up(
     threads: FileThreads, gate: threading.Event
 ) -> None:

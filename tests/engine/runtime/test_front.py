@@ -388,6 +388,7 @@ def test_an_engine_of_another_version_is_named_with_what_to_do(
     engine.listener.close()
 
 
+@pytest.mark.threat("link-socket")
 def test_another_users_process_is_never_sent_a_request(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

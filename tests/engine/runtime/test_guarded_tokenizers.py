@@ -49,6 +49,7 @@ def seconds_of(backend: Any, text: str) -> float:
     return time.thread_time() - began_s
 
 
+@pytest.mark.threat("tokenizer-files")
 @pytest.mark.parametrize("expression", sorted(KNOWN_EXPRESSIONS), ids=lambda one: one[:24])
 def test_a_known_expression_takes_time_with_a_texts_length(expression: str) -> None:
     split = pre_tokenizers.Split(Regex(expression), SPLIT)
@@ -60,6 +61,7 @@ def test_a_known_expression_takes_time_with_a_texts_length(expression: str) -> N
             assert min(seconds_of(split, long) for _ in range(2)) < 300 * (once_s + 1e-5)
 
 
+@pytest.mark.threat("tokenizer-files")
 def test_transformers_own_kinds_are_trusted_and_others_not() -> None:
     assert is_trusted(demo())
     assert is_trusted(demo(r"\p{N}{1,3}"))
@@ -78,6 +80,7 @@ def test_transformers_own_kinds_are_trusted_and_others_not() -> None:
     assert not is_trusted(made)
 
 
+@pytest.mark.threat("tokenizer-files")
 def test_a_sandboxed_tokenizer_is_the_same_to_its_callers() -> None:
     trusted, sandboxed = guarded_of(demo()), guarded_of(demo(r"(?:\d)"))
     assert may_take_long(sandboxed)
@@ -106,6 +109,7 @@ def test_a_changed_tokenizer_is_changed_in_its_sandbox() -> None:
     assert after[-1] == len(sandboxed) - 1
 
 
+@pytest.mark.threat("tokenizer-files")
 @pytest.mark.parametrize("is_sandboxed", [False, True])
 def test_a_panic_is_the_requests_own_error_without_a_path(is_sandboxed: bool) -> None:
     tokenizer = GuardedTokenizer(demo(PANICS), is_sandboxed=is_sandboxed)
@@ -115,6 +119,7 @@ def test_a_panic_is_the_requests_own_error_without_a_path(is_sandboxed: bool) ->
     assert tokenizer.encode("hello").ids == demo().encode("hello").ids
 
 
+@pytest.mark.threat("tokenizer-files")
 def test_an_expression_that_explodes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded, "_LIMIT_S", 0.5)
     tokenizer = GuardedTokenizer(demo(EXPLODES), is_sandboxed=True)
@@ -142,6 +147,7 @@ def test_a_copy_shares_nothing_and_is_the_tokenizer_itself() -> None:
     assert tokenizer.truncation is None
 
 
+@pytest.mark.threat("tokenizer-files")
 @pytest.mark.parametrize("kind", [{"type": "Replace"}, {}], ids=["named", "by what it holds"])
 def test_a_normalizer_that_multiplies_texts_is_refused_before_it_is_loaded(
     kind: dict[str, str], tmp_path: Path
@@ -159,6 +165,7 @@ def test_a_normalizer_that_multiplies_texts_is_refused_before_it_is_loaded(
         load_tokenizer(served, tmp_path)  # type: ignore[arg-type]
 
 
+@pytest.mark.threat("tokenizer-files")
 def test_every_tokenizer_that_is_loaded_is_guarded() -> None:
     served = SimpleNamespace(source="it", trust_remote_code=False)
     loaded = load_tokenizer(served, DEMO_MODEL)  # type: ignore[arg-type]

@@ -251,6 +251,7 @@ def test_outputs_keep_a_shape_that_is_not_the_declared_one(tmp_path: Path) -> No
         assert driver.ask().responses == [{"score": [[2.0, 2.0], [2.0, 2.0]]}]
 
 
+@pytest.mark.threat("texts-in-logs")
 @pytest.mark.parametrize(
     "raising, name",
     [
@@ -371,6 +372,7 @@ def test_a_slow_hook_holds_up_nobody(tmp_path: Path) -> None:
         assert slow.wait().text == "slow"
 
 
+@pytest.mark.threat("too-many-requests")
 def test_more_requests_than_may_wait_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

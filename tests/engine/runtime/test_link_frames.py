@@ -147,6 +147,7 @@ def _raw(fields: list[bytes], num_tensors: int = 0, missing: int = 0) -> bytes:
 _OF_FLOATS, _OF_BYTES = frames._CODES[np.dtype("float32")], frames._BYTES
 
 
+@pytest.mark.threat("link-socket")
 @pytest.mark.parametrize(
     "data",
     [

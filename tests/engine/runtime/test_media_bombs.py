@@ -29,6 +29,7 @@ def packed(one: Any, file_format: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.threat("media-bombs")
 @pytest.mark.parametrize(
     "file, said",
     [
@@ -64,6 +65,7 @@ def test_an_image_that_takes_much_is_refused_by_its_headers(file: bytes, said: s
     assert str(refused.value).startswith(f"image[0]: {said}")
 
 
+@pytest.mark.threat("media-bombs")
 @pytest.mark.parametrize(
     "file",
     [
@@ -82,6 +84,7 @@ def test_images_as_programs_write_them_are_read(file: bytes) -> None:
         assert image("image", file, LIMITS).tobytes() == expected.convert("RGB").tobytes()
 
 
+@pytest.mark.threat("media-bombs")
 @pytest.mark.parametrize(
     "file, said",
     [
@@ -126,6 +129,7 @@ def test_a_tag_of_many_megabytes_before_a_sound_is_passed_over() -> None:
     assert abs(len(sound("audio", tag + whole, 16_000, LIMITS)) - 8000) < 2500
 
 
+@pytest.mark.threat("media-bombs")
 def test_a_sound_takes_as_much_memory_as_its_samples_in_the_end() -> None:
     file = bombs.sound_of(2_000_000, 48_000, 8)  # 64 MB of samples
     tracemalloc.start()
@@ -147,6 +151,7 @@ def reading() -> Iterator[Reading]:
 SLOW = bombs.jpeg_of_scans(256)  # half a second
 
 
+@pytest.mark.threat("media-bombs")
 def test_what_takes_longer_than_a_requests_files_may_is_given_up(reading: Reading) -> None:
     reading.seconds_left = 0.05
     with pytest.raises(RequestError, match=r"^image: decoding it takes too long .* 30 s for all"):
@@ -157,6 +162,7 @@ def test_what_takes_longer_than_a_requests_files_may_is_given_up(reading: Readin
     assert image("image", packed(picture(), "PNG"), LIMITS).size == (50, 40)
 
 
+@pytest.mark.threat("media-bombs")
 def test_what_takes_more_memory_than_it_may_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "_LEAST_BYTES", 2**20)
     monkeypatch.setattr(decoding, "_BYTES_PER_PIXEL", 1)
@@ -165,6 +171,7 @@ def test_what_takes_more_memory_than_it_may_is_given_up(monkeypatch: pytest.Monk
         image("image", file, LIMITS)
 
 
+@pytest.mark.threat("slow-media")
 def test_what_nobody_waits_for_is_not_decoded_to_its_end(reading: Reading) -> None:
     reading.is_given_up = True
     with pytest.raises(CancelledError):

@@ -84,6 +84,7 @@ def test_errors_end_no_process(sandbox: Sandbox, functions: ModuleType) -> None:
     assert sandbox.call(functions.who, time_limit_s=10) == before
 
 
+@pytest.mark.threat("sandbox")
 def test_too_much_time_or_memory_ends_one_call(sandbox: Sandbox, functions: ModuleType) -> None:
     neighbour = sandbox.call(functions.who, time_limit_s=10)
     ended: list[Exception] = []
@@ -105,6 +106,7 @@ def test_too_much_time_or_memory_ends_one_call(sandbox: Sandbox, functions: Modu
     assert sandbox.call(functions.grow, b"200000000", time_limit_s=10) == b"200000000"
 
 
+@pytest.mark.threat("sandbox")
 def test_a_caller_who_left_is_not_worked_for(sandbox: Sandbox, functions: ModuleType) -> None:
     began_s = time.monotonic()
     with pytest.raises(CancelledError):
@@ -124,6 +126,7 @@ def test_what_was_killed_is_started_again(sandbox: Sandbox, functions: ModuleTyp
     assert sandbox.call(functions.reverse, b"abc", time_limit_s=10) == b"cba"
 
 
+@pytest.mark.threat("sandbox")
 def test_a_process_has_no_torch_no_secret_and_no_descriptor(
     sandbox: Sandbox, functions: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

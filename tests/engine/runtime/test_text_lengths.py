@@ -64,6 +64,7 @@ def mixed_text(draw: random.Random, size: int) -> str:
     return " ".join(found)
 
 
+@pytest.mark.threat("huge-input")
 @pytest.mark.parametrize("kind", ["bert", "roberta", *KINDS])
 @pytest.mark.parametrize("keeps_end", [False, True], ids=["first", "last"])
 def test_a_part_has_the_tokens_of_the_whole(kind: str, keeps_end: bool) -> None:
@@ -83,6 +84,7 @@ def test_a_part_has_the_tokens_of_the_whole(kind: str, keeps_end: bool) -> None:
     assert was_cut > 8
 
 
+@pytest.mark.threat("huge-input")
 def test_of_a_long_text_no_more_is_tokenised_than_is_needed() -> None:
     read: list[int] = []
 
@@ -101,6 +103,7 @@ def test_a_text_without_tokens_where_they_would_be_is_refused() -> None:
         tokens_of_part("f", " " * 40_000_000, 500, str.split)
 
 
+@pytest.mark.threat("huge-input")
 def test_what_is_far_too_long_is_refused_with_what_else_can_be_sent() -> None:
     check_characters("f", most_characters(10_000), 10_000)
     expected = "^f: got 160001 characters, allowed: at most 160000 where 10000 tokens fit; cut it$"

@@ -52,6 +52,7 @@ def refusal(folder: Path, *, trusts_code: bool = False) -> str:
     return str(raised.value)
 
 
+@pytest.mark.threat("model-json", "code-by-other-keys")
 @pytest.mark.parametrize(
     "name, content, said",
     [
@@ -188,6 +189,7 @@ def test_what_a_file_may_not_say_is_refused_by_name(
     assert refusal(folder) == f"{name}: {said}"
 
 
+@pytest.mark.threat("model-json")
 @pytest.mark.parametrize(
     "name, content",
     [
@@ -218,6 +220,7 @@ def test_what_models_say_is_let_through(folder: Path, name: str, content: Any) -
     check_files(folder, trusts_code=False)
 
 
+@pytest.mark.threat("code-by-other-keys")
 def test_code_of_the_hub_is_models_yamls_to_trust(folder: Path) -> None:
     write(folder, "config.json", {"attn_implementation": "someone/kernel"})
     check_files(folder, trusts_code=True)
@@ -225,6 +228,7 @@ def test_code_of_the_hub_is_models_yamls_to_trust(folder: Path) -> None:
     assert refusal(folder, trusts_code=True).startswith("config.json: num_hidden_layers: got")
 
 
+@pytest.mark.threat("model-file-kinds")
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "x/y.bin"])
 @pytest.mark.parametrize(
     "kind, said",
@@ -253,6 +257,7 @@ def test_what_is_no_file_of_the_folder_is_refused_unopened(
     assert refusal(tmp_path / "model").startswith(f"{name}: {said}")
 
 
+@pytest.mark.threat("model-file-kinds")
 def test_a_link_to_a_folder_elsewhere_is_refused(folder: Path) -> None:
     (folder / "1_Pooling").symlink_to("/etc")
     assert refusal(folder) == "1_Pooling: it is a link that leads out of the model's folder"
@@ -272,6 +277,7 @@ def test_links_within_the_folder_and_to_the_caches_blobs_are_followed(tmp_path: 
     check_files(folder, trusts_code=False)
 
 
+@pytest.mark.threat("model-file-kinds")
 @pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja", "vocab.txt"])
 def test_a_file_of_a_size_that_no_model_has_is_refused_unread(folder: Path, name: str) -> None:
     with (folder / name).open("wb") as file:
@@ -293,6 +299,7 @@ def loaded(folder: Path, **config: Any) -> Any:
     return load_model(served, folder, auto_class, read, Placement("cpu", {"": "cpu"}))
 
 
+@pytest.mark.threat("oversized-configurations")
 @pytest.mark.parametrize(
     "config, named",
     [
@@ -314,6 +321,7 @@ def test_a_model_many_times_larger_than_its_weights_is_refused_before_it_is_made
     )
 
 
+@pytest.mark.threat("code-by-other-keys")
 def test_flash_attention_of_a_config_is_left_out_with_one_line(
     folder: Path, log_lines: list[str]
 ) -> None:
@@ -346,6 +354,7 @@ def with_first(header: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**header, name: {**header[name], **changes}}
 
 
+@pytest.mark.threat("oversized-configurations")
 @pytest.mark.parametrize(
     "change, said",
     [
@@ -371,6 +380,7 @@ def test_weights_that_are_not_whole_are_refused_by_the_name_of_their_file(
         loaded(folder)
 
 
+@pytest.mark.threat("oversized-configurations")
 def test_more_tensors_than_a_model_has_are_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +391,7 @@ def test_more_tensors_than_a_model_has_are_refused(
         loaded(folder)
 
 
+@pytest.mark.threat("oversized-configurations")
 @pytest.mark.parametrize(
     "make, num",
     [

@@ -180,6 +180,7 @@ def test_pickles_are_taken_where_they_are_allowed_and_nothing_else_is_there(
     assert hub.paths == []
 
 
+@pytest.mark.threat("pickles")
 @pytest.mark.parametrize("cached", [False, True])
 def test_pickles_that_are_not_allowed_are_never_taken(
     hub: FakeHub, tmp_path: Path, cached: bool
@@ -194,6 +195,7 @@ def test_pickles_that_are_not_allowed_are_never_taken(
     assert not any("resolve" in path and "bin" in path for path in hub.paths) or cached
 
 
+@pytest.mark.threat("pickles")
 def test_a_local_models_pickles_need_to_be_allowed_too(tmp_path: Path) -> None:
     (tmp_path / "weights").mkdir()
     for name in ("config.json", "pytorch_model.bin"):
@@ -304,6 +306,7 @@ def test_offline_mode_without_a_cache_is_one_line(
     assert hub.paths == []
 
 
+@pytest.mark.threat("hub-token")
 @pytest.mark.parametrize("place", [0, 383])
 def test_no_error_ever_holds_a_token(
     tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
@@ -318,6 +321,7 @@ def test_no_error_ever_holds_a_token(
     assert SECRET[:9] not in load_error(served(tmp_path))
 
 
+@pytest.mark.threat("remote-code")
 def test_a_model_with_code_of_its_own_is_refused_with_one_line(tmp_path: Path) -> None:
     folder = tmp_path / "weights"
     folder.mkdir()
@@ -339,6 +343,7 @@ def test_a_broken_config_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.threat("python-tokenizers")
 def test_a_tokenizer_in_python_keeps_a_bounded_number_of_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

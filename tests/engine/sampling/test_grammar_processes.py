@@ -103,6 +103,7 @@ class Told:
         return self._said[0]
 
 
+@pytest.mark.threat("endless-grammars")
 def test_six_that_never_end_delay_nobody_and_are_gone_in_time(
     processes: GrammarProcesses,
 ) -> None:
@@ -165,6 +166,7 @@ def test_what_is_kept_is_made_again_where_its_process_was_killed(
     compiler.close()
 
 
+@pytest.mark.threat("endless-grammars")
 def test_what_takes_too_much_memory_ends_alone(processes: GrammarProcesses) -> None:
     neighbour = made(processes, SMALL)()
     processes.limits = Limits(max_bytes=64 * MIB)
@@ -173,6 +175,7 @@ def test_what_takes_too_much_memory_ends_alone(processes: GrammarProcesses) -> N
     assert not neighbour.is_complete
 
 
+@pytest.mark.threat("endless-grammars")
 def test_a_token_that_takes_too_long_ends_the_process(processes: GrammarProcesses) -> None:
     neighbour = made(processes, Constraint("regex", ("a+",)))()
     processes.limits = Limits(step_s=1e-6)
@@ -184,6 +187,7 @@ def test_a_token_that_takes_too_long_ends_the_process(processes: GrammarProcesse
     assert eventually(lambda: len(children(program_id(processes))) == 1)
 
 
+@pytest.mark.threat("endless-grammars")
 def test_all_together_have_a_limit_and_the_largest_goes_first(
     processes: GrammarProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +213,7 @@ def test_a_process_ends_when_nothing_refers_to_it(processes: GrammarProcesses) -
     assert not processes.num_bytes
 
 
+@pytest.mark.threat("grammar-processes")
 def test_a_busy_process_ends_too_when_nothing_refers_to_it(processes: GrammarProcesses) -> None:
     following = processes.begin(endless(), 600.0)
     assert not following.wait(0.2)
@@ -229,6 +234,7 @@ def test_more_different_ones_than_may_be_open_are_refused(
     made(processes, SMALL)
 
 
+@pytest.mark.threat("grammar-processes")
 def test_the_program_has_no_torch_no_secret_and_no_descriptor_of_the_engines(
     processes: GrammarProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +282,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.threat("grammar-processes")
 @pytest.mark.slow
 def test_all_processes_end_with_a_killed_engine_even_busy_ones() -> None:
     ran = subprocess.run(
@@ -312,6 +319,7 @@ def silent() -> Iterator[SilentProcess]:
     silent.connection.close()
 
 
+@pytest.mark.threat("endless-grammars")
 def test_a_process_that_says_no_more_is_not_waited_for_for_ever(silent: SilentProcess) -> None:
     grammar, other = silent.following(), silent.following()
     silent.say(frames.STATE, 1, bytes([frames.GOES_ON]))

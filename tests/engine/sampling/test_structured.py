@@ -501,6 +501,7 @@ def test_what_ended_since_is_made_again(asking: Asking, compilation: Compilation
     assert compilation.compiled == ["a", "a"]
 
 
+@pytest.mark.threat("endless-grammars")
 def test_few_large_ones_are_kept(asking: Asking, compilation: Compilation) -> None:
     for text in ("large 0", "large 1", "a", "large 1", "large 0"):
         asking(text)

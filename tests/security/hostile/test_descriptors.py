@@ -39,6 +39,7 @@ def is_ready(served: Served) -> bool:
     return get(f"http://127.0.0.1:{served.listen.health_port}/ready").status == 200
 
 
+@pytest.mark.threat("health-port")
 def test_the_supervisor_survives_that_it_can_open_nothing_and_heals_afterwards(
     tmp_path: Path,
 ) -> None:
@@ -61,6 +62,7 @@ def test_the_supervisor_survives_that_it_can_open_nothing_and_heals_afterwards(
         assert served.exit_code() == 0
 
 
+@pytest.mark.threat("health-port")
 def test_slow_connections_to_the_health_port_keep_no_probe_waiting(tmp_path: Path) -> None:
     with serve(tmp_path, "- name: plain\n") as served, contextlib.ExitStack() as slow:
         served.wait_for("Ctrl-C stops")

@@ -54,6 +54,7 @@ def test_what_is_not_hostile_is_answered_as_by_triton(checked: Door) -> None:
     assert len(answers) == 3
 
 
+@pytest.mark.threat("grpc-ends-triton")
 def test_classifying_texts_is_refused_and_numbers_are_classified(checked: Door) -> None:
     code, details = refusal(lambda: checked.stub.ModelInfer(classified(texts(b"a"))))
     assert code == INVALID
@@ -65,6 +66,7 @@ def test_classifying_texts_is_refused_and_numbers_are_classified(checked: Door) 
     assert answer.raw_output_contents[0] == b"\3\0\0\x007:1\3\0\0\x005:2"
 
 
+@pytest.mark.threat("alike-salts")
 def test_two_texts_that_differ_after_a_zero_byte_are_not_one(checked: Door) -> None:
     """A parameter of Triton's ends there; a tensor's text does not."""
     for change in (
@@ -80,6 +82,7 @@ def test_two_texts_that_differ_after_a_zero_byte_are_not_one(checked: Door) -> N
     assert answer.raw_output_contents[0] == b"\3\0\0\0a\0b"
 
 
+@pytest.mark.threat("doubled-headers")
 @pytest.mark.parametrize("name", ["authorization", GRPC_HEADER.decode()])
 def test_a_header_that_counts_comes_once(checked: Door, name: str) -> None:
     both = [(name, "a"), (name, "a")]
@@ -104,6 +107,7 @@ def test_a_request_that_is_refused_ends_its_stream_and_no_other(checked: Door) -
     assert len(list(neighbour)) == 3
 
 
+@pytest.mark.threat("grpc-ends-triton")
 @pytest.mark.parametrize(
     "shape", [[2**62 + 4], [2**61], [2**32, 2**32], [-1], [-2, -2], [-(2**63)], [0, 2**62]]
 )
@@ -114,6 +118,7 @@ def test_a_shape_that_no_tensor_has_is_refused(checked: Door, shape: list[int]) 
     assert checked.stub.ModelInfer(numbers(1, 2)).outputs[0].shape == [2], "its process lives"
 
 
+@pytest.mark.threat("grpc-ends-triton")
 @pytest.mark.parametrize("tag", [b"\x22\x00", b"\x2a\x00", b"\x32\x00", b"\x3a\x00", b"\x7a\x00"])
 def test_a_message_of_millions_of_parts_is_refused_unread(checked: Door, tag: bytes) -> None:
     start, rss = time.monotonic(), memory(checked)
@@ -130,6 +135,7 @@ def memory(server: Door) -> int:
     return sum(each.memory_info().rss for each in group if each.name() == "tritonserver")
 
 
+@pytest.mark.threat("grpc-ends-triton")
 @pytest.mark.slow
 def test_requests_of_more_than_64_mib_are_refused_and_leave_nothing(checked: Door) -> None:
     before, shared = memory(checked), shared_memory(checked)
@@ -140,6 +146,7 @@ def test_requests_of_more_than_64_mib_are_refused_and_leave_nothing(checked: Doo
     assert shared_memory(checked) == shared
 
 
+@pytest.mark.threat("grpc-ends-triton")
 @pytest.mark.slow
 def test_a_small_message_that_expands_to_gigabytes_is_refused(checked: Door) -> None:
     before, shared = memory(checked), shared_memory(checked)
@@ -162,6 +169,7 @@ def shared_memory(server: Door) -> int:
     return sum(region.stat().st_size for region in regions)
 
 
+@pytest.mark.threat("grpc-ends-triton")
 @pytest.mark.parametrize("method", ["ModelMetadata", "ModelConfig", "ModelReady", "LogSettings"])
 def test_other_methods_take_small_requests_only(checked: Door, method: str) -> None:
     code, details = refusal(lambda: checked.send(method, b"\x0a\x80\x80\x04" + b"x" * 65_536))
@@ -171,12 +179,14 @@ def test_other_methods_take_small_requests_only(checked: Door, method: str) -> N
             checked.send(method, garbage)
 
 
+@pytest.mark.threat("grpc-ends-triton")
 def test_the_headers_that_end_a_server_are_not_passed_on(checked: Door) -> None:
     metadata = (("triton_grpc_error", "true"),)
     (answer,) = checked.stub.ModelStreamInfer(iter([texts(b"a", model="none")]), metadata=metadata)
     assert "unknown model" in answer.error_message, "in the stream, not its status"
 
 
+@pytest.mark.threat("left-grpc-calls")
 @pytest.mark.slow
 def test_calls_that_end_as_they_are_left_end_no_server(checked: Door) -> None:
     """Directly, Triton 24.10 and 26.08 die within seconds of these."""
@@ -218,6 +228,7 @@ FIELDS = st.binary(max_size=40)
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 
 
+@pytest.mark.threat("grpc-ends-triton")
 @given(
     shape=st.lists(NUMBERS | st.integers(0, 8), max_size=4),
     data=st.lists(FIELDS, max_size=3),
@@ -252,6 +263,7 @@ def test_whatever_is_sent_the_server_answers(
     server.check()
 
 
+@pytest.mark.threat("no-key")
 def test_keys_are_asked_for_and_a_callers_name_is_not_taken(tmp_path: Path) -> None:
     key, few = "k" * 20, Limits(requests_per_minute=3)
     callers = (Caller("one", key), Caller("two", "l" * 20, few))

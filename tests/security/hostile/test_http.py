@@ -84,12 +84,14 @@ def forms() -> Iterator[Any]:
     yield pytest.param(TEXT, nested, id="nested-data")
 
 
+@pytest.mark.threat("http-ends-triton")
 @pytest.mark.parametrize("path, body", list(forms()))
 def test_a_body_that_would_overflow_a_stack_does_not(path: str, body: bytes, checked: Door) -> None:
     status, _ = post(checked, path, body)
     assert status in (400, 404, 405)
 
 
+@pytest.mark.threat("http-ends-triton")
 @pytest.mark.parametrize("path", [GENERATE, "/nothing"])
 def test_half_a_million_chunks_are_one_body(path: str, checked: Door) -> None:
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
@@ -97,6 +99,7 @@ def test_half_a_million_chunks_are_one_body(path: str, checked: Door) -> None:
     assert status in (400, 404)
 
 
+@pytest.mark.threat("http-ends-triton")
 @pytest.mark.parametrize("shape", [[10_000_000_000], [2**32, 2**32], [-1], [10**18, 0]])
 def test_a_shape_without_its_data_is_refused(shape: list[int], checked: Door) -> None:
     status, body = post(checked, NUMBER, infer(request(datatype="INT32", shape=shape, data=[1])))
@@ -104,6 +107,7 @@ def test_a_shape_without_its_data_is_refused(shape: list[int], checked: Door) ->
     assert "shape" in body
 
 
+@pytest.mark.threat("http-ends-triton")
 @pytest.mark.parametrize("count", [3, -3, 0, 2**62])
 def test_texts_are_not_classified(count: int, checked: Door) -> None:
     output = {"name": "output", "parameters": {"classification": count}}
@@ -112,6 +116,7 @@ def test_texts_are_not_classified(count: int, checked: Door) -> None:
     assert "output 'output'" in body
 
 
+@pytest.mark.threat("alike-salts")
 def test_two_texts_that_differ_after_a_zero_byte_are_not_one(checked: Door) -> None:
     """A parameter of Triton's ends there; a tensor's text does not."""
     salted = infer(parameters={"cache_salt": "T\0A"})
@@ -126,12 +131,14 @@ def test_two_texts_that_differ_after_a_zero_byte_are_not_one(checked: Door) -> N
     assert (status, json.loads(text)["outputs"][0]["data"]) == (200, ["a\0b"])
 
 
+@pytest.mark.threat("http-ends-triton")
 def test_a_compressed_body_is_refused_unread(checked: Door) -> None:
     bomb = gzip.compress(b"\0" * 10_000_000)
     for coding in ("gzip", "DEFLATE", "br", "gzip, identity"):
         assert post(checked, TEXT, bomb, f"Content-Encoding: {coding}")[0] == 415
 
 
+@pytest.mark.threat("http-ends-triton")
 @pytest.mark.parametrize("place", ["top", "parameters", "input", "inputs"])
 def test_sixty_thousand_keys_are_refused(place: str, checked: Door) -> None:
     many = {f"key{index}": index for index in range(60_000)}
@@ -146,6 +153,7 @@ def test_sixty_thousand_keys_are_refused(place: str, checked: Door) -> None:
     assert "got 60000 entries" in body or "got 60001 entries" in body
 
 
+@pytest.mark.threat("http-ends-triton")
 def test_more_than_64_mib_are_refused_and_leave_nothing(checked: Door) -> None:
     before = memory(checked)
     assert post(checked, TEXT, b" " * (65 * MIB))[0] == 413
@@ -163,6 +171,7 @@ def memory(server: Door) -> int:
     return sum(process.memory_full_info().uss for process in group)
 
 
+@pytest.mark.threat("http-ends-triton")
 @pytest.mark.parametrize("length", ["-1", "1e3", "9" * 30, "5"])
 def test_a_wrong_length_of_the_json_is_refused(length: str, checked: Door) -> None:
     status, _ = post(checked, TEXT, infer()[:4], f"Inference-Header-Content-Length: {length}")
@@ -177,6 +186,7 @@ def test_a_wrong_size_of_binary_data_is_refused(size: Any, checked: Door) -> Non
     assert post(checked, TEXT, head + b"\1\0\0\0x", length)[0] == 400
 
 
+@pytest.mark.threat("request-smuggling")
 def test_one_request_is_never_two(checked: Door) -> None:
     hidden = b"0\r\n\r\nGET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
     for headers in (
@@ -224,6 +234,7 @@ def send(server: Door, drawn: dict[str, Any]) -> None:
     server.check()
 
 
+@pytest.mark.threat("http-ends-triton")
 @given(drawn=REQUESTS)
 @settings(max_examples=150)
 def test_whatever_is_sent_the_server_answers(server: Door, drawn: dict[str, Any]) -> None:

@@ -74,6 +74,7 @@ def test_a_call_is_answered(server: Door) -> None:
     assert ends == [h2.HEADERS, h2.DATA, h2.HEADERS]
 
 
+@pytest.mark.threat("http2", "doubled-headers")
 @pytest.mark.parametrize(
     "frames",
     [
@@ -101,6 +102,7 @@ def test_what_breaks_the_protocol_ends_its_own_connection_only(server: Door, fra
     server.check()
 
 
+@pytest.mark.threat("http2")
 def test_floods_are_taken_or_end_their_connection(server: Door) -> None:
     resets = b"".join(
         call(stream) + h2.rst_stream(stream, h2.CANCEL) for stream in range(1, 20_001, 2)
@@ -117,6 +119,7 @@ def test_floods_are_taken_or_end_their_connection(server: Door) -> None:
     server.check()
 
 
+@pytest.mark.threat("http2")
 @pytest.mark.slow
 def test_heads_that_take_long_to_read_hold_nobody_up(server: Door) -> None:
     encoder = hpack.Encoder()
@@ -151,6 +154,7 @@ def test_heads_that_take_long_to_read_hold_nobody_up(server: Door) -> None:
             thread.join()
 
 
+@pytest.mark.threat("http2")
 @pytest.mark.slow
 def test_who_does_not_read_fills_no_memory(server: Door) -> None:
     pid = server.proxy.pid
@@ -166,6 +170,7 @@ def test_who_does_not_read_fills_no_memory(server: Door) -> None:
     assert psutil.Process(pid).memory_info().rss - before < 64 << 20
 
 
+@pytest.mark.threat("http2")
 @pytest.mark.slow
 def test_bytes_that_drip_are_not_waited_for(server: Door) -> None:
     """Only the beginning of the protocol comes."""

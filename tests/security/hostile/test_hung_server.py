@@ -59,6 +59,7 @@ def status(served: Served) -> int:
     return get(f"http://127.0.0.1:{served.listen.health_port}/ready").status
 
 
+@pytest.mark.threat("hanging-processes")
 def test_a_server_that_falls_silent_is_told_of_and_replaced_within_seconds(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "tritonserver"
     program.parent.mkdir()

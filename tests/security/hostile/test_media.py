@@ -61,6 +61,7 @@ def longest_beside(beside: Beside, ask: Callable[[], Answer]) -> float:
     return max(taken)
 
 
+@pytest.mark.threat("slow-media")
 def test_images_that_take_long_delay_no_text(triton: Triton) -> None:
     def text() -> Answer:
         return triton.generate("see", messages=CHAT, max_tokens=4)
@@ -83,6 +84,7 @@ def test_images_that_take_long_delay_no_text(triton: Triton) -> None:
     assert triton.generate("see", **red).status == 200
 
 
+@pytest.mark.threat("media-bombs")
 @pytest.mark.parametrize(
     "file, said",
     [
@@ -104,6 +106,7 @@ def test_small_images_that_would_be_huge_are_refused(
     assert answer.body.get("error", "image[0]: ").startswith(f"image[0]: {said}")
 
 
+@pytest.mark.threat("media-bombs")
 def test_a_sound_of_many_channels_and_a_high_rate_is_refused(triton: Triton) -> None:
     file = bombs.sound_of(2**20, 655_350, 8)
     answer = triton.generate("whisper", audio=base64_text(file))

@@ -9,6 +9,7 @@ from tests.support.one_server import OneServer
 pytestmark = pytest.mark.server
 
 
+@pytest.mark.threat("model-file-kinds")
 @pytest.mark.parametrize(
     "model, said",
     [

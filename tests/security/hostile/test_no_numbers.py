@@ -42,6 +42,7 @@ def texts(triton: Triton) -> tuple[list[str], float]:
     return found, longest_s
 
 
+@pytest.mark.threat("no-numbers")
 def test_a_text_that_is_no_number_is_an_error_and_in_no_other_answer(triton: Triton) -> None:
     expected, alone_s = texts(triton)
     bodies = [{"text_input": prompt, "max_tokens": 16} for prompt in POISON]
@@ -61,6 +62,7 @@ def test_a_text_that_is_no_number_is_an_error_and_in_no_other_answer(triton: Tri
     assert texts(triton)[0] == expected
 
 
+@pytest.mark.threat("loud-samples")
 def test_a_sound_of_huge_samples_is_refused_and_in_no_other_answer(triton: Triton) -> None:
     endpoint, sound = HttpEndpoint(triton), speech(1.0)
     expected = endpoint.infer("whisper", asking(sound)).text()

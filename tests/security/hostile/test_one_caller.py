@@ -71,6 +71,7 @@ def texts_beside(hostile: Hostile, triton: Triton, model: str) -> None:
             assert taken_s < NEIGHBOUR_S
 
 
+@pytest.mark.threat("long-lists")
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
     "body, said",
@@ -110,6 +111,7 @@ def openai_url(triton: Triton) -> Iterator[str]:
     process.end(time.monotonic() + 5)
 
 
+@pytest.mark.threat("unlimited-answers")
 def test_answers_without_a_limit_keep_nobody_waiting_for_their_end(
     triton: Triton, openai_url: str
 ) -> None:
@@ -131,6 +133,7 @@ def test_answers_without_a_limit_keep_nobody_waiting_for_their_end(
     assert len(used) == 1, "both end with the context"
 
 
+@pytest.mark.threat("endless-grammars")
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_schemas_that_are_never_prepared_delay_nobody_by_any_door(
@@ -157,6 +160,7 @@ def test_schemas_that_are_never_prepared_delay_nobody_by_any_door(
     assert "tools: " in json.dumps(by_tool.answers[0].body)
 
 
+@pytest.mark.threat("data-addresses")
 def test_an_address_of_an_image_delays_nobody_by_any_door(triton: Triton, openai_url: str) -> None:
     """Read with a regular expression that took the square of its length, minutes."""
     url = "data:" + "a" * 50_000
@@ -173,6 +177,7 @@ def test_an_address_of_an_image_delays_nobody_by_any_door(triton: Triton, openai
         assert '"' + url not in json.dumps(answer.body)
 
 
+@pytest.mark.threat("kept-responses")
 def test_kept_responses_delay_nobody(triton: Triton, openai_url: str) -> None:
     """Items that no prompt shows may be long; each request has them read again."""
     url = openai_url.replace("chat/completions", "responses")

@@ -61,6 +61,7 @@ def beside(triton: Triton, model: str, ask: Callable[[], Answer]) -> Answer:
     return answers[0]
 
 
+@pytest.mark.threat("huge-input")
 @pytest.mark.parametrize(
     "route, body, said",
     [
@@ -78,6 +79,7 @@ def test_a_text_that_can_not_fit_is_refused_at_every_door(
     assert said in json.dumps(answer.body)
 
 
+@pytest.mark.threat("huge-input")
 def test_a_text_that_is_cut_is_not_tokenised_whole(triton: Triton, openai_url: str) -> None:
     given = {"model": "embedding", "truncate_prompt_tokens": -1}
     url = f"{openai_url}/v1/embeddings"
@@ -86,6 +88,7 @@ def test_a_text_that_is_cut_is_not_tokenised_whole(triton: Triton, openai_url: s
     assert whole.body["data"] == part.body["data"]
 
 
+@pytest.mark.threat("huge-input")
 def test_a_long_prompt_of_a_transcript_is_refused(triton: Triton) -> None:
     body = {"audio": "aGVsbG8=", "prompt": WORD * 200_000}
     url = triton.url("whisper", "generate")
@@ -93,6 +96,7 @@ def test_a_long_prompt_of_a_transcript_is_refused(triton: Triton) -> None:
     assert answer.body["error"].startswith("prompt: got 3200000 characters")
 
 
+@pytest.mark.threat("tokenizer-files")
 @pytest.mark.parametrize("neighbour", ["demo", "hostile"])
 def test_an_expression_that_explodes_delays_nobody(triton: Triton, neighbour: str) -> None:
     url = triton.url("hostile", "generate")
@@ -102,6 +106,7 @@ def test_an_expression_that_explodes_delays_nobody(triton: Triton, neighbour: st
     assert "takes this model's tokenizer more than" in answer.body["error"]
 
 
+@pytest.mark.threat("endless-templates")
 @pytest.mark.parametrize("neighbour", ["demo", "hostile"])
 def test_a_chat_template_that_does_not_end_delays_nobody(triton: Triton, neighbour: str) -> None:
     url = triton.url("hostile", "generate")
@@ -115,6 +120,7 @@ def test_a_chat_template_that_does_not_end_delays_nobody(triton: Triton, neighbo
     assert post(url, {**chat, "messages": json.dumps([message])}, PATIENCE_S).status == 200
 
 
+@pytest.mark.threat("misplaced-messages")
 @pytest.mark.parametrize("role", ["system", "tool"])
 def test_a_chat_whose_messages_are_joined_delays_nobody(triton: Triton, role: str) -> None:
     """The demo model's template takes neither where they stand; joined one by one they took as
