@@ -277,6 +277,30 @@ def numbers(values: Iterable[int]) -> Markup:
     return Markup(", ".join(str(int(value)) for value in values))  # noqa: S704
 
 
+def tensor(
+    name: str,
+    data_type: str,
+    dims: Iterable[int],
+    *,
+    optional: bool = False,
+    label_filename: str = "",
+) -> Markup:
+    """An input or output in a config.pbtxt; models share most of theirs."""
+    return _tensor(name, data_type, tuple(dims), optional, label_filename)
+
+
+@functools.lru_cache(maxsize=4096)
+def _tensor(
+    name: str, data_type: str, dims: tuple[int, ...], optional: bool, label_filename: str
+) -> Markup:
+    text = f"  {{ name: {quote(name)}, data_type: {word(data_type)}, dims: [ {numbers(dims)} ]"
+    if optional:
+        text += ", optional: true"
+    if label_filename:
+        text += f", label_filename: {quote(label_filename)}"
+    return Markup(f"{text} }}")  # noqa: S704, of parts that are safe
+
+
 @functools.lru_cache
 def _environment(folder: Path) -> jinja2.Environment:
     filters: dict[str, Filter] = {
@@ -285,4 +309,6 @@ def _environment(folder: Path) -> jinja2.Environment:
         "numbers": numbers,
         "docstring": docstring,
     }
-    return strict_environment(folder, filters, "without quote, word, numbers or docstring")
+    environment = strict_environment(folder, filters, "without quote, word, numbers or docstring")
+    environment.globals["tensor"] = tensor
+    return environment
