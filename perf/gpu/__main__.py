@@ -21,15 +21,13 @@ def main(argv: list[str]) -> int:
         "python perf/gpu", description=gpu.DESCRIPTION, formatter_class=raw
     )
     gpu.add_arguments(parser)
-    args = parser.parse_args(argv)
     try:
         with stopping_as_interrupts():
-            return gpu.run(args)
+            return gpu.run(parser.parse_args(argv))
     except GeneratorError as error:
         print(f"perf/gpu: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("perf/gpu: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 

@@ -4,7 +4,6 @@ files, tokenizer or server.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Items
 from concurrent.futures import Future
@@ -35,6 +34,12 @@ class Asked:
     adapter: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
+    def sequence(self, caller: Any) -> Sequence:
+        """To submit."""
+        params = SamplingParams(max_tokens=self.max_tokens, **self.sampling)
+        text = Detokenizer(None, self.prompt)
+        return Sequence(self.prompt, params, caller, text, lora_name=self.adapter)
+
 
 class _Caller:
     """Gives a future one sequence's tokens, or what it was answered with."""
@@ -59,32 +64,17 @@ class _Caller:
             self.future.set_exception(error)
 
 
-def futures(engine: InFlightEngine, asked: Items[Asked]) -> list[Future[list[int]]]:
+def submitted(engine: InFlightEngine, asked: Items[Asked]) -> list[Future[list[int]]]:
     """The tokens of each, all submitted at once."""
     callers = [_Caller() for _ in asked]
-    engine.submit(
-        [
-            Sequence(
-                one.prompt,
-                SamplingParams(max_tokens=one.max_tokens, **one.sampling),
-                caller,
-                Detokenizer(None, one.prompt),
-                lora_name=one.adapter,
-            )
-            for one, caller in zip(asked, callers, strict=True)
-        ]
-    )
+    pairs = zip(asked, callers, strict=True)
+    engine.submit([one.sequence(caller) for one, caller in pairs])
     return [caller.future for caller in callers]
 
 
 def answers(engine: InFlightEngine, asked: Items[Asked]) -> list[list[int]]:
     """Waits for them. Raises what one was answered with, or TimeoutError."""
-    return [future.result(_ANSWER_TIMEOUT_S) for future in futures(engine, asked)]
-
-
-async def submit(engine: InFlightEngine, asked: Asked) -> list[int]:
-    """The same in an event loop, for one."""
-    return await asyncio.wrap_future(futures(engine, [asked])[0])
+    return [future.result(_ANSWER_TIMEOUT_S) for future in submitted(engine, asked)]
 
 
 @contextmanager

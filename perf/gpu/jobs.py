@@ -12,7 +12,9 @@ PROVE, RACE, SERVE = "prove", "race", "serve"
 
 @dataclass(frozen=True)
 class Job:
-    """``words`` are a module of perf.gpu and its arguments; ``under`` is what runs Python."""
+    """``words`` are a module of perf.gpu and what its ``measure`` is given; ``under`` is what runs
+    it in a Python of its own.
+    """
 
     name: str
     words: tuple[str, ...]
@@ -21,45 +23,50 @@ class Job:
     needs_gpu: bool = False
 
 
-def _kernels(name: str, *words: str, limit_s: float = 200.0, needs_gpu: bool = False) -> Job:
-    return Job(f"kernels-{name}", ("kernels", *words), limit_s, needs_gpu=needs_gpu)
+def _kernels(name: str, group: str, pattern: str = "") -> Job:
+    return Job(f"kernels-{name}", ("kernels.checks", group, pattern))
 
 
-def _agree(name: str, group: str, pattern: str = "") -> Job:
-    return Job(name, ("agree", group, pattern))
+def _timed(group: str, limit_s: float) -> Job:
+    return Job(f"kernels-{group}", ("kernels.timing", group), limit_s, needs_gpu=True)
 
 
-def _speed(name: str, shape: str, who: str, limit_s: float, clients: str = "1,8,64,256") -> Job:
-    words = ("speed", shape, "--who", who, "--clients", clients)
-    return Job(name, words, limit_s, needs_gpu=shape != "tiny")
+def _agree(name: str, *pattern: str) -> Job:
+    return Job(name, (f"agree.{name.partition('-')[0]}", *pattern))
+
+
+def _speed(name: str, who: str, limit_s: float, clients: str = "1,8,64,256") -> Job:
+    shape = name.partition(" ")[0]
+    needs_gpu = shape != "tiny"
+    return Job(name, ("speed.loops", shape, who, clients), limit_s, needs_gpu=needs_gpu)
 
 
 def _sanitized(tool: str, group: str) -> Job:
     under = ("compute-sanitizer", "--print-limit", "5", "--tool", tool)
-    words = ("kernels", group, "--small")
+    words = ("kernels.checks", group, "", "small")
     return Job(f"{tool}-{group}", words, 150.0, under, needs_gpu=True)
 
 
 JOBS: dict[str, tuple[Job, ...]] = {
     PROVE: (
         # The longest first: they compile for longer than they compute.
-        _kernels("attention-f32", "attention", "--dtype", "float32"),
-        _kernels("attention-bf16", "attention", "--dtype", "bfloat16"),
-        _agree("ways-f32-settings", "ways", "^(as it|slots|each|few|without).*float32"),
-        _agree("ways-f32-attention", "ways", "^(fused|paged).*float32"),
-        _agree("ways-bf16", "ways", "bfloat16"),
-        _agree("models-window", "models", "^(window|llama)$"),
-        _agree("models-soft-cap", "models", "^soft cap$"),
-        _agree("models-bases", "models", "^two rotary bases$"),
-        _agree("models-normed", "models", "^(biases|normed heads)$"),
-        _agree("models-joined", "models", "^(joined products|learned positions)$"),
-        _agree("models-parallel", "models", "^(parallel layers|one key head)$"),
-        _agree("models-experts", "models", "^(experts|alibi|latent)$"),
-        _agree("models-states", "models", "^(states|convolutions)"),
-        _agree("weights", "weights"),
-        _agree("sampling", "sampling"),
-        _agree("encoders", "encoders"),
-        _kernels("attention-f16", "attention", "--dtype", "float16"),
+        _kernels("attention-f32", "attention", " float32$"),
+        _kernels("attention-bf16", "attention", " bfloat16$"),
+        _agree("ways-f32-attention", "^(fused|paged).*float32"),
+        _agree("ways-f32-settings", "^(as it|slots|each|few|without).*float32"),
+        _agree("ways-bf16", "bfloat16"),
+        _agree("models-window", "^(window|llama)$"),
+        _agree("models-soft-cap", "^soft cap$"),
+        _agree("models-bases", "^two rotary bases$"),
+        _agree("models-normed", "^(biases|normed heads)$"),
+        _agree("models-joined", "^(joined products|learned positions)$"),
+        _agree("models-parallel", "^(parallel layers|one key head)$"),
+        _agree("models-experts", "^(experts|alibi|latent)$"),
+        _agree("models-states", "^(states|convolutions)"),
+        _agree("weights"),
+        _agree("sampling"),
+        _agree("encoders"),
+        _kernels("attention-f16", "attention", " float16$"),
         _kernels("rows", "rows"),
         _kernels("draws", "draws"),
         _kernels("graphs", "graphs"),
@@ -67,14 +74,14 @@ JOBS: dict[str, tuple[Job, ...]] = {
         _sanitized("racecheck", "rows"),
     ),
     RACE: (
-        _kernels("time", "time", limit_s=60.0, needs_gpu=True),
-        _speed("1b-ours", "llama-1b", "ours,profile", 100.0),
-        _speed("8b-ours", "llama-8b", "ours,profile", 150.0),
-        _speed("8b-transformers", "llama-8b", "batching,generate", 90.0, "64"),
-        _kernels("sweep", "sweep", limit_s=70.0, needs_gpu=True),
-        _speed("1b-others", "llama-1b", "batching,generate,vllm", 90.0, "8,64"),
-        _speed("memory", "llama-1b", "memory", 60.0),
-        _speed("tiny", "tiny", "ours,batching,memory,generate", 60.0, "1,4"),
+        _timed("time", 60.0),
+        _speed("llama-1b ours", "ours,profile", 100.0),
+        _speed("llama-8b ours", "ours,profile", 150.0),
+        _speed("llama-8b others", "batching,generate", 90.0, "64"),
+        _timed("sweep", 70.0),
+        _speed("llama-1b others", "batching,generate", 90.0, "8,64"),
+        _speed("llama-1b memory", "memory", 60.0),
+        _speed("tiny", "ours,batching,memory,generate", 60.0, "1,4"),
     ),
     SERVE: (Job("served", ("served",), 540.0),),
 }

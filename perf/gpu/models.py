@@ -6,14 +6,16 @@ has gets a logit of 0, never the largest.
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
-from perf.gpu.device import GIB, free_gib
+from hf_triton.runtime.devices.device import free_bytes
 from perf.load.requests import NUM_SPECIAL_TOKENS, VOCABULARY_SIZE
 
+GIB = 2**30
 _LLAMA = {
     "vocab_size": 128_256,
     "num_attention_heads": 32,
@@ -71,14 +73,16 @@ def random_model(model_type: str, **changes: Any) -> Any:
     return model.eval()
 
 
-def make_llama(shape: str, device: torch.device, spare_gib: float) -> Any:
+def make_llama(shape: str, device: torch.device, spare_gib: float, **changes: Any) -> Any:
     """The model in bfloat16 on its device. Raises MemoryError where the device has no room for it
     and ``spare_gib`` more.
     """
-    config = LlamaConfig(**LLAMAS[shape])
-    needed, free = llama_bytes(shape) / GIB + spare_gib, free_gib(device)
-    if free < needed:
-        raise MemoryError(f"{shape} needs {needed:.1f} GiB of {device}, {free:.1f} GiB are free")
+    config = LlamaConfig(**{**LLAMAS[shape], **changes})
+    with torch.device("meta"):
+        needed = _num_bytes(AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16))
+    needed_gib, free = needed / GIB + spare_gib, free_gib(device)
+    if free < needed_gib:
+        raise MemoryError(f"{shape} needs {needed_gib:.1f} GiB of {device}, {free:.1f} are free")
     torch.manual_seed(0)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
@@ -88,17 +92,20 @@ def make_llama(shape: str, device: torch.device, spare_gib: float) -> Any:
     return model
 
 
-def llama_bytes(shape: str) -> int:
-    """What its weights take in bfloat16."""
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(LlamaConfig(**LLAMAS[shape]))
-    return sum(int(weight.numel()) for weight in model.parameters()) * 2
+def _num_bytes(model: Any) -> int:
+    return sum(int(weight.numel() * weight.itemsize) for weight in model.parameters())
 
 
 def bytes_per_step(model: Any) -> int:
     """Weights that a decode step reads: all but an embedding table that is no output layer too."""
-    total = sum(int(weight.numel() * weight.itemsize) for weight in model.parameters())
-    if model.config.tie_word_embeddings:
-        return total
-    embeddings = model.get_input_embeddings().weight
-    return total - int(embeddings.numel() * embeddings.itemsize)
+    is_read = model.config.tie_word_embeddings
+    return _num_bytes(model) - (0 if is_read else _num_bytes(model.get_input_embeddings()))
+
+
+def free_gib(device: torch.device) -> float:
+    """Free memory of the device, in GiB, with what torch keeps but does not use given back."""
+    gc.collect()  # an engine and its threads refer to each other
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+    return free_bytes(device) / GIB

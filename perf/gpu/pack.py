@@ -16,10 +16,10 @@ from pathlib import Path
 
 from generator.errors import PerfError
 
-WHEELS = ("transformers==5.23.0", "torchao==0.18.0")
+WHEELS = ("transformers==5.23.0", "torchao==0.18.0", "psutil")
 _SERVER = "nvidia-pytriton==0.7.0"
 _SERVED = (  # numpy 1: the stub crashes on arrays of numpy 2
-    *("numpy==1.26.4", "transformers==5.23.0", "msgspec", "httptools", "hpack"),
+    *("numpy==1.26.4", "transformers==5.23.0", "msgspec", "httptools", "hpack", "psutil"),
     *("tritonclient==2.51.0", "protobuf==4.25.9", "python-rapidjson", "llguidance"),
 )
 _PURE = ("tritonclient", "transformers")  # tritonclient's other wheel carries perf_analyzer

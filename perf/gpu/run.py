@@ -1,6 +1,7 @@
 """Runs jobs, each a process of its own: a CUDA error ends a process's device.
 
-What they print is kept whole, and what matters of it is printed last. Standard library only.
+They are forked from this one, which has imported what all need, and has no GPU. What they print is
+kept whole; what matters of it is told last, the bad at the end.
 """
 
 from __future__ import annotations
@@ -11,187 +12,243 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK
 from perf import machine
-from perf.gpu.jobs import PROVE, Job
-from perf.orphans import end, ends_with_us, our_environment
+from perf.gpu.jobs import JOBS, PROVE, Job
+from perf.orphans import ends_with_us, our_environment
 
 ROOT = Path(__file__).parents[2]
 CPU = "cpu"
 _AT_ONCE = 10  # of what is to be right; what is timed runs alone
 _LEAST_S = 10.0  # with less left no job is begun
-_GRACE_S = 3.0
-_MACHINE_LIMIT_S = 180.0  # the first import of torch from a cold disk
-_DONE = "done"
+_GRACE_S, _LOOK_S = 3.0, 0.05
+_DONE, _KEPT = "done", "kept, of an earlier run"
+_WELL = (_DONE, _KEPT)
 _BAD = ("BAD", "LOST", "SLOW")
-_TOLD = re.compile(r"agree, |runner |log: |Error|/s |share|us |  host|ERROR SUMMARY")
+_TOLD = re.compile(r"agree, |not run by |log: |Error|/s |share|us |  host|ERROR SUMMARY")
 _MOST_TOLD, _MOST_BAD = {PROVE: 6}, 12
-_LOOK = """\
-import sys, numpy, torch, transformers
-import hf_triton.text_generation.in_flight.engine, hf_triton.encoder.runners.runner
-asked, cuda = sys.argv[1], torch.cuda.is_available()
-device = ('cuda:0' if asked == 'any' else asked) if cuda else 'cpu'
-about = 'no GPU'
-if device != 'cpu':
-    one = torch.cuda.get_device_properties(device)
-    about = f'{one.name}, {one.multi_processor_count} multiprocessors'
-    about += f', {one.total_memory / 2**30:.1f} GiB'
-versions = [f'{one.__name__} {one.__version__}' for one in (torch, transformers, numpy)]
-about = [about, f'python {sys.version.split()[0]}', *versions, f'cuda {torch.version.cuda}']
-print(device, ', '.join(about), sep='\\n')
-"""
+
+
+def environment(packages: Path | None = None) -> dict[str, str]:
+    """What ``--wheels`` brought, then the checkout's modules; nothing is fetched."""
+    found = our_environment()
+    brought = [str(packages)] if packages else []
+    paths = [*brought, found["PYTHONPATH"]]
+    return {
+        **found,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONUNBUFFERED": "1",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        # A process that asked CUDA itself whether there is a GPU can't be forked any more.
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    }
 
 
 @dataclass
+class _Running:
+    job: Job
+    begun_s: float
+    limit_s: float
+    num_signals: int = 0
+
+
 class Run:
     """One command's jobs; ``folder`` keeps what is done of them and may travel with a checkout."""
 
-    command: str
-    folder: Path
-    budget_s: float
-    device: str = "any"
-    at_once: int = 0
-    again: bool = False
-    packages: Path | None = None
-    ended: dict[str, str] = field(default_factory=dict)
-    printed: dict[str, list[str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._begun_s = time.monotonic()
-        self._code = machine.code()
-        self.at_once = self.at_once or (_AT_ONCE if self.command == PROVE else 1)
+    def __init__(self, command: str, folder: Path, budget_s: float, device: str) -> None:
+        self.folder, self.budget_s, self.device = folder, budget_s, device
+        self.ended: dict[str, str] = {}
+        self._begun_s, self._code = time.monotonic(), machine.code()
+        self._most_told = _MOST_TOLD.get(command, 60)
+        at_once = _AT_ONCE if command == PROVE else 1
+        self._at_once = min(at_once, machine.num_cores()) if device == CPU else at_once
+        self._running: dict[int, _Running] = {}
 
     @property
-    def left_s(self) -> float:
+    def took_s(self) -> float:
         """Of the budget."""
-        return self.budget_s - (time.monotonic() - self._begun_s)
-
-    def look(self) -> str:
-        """Finds the device; returns a line on it, or raises ValueError with what is missing."""
-        words = [sys.executable, "-c", _LOOK, self.device]
-        found = subprocess.run(
-            words,
-            cwd=ROOT,
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            timeout=_MACHINE_LIMIT_S,
-        )
-        if found.returncode:
-            last = (found.stderr.strip().splitlines() or ["nothing"])[-1]
-            raise ValueError(
-                f"the engines can't be imported here: {last}; a package can come as a wheel: "
-                "--wheels DIR"
-            )
-        device, about = found.stdout.strip().splitlines()[-2:]
-        if device == CPU and self.device not in ("any", CPU):
-            raise ValueError(f"--device: got {self.device}, but torch sees no GPU here")
-        self.device = device
-        return f"{device}: {about}"
+        return time.monotonic() - self._begun_s
 
     def run(self, jobs: Sequence[Job]) -> bool:
         """Runs them until the budget is spent; whether all ended well."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        at_once = min(self.at_once, machine.num_cores()) if self.device == CPU else self.at_once
-        self._threads = str(max(1, machine.num_cores() // at_once))
-        with ThreadPoolExecutor(at_once) as pool:
-            list(pool.map(self._run_or_keep, jobs))
+        waiting = list(jobs)
+        try:
+            while waiting or self._running:
+                while waiting and len(self._running) < self._at_once:
+                    self._begin(waiting.pop(0))
+                for pid, one in [*self._running.items()]:
+                    self._look_after(pid, one)
+                time.sleep(_LOOK_S)
+        finally:
+            for pid in self._running:
+                os.kill(pid, signal.SIGTERM)
+            for pid in self._running:
+                os.waitpid(pid, 0)
         self._tell()
-        return all(how.startswith((_DONE, "kept", "skipped")) for how in self.ended.values())
+        return all(how.startswith((*_WELL, "skipped")) for how in self.ended.values())
 
-    def _run_or_keep(self, job: Job) -> None:
-        path = self.folder / f"{job.name}.json"
+    def _begin(self, job: Job) -> None:
+        limit_s = min(job.limit_s, self.budget_s - self.took_s)
         if job.needs_gpu and self.device == CPU:
             self.ended[job.name] = "skipped: it needs a GPU"
-        elif (limit_s := min(job.limit_s, self.left_s)) < _LEAST_S:
+        elif self._is_done(job):
+            self.ended[job.name] = _KEPT
+        elif limit_s < _LEAST_S:
             self.ended[job.name] = "not begun: the budget is spent"
-        elif not self.again and path.exists() and self._is_same(json.loads(path.read_text())):
-            self.ended[job.name] = "kept, of an earlier run"
         else:
-            how = self._run(job, limit_s)
-            self.ended[job.name] = how
-            about = {"ended": how, "code": self._code, "device": self.device}
-            path.write_text(json.dumps(about) + "\n")
-            print(f"[{time.monotonic() - self._begun_s:.0f} s] {job.name}: {how}", flush=True)
+            self._running[self._forked(job)] = _Running(job, time.monotonic(), limit_s)
 
-    def _is_same(self, kept: dict[str, str]) -> bool:
-        same = (kept.get("code"), kept.get("device")) == (self._code, self.device)
-        return same and kept.get("ended", "").startswith(_DONE)
+    def _path(self, name: str, ending: str) -> Path:
+        return self.folder / f"{name.replace(' ', '-')}.{ending}"
 
-    def command_of(self, job: Job) -> list[str]:
-        """The job's process."""
-        module, *words = job.words
-        command = [*job.under, sys.executable, "-m", f"perf.gpu.{module}", *words]
-        return [*command, "--device", self.device]
-
-    def _run(self, job: Job, limit_s: float) -> str:
-        """How it ended; what it printed is in a log of its name."""
-        # The allocator of torch lets no access be out of bounds within its blocks.
-        more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if job.under else {}
-        begun_s, lines = time.monotonic(), self.printed.setdefault(job.name, [])
+    def _is_done(self, job: Job) -> bool:
         try:
-            process = subprocess.Popen(
-                self.command_of(job),
-                cwd=ROOT,
-                env={**self._environment(), "OMP_NUM_THREADS": self._threads, **more},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-                preexec_fn=ends_with_us(signal.SIGTERM),
-            )
-        except OSError as error:
-            return f"failed: {error}"
-        timer = threading.Timer(limit_s, end, (process, _GRACE_S))
-        timer.start()
-        assert process.stdout is not None
-        with process.stdout, (self.folder / f"{job.name}.log").open("w", encoding="utf-8") as log:
-            for line in process.stdout:
-                lines.append(line.rstrip())
-                log.write(line)
-                log.flush()
-        code = process.wait()
-        timer.cancel()
-        took_s = time.monotonic() - begun_s
-        is_cut = code != 0 and took_s >= limit_s
-        how = _DONE if code == 0 else f"exit code {code}"
-        return f"{f'cut off at {limit_s:.0f} s' if is_cut else how}, {took_s:.0f} s"
+            kept = json.loads(self._path(job.name, "json").read_text())
+        except OSError:
+            return False
+        same = (kept["code"], kept["device"]) == (self._code, self.device)
+        return same and bool(kept["ended"].startswith(_DONE))
 
-    def _environment(self) -> dict[str, str]:
-        """What ``--wheels`` brought, then the checkout's modules; nothing is fetched."""
-        found = our_environment()
-        brought = [str(self.packages)] if self.packages else []
-        paths = [*brought, found["PYTHONPATH"]]
-        return {
-            **found,
-            "PYTHONPATH": os.pathsep.join(paths),
-            "PYTHONUNBUFFERED": "1",
-            "HF_HUB_OFFLINE": "1",
-            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        }
+    def _forked(self, job: Job) -> int:
+        sys.stdout.flush()
+        if pid := os.fork():
+            return pid
+        code: Any = EXIT_INPUT
+        try:
+            code = self._in_child(job)
+        except SystemExit as ended:
+            code = ended.code
+        except BaseException:  # noqa: BLE001
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(code)  # threads that don't end, of transformers' among them, hold nothing up
+
+    def _in_child(self, job: Job) -> int:
+        os.setsid()
+        if end := ends_with_us(signal.SIGTERM):
+            end()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        for number, path in ((0, os.devnull), (1, self._path(job.name, "log"))):
+            os.dup2(os.open(path, flags if number else os.O_RDONLY), number)
+        os.dup2(1, 2)
+        num_threads = max(1, machine.num_cores() // self._at_once)
+        os.environ["OMP_NUM_THREADS"] = str(num_threads)
+        import torch
+
+        is_bad_fork = self.device != CPU and torch.cuda._is_in_bad_fork()  # noqa: SLF001
+        if not job.under and not is_bad_fork:
+            from perf.gpu.told import work
+
+            torch.set_num_threads(num_threads)
+            return work(job, self.device)
+        if job.under:
+            # The allocator of torch lets no access be out of bounds within its blocks.
+            os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+        words = [*job.under, sys.executable, "-m", "perf.gpu.told", job.name, self.device]
+        return os.execvp(words[0], words)
+
+    def _look_after(self, pid: int, one: _Running) -> None:
+        """Notes how it ended, or ends it, gently at first, once its time is over."""
+        over_s = time.monotonic() - one.begun_s - one.limit_s
+        if over_s >= one.num_signals * _GRACE_S and one.num_signals < 2:
+            end, number = ((os.kill, signal.SIGTERM), (os.killpg, signal.SIGKILL))[one.num_signals]
+            one.num_signals += 1
+            end(pid, number)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if not ended:
+            return
+        del self._running[pid]
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # whatever it left
+        code = os.waitstatus_to_exitcode(status)
+        how = _DONE if code == 0 else f"exit code {code}"
+        how = f"cut off at {one.limit_s:.0f} s" if code and one.num_signals else how
+        how = f"{how}, {one.limit_s + over_s:.0f} s"
+        self.ended[one.job.name] = how
+        about = {"ended": how, "code": self._code, "device": self.device}
+        self._path(one.job.name, "json").write_text(json.dumps(about) + "\n")
+        print(f"[{self.took_s:.0f} s] {one.job.name}: {how}", flush=True)
 
     def _tell(self) -> None:
         """What matters, the bad last, so that an output that is cut at its beginning has it."""
         print(f"---- what matters; all of it is in {self.folder}")
-        most = _MOST_TOLD.get(self.command, 60)
-        for name, lines in self.printed.items():
+        printed = {name: [*self._lines(name)] for name in self.ended}
+        for name, lines in printed.items():
             told = [one for one in lines if _TOLD.search(one) and not one.startswith(_BAD)]
-            print("".join(f"{name}: {one[:230]}\n" for one in told[-most:]), end="")
-        for name, lines in self.printed.items():
+            print("".join(f"{name}: {one[:230]}\n" for one in told[-self._most_told :]), end="")
+        for name, lines in printed.items():
             bad = [one for one in lines if one.startswith(_BAD)][:_MOST_BAD]
             print("".join(f"{name}: {one[:300]}\n" for one in bad), end="")
         for name, how in self.ended.items():
-            if not how.startswith((_DONE, "kept")):
-                last = [one for one in self.printed.get(name, []) if one.strip()][-2:]
-                print(f"!! {name}: {how}{': ' * bool(last)}{' | '.join(last)[:400]}")
-        well = sum(how.startswith((_DONE, "kept")) for how in self.ended.values())
-        took_s = time.monotonic() - self._begun_s
-        print(f"{well} of {len(self.ended)} jobs ended well, {took_s:.0f} s", flush=True)
+            if not how.startswith(_WELL):
+                print(f"!! {' | '.join([f'{name}: {how}', *printed[name][-2:]])[:500]}")
+        well = sum(how.startswith(_WELL) for how in self.ended.values())
+        print(f"{well} of {len(self.ended)} jobs ended well, {self.took_s:.0f} s", flush=True)
+
+    def _lines(self, name: str) -> Iterator[str]:
+        with suppress(FileNotFoundError):
+            text = self._path(name, "log").read_text(encoding="utf-8", errors="replace")
+            yield from (line for line in text.splitlines() if line.strip())
+
+
+def main(argv: list[str]) -> int:
+    """Runs what the verb was asked for; returns the exit code."""
+    command, folder, budget_s, device, pattern = argv
+    begun_s = time.monotonic()
+    try:
+        about, device = _look(device)
+    except Exception as error:  # noqa: BLE001
+        # Whatever a package raises that is too old, too new or not there.
+        print(f"hf-triton perf gpu: {error}", file=sys.stderr)
+        return EXIT_INPUT
+    print(about, flush=True)
+    run = Run(command, Path(folder), float(budget_s) - (time.monotonic() - begun_s), device)
+    jobs = [job for job in JOBS[command] if re.search(pattern, job.name)]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # jobs end what they started, too
+    try:
+        return EXIT_OK if run.run(jobs) else EXIT_INPUT
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _look(asked: str) -> tuple[str, str]:
+    """Imports what jobs need: a line on it and the machine, and the device. Raises ValueError with
+    what is missing, and Exception.
+    """
+    try:
+        import torch
+
+        import perf.gpu.told  # noqa: F401
+    except Exception as error:
+        raise ValueError(
+            f"the engines can't be imported here: {type(error).__name__}: {error}; a package can "
+            "come as a wheel: --wheels DIR"
+        ) from error
+    has_gpu = asked != CPU and torch.cuda.is_available()
+    device = ("cuda:0" if asked == "any" else asked) if has_gpu else CPU
+    if device == CPU and asked not in ("any", CPU):
+        raise ValueError(f"--device: got {asked}, but torch sees no GPU here")
+    packages = [
+        f"{one} {sys.modules[one].__version__}" for one in ("torch", "transformers", "numpy")
+    ]
+    about = ["no GPU"] if device == CPU else _gpus()
+    return f"{device}: {', '.join([*about, f'python {sys.version.split()[0]}', *packages])}", device
+
+
+def _gpus() -> list[str]:
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True).stdout.splitlines()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

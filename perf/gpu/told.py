@@ -1,4 +1,5 @@
-"""What a job says, a line for each case, so that what it was cut off from is told too.
+"""What a job's process does, and says: a line for each case, so that what it was cut off from is
+told too.
 
 ``BAD`` is wrong; ``SLOW`` is right, by a slower runner than it should be; ``LOST``: a CUDA error
 took the device, and what follows in the process says nothing.
@@ -6,7 +7,7 @@ took the device, and what follows in the process says nothing.
 
 from __future__ import annotations
 
-import argparse
+import importlib
 import logging
 import sys
 import time
@@ -15,10 +16,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import psutil  # noqa: F401
 import torch
+import transformers.modeling_utils  # noqa: F401
+
+import hf_triton.encoder.runners.runner
+import hf_triton.text_generation.in_flight.engine  # noqa: F401
+from hf_triton.runtime.devices.device import choose_attention_kernels
+from perf.gpu.jobs import JOBS, Job
 
 ALL_AGREE, SOME_DO_NOT, DEVICE_LOST = 0, 1, 3  # exit codes
 _NUMBERS = ((100.0, ",.0f"), (10.0, ".1f"), (0.1, ".2f"))
+
+
+class AbsentError(Exception):
+    """What a case is about can't be had here."""
 
 
 class Told:
@@ -45,8 +57,8 @@ class Told:
 
     @contextmanager
     def case(self, what: str, wanted: str = "") -> Iterator[dict[str, Any]]:
-        """One case, whatever is raised inside: the others go on. Its row has ``agrees`` (None: it
-        can't be had here) and ``run_by``, which on a GPU is to begin with ``wanted``.
+        """One case, whatever is raised inside: the others go on. Its row has ``agrees`` (None where
+        AbsentError was raised) and ``run_by``, which on a GPU is to begin with ``wanted``.
 
         Raises:
             SystemExit: the device is lost.
@@ -54,16 +66,18 @@ class Told:
         row: dict[str, Any] = {"agrees": False}
         try:
             yield row
+        except AbsentError as error:
+            row |= {"agrees": None, "why": _first_line(error)}
         except Exception as error:  # noqa: BLE001
             # Whatever a kernel or a library raises is what was asked: it does not work here.
             traceback.print_exception(error, limit=-8)
-            row["why"] = f"{type(error).__name__}: {first_line(error)}"
+            row |= {"agrees": False, "why": f"{type(error).__name__}: {_first_line(error)}"}
         is_bad = row["agrees"] is False
         self.num_bad += is_bad
         self.num_good += row["agrees"] is True
         self.row(what, row, "BAD " if is_bad else "")
         run_by = str(row.get("run_by", ""))
-        if wanted and run_by and not self.is_cpu and not run_by.startswith(wanted):
+        if run_by and not self.is_cpu and not run_by.startswith(wanted):
             print(f"SLOW {what}: run by {run_by}, not by {wanted}", flush=True)
         if is_bad:
             self._check_device(what)
@@ -72,8 +86,20 @@ class Told:
         try:
             (torch.ones(1, device=self.device) + 1).item()
         except Exception as error:  # noqa: BLE001
-            print(f"LOST {what}: {self.device} answers no more: {first_line(error)}", flush=True)
+            print(f"LOST {what}: {self.device} answers no more: {_first_line(error)}", flush=True)
             raise SystemExit(DEVICE_LOST) from None
+
+
+def work(job: Job, device: str) -> int:
+    """Does a job in this process; returns the exit code."""
+    show_log()
+    told = Told(device)
+    choose_attention_kernels(device)  # as the product loads models
+    torch.manual_seed(0)
+    module, *words = job.words
+    importlib.import_module(f"perf.gpu.{module}").measure(told, *words)
+    print(f"{told.num_good} agree, {told.num_bad} do not", flush=True)
+    return told.exit_code
 
 
 class _Formatter(logging.Formatter):
@@ -90,17 +116,13 @@ def show_log() -> None:
     logging.getLogger("hf_triton").setLevel(logging.INFO)
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """Of a job's process."""
-    raw = argparse.RawDescriptionHelpFormatter
-    found = argparse.ArgumentParser(description=description, formatter_class=raw)
-    found.add_argument("--device", default="cuda:0")
-    return found
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
+def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [""])[0][:300]
+
+
+def short(dtype: torch.dtype) -> str:
+    """``float32``."""
+    return str(dtype).removeprefix("torch.")
 
 
 def name(key: str) -> str:
@@ -118,3 +140,8 @@ def cell(key: str, value: str | int | float | bool | None) -> str:
         return f"{value:.0%}"
     form = next((form for least, form in _NUMBERS if abs(value) >= least), ".2g")
     return f"{value:{form}}"
+
+
+if __name__ == "__main__":
+    _jobs = {one.name: one for jobs in JOBS.values() for one in jobs}
+    sys.exit(work(_jobs[sys.argv[1]], sys.argv[2]))

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
+from generator.errors import EXIT_OK
 from generator.flag_values import positive
 from perf.gpu.jobs import JOBS, PROVE
+from perf.gpu.pack import installed, pack
+from perf.gpu.run import ROOT, environment
+from perf.orphans import end, ends_with_us
 from perf.verbs.arguments import pattern
 
 PACK = "pack"
 FOLDER = Path("perf-results/gpu")
 BUDGET_S = {"prove": 280.0, "race": 440.0, "serve": 540.0}
+_GRACE_S = 15.0  # for a server to stop
 
 HELP = "on a GPU: is all of it right, how fast is it, does it serve"
 DESCRIPTION = """\
@@ -26,7 +32,7 @@ runner than it should be; LOST: a CUDA error took the rest of that job along. Al
 FOLDER/COMMAND/JOB.log. What is done there, by the same code, is kept: the same command goes on.
 
   prove   kernels against float64, engines, sampling, weights and encoders against the CPU's tokens
-  race    attention, products, draws; 1 B and 8 B beside transformers and vLLM; tiles; memory
+  race    attention, products, draws; 1 B and 8 B beside transformers; tiles; memory
   serve   models.yaml to a tritonserver: answers against `generate`, tokens/s, a killed engine
   pack    no job: makes FOLDER with what a bare machine lacks
 
@@ -52,9 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--budget-s", type=positive, metavar="S", help="end in time for this (280, 440, 540)")
     add("--only", type=pattern, default="", metavar="REGEX", help="jobs that this is found in")
     add("--list", action="store_true", help="name the jobs, and run none")
-    add("--again", action="store_true", help="also what is done already")
     add("--device", default="any", metavar="D", help="cuda:1, cpu (default: the first GPU, or cpu)")
-    add("--at-once", type=int, default=0, metavar="N", help="jobs side by side (prove: 10)")
     add("--wheels", type=Path, metavar="DIR", help="packages that are missing here")
     add("--python", default="3.12", metavar="X.Y", help="pack: of the GPU machine (default: 3.12)")
     add("--server", action="store_true", help="pack: a tritonserver too, 42 MiB, some minutes")
@@ -63,32 +67,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the jobs and says what they found; returns the exit code. Raises PerfError."""
     if args.command == PACK:
-        from perf.gpu.pack import pack
-
         pack(args.folder, args.python, server=args.server)
         return EXIT_OK
-    jobs = [job for job in JOBS[args.command] if args.only.search(job.name)]
     if args.list:
-        for job in jobs:
-            print(f"{job.name}: at most {job.limit_s:.0f} s: {' '.join((*job.under, *job.words))}")
+        for job in JOBS[args.command]:
+            if args.only.search(job.name):
+                words = " ".join((*job.under, *job.words))
+                print(f"{job.name}: at most {job.limit_s:.0f} s: {words}")
         return EXIT_OK
-    from perf.gpu.pack import installed
-    from perf.gpu.run import Run
-
+    folder = (args.folder / args.command).resolve()
+    budget_s = args.budget_s or BUDGET_S[args.command]
+    asked = [args.command, str(folder), str(budget_s), args.device, args.only.pattern]
     with ExitStack() as stack:
-        run = Run(
-            command=args.command,
-            folder=(args.folder / args.command).resolve(),
-            budget_s=args.budget_s or BUDGET_S[args.command],
-            device=args.device,
-            at_once=args.at_once,
-            again=args.again,
-        )
+        packages = None
         if args.wheels:
             work = stack.enter_context(tempfile.TemporaryDirectory(prefix="perf-gpu-"))
-            run.packages = installed(args.wheels, Path(work))
-        try:
-            print(run.look(), flush=True)
-            return EXIT_OK if run.run(jobs) else EXIT_INPUT
-        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            raise PerfError(str(error)) from error
+            packages = installed(args.wheels, Path(work))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "perf.gpu.run", *asked],
+            cwd=ROOT,
+            env=environment(packages),
+            start_new_session=True,
+            preexec_fn=ends_with_us(signal.SIGTERM),
+        )
+        stack.callback(end, process, _GRACE_S)
+        return process.wait()

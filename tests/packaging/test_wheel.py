@@ -11,14 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from generator.spec.triton_models import LAUNCHER_FILE
+from hf_triton.version import VERSION
+
 ROOT = Path(__file__).parents[2]
+TOP = ("generator", "hf_triton", "model_templates", "perf")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel's files, as pip would lay them into site-packages."""
     source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    for name in ("generator", "model_templates", "perf"):
+    for name in TOP:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -31,6 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_carries_every_file_of_templates_and_pages(site: Path) -> None:
     folders = (
+        ROOT / "hf_triton",
         ROOT / "model_templates",
         ROOT / "generator/deploy/templates",
         ROOT / "generator/openai_api/playground",
@@ -40,6 +45,7 @@ def test_the_wheel_carries_every_file_of_templates_and_pages(site: Path) -> None
         for folder in folders
         for path in folder.rglob("*")
         if path.suffix in {".py", ".j2", ".yaml", ".html", ".css", ".js"}
+        or path.name == LAUNCHER_FILE
     ]
     assert {folder for folder in folders for path in files if folder in path.parents} == {*folders}
     for path in files:
@@ -49,7 +55,7 @@ def test_the_wheel_carries_every_file_of_templates_and_pages(site: Path) -> None
 
 def test_the_wheel_carries_nothing_else(site: Path) -> None:
     top = {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")}
-    assert top == {"generator", "model_templates", "perf"}
+    assert top == {*TOP}
     of_perf = {path.name for path in (site / "perf").iterdir()}
     assert {"baselines", "gpu", "load", "report", "sweep", "tune"} <= of_perf
     assert not {"results", "scenarios", "README.md"} & of_perf
@@ -66,3 +72,8 @@ def test_the_installed_generator_finds_the_installed_templates(site: Path, tmp_p
         check=True,
     )
     assert "text-generation" in found.stdout
+
+
+def test_the_library_has_the_projects_version() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'\nversion = "{VERSION}"\n' in text

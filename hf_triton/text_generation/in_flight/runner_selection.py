@@ -238,7 +238,8 @@ def _first_matching(
                 for why, own in names.items():
                     log.info(f"not run by {' and '.join(own)}: {why}")
                 return candidate
-            why = f"logits differ by {error:.2g} of their range"
+            allowed = f"allowed is {expected.tolerance:.2g}"
+            why = f"logits differ by {error:.2g} of their range, {allowed}"
         names.setdefault(why, {})[name_of(candidate)] = None
         model.set_attn_implementation(own_attention)
     raise UnsupportedModelError(

@@ -13,6 +13,7 @@ import torch
 
 from perf.gpu.engines import Asked, answers, engine_on
 from perf.gpu.models import VOCABULARY
+from perf.gpu.told import Told
 
 ROOM = {"max_model_len": 256, "max_num_seqs": 4, "max_num_batched_tokens": 64, "kv_cache_gib": 0.1}
 _LENGTHS = (3, 40, 150, 1, 70, 33, 40, 17)  # some longer than a step, and than a window
@@ -69,32 +70,24 @@ def references(model: Any, asked: Iterable[Asked]) -> list[Reference]:
     return found
 
 
-def compare(
-    row: dict[str, Any],
-    expected: Sequence[Reference],
-    got: Sequence[Sequence[int]],
-    tolerance: float,
-) -> None:
-    """Fills a row in."""
-    pairs = zip(expected, got, strict=True)
-    found = [(one, *one.differs(tokens, tolerance)) for one, tokens in pairs]
-    row["tokens"] = sum(number for _, number, _ in found)
-    row["near_ties"] = sum(not bad and number < len(one.tokens) for one, number, bad in found)
-    row["agrees"] = not any(bad for _, _, bad in found)
-
-
 def run_case(
     row: dict[str, Any],
+    told: Told,
     model: Any,
-    device: torch.device,
     asked: Sequence[Asked],
     expected: Sequence[Reference],
     tolerance: float | None = None,
     **options: Any,
 ) -> None:
-    """The engine's tokens beside those of the CPU; twice, for what it kept of the first time."""
-    with engine_on(model, device, **{**ROOM, **options}) as engine:
+    """Fills in how an engine's tokens, of a model on its device, are beside those of the CPU;
+    twice, for what it kept of the first time.
+    """
+    with engine_on(model, told.device, **{**ROOM, **options}) as engine:
         row["run_by"] = engine.runner.name
         got = [*answers(engine, asked), *answers(engine, asked)]
         row["preempted"] = engine.metrics.num_preempted
-    compare(row, [*expected, *expected], got, tolerance or TOLERANCE[model.dtype])
+    most, both = tolerance or TOLERANCE[model.dtype], [*expected, *expected]
+    found = [one.differs(tokens, most) for one, tokens in zip(both, got, strict=True)]
+    row["tokens"] = sum(number for number, _ in found)
+    row["of"] = sum(len(one.tokens) for one in both)  # but for what follows near ties
+    row["agrees"] = not any(bad for _, bad in found)

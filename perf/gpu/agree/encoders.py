@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import re
+import itertools
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from hf_triton.encoder.runners.runner import (
     select_runner,
     tolerance_of,
 )
-from perf.gpu.told import Told
+from perf.gpu.told import Told, short
 
 ENCODERS: dict[str, dict[str, Any]] = {
     "bert": {},
@@ -39,14 +39,11 @@ _SHAPE = {
 _LENGTHS = [5, 17, 9, 33, 3, 64, 100, 256, 1, 17]
 
 
-def measure(told: Told, wanted: re.Pattern[str]) -> None:
+def measure(told: Told) -> None:
     """A row for each and dtype."""
-    for kind in ENCODERS:
-        for dtype in (torch.float32, torch.bfloat16):
-            name = f"{kind}, {str(dtype).removeprefix('torch.')}"
-            if wanted.search(name):
-                with told.case(name, "batches cut by length, CUDA graphs") as row:
-                    _measure(row, kind, dtype, told.device)
+    for kind, dtype in itertools.product(ENCODERS, (torch.float32, torch.bfloat16)):
+        with told.case(f"{kind}, {short(dtype)}", "batches cut by length, CUDA graphs") as row:
+            _measure(row, kind, dtype, told.device)
 
 
 def _measure(row: dict[str, Any], kind: str, dtype: torch.dtype, device: torch.device) -> None:

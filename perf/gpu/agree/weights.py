@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import re
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text_generation.lora.linear import Adapter, Adapters, LowRank
 from perf.gpu.agree.compared import TOLERANCE, load, references, run_case
 from perf.gpu.models import random_model
-from perf.gpu.told import Told
+from perf.gpu.told import AbsentError, Told
 
 _WIDEST = TOLERANCE[torch.bfloat16]  # what rounds inputs to 8 bits may round to the next value
 METHODS = {
@@ -32,37 +34,39 @@ METHODS = {
 _RANK = 8
 
 
-def measure(told: Told, wanted: re.Pattern[str]) -> None:
+def measure(told: Told, pattern: str = "") -> None:
     """A row for each dtype and method, then adapters."""
-    device, model, runner = told.device, random_model("llama"), "fused, CUDA graphs"
-    for dtype in filter(wanted.search, ("float32", "float16", "bfloat16")):
-        with told.case(dtype, runner) as row:
-            rounded = copy.deepcopy(model).to(getattr(torch, dtype))
-            expected = references(copy.deepcopy(rounded).float(), load())
-            run_case(row, rounded.to(device), device, load(), expected)
+    model, cases = random_model("llama"), dict[str, Callable[[dict[str, Any]], None]]()
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        for method in filter(wanted.search, METHODS):
-            with told.case(method, runner) as row:
-                _measure_method(row, Path(folder), method, device)
-    if wanted.search("adapters"):
-        with told.case("adapters", runner) as row:
-            _measure_adapters(row, model, device)
+        for name in ("float32", "float16", "bfloat16"):
+            cases[name] = partial(_measure_dtype, told, model, getattr(torch, name))
+        for method in METHODS:
+            cases[method] = partial(_measure_method, told, Path(folder), method)
+        cases["adapters"] = partial(_measure_adapters, told, model)
+        for name, case in cases.items():
+            if re.search(pattern, name):
+                with told.case(name, "fused, CUDA graphs") as row:
+                    case(row)
 
 
-def _measure_method(row: dict[str, Any], folder: Path, method: str, device: torch.device) -> None:
+def _measure_dtype(told: Told, model: Any, dtype: torch.dtype, row: dict[str, Any]) -> None:
+    rounded = copy.deepcopy(model).to(dtype)
+    expected = references(copy.deepcopy(rounded).float(), load())
+    run_case(row, told, rounded.to(told.device), load(), expected)
+
+
+def _measure_method(told: Told, folder: Path, method: str, row: dict[str, Any]) -> None:
     """Beside ``generate`` with the same method on the CPU; where it has none, on the device."""
     try:
-        model = _quantized(folder, method, str(device))
+        model = reference = _quantized(folder, method, str(told.device))
     except LoadError as error:
-        row["agrees"], row["why"] = None, str(error)
-        return
+        raise AbsentError(str(error)) from error
     try:
         reference = _quantized(folder, method, "cpu")
     except LoadError:
-        reference, row["why"] = model, "beside the same weights on the GPU: the CPU has no such way"
-    expected = references(reference, load())
-    run_case(row, model, device, load(), expected, METHODS[method])
+        row["why"] = "beside the same weights on the GPU: the CPU has no such way"
+    run_case(row, told, model, load(), references(reference, load()), METHODS[method])
 
 
 def _quantized(folder: Path, method: str, device: str) -> Any:
@@ -87,7 +91,7 @@ def _quantized(folder: Path, method: str, device: str) -> Any:
     return load_model(served, folder, AutoModelForCausalLM, config, Placement(device, {"": device}))
 
 
-def _measure_adapters(row: dict[str, Any], model: Any, device: torch.device) -> None:
+def _measure_adapters(told: Told, model: Any, row: dict[str, Any]) -> None:
     """Sequences of two adapters and of none in one batch, beside models whose weights have an
     adapter's change added.
     """
@@ -99,11 +103,11 @@ def _measure_adapters(row: dict[str, Any], model: Any, device: torch.device) -> 
         with torch.no_grad():
             for name, part in adapter.parts.items():
                 changed.get_submodule(name).weight += part.up @ part.down
-        found = references(changed, asked)
         for at, one in enumerate(asked):
-            expected[at] = found[at] if one.adapter == adapter.name else expected[at]
-    on_device = copy.deepcopy(model).to(device)
-    run_case(row, on_device, device, asked, expected, adapters=Adapters(adapters))
+            if one.adapter == adapter.name:
+                (expected[at],) = references(changed, [one])
+    here = model.to(told.device)
+    run_case(row, told, here, asked, expected, adapters=Adapters(adapters))
 
 
 def _adapter(name: str, model: Any, seed: int) -> Adapter:

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from hf_triton.text_generation.gpu import launching, ops
-from hf_triton.text_generation.gpu.launching import Card, Tile
+from hf_triton.text_generation.gpu.launching import Tile
 from perf.gpu.kernels.checks import BF16, DRAWN, LAYERS, drawn
 from perf.gpu.kernels.steps import Layer, Step, error
 from perf.gpu.told import Told
@@ -31,15 +31,22 @@ _COPIES = 3  # of what is read, so that caches do not hold it
 
 
 @torch.inference_mode()
-def time(told: Told) -> None:
+def measure(told: Told, what: str) -> None:
+    """``time`` or ``sweep``."""
+    {"time": _time, "sweep": _sweep}[what](told)
+
+
+def _time(told: Told) -> None:
     """A row for each shape of attention, of products of few rows, of draws."""
-    device = told.device
-    ceiling = _copied_per_s(device)
+    device, source = told.device, torch.ones(2**29, dtype=BF16, device=told.device)
+    target = torch.empty_like(source)
+    ceiling = 2 * source.nbytes / event_s(lambda: target.copy_(source))
     told.row("a copy", {"tb_per_s": ceiling / 1e12})
-    names = ("llama-3-8b", "llama-3-1b", "llama-2-7b")
-    for name, (seqs, length) in itertools.product(names, _DECODES):
-        taken, read = _decode_s(LAYERS[name], seqs, length, device)
-        row = {"us": taken * 1e6, "of_a_copy's_bandwidth_share": read / taken / ceiling}
+    for name, (seqs, length) in itertools.product(list(LAYERS)[:3], _DECODES):
+        layer, steps = LAYERS[name], _decodes(LAYERS[name], seqs, length, device)
+        taken = event_s(lambda steps=steps: [one.attend() for one in steps]) / _COPIES  # type: ignore[misc]
+        share = seqs * length * layer.kv_heads * layer.key_dim * 4 / taken / ceiling
+        row = {"us": taken * 1e6, "of_a_copy's_bandwidth_share": share}
         told.row(f"attention {name}: {seqs} x {length}", row)
     for seqs, count in ((1, 2048), (4, 512)):
         step = Step((count,) * seqs, (count,) * seqs, LAYERS["llama-3-8b"], BF16, device)
@@ -47,43 +54,25 @@ def time(told: Told) -> None:
         flops = seqs * 2 * count * count * 32 * 128  # half of it is masked
         row = {"us": taken * 1e6, "tflop_per_s": flops / taken / 1e12}
         told.row(f"attention of prompts: {seqs} x {count}", row)
-    for rows, (out, inner) in itertools.product((1, 8, 64, 256), _PRODUCTS):
-        taken, read = _product_s(rows, out, inner, device)
-        row = {"us": taken * 1e6, "of_a_copy's_bandwidth_share": read / taken / ceiling}
-        told.row(f"product {rows} x {inner} -> {out}", row)
+    for count, (out, inner) in itertools.product((1, 8, 64, 256), _PRODUCTS):
+        taken = _product_s(count, out, inner, device)
+        row = {"us": taken * 1e6, "of_a_copy's_bandwidth_share": out * inner * 2 / taken / ceiling}
+        told.row(f"product {count} x {inner} -> {out}", row)
     for count, way in itertools.product((1, 256), DRAWN):
-        kernel_s, operators_s = _draw_s(way, count, device)
-        row = {"us": kernel_s * 1e6, "by_operators_us": operators_s * 1e6}
+        one, values, logits = drawn(device, [DRAWN[way]] * count, 128_256, BF16)
+        ids = torch.zeros(count, dtype=torch.int64, device=device)
+        by_kernel, by_operators = (
+            partial(one.draw_by_kernel, logits, values, ids),
+            partial(one.draw, logits, values),
+        )
+        row = {"us": event_s(by_kernel) * 1e6, "by_operators_us": event_s(by_operators) * 1e6}
         told.row(f"draw {way} of {count}", row)
 
 
-def _product_s(rows: int, out: int, inner: int, device: torch.device) -> tuple[float, int]:
-    """Seconds of a product of few rows, and the bytes of weights that it reads."""
+def _product_s(rows: int, out: int, inner: int, device: torch.device) -> float:
     weights = [torch.randn(out, inner, device=device).to(BF16) for _ in range(_COPIES)]
     x = torch.randn(rows, inner, device=device).to(BF16)
-    taken = event_s(lambda: [F.linear(x, weight) for weight in weights]) / _COPIES
-    return taken, int(weights[0].nbytes)
-
-
-def _draw_s(way: str, count: int, device: torch.device) -> tuple[float, float]:
-    """By our kernel and by torch's operators."""
-    one, values, logits = drawn(device, way, count, 128_256, BF16)
-    ids = torch.zeros(count, dtype=torch.int64, device=device)
-    kernel_s = event_s(lambda: one.draw_by_kernel(logits, values, ids))
-    return kernel_s, event_s(lambda: one.draw(logits, values))
-
-
-def _copied_per_s(device: torch.device) -> float:
-    source = torch.ones(2**29, dtype=BF16, device=device)
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / event_s(lambda: target.copy_(source))
-
-
-def _decode_s(layer: Layer, seqs: int, length: int, device: torch.device) -> tuple[float, int]:
-    """Seconds of a decode's attention, and the bytes of keys and values that it reads."""
-    steps = _decodes(layer, seqs, length, device)
-    read = seqs * length * layer.kv_heads * (layer.key_dim + layer.value_dim) * 2
-    return event_s(lambda: [one.attend() for one in steps]) / len(steps), read
+    return event_s(lambda: [F.linear(x, weight) for weight in weights]) / _COPIES
 
 
 def _decodes(layer: Layer, seqs: int, length: int, device: torch.device) -> list[Step]:
@@ -92,10 +81,9 @@ def _decodes(layer: Layer, seqs: int, length: int, device: torch.device) -> list
     ]
 
 
-@torch.inference_mode()
-def sweep(told: Told) -> None:
+def _sweep(told: Told) -> None:
     """The best of all tiles and splits for some decodes, beside launching.py's own."""
-    own = launching.DECODE_TILES
+    own, num_splits = launching.DECODE_TILES, launching.num_splits
     shapes = ((1, 8000), (8, 4000), (64, 2000), (256, 370))
     for name, (seqs, length) in itertools.product(("llama-3-8b", "llama-3-1b"), shapes):
         steps = _decodes(LAYERS[name], seqs, length, told.device)
@@ -103,20 +91,17 @@ def sweep(told: Told) -> None:
         found: list[tuple[float, str]] = []
         for tile, times in itertools.product((own[0].tile, *_TILES), (1, 2, 4)):
             how = f"{tile.block_n} x {tile.num_warps} warps x {tile.num_stages} stages"
+            more = partial(lambda times, *of: min(64, num_splits(*of) * times), times)
+            tiles = tuple(one._replace(tile=tile) for one in own)
             with (
-                patch.object(launching, "DECODE_TILES", tuple(o._replace(tile=tile) for o in own)),
-                patch.object(ops, "num_splits", partial(_more_splits, times)),
+                patch.object(launching, "DECODE_TILES", tiles),
+                patch.object(ops, "num_splits", more),
             ):
                 launching.attention_launch.cache_clear()
                 found.append(_tried(steps, expected, f"{how}, splits x {times}"))
             launching.attention_launch.cache_clear()
         best = ", ".join(f"{how}: {taken * 1e6:.1f} us" for taken, how in sorted(found)[:4])
-        row = {"ours_us": found[0][0] * 1e6, "best": best}
-        told.row(f"sweep {name}: {seqs} x {length}", row)
-
-
-def _more_splits(times: int, num_seqs: int, kv_heads: int, card: Card) -> int:
-    return min(64, launching.num_splits(num_seqs, kv_heads, card) * times)
+        told.row(f"sweep {name}: {seqs} x {length}", {"ours_us": found[0][0] * 1e6, "best": best})
 
 
 def _tried(steps: list[Step], expected: torch.Tensor, how: str) -> tuple[float, str]:

@@ -7,14 +7,14 @@ import io
 import pstats
 import re
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable
+from unittest.mock import patch
 
 import torch
 
 from hf_triton.text_generation.in_flight.engine import InFlightEngine
-from perf.gpu.device import wait
 from perf.gpu.engines import Asked, answers
+from perf.gpu.told import Told
 
 _PROMPT, _STEPS = 8, 64  # tokens; the step that reads the prompts is among them
 KINDS = (
@@ -27,32 +27,35 @@ KINDS = (
 )
 
 
+def wait(device: torch.device) -> None:
+    """Returns when the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def kind_of(kernel: str) -> str:
     """What a kernel is for: the first kind that fits its name."""
     name = kernel.lower()
     return next((kind for kind, pattern in KINDS if re.search(pattern, name)), "other")
 
 
-def kernels_of(
-    engine: InFlightEngine, sequences: int, device: torch.device
-) -> Iterator[dict[str, Any]]:
-    """Per kind: how many kernels a decode step launches and how long they take, of so many
-    sequences with short prompts; then the step as a whole.
+def told_steps(told: Told, engine: InFlightEngine, numbers: Iterable[int]) -> None:
+    """Of decode steps of so many sequences with short prompts, by kind of kernel: how many there
+    are and how long they take; then the step as a whole and the host's functions.
     """
-    asked = _asked(sequences)
-    answers(engine, asked)
-    begun_s = time.perf_counter()
-    answers(engine, asked)
-    step_ms = (time.perf_counter() - begun_s) / _STEPS * 1e3
-    found = _profiled(engine, asked, device)
-    found["all"] = (sum(n for n, _ in found.values()), sum(ms for _, ms in found.values()))
-    for kind, (number, ms) in sorted(found.items(), key=lambda item: -item[1][1]):
-        yield {"kind": kind, "kernels": number / _STEPS, "ms": ms, "step_share": ms / step_ms}
-    yield {"kind": "the step's wall time", "kernels": None, "ms": step_ms, "step_share": 1.0}
-
-
-def _asked(sequences: int) -> list[Asked]:
-    return [Asked([2 + at] * _PROMPT, _STEPS + 1) for at in range(sequences)]
+    for number in numbers:
+        asked = [Asked([2 + at] * _PROMPT, _STEPS + 1) for at in range(number)]
+        answers(engine, asked)
+        begun_s = time.perf_counter()
+        answers(engine, asked)
+        step_ms = (time.perf_counter() - begun_s) / _STEPS * 1e3
+        found = _profiled(engine, asked, told.device)
+        found["all"] = (sum(n for n, _ in found.values()), sum(ms for _, ms in found.values()))
+        for kind, (count, ms) in sorted(found.items(), key=lambda item: -item[1][1]):
+            row = {"kind": kind, "kernels": count / _STEPS, "ms": ms, "step_share": ms / step_ms}
+            told.row(f"kernels of a step of {number}", row)
+        told.row(f"a step of {number}", {"ms": step_ms})
+        print(f"    host, {number} sequences, {_STEPS + 1} steps:\n{_host(engine, asked)}")
 
 
 def _profiled(
@@ -66,39 +69,21 @@ def _profiled(
         wait(device)
     found: dict[str, tuple[int, float]] = {}
     for event in profile.key_averages():
-        taken_us = _device_us(event) if on_gpu else event.self_cpu_time_total
+        taken_us = event.self_device_time_total if on_gpu else event.self_cpu_time_total
         if taken_us > 0:
             count, ms = found.get(kind := kind_of(event.key), (0, 0.0))
             found[kind] = (count + event.count, ms + taken_us / _STEPS / 1e3)
     return found
 
 
-def _device_us(event: Any) -> float:
-    """Called self_cuda_time_total before torch 2.4."""
-    former = getattr(event, "self_cuda_time_total", 0.0)
-    return float(getattr(event, "self_device_time_total", former))
-
-
-def told_host(engine: InFlightEngine, sequences: int) -> None:
-    """Prints what the engine's thread does in Python, slower for being watched; waiting for the
-    device is ``synchronize``.
+def _host(engine: InFlightEngine, asked: list[Asked]) -> str:
+    """What the engine's thread does in Python, slower for being watched; waiting for the device is
+    ``synchronize``.
     """
     own, recorded = engine._step, cProfile.Profile()  # noqa: SLF001
-
-    def step() -> None:
-        recorded.enable()
-        try:
-            own()
-        finally:
-            recorded.disable()
-
-    engine._step = step  # type: ignore[method-assign]  # noqa: SLF001
-    try:
-        answers(engine, _asked(sequences))
-    finally:
-        del engine._step  # noqa: SLF001
+    with patch.object(engine, "_step", lambda: recorded.runcall(own)):
+        answers(engine, asked)
     out = io.StringIO()
     pstats.Stats(recorded, stream=out).sort_stats("tottime").print_stats(14)
     lines = [line for line in out.getvalue().splitlines() if line.strip()]
-    print(f"    host, {sequences} sequences, {_STEPS + 1} steps:")
-    print("\n".join(f"      {line[:150]}" for line in lines[2:20]), flush=True)
+    return "\n".join(f"      {line[:150]}" for line in lines[2:20])
