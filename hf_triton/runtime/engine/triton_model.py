@@ -124,6 +124,8 @@ class TritonModel(ABC):
         self.intake = Intake(served, args, pb_utils, functions_of(self))
         self.decoupled = served.decoupled
         config = json.loads(args["model_config"])
+        if told := own_environment.other_release(config.get("parameters", {})):
+            log.warn(f"{args['model_name']}: {told}")
         kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
         placement = device.placement(kind, device_id, served.device_map)
         self.serving = load(
