@@ -17,8 +17,6 @@ Loads no weights and imports neither torch nor transformers.
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,9 +116,6 @@ def load_hooks(config: str | Path, model: str) -> HooksUnderTest:
     if spec is None:
         raise UsageError(f"{config} has no model {model!r}; it has {', '.join(specs)}")
     text = render_config(triton_models(spec)[-1], tasks[spec.task])
-    with contextlib.suppress(ValueError):
-        sys.path.remove(str(task_folders.default_directory()))
-    sys.path.insert(0, str(task_folders.default_directory()))
     return HooksUnderTest(spec, model_config.as_dict(text))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from generator.apply.model_control import ServedFolder
 from generator.render.digest import CONFIG_FILE, ROUTING_FILE, digest_in
-from generator.repository.compare import Action, ModelPlan
+from generator.repository.compare import Action, ModelPlan, compare
 from generator.repository.version_folders import next_version
 from generator.repository.versions import RENDERED_VERSION, leaves_out, renumbered
 from generator.spec.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
@@ -154,6 +154,13 @@ def rendered_files(plan: ModelPlan) -> dict[str, bytes]:
     """The plan's wanted files with the paths that rendering gives them (version 1)."""
     wanted = {change.path: change.new for change in plan.changes if change.new is not None}
     return renumbered(wanted, plan.version, RENDERED_VERSION)
+
+
+def compare_again(plan: ModelPlan) -> ModelPlan:
+    """What the plan wants, against what lies in its folder by now."""
+    written = next(iter(plan.kept.values()), "")
+    files = rendered_files(plan)
+    return compare(plan.folder, files, keep_edits=plan.keeps_edits, written=written)
 
 
 def changes_routing(plan: ModelPlan) -> bool:

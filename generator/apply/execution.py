@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from generator.apply import model_update as models
-from generator.apply.changes import GroupChange, RemovedModel, rendered_files
+from generator.apply.changes import GroupChange, RemovedModel, compare_again
 from generator.apply.model_control import ModelControl
 from generator.apply.model_update import Outcome, UpdateSettings
 from generator.apply.planning import ApplyPlan
 from generator.errors import GeneratorError
 from generator.render.digest import ROUTING_FILE
 from generator.repository import writing as writer
-from generator.repository.compare import compare, read_file
+from generator.repository.compare import ModelPlan, read_file
 from generator.repository.served_record import LastChange
 from generator.server.loading import NUM_LOADERS
 
@@ -173,12 +173,13 @@ class PlanExecution:
         try:
             with models.locked_folders([folder.plan.folder for folder in group.folders]):
                 for folder in group.folders:
-                    self._write_folder(folder.plan.folder, rendered_files(folder.plan))
+                    self._write_folder(folder.plan)
         except GeneratorError as error:
             self._fail(group.name, str(error))
 
-    def _write_folder(self, folder: Path, files: dict[str, bytes]) -> None:
-        plan = compare(folder, files)
+    def _write_folder(self, wanted: ModelPlan) -> None:
+        folder = wanted.folder
+        plan = compare_again(wanted)
         if plan.is_current:
             return
         before = read_file(folder / ROUTING_FILE)

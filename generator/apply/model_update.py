@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from generator.apply import atomic_switch
@@ -18,16 +18,15 @@ from generator.apply.changes import (
     FolderAction,
     FolderChange,
     GroupChange,
+    compare_again,
     decide_group,
-    rendered_files,
 )
 from generator.apply.model_control import ModelControl
 from generator.errors import GeneratorError, RepositoryError, ServerError
-from generator.render.digest import MODEL_FILE
 from generator.repository import writing as writer
-from generator.repository.compare import ModelPlan, compare
+from generator.repository.compare import ModelPlan
 from generator.repository.version_folders import add_version, drop_last_version, drop_version
-from generator.repository.versions import renumbered_path, served_by, version_of
+from generator.repository.versions import served_by, version_of
 
 _LOAD_BY_OTHERS_TIMEOUT_S = 600.0
 
@@ -223,10 +222,7 @@ def write_folder(folder: FolderChange) -> None:
         return
     if plan.version not in folder.served.active and _has_older(plan, folder.served.ready):
         drop_version(plan.folder)  # begun once, and never served
-        hashes = [*plan.kept.values()]
-        plan = compare(plan.folder, rendered_files(plan))
-        kept = {renumbered_path(MODEL_FILE, plan.version): hash_ for hash_ in hashes}
-        plan = replace(plan, kept=kept)
+        plan = compare_again(plan)
     versions = {of for path in plan.known.files if (of := version_of(path))}
     # What ran before the last change stays, should this one fail.
     before = {max((of for of in versions if of < plan.version), default=plan.version)}

@@ -13,7 +13,7 @@ from generator.apply.planning import ApplyPlan
 from generator.errors import RepositoryError
 from generator.render.digest import ROUTING_FILE
 from generator.repository import served_record
-from generator.repository.compare import ModelPlan, compare
+from generator.repository.compare import ModelPlan, compare, edited_hash, folder_version
 from generator.repository.served_record import LastChange, ServedRecord
 from generator.repository.version_folders import current_files, files_of_version
 
@@ -60,7 +60,7 @@ def _plans(folders: Iterable[str], repository: Path, last: LastChange) -> list[M
 
 
 def _plan(folder: Path, last: LastChange) -> ModelPlan:
-    files = current_files(folder)
+    files, version = current_files(folder), folder_version(folder)
     routing = files.pop(ROUTING_FILE, None)
     if folder.name in last.changed:
         version = last.changed[folder.name]
@@ -74,4 +74,5 @@ def _plan(folder: Path, last: LastChange) -> ModelPlan:
     if folder.name in last.routing:
         text = last.routing[folder.name]
         routing = None if text is None else text.encode()
-    return compare(folder, files if routing is None else {**files, ROUTING_FILE: routing})
+    files = files if routing is None else {**files, ROUTING_FILE: routing}
+    return compare(folder, files, keep_edits=False, written=edited_hash(folder, version))

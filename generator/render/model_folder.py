@@ -131,7 +131,7 @@ def _render_part(model: TritonModel, task: Task) -> str:
     single = TritonModel(model.spec.name, "whole", model.spec)
     outer = model_config.parse(render_config(single, task))
     if model.spec.ensemble is None or task.output is None:
-        raise TemplateError(f"{task.folder / 'options.py'}: has no OUTPUT, which an ensemble needs")
+        raise TemplateError(f"{task.options_file}: has no OUTPUT, which an ensemble needs")
     tensors = ensemble_tensors(outer, model.spec.ensemble, task.output)
     return _rendered(task, f"{ENSEMBLE_FOLDER}/{model.role}.pbtxt.j2", model=model, tensors=tensors)
 

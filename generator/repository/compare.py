@@ -9,6 +9,7 @@ import contextlib
 import enum
 import functools
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from generator.repository import versions
 TEMPORARY_SUFFIX = ".hf-triton-tmp"
 # In a model's folder: where a version is put together before it gets its number.
 STAGE = f".version{TEMPORARY_SUFFIX}"
-_END_OF_DOCSTRING = b'\n"""\n'
+_END_OF_DOCSTRING = re.compile(rb'\n"""\r?\n')
 
 
 class Action(enum.Enum):
@@ -52,7 +53,8 @@ class ModelPlan:
     """What generating one model means; ``blocked`` says why its folder can't be taken at all.
 
     ``version`` is the one that is compared and written; the files of older ones stay as they are.
-    ``kept`` has the hash of what was written of each file that holds the user's edits now.
+    ``kept`` has the hash of what was written of each file that holds the user's edits now, where
+    it ``keeps_edits``.
     """
 
     folder: Path
@@ -63,6 +65,7 @@ class ModelPlan:
     force_helps: bool = True
     version: int = versions.RENDERED_VERSION
     kept: Mapping[str, str] = field(default_factory=dict)
+    keeps_edits: bool = True
 
     @property
     def name(self) -> str:
@@ -97,11 +100,13 @@ class ModelPlan:
         return [change.path for change in self.changes if change.action is action]
 
 
-def compare(folder: Path, files: Mapping[str, bytes], *, keep_edits: bool = True) -> ModelPlan:
+def compare(
+    folder: Path, files: Mapping[str, bytes], *, keep_edits: bool = True, written: str = ""
+) -> ModelPlan:
     """What has to change for ``folder`` to hold the rendered ``files`` as its current version.
 
     An edited model.py keeps its edits, unless its code would be rendered otherwise now: that is a
-    conflict.
+    conflict. Where ``files`` have the edits already, ``written`` is the hash of what was written.
     """
     blocked = _not_a_folder(folder)
     if blocked:
@@ -111,41 +116,88 @@ def compare(folder: Path, files: Mapping[str, bytes], *, keep_edits: bool = True
     version = versions.current_version(known.files)
     kept: Mapping[str, str] = {}
     allowed = known
-    if keep_edits:
+    if written:
+        kept, allowed = _as_edited(folder, known, version, written)
+    elif keep_edits:
         files, kept, allowed = _with_edits(folder, files, known, version)
     files = versions.at_version(files, version)
     left_out = versions.leaves_out(files.get(CONFIG_FILE, b""), version)
     linked = left_out or linked_parent(folder, known.paths.union(files))
+    if kept and not blocked:
+        blocked = _not_python(files, version)
+        kept = {} if blocked else kept
     if linked:
         return ModelPlan(folder, (), known, False, linked, force_helps=False)
     changes = [_change(folder, path, new, allowed) for path, new in files.items()]
     stale = sorted(known.paths - set(files) - set(versions.older_files(known, version)))
     changes += filter(None, (_stale_change(folder, path, known) for path in stale))
-    changed = tuple(changes)
-    return ModelPlan(folder, changed, known, interrupted, blocked, version=version, kept=kept)
+    return ModelPlan(
+        folder,
+        tuple(changes),
+        known,
+        interrupted,
+        blocked,
+        version=version,
+        kept=kept,
+        keeps_edits=keep_edits,
+    )
+
+
+def _not_python(files: Mapping[str, bytes], version: int) -> str:
+    """Why an edited model.py can't be loaded; empty where it is Python."""
+    path = versions.renumbered_path(MODEL_FILE, version)
+    try:
+        compile(files[path], path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return f"{path}:{error.lineno}: edited by hand, and no Python: {error.msg}"
+    except ValueError as error:
+        return f"{path}: edited by hand, and no Python: {error}"
+    return ""
+
+
+def _as_edited(
+    folder: Path, known: Manifest, version: int, written: str
+) -> tuple[dict[str, str], Manifest]:
+    """The hash of our model.py, of which there are edits, and the manifest as if what lies there
+    were ours to write over.
+    """
+    path = versions.renumbered_path(MODEL_FILE, version)
+    old = _read_if_file(f"{folder}/{path}")
+    replacing = dict(known.replacing)
+    if old is not None:
+        replacing[path] = (*replacing.get(path, ()), manifest.digest(old))
+    return {path: written}, replace(known, replacing=replacing)
 
 
 def _with_edits(
     folder: Path, files: Mapping[str, bytes], known: Manifest, version: int
 ) -> tuple[Mapping[str, bytes], Mapping[str, str], Manifest]:
-    """The files with the user's model.py in the place of ours, the hash of ours, and the manifest
-    as if the user's were one that may be written over.
-    """
+    """The files with the user's model.py in the place of ours, and as ``_as_edited``."""
     path = versions.renumbered_path(MODEL_FILE, version)
     new, written = files.get(MODEL_FILE), known.files.get(path)
-    old = None
-    with contextlib.suppress(NotAFileError):
-        old = read_file(f"{folder}/{path}")
-    if old is None or new is None or written is None or known.wrote(path, old):
+    old = _read_if_file(f"{folder}/{path}")
+    if old is None or new is None or written is None or old == new or known.wrote(path, old):
         return files, {}, known
-    if old == new:
-        return files, {path: written}, known
     merged = _merged(old, new, written)
     if merged is None:
         return files, {}, known
-    replacing = {**known.replacing, path: (manifest.digest(old),)}
-    kept = {path: manifest.digest(new)}
-    return with_digest({**files, MODEL_FILE: merged}), kept, replace(known, replacing=replacing)
+    kept, allowed = _as_edited(folder, known, version, manifest.digest(new))
+    return with_digest({**files, MODEL_FILE: merged}), kept, allowed
+
+
+def edited_hash(folder: Path, version: int) -> str:
+    """The hash of what was written as a version's model.py, where it holds the user's edits; else
+    empty. Raises RepositoryError.
+    """
+    known, path = read_manifest(folder), versions.renumbered_path(MODEL_FILE, version)
+    content, written = _read_if_file(f"{folder}/{path}"), known.files.get(path, "")
+    return "" if content is None or known.wrote(path, content) else written
+
+
+def _read_if_file(path: str) -> bytes | None:
+    with contextlib.suppress(NotAFileError):
+        return read_file(path)
+    return None
 
 
 def _merged(old: bytes, new: bytes, written: str) -> bytes | None:
@@ -160,7 +212,8 @@ def _merged(old: bytes, new: bytes, written: str) -> bytes | None:
 
 def _parts(text: bytes) -> tuple[bytes, bytes]:
     """A model.py's docstring, which tells what model it serves, and its code."""
-    end = text.find(_END_OF_DOCSTRING) + len(_END_OF_DOCSTRING)
+    found = _END_OF_DOCSTRING.search(text)
+    end = found.end() if found else 0
     return text[:end], text[end:]
 
 

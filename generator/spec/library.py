@@ -12,16 +12,19 @@ from functools import lru_cache
 from pathlib import Path
 
 import hf_triton
+from generator.errors import TemplateError
 from hf_triton.version import VERSION
 
-SHARED = "runtime"  # the package that all tasks share
+SHARED = ("runtime", "python_env")  # the packages that all tasks share
 _FOLDER = Path(str(hf_triton.__file__)).parent
 
 
 def library_version(packages: Iterable[str]) -> str:
-    """Such as ``0.1.0-1a2b3c4d5e6f``, for models that run these packages of hf_triton."""
+    """Such as ``0.1.0-1a2b3c4d5e6f``, for models that run these packages of hf_triton. Raises
+    TemplateError where there is no such package.
+    """
     digest = hashlib.sha256()
-    for name in ("", SHARED, *sorted(packages)):
+    for name in ("", *SHARED, *sorted(packages)):
         digest.update(_digest(name))
     return f"{VERSION}-{digest.hexdigest()[:12]}"
 
@@ -31,6 +34,8 @@ def _digest(package: str) -> bytes:
     """Over a package's modules, or over those of hf_triton itself."""
     digest = hashlib.sha256()
     folder = _FOLDER / package
+    if not folder.is_dir():
+        raise TemplateError(f"PACKAGES names {package!r}, which is no package of {_FOLDER}")
     for path in sorted(folder.rglob("*.py") if package else folder.glob("*.py")):
         digest.update(f"{path.relative_to(_FOLDER)}\0".encode() + path.read_bytes())
     return digest.digest()

@@ -87,22 +87,27 @@ class Task:
     tag: str
     folder: Path
 
+    @property
+    def options_file(self) -> Path:
+        """Where its options are declared, for errors."""
+        return Path(str(self._options_module.__file__))
+
     @cached_property
     def options_class(self) -> type[Any]:
-        """The dataclass ``Options`` of the folder's options.py."""
+        """The dataclass ``Options`` of its options.py."""
         found = getattr(self._options_module, "Options", None)
         if not isinstance(found, type) or not dataclasses.is_dataclass(found):
-            raise TemplateError(f"{self.folder / 'options.py'}: needs a dataclass named Options")
+            raise TemplateError(f"{self.options_file}: needs a dataclass named Options")
         return found
 
     @cached_property
     def streams(self) -> bool:
-        """Whether its engines can answer piece by piece: ``STREAMS`` of the folder's options.py."""
+        """Whether its engines can answer piece by piece: ``STREAMS`` of its options.py."""
         return self._flag("STREAMS")
 
     @cached_property
     def has_adapters(self) -> bool:
-        """Whether its engines serve LoRA adapters: ``ADAPTERS`` of the folder's options.py."""
+        """Whether its engines serve LoRA adapters: ``ADAPTERS`` of its options.py."""
         return self._flag("ADAPTERS")
 
     @cached_property
@@ -122,14 +127,14 @@ class Task:
     @cached_property
     def is_deterministic(self) -> bool:
         """Whether the same request always gets the same answer, which then may be kept:
-        ``DETERMINISTIC`` of the folder's options.py.
+        ``DETERMINISTIC`` of its options.py.
         """
         return self._flag("DETERMINISTIC")
 
     @cached_property
     def has_vllm_backend(self) -> bool:
-        """Whether NVIDIA's vLLM backend answers requests of this task: ``VLLM_BACKEND`` of the
-        folder's options.py.
+        """Whether NVIDIA's vLLM backend answers requests of this task: ``VLLM_BACKEND`` of its
+        options.py.
         """
         return self._flag("VLLM_BACKEND")
 
@@ -137,18 +142,18 @@ class Task:
         found = getattr(self._options_module, name, False)
         if not isinstance(found, bool):
             message = f"{name} is {found!r}, must be True or False"
-            raise TemplateError(f"{self.folder / 'options.py'}: {message}")
+            raise TemplateError(f"{self.options_file}: {message}")
         return found
 
     @cached_property
     def output(self) -> str | None:
-        """What a model of this task answers where it is a step of an ensemble: ``OUTPUT`` of the
-        folder's options.py. None where the task has no such steps.
+        """What a model of this task answers where it is a step of an ensemble: ``OUTPUT`` of its
+        options.py. None where the task has no such steps.
         """
         found = getattr(self._options_module, "OUTPUT", None)
         if found is not None and found not in OUTPUTS:
             message = f"OUTPUT is {found!r}, must be one of {', '.join(OUTPUTS)}"
-            raise TemplateError(f"{self.folder / 'options.py'}: {message}")
+            raise TemplateError(f"{self.options_file}: {message}")
         return found
 
     @cached_property
@@ -179,9 +184,11 @@ class Task:
     @cached_property
     def options(self) -> Mapping[str, Option]:
         """The task's options by name, in the order of the dataclass."""
-        hints = _type_hints(self.options_class, self.folder)
+        hints = _type_hints(self.options_class, self.options_file)
         fields = dataclasses.fields(self.options_class)
-        return {field.name: _option(field, hints[field.name], self.folder) for field in fields}
+        return {
+            field.name: _option(field, hints[field.name], self.options_file) for field in fields
+        }
 
 
 def default_directory() -> Path:
@@ -213,22 +220,22 @@ def _load_options(path: Path) -> types.ModuleType:
     return module
 
 
-def _type_hints(options_class: type[Any], folder: Path) -> dict[str, Any]:
+def _type_hints(options_class: type[Any], path: Path) -> dict[str, Any]:
     try:
         return get_type_hints(options_class)
     except (NameError, TypeError) as error:
-        raise TemplateError(f"{folder / 'options.py'}: {error}") from error
+        raise TemplateError(f"{path}: {error}") from error
 
 
-def _option(field: dataclasses.Field[Any], hint: Any, folder: Path) -> Option:
-    kind, choices, nullable = _kind(hint, f"{folder / 'options.py'}: {field.name}")
+def _option(field: dataclasses.Field[Any], hint: Any, path: Path) -> Option:
+    kind, choices, nullable = _kind(hint, f"{path}: {field.name}")
     if field.default is dataclasses.MISSING:
-        raise TemplateError(f"{folder / 'options.py'}: {field.name}: an option needs a default")
+        raise TemplateError(f"{path}: {field.name}: an option needs a default")
     known = {"help", "unit", "min", "max", "exclusive_min", "engines"}
     if not field.metadata.get("help") or set(field.metadata) - known:
         keys = ", ".join(sorted(known))
         message = f"metadata needs help and only {keys}"
-        raise TemplateError(f"{folder / 'options.py'}: {field.name}: {message}")
+        raise TemplateError(f"{path}: {field.name}: {message}")
     return Option(
         name=field.name,
         kind=kind,

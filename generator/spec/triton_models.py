@@ -39,8 +39,8 @@ LAUNCHER_FILE = "triton_python_backend_stub"
 
 
 def runs_our_code(role: str | None) -> bool:
-    """Whether a Triton model with this value of ROLE_PARAMETER, or none, runs our templates, which
-    know our parameters: others are not of models.yaml, or run NVIDIA's vLLM backend.
+    """Whether a Triton model with this value of ROLE_PARAMETER, or none, runs our library, which
+    knows our parameters: others are not of models.yaml, or run NVIDIA's vLLM backend.
     """
     return role not in (None, "", "vllm")
 

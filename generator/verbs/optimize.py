@@ -1,8 +1,8 @@
 """``hf-triton optimize MODEL``: finds the fastest engine for a model on this machine, and checks
 its results.
 
-Generates the model, then starts the comparison in the Python that
-serves it: this module imports no torch.
+Generates the model, then starts the comparison in the Python that serves it: this module imports no
+torch.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def load_speech(served: ServedModel, placement: Placement, num_threads: int) -> 
     Raises:
         LoadError: with the one line that the operator reads.
     """
-    options = Options(**served.options)
+    options = served.read_options(Options)
     parts, speech = _load(served, options, placement)
     _check_options(speech, options)
     media, longest = parts.media, options.max_audio_s

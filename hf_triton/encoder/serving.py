@@ -15,7 +15,7 @@ def serve(
 ) -> Reception:
     """Loads what the instance's role says. Raises LoadError."""
     served = instance.served
-    options = options_class(**served.options)
+    options = served.read_options(options_class)
     place, num_threads = instance.placement, instance.num_threads
     loaded = load_role(served, options, task_class, place, num_threads)
     batched = served.max_batch_size > 0

@@ -27,7 +27,7 @@ _GPU_BATCH = 8
 def serve_pipeline(instance: Instance) -> Reception:
     """Loads the pipeline on its engine's thread and starts serving; raises LoadError."""
     served, placement = instance.served, instance.placement
-    options = Options(**served.options)
+    options = served.read_options(Options)
     name = pipeline_name(options.pipeline)
     kind = kind_of_pipeline(name)
     defaults = default_parameters(options.parameters)

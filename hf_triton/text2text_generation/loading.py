@@ -38,7 +38,7 @@ def load_text2text(served: ServedModel, placement: Placement, num_threads: int) 
     Raises:
         LoadError: with the one line that the operator reads.
     """
-    options = Options(**served.options)
+    options = served.read_options(Options)
     parts = load_parts(served, placement, _require_encoder_decoder)
     own_prefix = apply_task_params(parts.model, options.task_specific_params)
     languages = _languages(parts, options)

@@ -82,7 +82,7 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
     Raises:
         LoadError: with the one line that the operator reads.
     """
-    options = Options(**served.options)
+    options = served.read_options(Options)
     adapters: Adapters | None = None
     if options.engine == "vllm":
         parts, engine = start_on_vllm(served, options, placement, num_threads)

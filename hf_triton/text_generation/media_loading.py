@@ -32,7 +32,7 @@ def load_media_engine(
     Raises:
         LoadError: with the one line that the operator reads.
     """
-    options = options_class(**served.options)
+    options = served.read_options(options_class)
     files = model_files(served)
     parts = load_media_parts(served, files, load_config(served, files), placement)
     assert parts.media is not None

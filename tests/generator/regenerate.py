@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def rendered_case(case: str, work: Path) -> dict[str, str]:
-    """What ``generate`` makes of a YAML in golden/, but for copied code and manifests. ``work`` is
+    """What ``generate`` makes of a YAML in golden/, but for model.py and manifests. ``work`` is
     the current folder.
     """
     shutil.copytree(workspace.GOLDEN, work / "golden", dirs_exist_ok=True)

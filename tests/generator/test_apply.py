@@ -136,10 +136,16 @@ def test_edited_files_are_not_overwritten_unless_forced(made: Bench) -> None:
     assert (made.repository / "a" / "2" / "model.json").read_text() != "mine"
 
 
+EDITED = "# mine\n"
+
+
+def edit(made: Bench, version: int) -> None:
+    model = made.repository / "a" / str(version) / "model.py"
+    model.write_text(f"{model.read_text()}{EDITED}")
+
+
 def test_an_edited_model_py_is_loaded_and_goes_on_into_later_versions(made: Bench) -> None:
-    model = made.repository / "a" / "1" / "model.py"
-    edited = f"{model.read_text()}# mine\n"
-    model.write_text(edited)
+    edit(made, 1)
     made.applied(BOTH)
     assert made.ready("a") == {2}
     made.applied(CHANGED)
@@ -147,9 +153,40 @@ def test_an_edited_model_py_is_loaded_and_goes_on_into_later_versions(made: Benc
     assert made.apply("--rollback").code == 0
     assert made.run("generate").code == 0
     assert made.is_current()
-    assert {model_at(made, version) for version in (2, 3, 4)} == {edited}
+    assert all(model_at(made, version).endswith(EDITED) for version in (2, 3, 4))
     assert made.apply("--force").code == 0
-    assert "# mine" not in model_at(made, 5)
+    assert EDITED not in model_at(made, 5)
+
+
+def test_an_edit_outlives_a_rollback_of_what_its_docstring_tells(made: Bench) -> None:
+    edit(made, 1)
+    made.applied(BOTH)
+    made.applied(BOTH.replace("name: a", "name: a, dtype: float16"))
+    assert "dtype  float16" in model_at(made, 3)
+    assert made.apply("--rollback").code == 0
+    made.say(BOTH)
+    assert made.run("generate").code == 0
+    assert model_at(made, 4) == model_at(made, 2)
+    assert model_at(made, 4).endswith(EDITED)
+
+
+def test_an_edit_of_a_version_that_was_begun_and_never_served_is_kept(made: Bench) -> None:
+    made.say(CHANGED)
+    plan = make_plan(Path("models.yaml"), made.repository).groups[0][0]
+    version_folders.add_version(plan, 2, {1})
+    edit(made, 1)
+    made.applied(CHANGED)
+    assert made.run("generate").code == 0
+    assert model_at(made, max(made.ready("a"))).endswith(EDITED)
+
+
+def test_an_edited_model_py_that_is_no_python_is_not_tried(made: Bench) -> None:
+    (made.repository / "a" / "1" / "model.py").write_text(f"{model_at(made, 1)}def broken(:\n")
+    made.say(CHANGED)
+    ran = made.apply()
+    assert ran.code == 1
+    assert "edited by hand, and no Python: " in ran.err
+    assert made.ready("a") == {1}
 
 
 def model_at(made: Bench, version: int) -> str:

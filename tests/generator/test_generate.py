@@ -133,6 +133,11 @@ def test_an_edited_model_py_is_kept_and_told_and_served_anew(made: Path, run: Ru
     edited.write_text(edited.read_text().removesuffix("# mine\n"))
     assert run("generate")[::2] == (0, "")
     assert config.read_text() == before
+    edited.write_text("def broken(:\n")
+    line = "model_repository/demo: 1/model.py:1: edited by hand, and no Python: "
+    assert run("generate")[2].startswith(f"hf-triton: conflict: {line}")
+    assert run("generate", "--force")[0] == 0
+    assert run("generate")[::2] == (0, "")
 
 
 def test_an_edited_model_py_is_told_of_another_model_in_its_docstring_alone(

@@ -98,9 +98,10 @@ def started(version: Path, **variables: str) -> str:
     return done.stdout
 
 
-def activated(version: Path) -> dict[str, str]:
+def activated(version: Path, **variables: str) -> dict[str, str]:
     """The environment variables of a stub that Triton starts for the model."""
-    return dict(line.split("=", 1) for line in started(version).split("\0") if "=" in line)
+    lines = started(version, **variables).split("\0")
+    return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 def error_of(version: Path) -> str:
@@ -197,6 +198,16 @@ def test_a_model_loads_in_its_environment_alone_whatever_its_path(work: Path) ->
     assert "demo: python_env: ./my $(env): the server runs the model in " in started(
         version, **by_triton
     )
+
+
+def test_nothing_of_the_working_directory_finds_the_environment(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = environment(work)
+    version = generate(work, "./env")
+    (work / "hf_triton.py").write_text("raise SystemExit('a trap')\n")
+    found = activated(version, PYTHONPATH=os.pathsep)
+    assert found["HF_TRITON_PYTHON_ENV_FOUND"] == f"environment {folder}"
 
 
 def test_a_model_of_a_python_that_is_no_environment_does_not_load(work: Path) -> None:

@@ -101,7 +101,24 @@ def test_no_folder_of_the_generator_imports_one_above_it() -> None:
     assert wrong == []
 
 
-def test_generator_and_templates_import_nothing_of_perf() -> None:
+def test_no_folder_of_the_library_imports_one_above_it() -> None:
+    names = (("version", "python_env"), ("runtime",), ("encoder", "text_generation", "pipeline"))
+    floors = {f"hf_triton/{name}": floor for floor, row in enumerate(names) for name in row}
+
+    def floor_of(place: str) -> int:
+        return floors.get("/".join(place.split("/")[:2]), len(names))
+
+    wrong = [
+        f"{here} imports {other}"
+        for here, others in imports_of_folders().items()
+        for other in others
+        if here.startswith("hf_triton/") and other.startswith("hf_triton/")
+        if floor_of(here) < floor_of(other) and other != "hf_triton/hooks"
+    ]
+    assert wrong == []
+
+
+def test_generator_and_library_import_nothing_of_perf() -> None:
     wrong = [
         f"{name} imports {other}"
         for name in MODULES

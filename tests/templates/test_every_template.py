@@ -81,6 +81,25 @@ def test_its_model_is_a_class_of_the_library_to_be_changed(task: Task, in_folder
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_in_an_environment_of_its_own_the_library_is_the_servers(
+    task: Task, in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("needs.txt").write_text("tiny\n")
+    monkeypatch.setenv("HF_TRITON_LIBRARY", "/library of the server")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert issubclass(run(model_py(task, "    python_env: needs.txt\n")), TritonModel)
+    assert sys.path[0] == "/library of the server"
+
+
+def test_it_names_every_package_of_the_library_that_it_imports(task: Task) -> None:
+    """By them it is known whether an upgrade has changed its code."""
+    known = {"runtime", "python_env", "hooks", "version", task.folder.name, *task.packages}
+    for name in (task.folder.name, *task.packages):
+        for path in modules(LIBRARY / name):
+            text = path.read_text(encoding="utf-8")
+            assert {*re.findall(r"(?:from|import) hf_triton\.(\w+)", text)} <= known, path
+
+
 def test_its_model_tells_where_the_weights_are(task: Task, in_folder: Path) -> None:
     keys = {"revision": "0a" * 20, "dtype": "float32", "device_map": "auto"}
     pinned = model_py(task, "".join(f"    {key}: {value}\n" for key, value in keys.items()))

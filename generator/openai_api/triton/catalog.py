@@ -61,7 +61,7 @@ class ServedModel:
     decoupled, and is asked by a gRPC stream. ``adapters`` are those that its requests may name;
     ``adapter`` is the one that they do, where this is an adapter under a name of its own.
     ``served_names`` are other names of it, and ``alias_of`` is its own under one of those.
-    ``is_ours`` is False of one that is not rendered from our templates, ``tells_cuts`` says whether
+    ``is_ours`` is False of one that does not run our library, ``tells_cuts`` says whether
     an output tells which texts were cut.
     """
 

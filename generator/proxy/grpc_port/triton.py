@@ -33,7 +33,7 @@ class GrpcTriton:
         await self._channel.close()
 
     async def is_ours(self, model: str) -> bool:
-        """Whether a model is rendered from our templates; False where it can't be asked."""
+        """Whether a model runs our library; False where it can't be asked."""
         request = service_pb2.ModelConfigRequest(name=model)
         try:
             found = await self._stub.ModelConfig(request, timeout=_QUESTION_TIMEOUT_S)

@@ -71,7 +71,7 @@ def compare(args: argparse.Namespace) -> int:
     """Makes the engines, times them, and tells; returns the exit code. Raises LoadError."""
     served = read_served_model(args.folder, args.version)
     options_class, task_class = served_classes(args.folder, args.version)
-    options = options_class(**served.options)
+    options = served.read_options(options_class)
     placement = device.placement(_kind(args.kind), "0", served.device_map)
     torch.set_num_threads(device.cpu_threads({"instance_group": [{"count": args.instances}]}))
     setup, _ = load_setup(served, options, task_class, placement)

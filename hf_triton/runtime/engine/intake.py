@@ -8,7 +8,6 @@ cached answer is one to what they made of it.
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import time
@@ -81,7 +80,10 @@ class Intake:
         if served.hooks is None and not methods:
             return None
         if served.hooks is None:
-            place = Path(inspect.getfile(next(iter(methods.values()))))
+            if served.role != "whole":
+                raise LoadError(f"hooks: the step {served.role} of an ensemble has none")
+            code = getattr(next(iter(methods.values())), "__code__", None)
+            place = Path(code.co_filename if code else folder / "model.py")
             name = served.public_name
             return HookFile(place, place.name, observations, model=name, functions=methods)
         if methods:

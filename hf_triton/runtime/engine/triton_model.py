@@ -100,7 +100,7 @@ class TritonModel(ABC):
         try:
             own_environment.check(folder)
             self._start(args)
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             self._refuse(name, own_environment.lacks(folder, error))
         except LoadError as error:
             self._refuse(name, str(error))

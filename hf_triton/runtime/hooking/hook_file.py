@@ -29,7 +29,8 @@ _EARLIER_NAME = "hf_runtime"
 
 def functions_of(holder: object) -> Functions:
     """``preprocess`` and ``postprocess`` of a module or an object, those that it has."""
-    return {wanted: getattr(holder, wanted) for wanted in NAMES if hasattr(holder, wanted)}
+    found = {wanted: getattr(holder, wanted, None) for wanted in NAMES}
+    return {wanted: function for wanted, function in found.items() if callable(function)}
 
 
 class HookFile:
@@ -65,8 +66,7 @@ class HookFile:
 
         Raises:
             RuntimeModelError: the error for the caller. The log gets the line in the hooks file,
-            and
-                not the error's text, which may quote a prompt.
+                and not the error's text, which may quote a prompt.
         """
         if function not in self._functions:
             return

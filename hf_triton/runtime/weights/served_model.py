@@ -10,13 +10,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import LoadError
 from .locked_files import LockedFile
+
+Options = TypeVar("Options")
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,14 @@ class ServedModel:
     is_adapter: bool = False
     quantization: dict[str, Any] | None = None
     draft_model: ServedDraft | None = None
+
+    def read_options(self, options_class: Callable[..., Options]) -> Options:
+        """The options as the task declares them. Raises LoadError where it knows others."""
+        try:
+            return options_class(**self.options)
+        except TypeError as error:
+            what = "write it anew with `hf-triton generate`"
+            raise LoadError(f"model.json: {error}; {what}") from error
 
     @property
     def cache_dir(self) -> Path:

@@ -73,6 +73,14 @@ def test_hooks_are_in_one_of_two_places(tmp_path: Path) -> None:
         pass
 
 
+def test_what_can_not_be_called_is_no_hook(tmp_path: Path) -> None:
+    class Plain:
+        preprocess = None
+
+    with driving(tmp_path, model=Plain()) as driver:
+        assert driver.ask("hello").text == "hello"
+
+
 def test_hooks_of_earlier_releases_import_by_its_name_then(tmp_path: Path) -> None:
     earlier = pre("raise RequestError('no')").replace("hf_triton", "hf_runtime")
     with driving(tmp_path, earlier) as driver:

@@ -29,3 +29,8 @@ def test_what_a_python_lacks_is_named_with_where_to_install_it(tmp_path: Path) -
     assert "lacks einops, which this model needs: install it there" in lacks(tmp_path, missing)
     (tmp_path / "environment.json").write_text('{"written": "needs.txt"}')
     assert lacks(tmp_path, missing).startswith("python_env: needs.txt: lacks einops, which")
+
+
+def test_what_a_python_has_in_another_version_is_told() -> None:
+    wrong = ImportError("cannot import name 'A' from 'transformers' (/x)", name="transformers")
+    assert "another version is installed in " in lacks(Path("/"), wrong)

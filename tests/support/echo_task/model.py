@@ -1,4 +1,7 @@
-"""Answers with the text it was sent: a model that loads in a fraction of a second."""
+"""Answers with the text it was sent: a model that loads in a fraction of a second.
+
+dtype  {{ values.dtype | docstring }}
+"""
 
 from __future__ import annotations
 
