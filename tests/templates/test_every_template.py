@@ -79,6 +79,8 @@ def test_its_model_is_a_class_of_the_library_to_be_changed(task: Task, in_folder
     hooked = run(re.sub(r"^    # (?=def |    )", "    ", text, flags=re.MULTILINE))
     assert {"preprocess", "postprocess"} <= vars(hooked).keys()
     assert max(map(len, text.splitlines())) <= 100
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
 
 
 def test_in_an_environment_of_its_own_the_library_is_the_servers(
