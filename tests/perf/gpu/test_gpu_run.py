@@ -102,10 +102,11 @@ def test_what_a_machine_lacks_is_one_line(
     words = ["prove", str(tmp_path / "out")]
     for run_it in (main, lambda words: cli.main(["perf", "gpu", *words])):
         assert run_it(words) == 1
-        assert capfd.readouterr().err == (
+        # gRPC, which other tests have imported, may have told of a fork before.
+        assert capfd.readouterr().err.splitlines()[-1] == (
             "hf-triton perf gpu: the engines can't be imported here: ModuleNotFoundError: No "
             "module named 'a_package_that_is_not_there'; a package can come as a wheel: "
-            "--wheels DIR\n"
+            "--wheels DIR"
         )
 
 
