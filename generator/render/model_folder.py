@@ -31,6 +31,7 @@ from generator.render.vllm_model_json import engine_arguments
 from generator.spec.library import library_version
 from generator.spec.model_source import Source
 from generator.spec.model_spec import ModelSpec
+from generator.spec.runtime_rules import LIBRARY_PARAMETER
 from generator.spec.task_folders import (
     CONFIG_TEMPLATE,
     ENSEMBLE_FOLDER,
@@ -40,7 +41,7 @@ from generator.spec.task_folders import (
     VLLM_BACKEND_FOLDER,
     Task,
 )
-from generator.spec.triton_models import LIBRARY_PARAMETER, STEPS, TritonModel, step_name
+from generator.spec.triton_models import STEPS, TritonModel, step_name
 
 VALUES_FILE = f"{VERSION_FOLDER}/model.json"
 HOOKS_FILE = f"{VERSION_FOLDER}/hooks.py"

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from generator.spec.model_spec import PythonEnv
-from generator.spec.runtime_rules import ENVIRONMENT_FILE, LAUNCHER
+from generator.spec.runtime_rules import ENVIRONMENT_CODE, ENVIRONMENT_FILE
 from generator.spec.task_folders import VERSION_FOLDER
 from generator.spec.triton_models import LAUNCHER_FILE
 
@@ -25,7 +25,7 @@ def environment_files(env: PythonEnv, model_folder: Path) -> dict[str, bytes]:
 
 @lru_cache
 def _launcher() -> bytes:
-    return LAUNCHER.read_bytes()
+    return (ENVIRONMENT_CODE / LAUNCHER_FILE).read_bytes()
 
 
 def _values(env: PythonEnv, model_folder: Path) -> dict[str, object]:

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from generator.errors import RepositoryError
@@ -114,23 +114,24 @@ def compare(
     with readable_errors():
         known, blocked, interrupted = _known(folder, files)
     version = versions.current_version(known.files)
-    kept: Mapping[str, str] = {}
-    allowed = known
-    if written:
-        kept, allowed = _as_edited(folder, known, version, written)
-    elif keep_edits:
-        files, kept, allowed = _with_edits(folder, files, known, version)
-    files = versions.at_version(files, version)
+    rendered, files = files, versions.at_version(files, version)
     left_out = versions.leaves_out(files.get(CONFIG_FILE, b""), version)
     linked = left_out or linked_parent(folder, known.paths.union(files))
-    if kept and not blocked:
-        blocked = _not_python(files, version)
-        kept = {} if blocked else kept
     if linked:
         return ModelPlan(folder, (), known, False, linked, force_helps=False)
-    changes = [_change(folder, path, new, allowed) for path, new in files.items()]
+    own = versions.renumbered_path(MODEL_FILE, version)
+    edited = {own: written} if written else {}
+    changes = [_change(folder, path, new, known, path in edited) for path, new in files.items()]
+    if keep_edits and not written:
+        for change in changes:
+            merged = _merged(change, known.files.get(own)) if change.path == own else None
+            if merged is not None and change.new is not None:
+                files = with_digest({**rendered, MODEL_FILE: merged})
+                return compare(folder, files, written=manifest.digest(change.new))
     stale = sorted(known.paths - set(files) - set(versions.older_files(known, version)))
     changes += filter(None, (_stale_change(folder, path, known) for path in stale))
+    if edited and not blocked:
+        blocked = _not_python(own, files[own])
     return ModelPlan(
         folder,
         tuple(changes),
@@ -138,16 +139,15 @@ def compare(
         interrupted,
         blocked,
         version=version,
-        kept=kept,
+        kept={} if blocked else edited,
         keeps_edits=keep_edits,
     )
 
 
-def _not_python(files: Mapping[str, bytes], version: int) -> str:
+def _not_python(path: str, content: bytes) -> str:
     """Why an edited model.py can't be loaded; empty where it is Python."""
-    path = versions.renumbered_path(MODEL_FILE, version)
     try:
-        compile(files[path], path, "exec", dont_inherit=True)
+        compile(content, path, "exec", dont_inherit=True)
     except SyntaxError as error:
         return f"{path}:{error.lineno}: edited by hand, and no Python: {error.msg}"
     except ValueError as error:
@@ -155,55 +155,25 @@ def _not_python(files: Mapping[str, bytes], version: int) -> str:
     return ""
 
 
-def _as_edited(
-    folder: Path, known: Manifest, version: int, written: str
-) -> tuple[dict[str, str], Manifest]:
-    """The hash of our model.py, of which there are edits, and the manifest as if what lies there
-    were ours to write over.
-    """
-    path = versions.renumbered_path(MODEL_FILE, version)
-    old = _read_if_file(f"{folder}/{path}")
-    replacing = dict(known.replacing)
-    if old is not None:
-        replacing[path] = (*replacing.get(path, ()), manifest.digest(old))
-    return {path: written}, replace(known, replacing=replacing)
-
-
-def _with_edits(
-    folder: Path, files: Mapping[str, bytes], known: Manifest, version: int
-) -> tuple[Mapping[str, bytes], Mapping[str, str], Manifest]:
-    """The files with the user's model.py in the place of ours, and as ``_as_edited``."""
-    path = versions.renumbered_path(MODEL_FILE, version)
-    new, written = files.get(MODEL_FILE), known.files.get(path)
-    old = _read_if_file(f"{folder}/{path}")
-    if old is None or new is None or written is None or old == new or known.wrote(path, old):
-        return files, {}, known
-    merged = _merged(old, new, written)
-    if merged is None:
-        return files, {}, known
-    kept, allowed = _as_edited(folder, known, version, manifest.digest(new))
-    return with_digest({**files, MODEL_FILE: merged}), kept, allowed
-
-
 def edited_hash(folder: Path, version: int) -> str:
     """The hash of what was written as a version's model.py, where it holds the user's edits; else
     empty. Raises RepositoryError.
     """
     known, path = read_manifest(folder), versions.renumbered_path(MODEL_FILE, version)
-    content, written = _read_if_file(f"{folder}/{path}"), known.files.get(path, "")
-    return "" if content is None or known.wrote(path, content) else written
-
-
-def _read_if_file(path: str) -> bytes | None:
     with contextlib.suppress(NotAFileError):
-        return read_file(path)
-    return None
+        content = read_file(folder / path)
+        if content is not None and not known.wrote(path, content):
+            return known.files.get(path, "")
+    return ""
 
 
-def _merged(old: bytes, new: bytes, written: str) -> bytes | None:
-    """The user's code below the docstring that is rendered now; None where both have changed what
-    was written, of which ``written`` is the hash.
+def _merged(change: Change, written: str | None) -> bytes | None:
+    """The user's code below the docstring that is rendered now; None where model.py is not edited,
+    or both have changed what was written, of which ``written`` is the hash.
     """
+    old, new = change.old, change.new
+    if change.action is not Action.CONFLICT or old is None or new is None or written is None:
+        return None
     (old_head, old_code), (new_head, new_code) = _parts(old), _parts(new)
     if manifest.digest(old_head + new_code) == written:
         return new_head + old_code
@@ -372,7 +342,7 @@ def _is_same(path: Path, content: bytes | None) -> bool:
     return False
 
 
-def _change(folder: Path, path: str, new: bytes, known: Manifest) -> Change:
+def _change(folder: Path, path: str, new: bytes, known: Manifest, is_edited: bool) -> Change:
     try:
         old = read_file(f"{folder}/{path}")
     except NotAFileError as error:
@@ -382,7 +352,7 @@ def _change(folder: Path, path: str, new: bytes, known: Manifest) -> Change:
     if old == new and (not is_script(new) or os.access(f"{folder}/{path}", os.X_OK)):
         # Kept once: models share most of their files.
         return Change(path, Action.IDENTICAL, new, new)
-    if known.wrote(path, old):
+    if is_edited or known.wrote(path, old):
         return Change(path, Action.UPDATE, old, new)
     reason = "edited by hand" if path in known.paths else "not written by hf-triton"
     return Change(path, Action.CONFLICT, old, new, reason)

@@ -152,11 +152,11 @@ def files_of_version(folder: Path, version: int) -> dict[str, bytes] | None:
     for path in known.files:
         if path.startswith(prefix):
             content = _read_or_none(folder / path)
-            inner = path.removeprefix(prefix)
-            is_ours = content is not None and known.wrote(path, content)
-            if content is None or not (is_ours or f"{RENDERED_VERSION}/{inner}" == MODEL_FILE):
+            rendered = renumbered_path(path, RENDERED_VERSION)
+            if content is None or not (known.wrote(path, content) or rendered == MODEL_FILE):
                 return None
-            found[CONFIG_FILE if inner == CONFIG_FILE else f"{RENDERED_VERSION}/{inner}"] = content
+            is_config = path == f"{prefix}{CONFIG_FILE}"
+            found[CONFIG_FILE if is_config else rendered] = content
     if needs_launcher(found):
         found[LAUNCHER_FILE] = _read(folder / LAUNCHER_FILE)
     if CONFIG_FILE not in found:

@@ -54,9 +54,8 @@ def renumbered(files: Mapping[str, bytes], version: int, number: int) -> dict[st
     """The files of ``version`` as those of version ``number``, config.pbtxt included."""
     if version == number:
         return dict(files)
-    old, new = f"{version}/", f"{number}/"
     moved = {
-        new + path.removeprefix(old) if path.startswith(old) else path: content
+        renumbered_path(path, number) if version_of(path) == version else path: content
         for path, content in files.items()
     }
     if CONFIG_FILE in moved:

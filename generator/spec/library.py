@@ -15,7 +15,7 @@ import hf_triton
 from generator.errors import TemplateError
 from hf_triton.version import VERSION
 
-SHARED = ("runtime", "python_env")  # the packages that all tasks share
+_SHARED = ("runtime", "python_env")  # the packages that all tasks share
 _FOLDER = Path(str(hf_triton.__file__)).parent
 
 
@@ -24,7 +24,7 @@ def library_version(packages: Iterable[str]) -> str:
     TemplateError where there is no such package.
     """
     digest = hashlib.sha256()
-    for name in ("", *SHARED, *sorted(packages)):
+    for name in ("", *_SHARED, *sorted(packages)):
         digest.update(_digest(name))
     return f"{VERSION}-{digest.hexdigest()[:12]}"
 

@@ -6,9 +6,6 @@ The library's own modules for it, which need neither torch nor Triton.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from hf_triton.python_env import find_environment
 from hf_triton.python_env.find_environment import (
     ENVIRONMENT_FILE,
     FOLDER_VARIABLE,
@@ -53,16 +50,18 @@ from hf_triton.runtime.weights.locked_files import (
     repository_folder,
     snapshot_folder,
 )
+from hf_triton.version import LIBRARY_PARAMETER
 
 __all__ = [
     "CACHE_SALT",
     "CALL",
     "CALLER",
     "EMPTY_FINAL",
+    "ENVIRONMENT_CODE",
     "ENVIRONMENT_FILE",
     "FOLDER_VARIABLE",
-    "LAUNCHER",
     "LEFT_CALLS_VARIABLE",
+    "LIBRARY_PARAMETER",
     "LIBRARY_PATH",
     "LINK_VERSION",
     "MARKER",
@@ -99,5 +98,5 @@ __all__ = [
     "snapshot_folder",
 ]
 
-# The script by which the server finds a model's environment.
-LAUNCHER = Path(str(find_environment.__file__)).with_name("triton_python_backend_stub")
+# Where the script lies by which the server finds a model's environment.
+ENVIRONMENT_CODE = LIBRARY_PATH.parent

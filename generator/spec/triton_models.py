@@ -31,7 +31,6 @@ ENGINE_PARAMETER = "hf_triton_engine"
 ARM_PARAMETER = "hf_triton_arm_of"
 ADAPTERS_PARAMETER = "hf_triton_adapters"
 SERVED_NAMES_PARAMETER = "hf_triton_served_names"
-LIBRARY_PARAMETER = "hf_triton_library"
 # The version of the protocol between a front and its engine.
 LINK_PARAMETER = "hf_triton_link"
 # In a model's folder: what every Triton starts in the place of its own Python stub.

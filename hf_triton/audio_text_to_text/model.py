@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hf_triton.runtime.engine.triton_model import Loader, TritonModel
+from hf_triton.runtime.engine.triton_model import Loader, TritonModel, serve
 
 from .options import Options
 
@@ -17,6 +17,6 @@ class AudioTextToTextModel(TritonModel):
     def loader(self) -> Loader:
         """Of weights, processor and engine."""
         from hf_triton.text_generation.media_loading import load_media_engine
-        from hf_triton.text_generation.serving import serve
+        from hf_triton.text_generation.reception import Reception
 
-        return partial(serve, partial(load_media_engine, Options))
+        return partial(serve, partial(load_media_engine, Options), Reception)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hf_triton.runtime.engine.triton_model import Loader, TritonModel
+from functools import partial
+
+from hf_triton.runtime.engine.triton_model import Loader, TritonModel, serve
 
 
 class SpeechRecognitionModel(TritonModel):
@@ -10,6 +12,7 @@ class SpeechRecognitionModel(TritonModel):
 
     def loader(self) -> Loader:
         """Of weights, processor and engine."""
-        from .serving import serve
+        from .loading import load_speech
+        from .reception import Reception
 
-        return serve
+        return partial(serve, load_speech, Reception)

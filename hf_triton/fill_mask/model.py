@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hf_triton.encoder.triton_model import EncoderModel
+from hf_triton.encoder.triton_model import EncoderModel, Parts
 
 from .options import Options
-
-if TYPE_CHECKING:
-    from .filling import FillMask
 
 
 class FillMaskModel(EncoderModel):
     """One instance of a served masked language model."""
 
-    def parts(self) -> tuple[type[Options], type[FillMask]]:
+    def parts(self) -> Parts:
         """Options and task."""
         from .filling import FillMask
 

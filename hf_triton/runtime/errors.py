@@ -80,6 +80,11 @@ class LoadError(RuntimeModelError):
     """
 
 
+def not_as_generated(file: str, wrong: object) -> LoadError:
+    """A file of a generated folder can't be read, or has what this release does not know."""
+    return LoadError(f"{file}: {wrong}; write it anew with `hf-triton generate`")
+
+
 def reason(error: BaseException, limit: int = 400) -> str:
     """Error text on one line, cut to ``limit`` characters; its type's name where it is empty."""
     line = " ".join(str(error).split()) or type(error).__name__

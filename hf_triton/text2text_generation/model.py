@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hf_triton.runtime.engine.triton_model import Loader, TritonModel
+from hf_triton.runtime.engine.triton_model import Loader, TritonModel, serve
 
 
 class Text2TextGenerationModel(TritonModel):
@@ -12,8 +12,8 @@ class Text2TextGenerationModel(TritonModel):
 
     def loader(self) -> Loader:
         """Of weights, tokenizer and engine."""
-        from hf_triton.text_generation.serving import serve
+        from hf_triton.text_generation.reception import Reception
 
         from .loading import load_text2text
 
-        return partial(serve, load_text2text)
+        return partial(serve, load_text2text, Reception)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hf_triton.runtime.engine.triton_model import Loader, TritonModel
+from hf_triton.runtime.engine.triton_model import Loader, TritonModel, serve
 
 
 class TextGenerationModel(TritonModel):
@@ -13,6 +13,6 @@ class TextGenerationModel(TritonModel):
     def loader(self) -> Loader:
         """Of weights, tokenizer and engine."""
         from .loading import load_engine
-        from .serving import serve
+        from .reception import Reception
 
-        return partial(serve, load_engine)
+        return partial(serve, load_engine, Reception)

@@ -19,6 +19,7 @@ from tests.support.triton import (
     ROOT,
     Answer,
     Triton,
+    copy_shared,
     copy_task,
     eventually,
     get,
@@ -94,8 +95,7 @@ def add_templates(folder: Path) -> None:
     for name in ("front", "text_generation"):
         shutil.copytree(ROOT / "model_templates" / name, folder / name)
     copy_task("counting_task", folder / "counting")
-    for shared in (ROOT / "model_templates").glob("_*.j2"):
-        shutil.copy(shared, folder)
+    copy_shared(folder)
 
 
 def ask(triton: Triton, model: str, text: str, *outputs: str, **parameters: Any) -> Answer:

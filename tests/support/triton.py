@@ -197,12 +197,17 @@ def running(repository: Path) -> Iterator[Triton]:
 
 def echo_templates(folder: Path) -> Path:
     """A model_templates/ whose only task is ``echo``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    macros = ROOT / "model_templates" / "_macros.pbtxt.j2"
-    shutil.copy(macros, folder)
+    copy_shared(folder)
     copy_task("echo_task", folder / "echo")
     copy_task("echo_front", folder / "front")
     return folder
+
+
+def copy_shared(folder: Path) -> None:
+    """What the templates of several tasks share."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for shared in (ROOT / "model_templates").glob("_*.j2"):
+        shutil.copy(shared, folder)
 
 
 def copy_task(source: str, folder: Path) -> None:

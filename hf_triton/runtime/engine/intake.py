@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import LoadError
+from ..errors import LoadError, not_as_generated
 from ..hooking.hook_file import Functions, HookFile
 from ..hooking.hook_runner import HookRunner, PassOn
 from ..link.listener import EngineListener, ForwardedRequest
@@ -76,20 +76,18 @@ class Intake:
         self._routing = LiveRouter(routed, publish)
 
     def _hook_file(self, served: ServedModel, version: str, methods: Functions) -> HookFile | None:
-        folder, observations = served.folder / version, self._observations
         if served.hooks is None and not methods:
             return None
-        if served.hooks is None:
-            if served.role != "whole":
-                raise LoadError(f"hooks: the step {served.role} of an ensemble has none")
-            code = getattr(next(iter(methods.values())), "__code__", None)
-            place = Path(code.co_filename if code else folder / "model.py")
-            name = served.public_name
-            return HookFile(place, place.name, observations, model=name, functions=methods)
-        if methods:
+        if served.hooks is not None and methods:
             both = f"model.py has {' and '.join(methods)}, and models.yaml names {served.hooks}"
             raise LoadError(f"hooks: {both}: keep one of the two")
-        return HookFile(folder / HOOKS_FILE, served.hooks, observations, model=served.public_name)
+        if methods and served.role != "whole":
+            raise LoadError(f"hooks: the step {served.role} of an ensemble has none")
+        path = served.folder / version / (HOOKS_FILE if served.hooks else "model.py")
+        code = getattr(next(iter(methods.values()), None), "__code__", None)
+        path = Path(code.co_filename) if code else path
+        name = served.hooks or path.name
+        return HookFile(path, name, self._observations, model=served.public_name, functions=methods)
 
     def open(self, take_forwarded: Callable[[ForwardedRequest], None]) -> None:
         """After the weights are loaded: gets what fronts and other models pass on, each to
@@ -192,5 +190,5 @@ def _metrics(served: ServedModel) -> list[Metric]:
             for name, values in served.metrics.items()
         ]
     except (KeyError, TypeError, AttributeError) as error:
-        message = "model.json: its metrics are not what the generator writes"
-        raise LoadError(f"{message}; write it anew with `hf-triton generate`") from error
+        wrong = "its metrics are not what the generator writes"
+        raise not_as_generated("model.json", wrong) from error

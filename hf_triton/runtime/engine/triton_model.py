@@ -82,6 +82,17 @@ class Serving(Protocol):
 Loader = Callable[[Instance], Serving]
 
 
+def serve(
+    load: Callable[[ServedModel, Placement, int], Any],
+    reception: Callable[..., Serving],
+    instance: Instance,
+) -> Serving:
+    """A Loader, behind what ``load`` makes and the ``reception`` that takes requests to it."""
+    served = instance.served
+    loaded = load(served, instance.placement, instance.num_threads)
+    return reception(loaded, batched=served.max_batch_size > 0)
+
+
 class TritonModel(ABC):
     """One instance of a served model. A model.py may add the methods ``preprocess`` and
     ``postprocess``: they are called as those of a hooks file are.

@@ -16,10 +16,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import LoadError
+from ..errors import not_as_generated
 from .locked_files import LockedFile
 
 Options = TypeVar("Options")
+_FILE = "model.json"
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,7 @@ class ServedModel:
         try:
             return options_class(**self.options)
         except TypeError as error:
-            what = "write it anew with `hf-triton generate`"
-            raise LoadError(f"model.json: {error}; {what}") from error
+            raise not_as_generated(_FILE, error) from error
 
     @property
     def cache_dir(self) -> Path:
@@ -136,7 +136,7 @@ def read_served_model(folder: Path, version: str) -> ServedModel:
     Raises:
         LoadError: the file is missing, unreadable, or not as the generator writes it.
     """
-    path = folder / version / "model.json"
+    path = folder / version / _FILE
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         served = ServedModel(folder=folder, **values)
@@ -149,7 +149,7 @@ def read_served_model(folder: Path, version: str) -> ServedModel:
             draft_model=draft and ServedDraft(**_part(draft)),
         )
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise LoadError(f"{path.name}: {error}; write it anew with `hf-triton generate`") from error
+        raise not_as_generated(_FILE, error) from error
 
 
 def _part(values: dict[str, Any]) -> dict[str, Any]:
