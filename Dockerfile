@@ -67,7 +67,7 @@ RUN if [ -n "$PYTHON_ENVS" ]; then hf-triton fetch --envs-only; fi
 EXPOSE 8000 8001 8002 8003
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=5s --start-period=10m --retries=3 \
-    CMD ["python", "-I", "-m", "generator.deploy.healthcheck"]
+    CMD ["python", "-I", "-m", "hf_triton.serving.healthcheck"]
 CMD ["hf-triton", "serve", "--host", "0.0.0.0"]
 
 
@@ -104,7 +104,7 @@ ENV VIRTUAL_ENV=/opt/hf-triton \
     HEALTH_PORT=8003
 COPY --from=cpu-packages /opt/hf-triton /opt/hf-triton
 # `tritonserver` as NVIDIA's container has it; the arguments are the server's own.
-RUN printf '#!/bin/sh\nexec /opt/hf-triton/bin/python -I -m generator.server "$@"\n' \
+RUN printf '#!/bin/sh\nexec /opt/hf-triton/bin/python -I -m hf_triton.tritonserver "$@"\n' \
         >/usr/local/bin/tritonserver \
     && chmod 755 /usr/local/bin/tritonserver \
     && useradd --uid 1000 --user-group --create-home triton-server \
@@ -124,5 +124,5 @@ RUN case "$(tritonserver --help 2>&1)" in *--model-repository*) ;; *) tritonserv
 EXPOSE 8000 8001 8002 8003
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=5s --start-period=10m --retries=3 \
-    CMD ["python", "-I", "-m", "generator.deploy.healthcheck"]
+    CMD ["python", "-I", "-m", "hf_triton.serving.healthcheck"]
 CMD ["hf-triton", "serve", "--host", "0.0.0.0"]

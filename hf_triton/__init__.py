@@ -1,1 +1,4 @@
-"""What runs inside Triton: the classes that the model.py of generated folders extends."""
+"""What serves: what runs inside Triton, and around it the ports, the supervisor and the command line.
+
+The model.py of a generated folder imports its task's classes from here.
+"""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from generator.server.listen import Listen
-from generator.server.process import TritonServer
+from hf_triton.tritonserver.listen import Listen
+from hf_triton.tritonserver.process import TritonServer
 
 
 @contextmanager

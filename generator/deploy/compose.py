@@ -21,7 +21,7 @@ from generator.deploy.rendering import quote, render
 from generator.deploy.servers import Server
 from generator.errors import UsageError
 from generator.models_yaml import models_lock
-from generator.server.listen import bracketed
+from generator.spec.access import bracketed
 from generator.spec.model_spec import ModelSpec
 
 _FOLDER = "/srv/hf-triton/config"  # stands for the folder of models.yaml

@@ -20,3 +20,8 @@ class Tls(msgspec.Struct, frozen=True):
 
     certificate: str
     key: str
+
+
+def bracketed(host: str) -> str:
+    """``host`` as it stands before a port: an address of IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host

@@ -10,7 +10,7 @@ from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.generate.lengths import max_lengths
+from hf_triton.text_generation.engines.generate.lengths import max_lengths
 from hf_triton.text_generation.loading import (
     LoadedModel,
     ModelParts,

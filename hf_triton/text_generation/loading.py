@@ -23,21 +23,21 @@ from hf_triton.runtime.weights.served_model import ServedModel
 
 from .engine.engine import Engine, EngineSetup
 from .engine.generation_rules import decoder_start, not_followed
-from .generate.engine import GenerateEngine
-from .in_flight.engine import InFlightEngine
-from .in_flight.runner_selection import UnsupportedModelError
+from .engines.generate.engine import GenerateEngine
+from .engines.in_flight.engine import InFlightEngine
+from .engines.in_flight.runner_selection import UnsupportedModelError
+from .engines.vllm.loading import load_files, make_engine
 from .lora.linear import Adapters
 from .lora.reading import read_adapters
 from .media.processor import MediaProcessor
-from .on_vllm.loading import load_files, make_engine
 from .options import Options
 from .request.bad_words import word_tokenizer
 from .request.chat import ChatTemplate
 from .request.chat_answers import ChatAnswers
 from .request.parsing import PromptReader, Tokenize
+from .sampling.speculative.reading import read_draft_model
 from .sequence.sequence import DecoderStart
 from .sequence.source import Source
-from .speculative.reading import read_draft_model
 from .structured.compiling import Compiler
 from .structured.grammar_processes import GrammarProcesses
 

@@ -162,7 +162,7 @@ def expect(num_tokens: int, num_expected: int) -> int:
 
 
 def prompt_body(request: Request) -> dict[str, Any]:
-    """What ``pipeline_app.py`` and ``batching_app.py`` of perf/baselines/servers take."""
+    """What ``pipeline_app.py`` and ``batching_app.py`` of perf/lab/baselines/servers take."""
     return {"prompt": request.prompt, "max_new_tokens": request.max_tokens}
 
 

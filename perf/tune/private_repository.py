@@ -16,7 +16,7 @@ from generator.models_yaml.reading import load
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.model_spec import ModelSpec, PythonEnv
 from generator.spec.task_folders import Task
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
 from perf.tune.settings.keys import entry_with, plain
 from perf.tune.settings.space import Settings
 

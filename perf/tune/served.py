@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from generator.errors import GeneratorError, SpecError
-from generator.server.process import TritonServer
 from generator.spec.triton_models import engine_name
+from hf_triton.tritonserver.process import TritonServer
 from perf.load.figures import measurement_of
 from perf.load.levels import LevelArguments
 from perf.load.measure import Policy, Record

@@ -18,8 +18,8 @@ from typing import Any
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
-from generator.server.state_file import running_servers
 from generator.spec.task_folders import Task
+from hf_triton.tritonserver.state_file import running_servers
 from perf.in_use import in_use
 from perf.report.best import Bounds
 from perf.report.head import here

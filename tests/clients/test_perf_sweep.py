@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli
+from hf_triton.cli import main as cli
 from perf.report.schema import read_measurements
 from tests.clients.perf_analyzer import environment_with_analyzer
 from tests.support.triton import Triton

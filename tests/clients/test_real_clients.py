@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.server.listen import Listen
+from hf_triton.tritonserver.listen import Listen
 from tests.clients.agent.model import HOOKS, agent_model
 from tests.clients.installed import environment_with, run_in, version_in
 from tests.clients.perf_analyzer import environment_with_analyzer

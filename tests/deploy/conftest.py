@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli
+from hf_triton.cli import main as cli
 from tests.deploy.workspace import Rendered, read_folder, write_workspace
 
 Deploy = Callable[..., Rendered]

@@ -8,7 +8,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from generator import cli
+from hf_triton.cli import main as cli
 from tests.deploy.workspace import GOLDEN, read_folder, write_lock, write_workspace
 from tests.support.text_sections import write_tree
 

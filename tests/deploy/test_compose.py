@@ -10,9 +10,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from generator.cli import make_parser
 from generator.deploy import compose
 from generator.deploy.rendering import quote_for_compose
+from hf_triton.cli.main import make_parser
 from tests.deploy.conftest import Deploy
 from tests.deploy.workspace import Rendered, write_lock
 
@@ -108,7 +108,7 @@ def test_the_gpu_is_asked_for_where_models_use_one(deploy: Deploy) -> None:
 
 def test_healthy_means_ready(deploy: Deploy) -> None:
     check = triton(deploy("compose"))["healthcheck"]["test"]
-    assert check == ["CMD", "python", "-I", "-m", "generator.deploy.healthcheck"]
+    assert check == ["CMD", "python", "-I", "-m", "hf_triton.serving.healthcheck"]
 
 
 def test_a_dollar_of_the_users_is_no_variable() -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from generator.deploy import healthcheck
-from generator.deploy.healthcheck import why_unready
+from hf_triton.serving import healthcheck
+from hf_triton.serving.healthcheck import why_unready
 from tests.support.triton import free_ports
 
 
@@ -64,7 +64,7 @@ def test_no_proxy_of_the_environment_is_asked() -> None:
     """It is read when the command starts."""
     with answering({"/ready": 200}) as health:
         done = subprocess.run(
-            [sys.executable, "-m", "generator.deploy.healthcheck"],
+            [sys.executable, "-m", "hf_triton.serving.healthcheck"],
             env={"HEALTH_PORT": health, "http_proxy": f"http://127.0.0.1:{unused_port()}"},
             capture_output=True,
             text=True,
@@ -84,7 +84,7 @@ def test_triton_is_asked_where_it_runs_alone() -> None:
 def test_the_command_ends_with_1_where_nothing_answers() -> None:
     health, triton = unused_port(), unused_port()
     done = subprocess.run(
-        [sys.executable, "-m", "generator.deploy.healthcheck"],
+        [sys.executable, "-m", "hf_triton.serving.healthcheck"],
         env={"HEALTH_PORT": health, "HTTP_PORT": triton},
         capture_output=True,
         text=True,

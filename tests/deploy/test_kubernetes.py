@@ -8,9 +8,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from generator.cli import make_parser
 from generator.deploy import kubernetes
-from generator.server import child_process, process
+from hf_triton.cli.main import make_parser
+from hf_triton.tritonserver import child_process, process
 from tests.deploy.conftest import Deploy
 from tests.deploy.workspace import Rendered, read_yaml, write_lock
 

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from generator.deploy.monitoring import dashboard, rules
-from generator.server.listen import Listen
+from hf_triton.tritonserver.listen import Listen
 from tests.deploy.prometheus import Prometheus, program, running
 from tests.deploy.workspace import read_yaml
 from tests.support.triton import ROOT, eventually, free_ports, get, post

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli
+from hf_triton.cli import main as cli
 from tests.deploy.conftest import Deploy
 from tests.deploy.workspace import HOOKS, LOCAL
 

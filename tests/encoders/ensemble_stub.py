@@ -18,7 +18,7 @@ from stub_server import StubServer
 from wire import Array, Reply, Request
 
 from generator.render import model_config
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
 
 
 class StubEnsemble:

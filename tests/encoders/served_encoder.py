@@ -13,7 +13,7 @@ import pytest
 from stub_server import StubServer
 from wire import Array, Reply, Request, strings
 
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
 
 _TYPES = {bool: np.bool_, int: np.int32, float: np.float32}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from generator.errors import GeneratorError
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
 from hf_triton.encoder.fused.runner import FusedRunner
 from hf_triton.encoder.loading import load_setup, torch_runner
 from hf_triton.encoder.runners.runner import (

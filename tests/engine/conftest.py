@@ -10,10 +10,10 @@ import torch
 
 from hf_triton.runtime.engine.thread_count import ThreadCount
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
-from hf_triton.text_generation.in_flight import runner_selection, storage
-from hf_triton.text_generation.kv import paged_cache, pages
-from hf_triton.text_generation.kv.paged_cache import PagedSize, plan_pages
-from hf_triton.text_generation.paged import plain_attention, step
+from hf_triton.text_generation.engines.in_flight import runner_selection, storage
+from hf_triton.text_generation.forward.paged import plain_attention, step
+from hf_triton.text_generation.memory import paged_cache, pages
+from hf_triton.text_generation.memory.paged_cache import PagedSize, plan_pages
 from tests.engine import driving
 from tests.support.slow_cases import slow_but
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from hf_triton.text_generation.on_vllm.engine import StepStats
-from hf_triton.text_generation.on_vllm.sampling import sampling_arguments
+from hf_triton.text_generation.engines.vllm.engine import StepStats
+from hf_triton.text_generation.engines.vllm.sampling import sampling_arguments
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 VOCAB_SIZE = 97

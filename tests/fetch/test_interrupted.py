@@ -23,7 +23,7 @@ WEIGHTS = random.Random(7).randbytes(4_000_000)
 # The command line, and proof that it needs no torch.
 FETCH = """
 import sys
-from generator import cli
+from hf_triton.cli import main as cli
 code = cli.main(["fetch", *sys.argv[1:]])
 assert not {"torch", "transformers"} & set(sys.modules)
 raise SystemExit(code)

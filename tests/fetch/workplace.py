@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from generator import cli
+from hf_triton.cli import main as cli
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel, read_served_model
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli
 from generator.spec import task_folders
+from hf_triton.cli import main as cli
 from tests.generator.workspace import make_templates
 
 Run = Callable[..., tuple[int, str, str]]

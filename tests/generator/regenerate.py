@@ -13,13 +13,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from generator import cli
 from generator.models_yaml.reading import load
 from generator.render.manifest import MANIFEST_FILE
 from generator.render.model_folder import VALUES_FILE, render, render_config
 from generator.spec import task_folders
 from generator.spec.task_folders import Task, find_tasks
 from generator.spec.triton_models import triton_models
+from hf_triton.cli import main as cli
 from tests.generator import workspace
 from tests.support.text_sections import write_tree
 

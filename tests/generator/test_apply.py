@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from generator.apply import execution
-from generator.apply.model_control import ModelControl
-from generator.apply.model_update import write_folder
-from generator.apply.planning import plan_apply
 from generator.repository import served_record, version_folders, writing
 from generator.repository.plan import make_plan
-from generator.server.state_file import ServerState, write_state
 from generator.spec import triton_models
 from generator.spec.runtime_rules import LINK_VERSION
+from hf_triton.serving.apply import execution
+from hf_triton.serving.apply.model_control import ModelControl
+from hf_triton.serving.apply.model_update import write_folder
+from hf_triton.serving.apply.planning import plan_apply
+from hf_triton.tritonserver.state_file import ServerState, write_state
 from tests.support.apply_bench import KEY, Bench, bench
 from tests.support.fake_control import FakeTriton
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli
 from generator.models_yaml import reading
 from generator.repository import progress
+from hf_triton.cli import main as cli
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli
 from generator.render import manifest, model_folder
 from generator.render.manifest import MANIFEST_FILE, digest
 from generator.repository import compare, writing
+from hf_triton.cli import main as cli
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL, snapshot
 

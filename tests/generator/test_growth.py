@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli
 from generator.repository.compare import Action, compare
 from generator.yaml_file.schema import did_you_mean
+from hf_triton.cli import main as cli
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL
 

@@ -11,10 +11,15 @@ import pytest
 from generator.errors import RepositoryError, ServerError, SpecError
 from generator.repository import served_record
 from generator.repository.served_record import RECORD_FILE
-from generator.server.admin_key import take_admin_key
-from generator.server.state_file import STATE_PREFIX, ServerState, running_servers, write_state
 from generator.yaml_file import reading
 from generator.yaml_file.regular_file import read_json, read_regular
+from hf_triton.tritonserver.admin_key import take_admin_key
+from hf_triton.tritonserver.state_file import (
+    STATE_PREFIX,
+    ServerState,
+    running_servers,
+    write_state,
+)
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL
 from tests.support.full_disk import files_of_at_most

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli
-from generator.verbs import optimize
+from hf_triton.cli import main as cli
+from hf_triton.cli.verbs import optimize
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from generator.render.curl_lines import curl_lines
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
 
 URL = "http://127.0.0.1:8000/v2/models"
 STREAMING = (

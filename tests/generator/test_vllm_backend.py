@@ -14,9 +14,9 @@ from generator.models_yaml.reading import load
 from generator.render import model_config
 from generator.render.curl_lines import curl_lines
 from generator.render.vllm_model_json import is_used_in
-from generator.server.process import TritonServer
 from generator.spec.task_folders import find_tasks
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
+from hf_triton.tritonserver.process import TritonServer
 from tests.generator.conftest import Run
 
 MODEL = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.apply.file_watch import WatchedFiles
+from hf_triton.serving.apply.file_watch import WatchedFiles
 from tests.generator.workspace import ONE_MODEL
 from tests.support.triton import eventually
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from hf_triton.text_generation.in_flight import engine as in_flight
+from hf_triton.text_generation.engines.in_flight import engine as in_flight
 from hf_triton.text_generation.lora.linear import Adapter, Adapters, LowRank
 from tests.gpu.fake.engine import FakeEngine, engine_on
 from tests.gpu.fake.events import Log

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hf_triton.text_generation.paged.graphs import GraphedRunner
+from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
 from tests.engine.tiny_models import PACKED
 from tests.gpu.fake.attention_backends import CUDNN, MATH, chosen_backend
 from tests.gpu.fake.engine import engine_on

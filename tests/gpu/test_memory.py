@@ -11,9 +11,9 @@ import torch
 
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.in_flight.largest_step import free_beside_steps
-from hf_triton.text_generation.kv.kv_cache import CacheSize
-from hf_triton.text_generation.kv.layer_shapes import layer_shapes
+from hf_triton.text_generation.engines.in_flight.largest_step import free_beside_steps
+from hf_triton.text_generation.memory.kv_cache import CacheSize
+from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.options import Options
 from tests.gpu.fake.engine import engine_on
 from tests.gpu.fake.gpu import GIB, FakeGpu

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from wire import Request, strings
 
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
 from hf_triton.runtime.media import decoding
 from hf_triton.runtime.media.images import make_ready
 from tests.media.conftest import MODELS_YAML, Reference

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from wire import Request, strings
 
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
 from tests.media.conftest import Reference, qwen2_audio
 from tests.pipeline.files import base64_text, png, sound_file, tone
 from tests.scenarios.endpoint import Model

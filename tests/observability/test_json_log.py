@@ -90,7 +90,8 @@ def test_an_error_that_ends_serve_is_json_too(tmp_path: Path) -> None:
 
 def test_what_a_child_or_a_library_writes_is_json_too() -> None:
     program = (
-        "import os, subprocess, sys; from generator.server import json_log; json_log.start(); "
+        "import os, subprocess, sys; from hf_triton.tritonserver import json_log; "
+        "json_log.start(); "
         "os.write(2, b'library\\xff\\n'); sys.stderr.write('half'); sys.stderr.flush(); "
         "subprocess.run(['sh', '-c', 'echo child >&2']); 1 / 0"
     )

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from generator.server.json_log import record, to_json
+from hf_triton.tritonserver.json_log import record, to_json
 
 NOW = datetime(2026, 11, 21, 18, 5, 1, 234567, tzinfo=timezone(timedelta(hours=1)))
 TRITON = "1120 11:05:01.464615 4596"

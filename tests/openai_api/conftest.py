@@ -18,12 +18,12 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
-from generator.openai_api.child_process import OpenAiProcess
-from generator.openai_api.key import with_key
-from generator.openai_api.process import serve
-from generator.openai_api.settings import Settings
-from generator.proxy.grpc_port.server import serve_grpc
-from generator.proxy.settings import EVERYBODY, Access, ProxySettings
+from hf_triton.ports.grpc.server import serve_grpc
+from hf_triton.ports.openai.child_process import OpenAiProcess
+from hf_triton.ports.openai.key import with_key
+from hf_triton.ports.openai.process import serve
+from hf_triton.ports.openai.settings import Settings
+from hf_triton.ports.settings import EVERYBODY, Access, ProxySettings
 from tests.openai_api.fake_triton import FakeTriton, Model
 from tests.support.triton import Triton, free_ports
 
@@ -235,7 +235,7 @@ class Starter:
 @pytest.fixture
 def starter(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starter]:
     # The fake is as busy as the machine.
-    monkeypatch.setattr("generator.openai_api.triton.client._QUESTION_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("hf_triton.ports.openai.triton.client._QUESTION_TIMEOUT_S", 60.0)
     starter = Starter(loop)
     yield starter
     starter.end()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from generator.openai_api import sending
-from generator.openai_api.routes import answers
+from hf_triton.ports.openai import sending
+from hf_triton.ports.openai.routes import answers
 from tests.openai_api.conftest import Translator
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from generator.proxy.settings import Caller
 from generator.spec.runtime_rules import CALL
+from hf_triton.ports.settings import Caller
 from tests.openai_api.conftest import Starter, Translator
 
 KEY = "secret-key"

@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from generator.proxy.settings import Access
+from hf_triton.ports.settings import Access
 from tests.openai_api.conftest import Starter
 
 PAGE = "https://chat.example.com"

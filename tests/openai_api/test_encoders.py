@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from generator.openai_api.routes.encoders.embeddings import embed
-from generator.openai_api.routes.encoders.endpoint import Answers
-from generator.openai_api.routes.encoders.rankings import RERANK
-from generator.openai_api.schema.errors import ApiError
+from hf_triton.ports.openai.routes.encoders.embeddings import embed
+from hf_triton.ports.openai.routes.encoders.endpoint import Answers
+from hf_triton.ports.openai.routes.encoders.rankings import RERANK
+from hf_triton.ports.openai.schema.errors import ApiError
 from tests.openai_api.conftest import Translator
 
 RERANKS = ("/rerank", "/v1/rerank", "/v2/rerank")

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from generator.errors import ServerError
-from generator.openai_api.key import VARIABLE, take_key
-from generator.openai_api.triton.catalog import Catalog
-from generator.openai_api.triton.statuses import of_text
 from generator.repository import served_record
-from generator.server.listen import Listen
-from generator.supervision.health import Health
-from generator.supervision.health_port import health_port
+from hf_triton.ports.openai.key import VARIABLE, take_key
+from hf_triton.ports.openai.triton.catalog import Catalog
+from hf_triton.ports.openai.triton.statuses import of_text
+from hf_triton.serving.supervision.health import Health
+from hf_triton.serving.supervision.health_port import health_port
+from hf_triton.tritonserver.listen import Listen
 from tests.openai_api.conftest import Starter, Translator
 from tests.openai_api.fake_triton import Model
 from tests.support.triton import eventually, free_ports

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from generator.openai_api.child_process import OpenAiProcess
-from generator.openai_api.routes import chat, tgi
-from generator.openai_api.schema.body import Body
-from generator.openai_api.schema.json_body import Check, ignored, schema_of
+from hf_triton.ports.openai.child_process import OpenAiProcess
+from hf_triton.ports.openai.routes import chat, tgi
+from hf_triton.ports.openai.schema.body import Body
+from hf_triton.ports.openai.schema.json_body import Check, ignored, schema_of
 from tests.openai_api.conftest import Starter
 from tests.support.triton import free_ports
 

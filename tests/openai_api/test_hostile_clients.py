@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from generator.openai_api import bodies, connections, process
+from hf_triton.ports.openai import bodies, connections, process
 from tests.openai_api.conftest import Starter, Translator
 from tests.support.triton import eventually
 
@@ -267,7 +267,7 @@ def test_a_stack_that_is_too_deep_is_the_clients_mistake(
     def too_deep(_data: bytes) -> dict[str, object]:
         raise RecursionError
 
-    monkeypatch.setattr("generator.openai_api.app.read_object", too_deep)
+    monkeypatch.setattr("hf_triton.ports.openai.app.read_object", too_deep)
     assert api.completion().status == 400
 
 

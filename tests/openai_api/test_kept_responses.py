@@ -8,10 +8,10 @@ import pytest
 from openai.types.responses import Response
 from openai.types.responses.response_item_list import ResponseItemList
 
-from generator.openai_api.responses import kept as kept_responses
-from generator.openai_api.responses.kept import EarlierResponses, KeptResponses
-from generator.openai_api.schema.errors import ApiError
-from generator.proxy.settings import Access, Caller
+from hf_triton.ports.openai.responses import kept as kept_responses
+from hf_triton.ports.openai.responses.kept import EarlierResponses, KeptResponses
+from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.settings import Access, Caller
 from tests.openai_api.conftest import Reply, Starter, Translator
 
 PATH = "/v1/responses"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from generator.proxy.settings import Access
 from generator.spec.access import Limits
+from hf_triton.ports.settings import Access
 from tests.openai_api.conftest import Reply, Starter, Translator
 from tests.support.triton import eventually
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from generator.openai_api import media_hosts
-from generator.openai_api.media_hosts import is_public
+from hf_triton.ports.openai import media_hosts
+from hf_triton.ports.openai.media_hosts import is_public
 from tests.openai_api.conftest import Reply, Starter, Translator
 from tests.openai_api.fake_triton import NO_IMAGE, Model
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from generator.openai_api.routes import endpoint
+from hf_triton.ports.openai.routes import endpoint
 from tests.openai_api.conftest import Reply, Starter, Translator
 from tests.openai_api.test_responses import CALL, SCHEMA, events_of
 

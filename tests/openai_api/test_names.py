@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from generator.openai_api.app import _GENERATING
-from generator.openai_api.routes.encoders import ENCODING
-from generator.openai_api.routes.encoders.endpoint import EncoderEndpoint
-from generator.openai_api.routes.endpoint import Endpoint
-from generator.openai_api.schema.body import Body
-from generator.openai_api.schema.errors import ApiError
-from generator.openai_api.schema.json_body import anything, ignored
-from generator.openai_api.schema.names import top
-from generator.openai_api.triton.statuses import of_text
+from hf_triton.ports.openai.app import _GENERATING
+from hf_triton.ports.openai.routes.encoders import ENCODING
+from hf_triton.ports.openai.routes.encoders.endpoint import EncoderEndpoint
+from hf_triton.ports.openai.routes.endpoint import Endpoint
+from hf_triton.ports.openai.schema.body import Body
+from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.json_body import anything, ignored
+from hf_triton.ports.openai.schema.names import top
+from hf_triton.ports.openai.triton.statuses import of_text
 from hf_triton.runtime.errors import RequestError
 from tests.engine.request_fields import fields, parse_request
 from tests.engine.requests.test_chat import CHATML, template

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from generator.openai_api.schema.logprobs import (
+from hf_triton.ports.openai.schema.logprobs import (
     Offsets,
     for_chat,
     for_completion,

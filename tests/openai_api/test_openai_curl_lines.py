@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from generator.openai_api.child_process import OpenAiProcess, curl_line
-from generator.openai_api.schema.media import take_media
-from generator.server.listen import Listen
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
+from hf_triton.ports.openai.child_process import OpenAiProcess, curl_line
+from hf_triton.ports.openai.schema.media import take_media
+from hf_triton.tritonserver.listen import Listen
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/every-task.yaml"
 EXPECTED = {

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from generator.openai_api.playground import pages
-from generator.server.listen import Listen
-from generator.supervision.health import Health
-from generator.supervision.health_port import health_port
+from hf_triton.ports.openai.playground import pages
+from hf_triton.serving.supervision.health import Health
+from hf_triton.serving.supervision.health_port import health_port
+from hf_triton.tritonserver.listen import Listen
 from tests.openai_api.conftest import Starter, Translator
 from tests.support.triton import free_ports
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 
-from generator.server.listen import Listen
-from generator.supervision.health import Health
-from generator.supervision.health_port import health_port
+from hf_triton.serving.supervision.health import Health
+from hf_triton.serving.supervision.health_port import health_port
+from hf_triton.tritonserver.listen import Listen
 from tests.openai_api.conftest import Starter, Translator
 from tests.support.triton import eventually, free_ports
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from generator.openai_api.reading.answer_reader import AnswerReader
-from generator.openai_api.reading.read import whole_calls
-from generator.openai_api.schema.tools import Tools
 from generator.spec.runtime_rules import ChatFormat
+from hf_triton.ports.openai.schema.tools import Tools
+from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader
+from hf_triton.ports.openai.tool_calls.read import whole_calls
 from hf_triton.runtime.request.chat_formats import REASONING_FORMS, TOOL_FORMS, format_of
 from hf_triton.text_generation.options import Options
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from generator.openai_api.app import OpenAiApp
-from generator.openai_api.triton.statuses import of_text
+from hf_triton.ports.openai.app import OpenAiApp
+from hf_triton.ports.openai.triton.statuses import of_text
 from tests.openai_api.conftest import Translator
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from generator.openai_api.app import OpenAiApp
-from generator.proxy.settings import EVERYBODY
+from hf_triton.ports.openai.app import OpenAiApp
+from hf_triton.ports.settings import EVERYBODY
 from tests.openai_api.conftest import Starter, Translator, openai_port
 from tests.support.one_server import OneServer
 

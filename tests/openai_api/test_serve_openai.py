@@ -37,7 +37,7 @@ def children(served: Served) -> list[int]:
             line = (folder / "cmdline").read_text()
         except OSError:
             continue
-        if int(parent) == served.process.pid and "generator.openai_api" in line:
+        if int(parent) == served.process.pid and "hf_triton.ports.openai" in line:
             found.append(int(folder.name))
     return found
 

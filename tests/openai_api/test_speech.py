@@ -10,9 +10,9 @@ from typing import Any
 import openai
 import pytest
 
-from generator.openai_api.routes import speech
-from generator.openai_api.triton.statuses import of_text
 from generator.spec.runtime_rules import CALL
+from hf_triton.ports.openai.routes import speech
+from hf_triton.ports.openai.triton.statuses import of_text
 from tests.openai_api.conftest import Reply, Translator
 from tests.openai_api.fake_triton import NO_IMAGE, SEGMENTS
 

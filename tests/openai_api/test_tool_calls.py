@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from generator.openai_api.reading.answer_reader import AnswerReader
-from generator.openai_api.reading.parameter_types import parameters_of, typed
-from generator.openai_api.reading.read import whole_calls
-from generator.openai_api.schema.tools import Tools
 from generator.spec.runtime_rules import ChatFormat
+from hf_triton.ports.openai.schema.tools import Tools
+from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader
+from hf_triton.ports.openai.tool_calls.parameter_types import parameters_of, typed
+from hf_triton.ports.openai.tool_calls.read import whole_calls
 from hf_triton.runtime.request.chat_formats import TOOL_FORMS
 from tests.openai_api.conftest import Reply, Translator
 from tests.openai_api.test_reading import CUTS, pieces_of, read

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from generator.openai_api.reading.forced_calls import ListedCalls
-from generator.openai_api.reading.found_calls import FoundCalls
-from generator.openai_api.reading.read import whole_calls
-from generator.openai_api.schema.errors import ApiError
-from generator.openai_api.schema.tools import Tools, read_tools
 from generator.spec.runtime_rules import ChatFormat
+from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.tools import Tools, read_tools
+from hf_triton.ports.openai.tool_calls.forced_calls import ListedCalls
+from hf_triton.ports.openai.tool_calls.found_calls import FoundCalls
+from hf_triton.ports.openai.tool_calls.read import whole_calls
 from tests.openai_api.conftest import Translator
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from generator.cli import make_parser
-from generator.server.state_file import STATE_PREFIX
+from hf_triton.cli.main import make_parser
+from hf_triton.tritonserver.state_file import STATE_PREFIX
 from tests.packaging.dockerfile import Stage, read_instructions, read_stages
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +73,7 @@ def test_no_secret_enters_a_layer() -> None:
 def test_health_is_asked_at_the_port_that_the_environment_names(target: str) -> None:
     (check,) = STAGES[target].values("HEALTHCHECK")
     _, _, command = check.partition("CMD ")
-    assert json.loads(command) == ["python", "-I", "-m", "generator.deploy.healthcheck"]
+    assert json.loads(command) == ["python", "-I", "-m", "hf_triton.serving.healthcheck"]
     environment = _environment(STAGES[target])
     assert (environment["HEALTH_PORT"], environment["HTTP_PORT"]) == ("8003", "8000")
 

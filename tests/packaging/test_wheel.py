@@ -38,7 +38,7 @@ def test_the_wheel_carries_every_file_of_templates_and_pages(site: Path) -> None
         ROOT / "hf_triton",
         ROOT / "model_templates",
         ROOT / "generator/deploy/templates",
-        ROOT / "generator/openai_api/playground",
+        ROOT / "hf_triton/ports/openai/playground",
     )
     files = [
         path

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from generator import cli
 from generator.errors import EXIT_INTERRUPTED
+from hf_triton.cli import main as cli
 from perf import verbs
 from tests.support.triton import ROOT
 

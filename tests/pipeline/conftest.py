@@ -13,7 +13,7 @@ import pytest
 import torch
 from stub_server import StubServer
 
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
 from tests.pipeline.more_tiny_pipelines import MORE_MAKERS
 from tests.pipeline.tiny_pipelines import MAKERS
 

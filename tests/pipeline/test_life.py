@@ -14,7 +14,7 @@ from stub_server import StubServer
 from triton_model_exception import TritonModelException
 from wire import Request, strings
 
-from generator import cli
+from hf_triton.cli import main as cli
 from hf_triton.pipeline.loading import pipeline_name
 from hf_triton.pipeline.parameters import CallParameters
 from hf_triton.runtime.errors import LoadError

@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-from generator.proxy.admin import GRPC_HEADER
-from generator.proxy.grpc_port.server import serve_grpc
-from generator.proxy.settings import EVERYBODY, Access, ProxySettings
 from generator.spec.runtime_rules import CALL, EMPTY_FINAL
+from hf_triton.ports.admin import GRPC_HEADER
+from hf_triton.ports.grpc.server import serve_grpc
+from hf_triton.ports.settings import EVERYBODY, Access, ProxySettings
 from tests.support.triton import free_ports
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from generator.proxy.http_port.connection import HttpConnection
-from generator.proxy.http_port.proxy import HttpProxy
-from generator.proxy.settings import EVERYBODY, Access
 from generator.spec.access import Limits
+from hf_triton.ports.http.connection import HttpConnection
+from hf_triton.ports.http.proxy import HttpProxy
+from hf_triton.ports.settings import EVERYBODY, Access
 
 PATIENCE_S = 10.0
 INFER = "/v2/models/m/infer"

@@ -8,8 +8,8 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from generator.proxy.admin import GRPC_HEADER, HTTP_HEADER
-from generator.proxy.settings import Access, Caller
+from hf_triton.ports.admin import GRPC_HEADER, HTTP_HEADER
+from hf_triton.ports.settings import Access, Caller
 from tests.proxy.grpc_ports import grpc_port
 from tests.proxy.http_ports import open_port
 

@@ -8,12 +8,12 @@ import types
 import pytest
 
 from generator.errors import ServerError
-from generator.proxy import api_keys
-from generator.proxy import callers as callers_module
-from generator.proxy.callers import Callers
-from generator.proxy.refusal import RefusedError
-from generator.proxy.settings import Access, Caller
 from generator.spec.access import Limits
+from hf_triton.ports import api_keys
+from hf_triton.ports import callers as callers_module
+from hf_triton.ports.callers import Callers
+from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.settings import Access, Caller
 
 ALICE, BOB = "alice-key-1234567", "bob-key-123456789"
 KEYS = (Caller("alice", ALICE), Caller("bob", BOB, Limits(concurrent_requests=1)))

@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from generator.proxy.http_port import proxy as proxy_module
-from generator.proxy.settings import MIB
+from hf_triton.ports.http import proxy as proxy_module
+from hf_triton.ports.settings import MIB
 from tests.proxy.http_ports import (
     CLASSIFIED,
     GENERATE,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from generator.proxy.http_port.proxy import HttpProxy
-from generator.proxy.http_port.server import serve_http
-from generator.proxy.settings import Access, Caller, ProxySettings
+from hf_triton.ports.http.proxy import HttpProxy
+from hf_triton.ports.http.server import serve_http
+from hf_triton.ports.settings import Access, Caller, ProxySettings
 from tests.proxy.http_ports import (
     GENERATE,
     HEAD,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from generator.proxy.settings import MIB, Access, Caller
-from generator.proxy.tls import tls_context
-from generator.server.http_api import ADMIN_KEY_HEADER
 from generator.spec.access import Limits, Tls
+from hf_triton.ports.settings import MIB, Access, Caller
+from hf_triton.ports.tls import tls_context
+from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
 from tests.proxy.http_ports import GENERATE, Message, open_port
 
 KEY = "a-key-of-alice-123"

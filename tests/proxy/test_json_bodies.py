@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from generator.proxy.http_port.json_bodies import (
+from generator.spec.runtime_rules import CALLER
+from hf_triton.ports.http.json_bodies import (
     MAX_KEYS,
     MAX_VALUES,
     checked_generate,
@@ -16,8 +17,7 @@ from generator.proxy.http_port.json_bodies import (
     endpoint_of,
     texts_with_zero_byte,
 )
-from generator.proxy.refusal import RefusedError
-from generator.spec.runtime_rules import CALLER
+from hf_triton.ports.refusal import RefusedError
 
 TENSOR = {"name": "x", "datatype": "INT32", "shape": [2], "data": [1, 2]}
 

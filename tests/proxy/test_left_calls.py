@@ -15,11 +15,11 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from generator.proxy.grpc_port import calls
-from generator.proxy.grpc_port.our_models import OurModels
-from generator.proxy.left_calls import LeftCalls
-from generator.proxy.settings import Access
 from generator.spec.access import Limits
+from hf_triton.ports.grpc import calls
+from hf_triton.ports.grpc.our_models import OurModels
+from hf_triton.ports.left_calls import LeftCalls
+from hf_triton.ports.settings import Access
 from tests.proxy.grpc_ports import Triton, grpc_port
 
 

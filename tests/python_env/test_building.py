@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli
 from generator.models_yaml.reading import load
-from generator.python_env.building import BuildError, ensure, folder_of
-from generator.server import binary
 from generator.spec import task_folders
 from generator.spec.model_spec import PythonEnv
 from generator.spec.runtime_rules import FOLDER_VARIABLE, MARKER, is_built
+from hf_triton.cli import main as cli
+from hf_triton.serving.python_env.building import BuildError, ensure, folder_of
+from hf_triton.tritonserver import binary
 from tests.support.tiny_wheel import make_wheel
 from tests.support.triton import echo_templates
 

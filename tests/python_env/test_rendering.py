@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli
 from generator.spec import task_folders
 from generator.spec.runtime_rules import (
     FOLDER_VARIABLE,
@@ -22,6 +21,7 @@ from generator.spec.runtime_rules import (
     built_folder,
 )
 from generator.spec.triton_models import LAUNCHER_FILE
+from hf_triton.cli import main as cli
 from tests.support.triton import echo_templates
 
 MODELS = """\

@@ -19,7 +19,7 @@ _STUBS_OWN = """\
 @pytest.fixture(scope="session")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubEndpoint]:
     """The models of MODELS_YAML, and ``tight_padded``, each loaded when it is first asked."""
-    from generator.verbs.generate import generate
+    from hf_triton.cli.verbs.generate import generate
 
     folder = tmp_path_factory.mktemp("stub")
     config = folder / "models.yaml"

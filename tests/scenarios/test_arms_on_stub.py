@@ -44,7 +44,7 @@ _ENGINES = ["text_stream", "text_arm_stream", "classes", "classes_arm", "pipe", 
 
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubEndpoint]:
-    from generator.verbs.generate import generate
+    from hf_triton.cli.verbs.generate import generate
 
     folder = tmp_path_factory.mktemp("arms")
     (folder / "models.yaml").write_text(MODELS_YAML, encoding="utf-8")

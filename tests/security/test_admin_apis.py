@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
-from generator.server.http_api import ADMIN_KEY_HEADER
+from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
 from tests.support.served import Served, serve
 from tests.support.tested_server import skip_without_tracing
 from tests.support.triton import eventually

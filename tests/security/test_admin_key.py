@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from generator.errors import ServerError, UsageError
-from generator.server.admin_key import VARIABLE, new_admin_key, take_admin_key
-from generator.server.log import mask, secrets_of
-from generator.server.restrictions import refuse_clashes
+from hf_triton.tritonserver.admin_key import VARIABLE, new_admin_key, take_admin_key
+from hf_triton.tritonserver.log import mask, secrets_of
+from hf_triton.tritonserver.restrictions import refuse_clashes
 
 KEY = "a-key-of-twenty-char"
 

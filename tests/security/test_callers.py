@@ -11,9 +11,9 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
-from generator.proxy.http_port.json_bodies import checked_generate
-from generator.server.restrictions import forwarding
 from generator.spec.runtime_rules import CALLER
+from hf_triton.ports.http.json_bodies import checked_generate
+from hf_triton.tritonserver.restrictions import forwarding
 from tests.scenarios.metrics import settled
 from tests.support.one_server import OneServer
 from tests.support.slow_cases import slow_but

@@ -12,8 +12,8 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from generator.openai_api.triton.client import Triton
-from generator.server.http_api import load_over_grpc
+from hf_triton.ports.openai.triton.client import Triton
+from hf_triton.tritonserver.http_api import load_over_grpc
 
 
 class Server(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]

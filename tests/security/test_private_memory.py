@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from generator.server.stubs import find_stubs
+from hf_triton.tritonserver.stubs import find_stubs
 from tests.support.one_server import OneServer
 
 

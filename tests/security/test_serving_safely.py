@@ -20,9 +20,9 @@ import tritonclient.grpc as grpc_client
 
 from generator.errors import ServerError
 from generator.python_modules import run_module
-from generator.server.http_api import ADMIN_KEY_HEADER
-from generator.server.process import TritonServer
-from generator.server.state_file import running_servers
+from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
+from hf_triton.tritonserver.process import TritonServer
+from hf_triton.tritonserver.state_file import running_servers
 from tests.support.served import Served, serve
 from tests.support.triton import DEMO_MODEL, eventually, free_ports, get
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from generator.apply.model_control import ModelControl
-from generator.apply.model_update import Outcome, UpdateSettings, update_model
 from generator.render.digest import with_digest
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, compare
-from generator.server.process import TritonServer
+from hf_triton.serving.apply.model_control import ModelControl
+from hf_triton.serving.apply.model_update import Outcome, UpdateSettings, update_model
+from hf_triton.tritonserver.process import TritonServer
 from tests.support.triton import eventually, free_ports, post
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]

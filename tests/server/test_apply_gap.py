@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.server.http_api import ServerApi
+from hf_triton.tritonserver.http_api import ServerApi
 from tests.generator.test_apply_memory import published
 from tests.support.apply_bench import Bench, bench
 

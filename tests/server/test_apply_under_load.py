@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from generator.apply.session import ApplyOptions, Session
-from generator.apply.target import Target, check
 from generator.errors import NoRoomError
-from generator.server.http_api import ServerApi
+from hf_triton.serving.apply.session import ApplyOptions, Session
+from hf_triton.serving.apply.target import Target, check
+from hf_triton.tritonserver.http_api import ServerApi
 from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.reference import Reference
 from tests.scenarios.triton_endpoints import GrpcEndpoint

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from generator.spec import task_folders as templates
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
 from tests.support.triton import (
     ROOT,
     Triton,

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from generator.server.process import TritonServer
-from generator.server.restart_policy import RestartPolicy
-from generator.server.state_file import running_servers
-from generator.server.stubs import find_stubs
-from generator.supervision.healing import Healer
-from generator.supervision.health import Health
-from generator.supervision.served_models import ServedModels
-from generator.supervision.stub_deaths import StubDeaths
+from hf_triton.serving.supervision.healing import Healer
+from hf_triton.serving.supervision.health import Health
+from hf_triton.serving.supervision.served_models import ServedModels
+from hf_triton.serving.supervision.stub_deaths import StubDeaths
+from hf_triton.tritonserver.process import TritonServer
+from hf_triton.tritonserver.restart_policy import RestartPolicy
+from hf_triton.tritonserver.state_file import running_servers
+from hf_triton.tritonserver.stubs import find_stubs
 from tests.support.served import Served, serve
 from tests.support.triton import Answer, eventually, free_ports, get, post
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.server.state_file import running_servers
+from hf_triton.tritonserver.state_file import running_servers
 from tests.support.served import serve
 from tests.support.triton import Answer, eventually, free_ports, get
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from generator.errors import ServerError
-from generator.server import binary as server_binary
-from generator.server.listen import Listen
+from hf_triton.tritonserver import binary as server_binary
+from hf_triton.tritonserver.listen import Listen
 from tests.support.served import serve
 
 
@@ -140,7 +140,7 @@ def test_a_python_without_a_stub_is_told_which_have_one(wheel: Path) -> None:
 @pytest.mark.server
 def test_as_a_module_it_is_the_wheels_own_tritonserver() -> None:
     pytest.importorskip("pytriton", reason="needs the embedded server")
-    command = [sys.executable, "-m", "generator.server", "--model-repository=/nowhere"]
+    command = [sys.executable, "-m", "hf_triton.tritonserver", "--model-repository=/nowhere"]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
     assert "failed to stat file /nowhere" in done.stdout + done.stderr
     assert done.returncode == 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from generator.server.http_api import one_line
-from generator.server.log import LogFilter
+from hf_triton.tritonserver.http_api import one_line
+from hf_triton.tritonserver.log import LogFilter
 
 SHOWN = [
     'I1120 11:04:48.919554 4596 model.py:6] "demo: loaded in 6.1 s"',

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from generator.server import guard as server_guard
-from generator.server.stubs import Stub, still_alive
+from hf_triton.tritonserver import guard as server_guard
+from hf_triton.tritonserver.stubs import Stub, still_alive
 from tests.support.triton import eventually
 
 PROGRAM = "sleep 300 & echo $!; {end}"

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from generator.server.http_api import ServerApi
-from generator.server.listen import Listen
-from generator.server.loading import ModelLoader
+from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.tritonserver.listen import Listen
+from hf_triton.tritonserver.loading import ModelLoader
 
 
 class BusyServer(ServerApi):

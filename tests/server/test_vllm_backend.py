@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from generator.render.curl_lines import curl_lines
-from generator.server import binary
-from generator.server.process import TritonServer
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
+from hf_triton.tritonserver import binary
+from hf_triton.tritonserver.process import TritonServer
 from tests.support.triton import DEMO_MODEL, free_ports, post, post_for_events
 
 STAND_IN = Path(__file__).parents[1] / "support" / "vllm_backend_model.py"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from wire import Reply, Request, strings
 
-from generator.verbs.generate import generate
 from hf_triton.automatic_speech_recognition.transcript import Wanted
+from hf_triton.cli.verbs.generate import generate
 from tests.pipeline.files import base64_text, sound_file
 from tests.scenarios.stub_endpoint import StubEndpoint
 from tests.speech.conftest import reference

@@ -12,7 +12,7 @@ import pytest
 import torch
 from wire import Request, strings
 
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
 from tests.encoders.tiny_encoders import tiny_tokenizer
 from tests.engine.tiny_models import with_large_weights
 from tests.media.conftest import Reference, qwen2_audio

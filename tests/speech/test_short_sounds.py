@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from wire import Request, strings
 
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
 from tests.media.conftest import qwen2_audio
 from tests.pipeline.files import sound_file, tone
 from tests.pipeline.more_tiny_pipelines import MORE_MAKERS

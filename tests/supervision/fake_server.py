@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from generator.server.http_api import ModelVersion
-from generator.server.stubs import Stub
+from hf_triton.tritonserver.http_api import ModelVersion
+from hf_triton.tritonserver.stubs import Stub
 
 
 class FakeServer:

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from generator.errors import ServerError
-from generator.server import child_process
-from generator.server.child_process import ChildProcess
+from hf_triton.tritonserver import child_process
+from hf_triton.tritonserver.child_process import ChildProcess
 from tests.support.triton import eventually
 
 GETS_ON = """
 import asyncio
-from generator.server.child_process import tell_ready
+from hf_triton.tritonserver.child_process import tell_ready
 
 async def serve():
     tell_ready()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.server.stubs import Stub, StubEnds, find_stubs
+from hf_triton.tritonserver.stubs import Stub, StubEnds, find_stubs
 from tests.support.triton import eventually
 
 REAPS = """

@@ -9,15 +9,15 @@ from typing import cast
 
 import pytest
 
-from generator.server.process import TritonServer
-from generator.server.stubs import Stub
-from generator.supervision import hang_watch
-from generator.supervision.children import Children
-from generator.supervision.hang_watch import HangWatch
-from generator.supervision.hanging.processes import Activity, HangingProcesses
-from generator.supervision.hanging.server_answers import ServerAnswers
-from generator.supervision.healing import Healer
-from generator.supervision.health import Health
+from hf_triton.serving.supervision import hang_watch
+from hf_triton.serving.supervision.children import Children
+from hf_triton.serving.supervision.hang_detection.processes import Activity, HangingProcesses
+from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
+from hf_triton.serving.supervision.hang_watch import HangWatch
+from hf_triton.serving.supervision.healing import Healer
+from hf_triton.serving.supervision.health import Health
+from hf_triton.tritonserver.process import TritonServer
+from hf_triton.tritonserver.stubs import Stub
 
 GUARD, TRITONSERVER, STUB = 1, 2, 3
 

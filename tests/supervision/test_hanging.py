@@ -11,9 +11,13 @@ from dataclasses import replace
 import pytest
 
 from generator.errors import ServerError
-from generator.server.http_api import ModelVersion
-from generator.supervision.hanging.processes import Activity, HangingProcesses, activity
-from generator.supervision.hanging.server_answers import ServerAnswers
+from hf_triton.serving.supervision.hang_detection.processes import (
+    Activity,
+    HangingProcesses,
+    activity,
+)
+from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
+from hf_triton.tritonserver.http_api import ModelVersion
 from tests.support.triton import eventually
 
 PID = 7

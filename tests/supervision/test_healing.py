@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from generator.repository.writing import locked_model
-from generator.server.restart_policy import RestartPolicy, Restarts
-from generator.supervision import healing, processes
-from generator.supervision.healing import Healer
-from generator.supervision.health import Health
-from generator.supervision.served_models import ServedModels
-from generator.supervision.stub_deaths import StubDeaths
+from hf_triton.serving.supervision import healing, processes
+from hf_triton.serving.supervision.healing import Healer
+from hf_triton.serving.supervision.health import Health
+from hf_triton.serving.supervision.served_models import ServedModels
+from hf_triton.serving.supervision.stub_deaths import StubDeaths
+from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
 from tests.supervision.fake_server import FakeServer
 from tests.support.triton import eventually
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import pytest
 
 from generator.errors import ServerError
-from generator.server.listen import Listen
-from generator.supervision import health_port as served_over_http
-from generator.supervision.health import Health
-from generator.supervision.health_port import health_port
+from hf_triton.serving.supervision import health_port as served_over_http
+from hf_triton.serving.supervision.health import Health
+from hf_triton.serving.supervision.health_port import health_port
+from hf_triton.tritonserver.listen import Listen
 from tests.support.triton import eventually, free_ports, get
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from generator.errors import ServerError
-from generator.supervision import lifecycle, limits
-from generator.supervision.hanging import leftovers
-from generator.supervision.hanging.leftovers import Leftovers, left_behind
+from hf_triton.serving.supervision import lifecycle, limits
+from hf_triton.serving.supervision.hang_detection import leftovers
+from hf_triton.serving.supervision.hang_detection.leftovers import Leftovers, left_behind
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.supervision import limits
+from hf_triton.serving.supervision import limits
 from tests.support.triton import free_ports
 
 GIB = 2**30
@@ -26,9 +26,9 @@ def in_process(code: str, **wanted: tuple[int, int]) -> str:
     return done.stdout.strip()
 
 
-SHORTAGE = "from generator.supervision import limits; print(limits.shortage_of_memory())"
+SHORTAGE = "from hf_triton.serving.supervision import limits; print(limits.shortage_of_memory())"
 STACK = """
-from generator.server.guard import give_deep_stacks
+from hf_triton.tritonserver.guard import give_deep_stacks
 give_deep_stacks()
 print(resource.getrlimit(resource.RLIMIT_STACK)[0] >> 20)
 """

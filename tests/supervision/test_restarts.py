@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from generator.errors import ServerError
-from generator.server.listen import Listen
-from generator.server.restart_policy import RestartPolicy, Restarts
+from hf_triton.tritonserver.listen import Listen
+from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
 
 
 class Clock:

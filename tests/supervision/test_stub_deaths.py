@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from generator.server.stubs import Stub
-from generator.supervision.stub_deaths import StubDeaths, num_instances
+from hf_triton.serving.supervision.stub_deaths import StubDeaths, num_instances
+from hf_triton.tritonserver.stubs import Stub
 from tests.supervision.fake_server import FakeServer
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from generator.supervision.hanging.unready_models import UnreadyModels
+from hf_triton.serving.supervision.hang_detection.unready_models import UnreadyModels
 from tests.supervision.fake_server import FakeServer
 
 ROLES = {"engine": "engine", "front": "front", "whole": "whole"}

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli
 from generator.repository import served_record
-from generator.server.http_api import ServerApi
-from generator.server.listen import Listen
-from generator.server.process import TritonServer
-from generator.server.state_file import ServerState, write_state
 from generator.spec import task_folders
-from generator.verbs.generate import generate
+from hf_triton.cli import main as cli
+from hf_triton.cli.verbs.generate import generate
+from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.tritonserver.listen import Listen
+from hf_triton.tritonserver.process import TritonServer
+from hf_triton.tritonserver.state_file import ServerState, write_state
 from tests.support.fake_control import FakeTriton, listening
 from tests.support.triton import echo_templates, free_ports
 

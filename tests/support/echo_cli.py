@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from generator import cli
 from generator.spec import task_folders
+from hf_triton.cli import main as cli
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

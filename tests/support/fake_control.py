@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from generator.render import model_config
 from generator.repository.versions import is_version, served_by
-from generator.server.http_api import ADMIN_KEY_HEADER
+from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
 
 _NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 _RESTRICTED = f"This API is restricted, expecting header '{ADMIN_KEY_HEADER}'"

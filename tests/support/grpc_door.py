@@ -12,12 +12,12 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from generator.proxy.child_process import proxies
-from generator.proxy.settings import Access
-from generator.server.child_process import ChildProcess
-from generator.server.listen import Listen, socket_folder
-from generator.server.process import TritonServer
-from generator.server.restart_policy import RestartPolicy
+from hf_triton.ports.child_process import proxies
+from hf_triton.ports.settings import Access
+from hf_triton.tritonserver.child_process import ChildProcess
+from hf_triton.tritonserver.listen import Listen, socket_folder
+from hf_triton.tritonserver.process import TritonServer
+from hf_triton.tritonserver.restart_policy import RestartPolicy
 from tests.support.triton import ADMIN_KEY, free_ports
 
 METHODS = "/inference.GRPCInferenceService/"

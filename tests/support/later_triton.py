@@ -26,7 +26,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from generator.spec.runtime_rules import CALL, LEFT_CALLS_VARIABLE
-from generator.supervision.stub_deaths import num_instances
+from hf_triton.serving.supervision.stub_deaths import num_instances
 from tests.support.fake_control import FakeTriton, LoadError, _Handler
 
 ABORT = (

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
 from tests.scenarios import served_models
 from tests.speech.tiny_whisper import tiny_whisper
 from tests.support.demo_adapter import write_adapter

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from generator.python_modules import run_module
-from generator.server.listen import Listen
+from hf_triton.tritonserver.listen import Listen
 from tests.support.triton import Answer, echo_templates, eventually, free_ports, get, post
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from generator.server import binary
-from generator.server.process import TritonServer
+from hf_triton.tritonserver import binary
+from hf_triton.tritonserver.process import TritonServer
 from tests.support.triton import free_ports
 
 VARIABLE = "HF_TRITON_TEST_SERVER"

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from generator.server.http_api import ADMIN_KEY_HEADER
-from generator.server.listen import Listen
-from generator.server.process import TritonServer
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
+from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
+from hf_triton.tritonserver.listen import Listen
+from hf_triton.tritonserver.process import TritonServer
 
 ROOT = Path(__file__).parents[2]
 DEMO_MODEL = ROOT / "demo" / "model"

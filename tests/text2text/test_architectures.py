@@ -8,8 +8,8 @@ import pytest
 from transformers import AutoConfig
 
 from hf_triton.runtime.errors import LoadError
-from hf_triton.text_generation.generate.engine import GenerateEngine
-from hf_triton.text_generation.generate.lengths import max_lengths
+from hf_triton.text_generation.engines.generate.engine import GenerateEngine
+from hf_triton.text_generation.engines.generate.lengths import max_lengths
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import BART, T5, mixed_load, random_encoder_decoder, reference
 

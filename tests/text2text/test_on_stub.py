@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from generator.verbs.generate import generate
+from hf_triton.cli.verbs.generate import generate
 from tests.scenarios.stub_endpoint import StubEndpoint
 from tests.text2text.conftest import Folders
 from tests.text2text.scenarios import Agreement, BadText2Text, Beams, LanguagesAsked, LongInputs

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.server.stubs import find_stubs
+from hf_triton.tritonserver.stubs import find_stubs
 from tests.scenarios.endpoint import Model
 from tests.scenarios.metrics import ReadMetric
 from tests.scenarios.reference import Reference

@@ -29,8 +29,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from ..kv.slot_contents import SlotContents, SlotCopy
-from ..kv.space import Space
+from ..memory.slot_contents import SlotContents, SlotCopy
+from ..memory.space import Space
 from ..sequence.sequence import Sequence
 from .step import PrefillChunk, Step
 

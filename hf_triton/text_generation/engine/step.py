@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..kv.slot_contents import SlotCopy
+from ..memory.slot_contents import SlotCopy
 from ..sequence.sequence import Sequence
 
 if TYPE_CHECKING:

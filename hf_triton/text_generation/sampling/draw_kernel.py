@@ -28,7 +28,7 @@ def draws_alike(logits: torch.Tensor) -> bool:
     if logits.device.type != "cuda":
         return False
     try:
-        from ..gpu import ops  # noqa: F401
+        from ..forward.gpu import ops  # noqa: F401
 
         for dtype in {logits.dtype, torch.float32}:
             kernel, expected = _tokens(logits.shape[-1], dtype, logits.device)

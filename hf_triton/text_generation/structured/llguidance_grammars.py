@@ -2,8 +2,8 @@
 
 llguidance builds an automaton only as far as outputs need it, so a grammar is ready in
 milliseconds. Its own limits, and schema_complexity.py, bound the time and memory of most; not of
-all, neither when a grammar is made nor later, at any token (perf/NOTES.md has cases), so it is only
-called where the process can be ended (grammar_process.py).
+all, neither when a grammar is made nor later, at any token (perf/lab/NOTES.md has cases), so it is
+only called where the process can be ended (grammar_process.py).
 https://github.com/guidance-ai/llguidance
 """
 

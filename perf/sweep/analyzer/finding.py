@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from generator.python_modules import run_module
-from perf.baselines.servers.environments import cache_folder, last_line
+from perf.environments import cache_folder, last_line
 
 # The last whose perf_analyzer runs with a glibc before 2.38.
 CLIENT = "tritonclient==2.51.0"

@@ -121,7 +121,7 @@ def server_pids(http_port: int) -> list[int]:
 
 def _uppermost(pid: int | None) -> int | None:
     process = psutil.Process(pid) if pid else None
-    return process.ppid() if process and "generator.proxy" in process.cmdline() else pid
+    return process.ppid() if process and "hf_triton.ports" in process.cmdline() else pid
 
 
 def _cpu_s(processes: Sequence[psutil.Process], seen: dict[int, float]) -> float:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlparse
 
-from generator.server.listen import Listen, bracketed
-from generator.server.state_file import running_servers
+from generator.spec.access import bracketed
+from hf_triton.tritonserver.listen import Listen
+from hf_triton.tritonserver.state_file import running_servers
 from perf.sweep.scenario.model import Addresses
 from perf.sweep.server.metrics import Sample, parse_metrics
 

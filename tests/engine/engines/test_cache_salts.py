@@ -10,8 +10,8 @@ import pytest
 
 from hf_triton.runtime.metrics.rounded_total import RoundedTotal
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.kv import pages
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.memory import pages
 from tests.engine.driving import Answers, running, setup
 from tests.engine.tiny_models import VOCAB_SIZE, tiny_model
 

@@ -9,11 +9,11 @@ import torch
 
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
+from hf_triton.text_generation.forward.transformers.encoder_decoder import EncoderDecoderRunner
+from hf_triton.text_generation.forward.transformers.packed_runner import PackedRunner
 from hf_triton.text_generation.loading import _start_engine
-from hf_triton.text_generation.runners.cache_runner import CacheRunner
-from hf_triton.text_generation.runners.encoder_decoder import EncoderDecoderRunner
-from hf_triton.text_generation.runners.packed_runner import PackedRunner
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import (
     CPMANT,

@@ -12,9 +12,9 @@ import torch
 
 from hf_triton.runtime.errors import EngineError, LoadError, RequestError
 from hf_triton.text_generation.engine.generation_rules import decoder_start
-from hf_triton.text_generation.generate import engine as generate_engine
-from hf_triton.text_generation.generate.engine import GenerateEngine
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.generate import engine as generate_engine
+from hf_triton.text_generation.engines.generate.engine import GenerateEngine
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.sequence.sequence import DecoderStart
 from tests.engine.driving import Answers, Completion, generate_all, running, setup
 from tests.engine.tiny_models import (

@@ -18,8 +18,8 @@ from hf_triton.runtime.errors import (
     RequestError,
 )
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.in_flight import storage
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight import storage
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.grammar import Grammar
 from tests.engine.driving import Answers, Completion, running, setup

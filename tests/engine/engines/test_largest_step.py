@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hf_triton.text_generation.in_flight.largest_step import largest_step
-from hf_triton.text_generation.kv.kv_cache import CacheSize
-from hf_triton.text_generation.kv.paged_cache import PagedSize
-from hf_triton.text_generation.kv.pages import num_pages_of
+from hf_triton.text_generation.engines.in_flight.largest_step import largest_step
+from hf_triton.text_generation.memory.kv_cache import CacheSize
+from hf_triton.text_generation.memory.paged_cache import PagedSize
+from hf_triton.text_generation.memory.pages import num_pages_of
 
 
 @pytest.mark.parametrize("max_model_len, num_tokens", [(4096, 512), (4096, 8192), (200, 64)])

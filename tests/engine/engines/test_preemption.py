@@ -13,7 +13,7 @@ import torch
 
 from hf_triton.runtime.errors import CancelledError, DeadlineError, EngineError
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.grammar import Grammar

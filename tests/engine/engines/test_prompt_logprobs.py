@@ -13,18 +13,18 @@ import torch
 from hf_triton.runtime.errors import RequestError
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.generate.engine import GenerateEngine
-from hf_triton.text_generation.in_flight import plan, step_tokens
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.kv.known_prompts import KnownPrompts
-from hf_triton.text_generation.runners.cache_runner import (
+from hf_triton.text_generation.engines.generate.engine import GenerateEngine
+from hf_triton.text_generation.engines.in_flight import plan, step_tokens
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.forward.transformers.cache_runner import (
     AlignedRunner,
     CacheRunner,
     RowRunner,
     WholePromptRunner,
 )
+from hf_triton.text_generation.memory.known_prompts import KnownPrompts
+from hf_triton.text_generation.sampling.speculative.costs import Costs
 from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs
-from hf_triton.text_generation.speculative.costs import Costs
 from tests.engine.driving import Answers, running, setup
 from tests.engine.tiny_models import (
     LATENT,
@@ -225,7 +225,7 @@ def test_what_is_known_of_a_beginning_is_not_computed_again() -> None:
 
 
 def test_the_oldest_prompts_are_known_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_triton.text_generation.kv.known_prompts._MOST_TOKENS", 100)
+    monkeypatch.setattr("hf_triton.text_generation.memory.known_prompts._MOST_TOKENS", 100)
     known, answers = KnownPrompts(), Answers()
     prompts = [[one] * 40 for one in (5, 6, 7)]
     for prompt in prompts:

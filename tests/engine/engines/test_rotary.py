@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hf_triton.runtime.fused.reading.rotary import stable_length
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.in_flight.rotary import settle_rotary
-from hf_triton.text_generation.in_flight.runner_selection import UnsupportedModelError
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.rotary import settle_rotary
+from hf_triton.text_generation.engines.in_flight.runner_selection import UnsupportedModelError
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import CONTEXT, mixed_load, reference, tiny_model
 

@@ -14,19 +14,19 @@ import pytest
 import torch
 
 from hf_triton.runtime.devices import device
-from hf_triton.text_generation.in_flight import plan, runner_selection
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.in_flight.runner_selection import (
+from hf_triton.text_generation.engines.in_flight import plan, runner_selection
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.runner_selection import (
     UnsupportedModelError,
     select_runner,
 )
-from hf_triton.text_generation.kv.kv_cache import CacheSize, KVCache
-from hf_triton.text_generation.kv.layer_shapes import layer_shapes
-from hf_triton.text_generation.kv.paged_cache import PagedCache, PagedSize
-from hf_triton.text_generation.paged.graphs import with_cuda_graphs
-from hf_triton.text_generation.paged.plain_attention import plain_attention
-from hf_triton.text_generation.paged.runner import PagedRunner
-from hf_triton.text_generation.runners.cache_runner import CacheRunner
+from hf_triton.text_generation.forward.paged.graphs import with_cuda_graphs
+from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
+from hf_triton.text_generation.forward.paged.runner import PagedRunner
+from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
+from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
+from hf_triton.text_generation.memory.layer_shapes import layer_shapes
+from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from tests.engine.driving import Answers, generate_all, running, setup
 from tests.engine.split_devices import FIRST, SECOND, pretended_gpus, split_in_two
 from tests.engine.tiny_models import Asked, mixed_load, reference, tiny_model

@@ -14,13 +14,13 @@ import torch
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engine.step import Draft, Step
-from hf_triton.text_generation.in_flight import engine as in_flight
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.paged.graphs import GraphedRunner
+from hf_triton.text_generation.engines.in_flight import engine as in_flight
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
 from hf_triton.text_generation.sampling.sampler import Sampler
+from hf_triton.text_generation.sampling.speculative.costs import Costs
+from hf_triton.text_generation.sampling.speculative.drafter import Drafter, runs_of
 from hf_triton.text_generation.sequence.sequence import Sequence, Token
-from hf_triton.text_generation.speculative.costs import Costs
-from hf_triton.text_generation.speculative.drafter import Drafter, runs_of
 from tests.engine.driving import Answers, Completion, running, setup
 from tests.engine.runners.test_cuda_graphs import Captures
 from tests.engine.tiny_adapters import read, save_adapter

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.structured.constraint import Constraint
 from tests.engine.driving import Answers, Completion, running, setup
 from tests.engine.sampling.test_step_ahead import EveryThird

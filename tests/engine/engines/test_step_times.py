@@ -6,7 +6,7 @@ import pytest
 
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engine.step_times import StepTimes
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from tests.engine.driving import Answers, setup
 from tests.engine.tiny_models import Asked, mixed_load, reference, tiny_model
 

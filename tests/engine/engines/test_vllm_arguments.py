@@ -17,9 +17,9 @@ from transformers import LlamaConfig, T5Config
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights.served_model import ServedModel
-from hf_triton.text_generation.on_vllm import arguments, loading, processes
-from hf_triton.text_generation.on_vllm.arguments import adapter_arguments
-from hf_triton.text_generation.on_vllm.sampling import bad_words, sampling_arguments
+from hf_triton.text_generation.engines.vllm import arguments, loading, processes
+from hf_triton.text_generation.engines.vllm.arguments import adapter_arguments
+from hf_triton.text_generation.engines.vllm.sampling import bad_words, sampling_arguments
 from hf_triton.text_generation.options import Options
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from tests.support.served_models import served_model
@@ -285,7 +285,7 @@ def test_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 _SPAWN = """\
 import multiprocessing, os, sys, threading, time
 sys.path[:0] = {path!r}
-from hf_triton.text_generation.on_vllm.processes import children_die_with_parent
+from hf_triton.text_generation.engines.vllm.processes import children_die_with_parent
 def child():
     time.sleep(600)
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hf_triton.text_generation.on_vllm import client
+from hf_triton.text_generation.engines.vllm import client
 
 
 def modules(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:

@@ -20,7 +20,7 @@ from hf_triton.runtime.errors import (
     RequestError,
 )
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.on_vllm.engine import VllmEngine
+from hf_triton.text_generation.engines.vllm.engine import VllmEngine
 from hf_triton.text_generation.sequence.sequence import TokenLogprobs
 from hf_triton.text_generation.structured.constraint import Constraint
 from tests.engine.driving import (

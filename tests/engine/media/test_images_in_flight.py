@@ -14,13 +14,13 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, RequestError
-from hf_triton.text_generation.generate.engine import GenerateEngine
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.in_flight.media_plan import encode_largest
-from hf_triton.text_generation.in_flight.runner_selection import UnsupportedModelError
-from hf_triton.text_generation.kv import prefix_index, slot_contents
-from hf_triton.text_generation.kv.kv_cache import CacheSize
+from hf_triton.text_generation.engines.generate.engine import GenerateEngine
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.media_plan import encode_largest
+from hf_triton.text_generation.engines.in_flight.runner_selection import UnsupportedModelError
 from hf_triton.text_generation.media.entry import DecoderEntry
+from hf_triton.text_generation.memory import prefix_index, slot_contents
+from hf_triton.text_generation.memory.kv_cache import CacheSize
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import Source
 from tests.architectures.configurations import tiny_config

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.in_flight import plan
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.runners import latent_runner
-from hf_triton.text_generation.runners.cache_runner import CacheRunner
+from hf_triton.text_generation.engines.in_flight import plan
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.forward.transformers import latent_runner
+from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from tests.engine import driving
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import (

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from hf_triton.text_generation.kv.layer_shapes import layer_shapes
-from hf_triton.text_generation.runners.attention_interface import use_attention_interface
+from hf_triton.text_generation.forward.transformers.attention_interface import (
+    use_attention_interface,
+)
+from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from tests.engine.tiny_models import PACKED, tiny_model
 
 CPU = torch.device("cpu")

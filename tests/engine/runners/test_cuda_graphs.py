@@ -12,9 +12,13 @@ import pytest
 import torch
 
 from hf_triton.runtime.devices.cuda_capture import Replay
-from hf_triton.text_generation.in_flight import engine as in_flight
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.paged.graphs import GraphedRunner, token_counts, with_cuda_graphs
+from hf_triton.text_generation.engines.in_flight import engine as in_flight
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.forward.paged.graphs import (
+    GraphedRunner,
+    token_counts,
+    with_cuda_graphs,
+)
 from tests.engine.driving import Answers, generate_all, running, setup
 from tests.engine.tiny_models import mixed_load, reference, tiny_model
 

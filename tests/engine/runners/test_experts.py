@@ -9,8 +9,12 @@ import pytest
 import torch
 
 from hf_triton.runtime.fused import experts as grouped
-from hf_triton.text_generation.runners import experts
-from hf_triton.text_generation.runners.experts import CPU_EXPERTS_NAME, EXPERTS_NAME, choose_experts
+from hf_triton.text_generation.forward.transformers import experts
+from hf_triton.text_generation.forward.transformers.experts import (
+    CPU_EXPERTS_NAME,
+    EXPERTS_NAME,
+    choose_experts,
+)
 from tests.engine.tiny_models import random_model
 
 CPU = torch.device("cpu")

@@ -22,12 +22,14 @@ from hf_triton.runtime.kernels import kernel_loading, thread_team
 from hf_triton.runtime.kernels.kernel_loading import load_kernel
 from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of
 from hf_triton.runtime.private_folders import is_made_private
-from hf_triton.text_generation.fused.runner import FusedRunner
-from hf_triton.text_generation.in_flight import runner_selection
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.kv.kv_cache import CacheSize, KVCache
-from hf_triton.text_generation.kv.layer_shapes import layer_shapes
-from hf_triton.text_generation.runners.attention_interface import use_attention_interface
+from hf_triton.text_generation.engines.in_flight import runner_selection
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.forward.fused.runner import FusedRunner
+from hf_triton.text_generation.forward.transformers.attention_interface import (
+    use_attention_interface,
+)
+from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
+from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import Asked, mixed_load, random_model, reference, tiny_model
 
@@ -172,8 +174,8 @@ def test_attend_sees_its_own_sequence_up_to_its_position(
 
 
 def test_long_chunks_give_generates_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_triton.text_generation.fused.runner._LONG_CHUNK", 4)
-    monkeypatch.setattr("hf_triton.text_generation.fused.runner._LONG_PREFIX", 6)
+    monkeypatch.setattr("hf_triton.text_generation.forward.fused.runner._LONG_CHUNK", 4)
+    monkeypatch.setattr("hf_triton.text_generation.forward.fused.runner._LONG_PREFIX", 6)
     model = tiny_model("mistral")
     asked = [*mixed_load(6), Asked(list(range(1, 60)), 5)]
     expected = reference(model, asked)
@@ -284,8 +286,8 @@ def family(name: str, *, tamed: bool = False) -> Any:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_give_generates_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_triton.text_generation.fused.runner._LONG_CHUNK", 4)
-    monkeypatch.setattr("hf_triton.text_generation.fused.runner._LONG_PREFIX", 6)
+    monkeypatch.setattr("hf_triton.text_generation.forward.fused.runner._LONG_CHUNK", 4)
+    monkeypatch.setattr("hf_triton.text_generation.forward.fused.runner._LONG_PREFIX", 6)
     model = family(name)
     asked = mixed_load(7)
     expected = reference(model, asked)

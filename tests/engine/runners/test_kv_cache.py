@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig
 
 from hf_triton.runtime.errors import LoadError
-from hf_triton.text_generation.kv.kv_cache import (
+from hf_triton.text_generation.memory.kv_cache import (
     CacheSize,
     KVCache,
     context_length,
@@ -17,13 +17,13 @@ from hf_triton.text_generation.kv.kv_cache import (
     prefix_slots,
     spread_free_bytes,
 )
-from hf_triton.text_generation.kv.layer_shapes import (
+from hf_triton.text_generation.memory.layer_shapes import (
     LayerShape,
     StateShape,
     layer_shapes,
     sequence_bytes,
 )
-from hf_triton.text_generation.kv.slot_contents import SlotCopy
+from hf_triton.text_generation.memory.slot_contents import SlotCopy
 from tests.engine.tiny_models import RWKV, random_model, tiny_model
 
 GIB = 2**30

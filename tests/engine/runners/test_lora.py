@@ -15,16 +15,16 @@ from safetensors.torch import load_file, save_file
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.in_flight import engine as in_flight
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.kv.layer_shapes import layer_shapes
-from hf_triton.text_generation.kv.pages import PAGE_SIZE
+from hf_triton.text_generation.engines.in_flight import engine as in_flight
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
+from hf_triton.text_generation.forward.transformers.adapter_runner import AdaptedRunner
 from hf_triton.text_generation.lora import rows
 from hf_triton.text_generation.lora.linear import AdaptedLinear, attach
 from hf_triton.text_generation.lora.reading import read_adapters
 from hf_triton.text_generation.lora.rows import DeviceRows, Matrices, RowAdapters, StepAdapters
-from hf_triton.text_generation.paged.graphs import GraphedRunner
-from hf_triton.text_generation.runners.adapter_runner import AdaptedRunner
+from hf_triton.text_generation.memory.layer_shapes import layer_shapes
+from hf_triton.text_generation.memory.pages import PAGE_SIZE
 from tests.engine.driving import GIB, Answers, running, setup
 from tests.engine.runners.test_cuda_graphs import Captures
 from tests.engine.tiny_adapters import peft_reference, read, save_adapter, served_with

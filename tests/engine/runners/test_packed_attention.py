@@ -8,9 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hf_triton.text_generation.kv.kv_cache import CacheSize, KVCache
-from hf_triton.text_generation.kv.layer_shapes import LayerShape
-from hf_triton.text_generation.runners.packed_attention import (
+from hf_triton.text_generation.forward.transformers.packed_attention import (
     AttentionRule,
     PackedStep,
     PrefillSpan,
@@ -19,6 +17,8 @@ from hf_triton.text_generation.runners.packed_attention import (
     packed_attention,
     visible_columns,
 )
+from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
+from hf_triton.text_generation.memory.layer_shapes import LayerShape
 
 HEADS, KV_HEADS, KEY_DIM, VALUE_DIM = 6, 2, 8, 4
 NUM_SLOTS, MAX_LEN = 6, 24

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
-from hf_triton.text_generation.in_flight.warm_up import dummy_sequence
-from hf_triton.text_generation.kv.layer_shapes import LayerShape
-from hf_triton.text_generation.kv.paged_cache import PagedCache, PagedSize
-from hf_triton.text_generation.kv.pages import PAGE_SIZE
-from hf_triton.text_generation.paged import plain_attention as plain
-from hf_triton.text_generation.paged.attention import attending, paged_attention
-from hf_triton.text_generation.paged.plain_attention import plain_attention
-from hf_triton.text_generation.paged.step import PagedStep, StepShape, lay_out_pages
+from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
+from hf_triton.text_generation.forward.paged import plain_attention as plain
+from hf_triton.text_generation.forward.paged.attention import attending, paged_attention
+from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
+from hf_triton.text_generation.forward.paged.step import PagedStep, StepShape, lay_out_pages
+from hf_triton.text_generation.memory.layer_shapes import LayerShape
+from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
+from hf_triton.text_generation.memory.pages import PAGE_SIZE
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from hf_triton.runtime.errors import LoadError
-from hf_triton.text_generation.in_flight.step_tokens import max_num_batched_tokens
-from hf_triton.text_generation.kv.layer_shapes import LayerShape, StateShape
-from hf_triton.text_generation.kv.paged_cache import PagedCache, PagedSize, plan_pages
-from hf_triton.text_generation.kv.slot_contents import SlotCopy
+from hf_triton.text_generation.engines.in_flight.step_tokens import max_num_batched_tokens
+from hf_triton.text_generation.memory.layer_shapes import LayerShape, StateShape
+from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize, plan_pages
+from hf_triton.text_generation.memory.slot_contents import SlotCopy
 from hf_triton.text_generation.options import Options
 
 GIB, MIB = 2**30, 2**20

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.in_flight.warm_up import dummy_sequence
-from hf_triton.text_generation.kv import pages as pages_module
-from hf_triton.text_generation.kv.pages import PAGE_SIZE, Pages
-from hf_triton.text_generation.kv.slot_contents import SlotCopy
+from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
+from hf_triton.text_generation.memory import pages as pages_module
+from hf_triton.text_generation.memory.pages import PAGE_SIZE, Pages
+from hf_triton.text_generation.memory.slot_contents import SlotCopy
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence, Token
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.in_flight.warm_up import dummy_sequence
-from hf_triton.text_generation.kv import prefix_index, slot_contents
-from hf_triton.text_generation.kv.slot_contents import SlotContents, SlotCopy, prefix_slot_order
+from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
+from hf_triton.text_generation.memory import prefix_index, slot_contents
+from hf_triton.text_generation.memory.slot_contents import SlotContents, SlotCopy, prefix_slot_order
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence, Token
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hf_triton.text_generation.kv.kv_cache import CacheSize, KVCache
-from hf_triton.text_generation.kv.layer_shapes import LayerShape, StateShape
-from hf_triton.text_generation.states.functions import Runs, StateFunctions
-from hf_triton.text_generation.states.row import UnsupportedStatesError
+from hf_triton.text_generation.forward.states.functions import Runs, StateFunctions
+from hf_triton.text_generation.forward.states.row import UnsupportedStatesError
+from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
+from hf_triton.text_generation.memory.layer_shapes import LayerShape, StateShape
 
 CPU = torch.device("cpu")
 SLOTS, LENGTHS = (2, 0, 3, 1), (1, 1, 13, 5)

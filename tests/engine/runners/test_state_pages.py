@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_triton.text_generation.kv.pages import PAGE_SIZE
-from hf_triton.text_generation.kv.slot_contents import SlotContents, SlotCopy
-from hf_triton.text_generation.kv.state_pages import StatePages
+from hf_triton.text_generation.memory.pages import PAGE_SIZE
+from hf_triton.text_generation.memory.slot_contents import SlotContents, SlotCopy
+from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.engine.runners.test_pages import LOAD, Engine, come_and_go, sequence
 

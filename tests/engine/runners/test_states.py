@@ -11,30 +11,33 @@ import pytest
 import torch
 
 from hf_triton.runtime.errors import LoadError
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.in_flight.runner_selection import (
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.runner_selection import (
     UnsupportedModelError,
     select_runner,
     state_runner,
 )
-from hf_triton.text_generation.in_flight.warm_up import dummy_sequence
-from hf_triton.text_generation.kv.kv_cache import CacheSize, KVCache, plan_size
-from hf_triton.text_generation.kv.layer_shapes import (
+from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
+from hf_triton.text_generation.forward.paged.step import PagedStep
+from hf_triton.text_generation.forward.states import own_functions
+from hf_triton.text_generation.forward.states import runner as states_runner
+from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
+from hf_triton.text_generation.forward.transformers.cache_runner import (
+    CacheRunner,
+    WholePromptRunner,
+)
+from hf_triton.text_generation.memory import slot_cache
+from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache, plan_size
+from hf_triton.text_generation.memory.layer_shapes import (
     LayerShape,
     StateShape,
     layer_shapes,
     sequence_bytes,
 )
-from hf_triton.text_generation.kv.paged_cache import PagedCache
-from hf_triton.text_generation.kv.slot_contents import SlotContents, SlotCopy
-from hf_triton.text_generation.paged.step import PagedStep
-from hf_triton.text_generation.runners.cache_runner import CacheRunner, WholePromptRunner
+from hf_triton.text_generation.memory.paged_cache import PagedCache
+from hf_triton.text_generation.memory.slot_contents import SlotContents, SlotCopy
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Snapshot
-from hf_triton.text_generation.slots import slot_cache
-from hf_triton.text_generation.states import own_functions
-from hf_triton.text_generation.states import runner as states_runner
-from hf_triton.text_generation.states.paged_runner import PagedStateRunner
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import Asked, mixed_load, reference, tiny_model
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from generator.server import process
 from hf_triton.runtime.heartbeat import VARIABLE, Heartbeat
+from hf_triton.tritonserver import process
 from tests.support.triton import eventually
 
 

@@ -28,7 +28,7 @@ from hf_triton.runtime.devices.tile_linear import TileLinear
 from hf_triton.runtime.fused.reading.layers import ACTIVATIONS
 from hf_triton.runtime.kernels import tiles
 from hf_triton.runtime.kernels.tiles import may_use_tiles
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import mixed_load, reference, tiny_model
 

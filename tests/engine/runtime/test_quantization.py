@@ -28,8 +28,8 @@ from hf_triton.runtime.devices.row_quantization import CompiledKernels, RowKerne
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights import quantization
 from hf_triton.runtime.weights.loading import load_config, load_model
-from hf_triton.text_generation.generate.engine import GenerateEngine
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.generate.engine import GenerateEngine
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.runners.test_lora import NAMES, adapters_of, generated
 from tests.engine.runtime.test_weights import served

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from hf_triton.text_generation.speculative.costs import Costs
-from hf_triton.text_generation.speculative.ngrams import Ngrams
+from hf_triton.text_generation.sampling.speculative.costs import Costs
+from hf_triton.text_generation.sampling.speculative.ngrams import Ngrams
 
 
 def looked_up(text: list[int], least: int, most: int) -> list[int]:

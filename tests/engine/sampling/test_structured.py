@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_triton.runtime.errors import OverloadedError, RequestError
 from hf_triton.runtime.request.plain_request import PlainRequest
-from hf_triton.text_generation.on_vllm.sampling import structured_outputs
+from hf_triton.text_generation.engines.vllm.sampling import structured_outputs
 from hf_triton.text_generation.reception import Reception
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer

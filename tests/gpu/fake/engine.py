@@ -14,11 +14,11 @@ from accelerate import init_empty_weights
 from hf_triton.runtime.devices.device import free_bytes
 from hf_triton.runtime.fused.parts import Linear
 from hf_triton.text_generation.engine.engine import EngineSetup
-from hf_triton.text_generation.fused.decoder import Decoder
-from hf_triton.text_generation.fused.reading import read_decoder
-from hf_triton.text_generation.gpu import runner as gpu_runner
-from hf_triton.text_generation.in_flight import trial
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight import trial
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.forward.fused.decoder import Decoder
+from hf_triton.text_generation.forward.fused.reading import read_decoder
+from hf_triton.text_generation.forward.gpu import runner as gpu_runner
 from hf_triton.text_generation.lora.linear import Adapters, with_adapters, without_adapters
 from hf_triton.text_generation.options import Options
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer

@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from hf_triton.text_generation.gpu import backends
-from hf_triton.text_generation.gpu.backends import AttentionCase, flash_attention, select_attention
-from hf_triton.text_generation.paged.attention import Attend
-from hf_triton.text_generation.paged.plain_attention import plain_attention
-from hf_triton.text_generation.runners.packed_attention import AttentionRule
+from hf_triton.text_generation.forward.gpu import backends
+from hf_triton.text_generation.forward.gpu.backends import (
+    AttentionCase,
+    flash_attention,
+    select_attention,
+)
+from hf_triton.text_generation.forward.paged.attention import Attend
+from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
+from hf_triton.text_generation.forward.transformers.packed_attention import AttentionRule
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 PLAIN = AttentionCase(4, 2, 64, 64, torch.float32, AttentionRule(0.125), has_sinks=False)

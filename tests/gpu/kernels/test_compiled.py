@@ -13,8 +13,8 @@ import torch
 pytest.importorskip("triton")
 import triton
 
-from hf_triton.text_generation.gpu import ops
-from hf_triton.text_generation.gpu.launching import Card, Launch, keep_compiled
+from hf_triton.text_generation.forward.gpu import ops
+from hf_triton.text_generation.forward.gpu.launching import Card, Launch, keep_compiled
 from tests.gpu.kernels.compiling import Recorded, compiled, unaligned
 from tests.support.slow_cases import slow_but
 

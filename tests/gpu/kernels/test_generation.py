@@ -9,24 +9,24 @@ import pytest
 import torch
 
 from hf_triton.text_generation.engine.scheduler import Scheduler
-from hf_triton.text_generation.in_flight import runner_selection
-from hf_triton.text_generation.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.in_flight.warm_up import dummy_sequence
-from hf_triton.text_generation.kv.layer_shapes import layer_shapes
-from hf_triton.text_generation.kv.paged_cache import PagedCache, PagedSize
-from hf_triton.text_generation.kv.pages import Pages
+from hf_triton.text_generation.engines.in_flight import runner_selection
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
+from hf_triton.text_generation.forward.paged.runner import AdaptedPageRunner, PagedRunner
+from hf_triton.text_generation.forward.paged.step import StepShape, lay_out_pages
 from hf_triton.text_generation.lora.linear import Adapter, Adapters, LowRank, attach
-from hf_triton.text_generation.paged.runner import AdaptedPageRunner, PagedRunner
-from hf_triton.text_generation.paged.step import StepShape, lay_out_pages
+from hf_triton.text_generation.memory.layer_shapes import layer_shapes
+from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
+from hf_triton.text_generation.memory.pages import Pages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import Asked, mixed_load, reference, tiny_model
 from tests.support.slow_cases import slow_but
 
 pytest.importorskip("triton")
-from hf_triton.text_generation.gpu.attention import kernel_attention
-from hf_triton.text_generation.gpu.joint_linear import JointLinear
-from hf_triton.text_generation.gpu.runner import GpuFusedRunner
+from hf_triton.text_generation.forward.gpu.attention import kernel_attention
+from hf_triton.text_generation.forward.gpu.joint_linear import JointLinear
+from hf_triton.text_generation.forward.gpu.runner import GpuFusedRunner
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"max_num_seqs": 3, "max_num_batched_tokens": 24, "max_model_len": 64}

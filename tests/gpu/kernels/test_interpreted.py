@@ -1,5 +1,5 @@
 """The kernels for GPUs in OpenAI Triton's interpreter: what they read, take and refuse. What they
-compute is held to float64 by ``perf gpu``'s own checks (tests/perf/gpu).
+compute is held to float64 by ``perf gpu``'s own checks (tests/perf/lab/gpu).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("triton")
-from perf.gpu.kernels.checks import SMALL_LAYERS, SMALL_STEPS
-from perf.gpu.kernels.steps import OPS, PLAIN, Layer, Rule, Step
+from perf.lab.gpu.kernels.checks import SMALL_LAYERS, SMALL_STEPS
+from perf.lab.gpu.kernels.steps import OPS, PLAIN, Layer, Rule, Step
 
 SHAPE = (1, 1, 1, 5, 40), (33, 1, 130, 5, 100)
 
@@ -70,7 +70,7 @@ def test_fake_tensors_have_the_shapes_of_true_ones() -> None:
 
 @pytest.mark.parametrize("num_seqs, kv_heads, splits", [(1, 8, 32), (8, 8, 4), (64, 8, 1)])
 def test_few_decodes_are_split_over_the_card(num_seqs: int, kv_heads: int, splits: int) -> None:
-    from hf_triton.text_generation.gpu.launching import Card, num_splits
+    from hf_triton.text_generation.forward.gpu.launching import Card, num_splits
 
     assert num_splits(num_seqs, kv_heads, Card((9, 0), 132)) == splits
 

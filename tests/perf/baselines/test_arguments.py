@@ -6,8 +6,8 @@ import argparse
 
 import pytest
 
-from perf.baselines.targets import TARGETS, Variant
-from perf.verbs.baselines import add_arguments, plan_of
+from perf.lab.baselines.targets import TARGETS, Variant
+from perf.lab.verbs.baselines import add_arguments, plan_of
 
 
 def parsed(*words: str) -> argparse.Namespace:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from generator.python_env.pip import install, reason
-from perf.baselines.servers.environments import Environment, EnvironmentMissingError, Show
-from perf.baselines.servers.packages import (
+from hf_triton.serving.python_env.pip import install, reason
+from perf.environments import Environment, EnvironmentMissingError, Show
+from perf.lab.baselines.servers.packages import (
     VLLM_VERSION,
     make_mlserver_importable,
     name_vllm,

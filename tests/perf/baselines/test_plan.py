@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perf.baselines.plan import Plan, Step
-from perf.baselines.targets import Variant
+from perf.lab.baselines.plan import Plan, Step
+from perf.lab.baselines.targets import Variant
 from perf.report.schema import Measurement
 
 OURS, VLLM = Variant("ours", "float32"), Variant("vllm", "float32")

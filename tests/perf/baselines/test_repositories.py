@@ -7,9 +7,9 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from generator.server.listen import Listen
-from perf.baselines.servers.launches import LAUNCHES, Setting
-from perf.baselines.servers.repositories import (
+from hf_triton.tritonserver.listen import Listen
+from perf.lab.baselines.servers.launches import LAUNCHES, Setting
+from perf.lab.baselines.servers.repositories import (
     MODEL_FOLDER,
     lay_out_in_flight,
     lay_out_tutorial,

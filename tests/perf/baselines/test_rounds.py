@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import pytest
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from perf.baselines.fleet import Fleet, LeftOutError
-from perf.baselines.plan import Plan
-from perf.baselines.rounds import Rounds, warm_up
-from perf.baselines.servers.processes import PeerError
-from perf.baselines.servers.start import Service
-from perf.baselines.targets import Variant
+from perf.lab.baselines.fleet import Fleet, LeftOutError
+from perf.lab.baselines.plan import Plan
+from perf.lab.baselines.rounds import Rounds, warm_up
+from perf.lab.baselines.servers.processes import PeerError
+from perf.lab.baselines.servers.start import Service
+from perf.lab.baselines.targets import Variant
 from perf.load.levels import LevelArguments
 from perf.load.measure import Record
 from perf.load.process import LevelError

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
-from perf.baselines.plan import Plan, Step
-from perf.baselines.run import Comparison, begin, compare, share_of_limit
-from perf.baselines.servers.processes import Ports
-from perf.baselines.targets import Variant
+from perf.lab.baselines.plan import Plan, Step
+from perf.lab.baselines.run import Comparison, begin, compare, share_of_limit
+from perf.lab.baselines.servers.processes import Ports
+from perf.lab.baselines.targets import Variant
 from perf.report.schema import Measurement, append
 from perf.roofline.step import machine_of
 

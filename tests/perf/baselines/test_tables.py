@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from perf.baselines.ratios import pairs, ratio
-from perf.baselines.report import FIGURES, STREAMS, ratio_cell, to_markdown, write_markdown
-from perf.baselines.targets import Variant
+from perf.lab.baselines.ratios import pairs, ratio
+from perf.lab.baselines.report import FIGURES, STREAMS, ratio_cell, to_markdown, write_markdown
+from perf.lab.baselines.targets import Variant
 from perf.report.schema import Load, Measurement, Percentiles, Run
 
 OURS, VLLM = Variant("ours", "float32"), Variant("vllm", "float32")

@@ -10,16 +10,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from perf.gpu.__main__ import main
-from perf.gpu.agree import sampling, weights
-from perf.gpu.agree.compared import Reference
-from perf.gpu.engines import Asked
-from perf.gpu.jobs import JOBS
-from perf.gpu.kernels import checks
-from perf.gpu.kernels.steps import OPS, Rule, Step, error
-from perf.gpu.speed.loops import limit, tokens_per_s
-from perf.gpu.speed.profile import kind_of
-from perf.gpu.told import DEVICE_LOST, Told, cell, show_log
+from perf.lab.gpu.__main__ import main
+from perf.lab.gpu.agree import sampling, weights
+from perf.lab.gpu.agree.compared import Reference
+from perf.lab.gpu.engines import Asked
+from perf.lab.gpu.jobs import JOBS
+from perf.lab.gpu.kernels import checks
+from perf.lab.gpu.kernels.steps import OPS, Rule, Step, error
+from perf.lab.gpu.speed.loops import limit, tokens_per_s
+from perf.lab.gpu.speed.profile import kind_of
+from perf.lab.gpu.told import DEVICE_LOST, Told, cell, show_log
 
 KERNELS = {job.name: job.words for job in JOBS["prove"] if job.name.startswith("kernels")}
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli
+from hf_triton.cli import main as cli
 from perf import machine
-from perf.gpu.__main__ import main
-from perf.gpu.jobs import JOBS, Job
-from perf.gpu.run import Run
+from perf.lab.gpu.__main__ import main
+from perf.lab.gpu.jobs import JOBS, Job
+from perf.lab.gpu.run import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -87,7 +87,7 @@ def test_what_cannot_use_a_gpu_in_a_fork_gets_a_python_of_its_own(
 ) -> None:
     """As where a package has asked CUDA itself whether there is a GPU."""
     monkeypatch.setattr("torch.cuda._is_in_bad_fork", lambda: True)
-    monkeypatch.setattr("perf.gpu.told.work", lambda *_: 7)
+    monkeypatch.setattr("perf.lab.gpu.told.work", lambda *_: 7)
     monkeypatch.setattr("os.execvp", lambda *_: 8)
     run = Run("prove", tmp_path, 60.0, device)
     run.run([Job("sampling", ("agree.sampling",))])
@@ -131,7 +131,7 @@ def test_wheels_that_are_not_there_end_the_run_with_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--wheels", "gone"]) == 1
-    assert capsys.readouterr().err == "perf/gpu: --wheels gone: no folder\n"
+    assert capsys.readouterr().err == "perf/lab/gpu: --wheels gone: no folder\n"
 
 
 def test_jobs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from generator import cli
 from generator.errors import PerfError
+from hf_triton.cli import main as cli
 from perf.report.comparison.loads import compare, failures
 from perf.report.comparison.noise import difference, rejected, t_quantile, t_tail, together
 from perf.report.comparison.shown import to_markdown, write_comparison

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from generator.cli import main
+from hf_triton.cli.main import main
 from perf.model import llama_config
 from perf.roofline.measured import measure
 from perf.roofline.step import (

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from generator.proxy.admin import GRPC_HEADER
-from generator.proxy.settings import Access, Caller
 from generator.spec.access import Limits
+from hf_triton.ports.admin import GRPC_HEADER
+from hf_triton.ports.settings import Access, Caller
 from tests.support.grpc_door import METHODS, Door, door, numbers, texts
 from tests.support.triton import eventually
 

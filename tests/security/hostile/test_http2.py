@@ -13,7 +13,7 @@ import hpack
 import psutil
 import pytest
 
-from generator.proxy.grpc_port import frames as h2
+from hf_triton.ports.grpc import frames as h2
 from tests.support.grpc_door import METHODS, Door, texts
 
 pytestmark = pytest.mark.server

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from generator.openai_api.child_process import OpenAiProcess
+from hf_triton.ports.openai.child_process import OpenAiProcess
 from tests.support.one_server import OneServer
 from tests.support.triton import Answer, Triton, free_ports, post
 

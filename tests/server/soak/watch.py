@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from generator.server.process import TritonServer
+from hf_triton.tritonserver.process import TritonServer
 
 _SHARED_MEMORY = Path("/dev/shm")
 _GAUGES = ("hf_triton_running", "hf_triton_waiting", "hf_triton_kv_slots_used")

@@ -1,0 +1,58 @@
+"""``hf-triton deploy``: writes the files that run the models of models.yaml somewhere else.
+
+Writes the files and reports; the modules of the targets render them. Connects to no cluster, to no
+Docker and to no network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from generator.deploy.arguments import add_targets
+from generator.errors import EXIT_INPUT, EXIT_OK, ConflictError, UsageError
+
+HELP = "write the files to run the models on Docker Compose, Kubernetes or KServe"
+_HINT = "nothing was written: move your edits away, or use --force"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the targets, each with flags of its own."""
+    add_targets(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Renders and writes; with --diff shows what would change and exits 1 where something does.
+
+    Raises ConflictError where files edited by hand stand in the way.
+    """
+    from generator.deploy.targets import render
+    from generator.repository import writing as writer
+    from generator.repository.compare import Action, compare
+    from hf_triton.cli.verbs import diff
+
+    deployment = render(args)
+    output = Path(args.output)
+    if output.resolve() == Path(args.repository).resolve():
+        raise UsageError(f"--output {output} is the model repository; expected a folder of its own")
+    plan = compare(output, deployment.files)
+    if args.diff:
+        print(
+            f"{output}: {len(deployment.files)} identical"
+            if plan.is_current
+            else "\n".join(diff.show_model(plan))
+        )
+        return EXIT_OK if plan.is_current else EXIT_INPUT
+    if plan.conflicts and not (args.force and plan.force_helps):
+        lines = [f"conflict: {conflict}" for conflict in plan.conflicts]
+        raise ConflictError("\n".join([*lines, _HINT]))
+    if not plan.is_current:
+        with writer.locked(output):
+            writer.apply(plan)
+    same = len(plan.paths(Action.IDENTICAL))
+    print(f"{output}: {len(deployment.files) - same} written, {same} identical")
+    for note in deployment.notes:
+        print(f"hf-triton: {note}", file=sys.stderr)
+    print("\n".join(deployment.next_steps))
+    return EXIT_OK

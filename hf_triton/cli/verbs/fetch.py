@@ -1,0 +1,181 @@
+"""``hf-triton fetch``: downloads what models.yaml names ahead of serving, and locks it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from generator.errors import FetchError
+from generator.fetch.names import chosen_models, hub_models
+from generator.flag_values import whole
+from generator.models_yaml import models_lock
+from generator.models_yaml.reading import load_unpinned
+from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import find_tasks
+
+if TYPE_CHECKING:
+    from generator.fetch.fetching import FetchRun
+
+HELP = "download the models of models.yaml into their caches, and lock them in models.lock"
+NUM_WORKERS = 8
+EPILOG = """\
+  hf-triton fetch --dry-run     # what would be downloaded, and does it fit on the disk?
+  hf-triton fetch               # download; what is here already is checked, not fetched again
+  hf-triton fetch --locked      # the same elsewhere: exactly the files of models.lock, or an error
+  hf-triton fetch --update NAME # move NAME's branch to its newest commit
+  hf-triton fetch --envs-only   # only build the Python environments that models ask for
+  hf-triton verify              # hash everything again
+
+Files go to model_repository/NAME/hf_cache/. models.lock, beside models.yaml, records the commit
+and the SHA-256 of every file: keep it under version control. Where it exists, `generate` pins the
+commit and the server loads nothing that differs; delete it to serve without. An interrupted fetch
+(Ctrl-C, kill, a lost connection) resumes where it stopped. Weights are safetensors; pickles, which
+can run code of their author, are fetched only for models with `allow_pickle: true`.
+
+A private or gated model needs HF_TOKEN (or PRIVATE_REPO_TOKEN) in the environment; HF_ENDPOINT
+names another Hub, HF_HUB_DOWNLOAD_TIMEOUT the seconds until a silent connection is given up (10).
+exit codes: 0 all is here, 1 something is not (the others are), 2 usage, 130 interrupted
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds which models, how, and how many at once."""
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="models of models.yaml (default: all)"
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--locked",
+        action="store_true",
+        help="fetch exactly the files of models.lock; an error if models.yaml asks for more",
+    )
+    how.add_argument(
+        "--update",
+        action="store_true",
+        help="look up branches and tags again, instead of taking the commits in models.lock",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only say what would be fetched, and whether it fits on the disk",
+    )
+    parser.add_argument(
+        "--envs-only",
+        action="store_true",
+        help="build the Python environments (python_env) and fetch no weights",
+    )
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="wait for another fetch of the same models (default: an error)",
+    )
+    parser.add_argument(
+        "--max-workers",
+        type=whole(1, 64),
+        default=NUM_WORKERS,
+        metavar="N",
+        help=f"files downloaded at once (default: {NUM_WORKERS})",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises GeneratorError where a model can't be had, after all others are here."""
+    config = Path(args.config)
+    specs = load_unpinned(config, find_tasks())
+    chosen = chosen_models(specs, args.names, config)
+    failures = _environments(chosen, args.dry_run)
+    if not args.envs_only:
+        try:
+            _weights(config, specs, chosen, args)
+        except FetchError as error:
+            failures.append(str(error))
+    if failures:
+        raise FetchError("\n".join(failures))
+    return 0
+
+
+def _environments(chosen: Sequence[ModelSpec], dry_run: bool) -> list[str]:
+    """Builds the models' Python environments; one text for each model that can't have its own."""
+    if not any(spec.python_env for spec in chosen):
+        return []
+    # Imported here: most models have none.
+    from hf_triton.serving.python_env.ensuring import ensure_environments, preview
+
+    for line in preview(chosen):
+        print(line, flush=True)
+    failures = {} if dry_run else ensure_environments(chosen, find_tasks())
+    return [f"{name}: {failure}" for name, failure in failures.items()]
+
+
+def _weights(
+    config: Path, specs: Sequence[ModelSpec], chosen: Sequence[ModelSpec], args: argparse.Namespace
+) -> None:
+    """Raises GeneratorError where a model can't be had, after all others are here."""
+    # Imported here: the other verbs need no Hub.
+    from generator.fetch.fetching import FetchRun
+
+    repository = Path(args.repository)
+    lock = _lock_to_follow(config, chosen, args)
+    fetching = FetchRun(repository, chosen, lock, args.max_workers)
+    with contextlib.ExitStack() as stack:
+        if not args.dry_run:
+            fetching.lock_caches(stack, _wait if args.wait else _refuse)
+        fetching.prepare(share_files=not args.dry_run)
+        fetching.preview()
+        if not args.dry_run:
+            try:
+                _fetch(fetching)
+            finally:
+                if not args.locked:
+                    named = [models_lock.lock_key(spec) for spec in hub_models(specs)]
+                    models_lock.update(config, named, fetching.locked())
+    fetching.refuse_failures()
+    if not args.dry_run:
+        _report(config, specs, args.locked)
+
+
+def _fetch(fetching: FetchRun) -> None:
+    try:
+        fetching.fetch()
+    except KeyboardInterrupt:
+        print("hf-triton: what came is kept; the same command goes on from there", file=sys.stderr)
+        raise
+
+
+def _report(config: Path, specs: Sequence[ModelSpec], locked: bool) -> None:
+    lock = models_lock.read_lock(config)
+    if lock is None:
+        return
+    name = models_lock.lock_path(config)
+    print(f"all is here, as in {name}" if locked else f"all is here, locked in {name}")
+    others = [spec.name for spec in hub_models(specs) if models_lock.lock_key(spec) not in lock]
+    if others:
+        message = f"not in {name} yet, and generate will ask for it"
+        print(f"{', '.join(others)}: {message}: run hf-triton fetch", file=sys.stderr)
+
+
+def _lock_to_follow(
+    config: Path, chosen: Sequence[ModelSpec], args: argparse.Namespace
+) -> models_lock.Lock:
+    """The entries that decide which commits are fetched."""
+    lock = models_lock.read_lock(config)
+    if args.locked:
+        if lock is None:
+            name = models_lock.lock_path(config)
+            raise FetchError(f"{name}: no such file; run hf-triton fetch once to make it")
+        models_lock.pin(chosen, lock, config)
+    return {} if lock is None or args.update else lock
+
+
+def _wait(busy: str) -> None:
+    print(f"{busy}; waiting for that one", file=sys.stderr, flush=True)
+
+
+def _refuse(busy: str) -> None:
+    raise FetchError(f"{busy}; wait for that one")

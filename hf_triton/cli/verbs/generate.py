@@ -1,0 +1,123 @@
+"""``hf-triton generate``: writes the model repository that models.yaml describes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from generator.errors import ConflictError
+from generator.render.vllm_model_json import missing_weights
+from generator.repository import writing as writer
+from generator.repository.compare import Action, ModelPlan
+from generator.repository.native_model import place_models
+from generator.repository.plan import Plan, make_plan
+from generator.repository.progress import track
+from generator.spec.task_folders import find_tasks
+
+MAX_LISTED = 5
+HELP = "write the model repository: only what has changed, and never over your own edits"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found, and which folders were written; ``notes`` on files that we don't write."""
+
+    plan: Plan
+    written: tuple[ModelPlan, ...]
+    conflicts: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --force."""
+    parser.add_argument(
+        "--force", action="store_true", help="overwrite files that were edited by hand"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises ConflictError after everything without conflicts is written."""
+    outcome = generate(Path(args.config), Path(args.repository), force=args.force)
+    for model in outcome.written:
+        print(describe(model))
+    same = sum(model.is_current for model in outcome.plan.models)
+    print(f"{args.repository}: {len(outcome.written)} written, {same} identical")
+    for orphan in outcome.plan.orphans:
+        message = "is no longer in models.yaml; hf-triton prune removes it"
+        print(f"{orphan.folder}: {message}", file=sys.stderr)
+    for note in [*outcome.notes, *_server_notes(Path(args.repository), outcome)]:
+        print(note, file=sys.stderr)
+    refuse_conflicts(outcome)
+    return 0
+
+
+def _server_notes(repository: Path, outcome: Outcome) -> Iterator[str]:
+    """Notes that running servers keep serving what they have loaded."""
+    from hf_triton.tritonserver.state_file import running_servers
+
+    for server in running_servers(repository) if outcome.written else ():
+        yield (
+            f"{repository}: the server on port {server.http_port} still serves what it has loaded; "
+            "hf-triton apply brings it to this without losing a request"
+        )
+
+
+def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
+    """Writes what has changed. If a folder of an entry has a conflict, all folders of that entry
+    are left unchanged, unless ``force``.
+    """
+    plan = make_plan(config, repository, keep_edits=not force)
+    ready: list[ModelPlan] = []
+    conflicts: list[str] = []
+    for group in plan.groups:
+        blocked = [model for model in group if _is_blocked(model, force)]
+        if blocked:
+            conflicts += [conflict for model in blocked for conflict in model.conflicts]
+        else:
+            ready += [model for model in group if not model.is_current]
+    with writer.locked(repository):
+        for model in track(ready, "writing"):
+            writer.apply(model)
+        notes = [*place_models(plan.specs, find_tasks(), repository)] if not conflicts else []
+    notes += missing_weights(plan.specs, repository)
+    notes += [
+        f"{model.folder / path}: edited by hand, and kept"
+        for model in plan.models
+        for path in model.kept
+    ]
+    return Outcome(plan, tuple(ready), tuple(conflicts), tuple(notes))
+
+
+def refuse_conflicts(outcome: Outcome) -> None:
+    """Raises ConflictError where a model could not be written."""
+    if outcome.conflicts:
+        hint = "nothing was written for these models: move your edits away, or use --force"
+        lines = [f"conflict: {conflict}" for conflict in outcome.conflicts]
+        raise ConflictError("\n".join([*lines, hint]))
+
+
+def describe(model: ModelPlan) -> str:
+    """One line on what was, or is to be, written in a folder."""
+    created, updated, removed = (
+        model.paths(action) for action in (Action.CREATE, Action.UPDATE, Action.REMOVE)
+    )
+    forced = model.paths(Action.CONFLICT)
+    if not (updated or removed or forced or model.paths(Action.IDENTICAL)):
+        return f"create     {model.name} ({len(created)} files)"
+    changed = [
+        *(f"+{path}" for path in created),
+        *updated,
+        *(f"-{path}" for path in removed),
+        *(f"!{path}" for path in forced),
+    ]
+    listed = ", ".join(changed) if len(changed) <= MAX_LISTED else f"{len(changed)} files"
+    return f"update     {model.name}: {listed or 'its manifest'}"
+
+
+def _is_blocked(model: ModelPlan, force: bool) -> bool:
+    if not force:
+        return bool(model.conflicts)
+    return not model.force_helps

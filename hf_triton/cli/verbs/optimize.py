@@ -1,0 +1,215 @@
+"""``hf-triton optimize MODEL``: finds the fastest engine for a model on this machine, and checks
+its results.
+
+Generates the model, then starts the comparison in the Python that serves it: this module imports no
+torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from generator.errors import ModelError
+from generator.flag_values import positive
+from generator.models_yaml.reading import load
+from generator.python_modules import ROOT_FOLDER, run_module
+from generator.repository.compare import folder_version
+from generator.repository.native_model import place_models
+from generator.spec.model_spec import ModelSpec
+from generator.spec.runtime_rules import LIBRARY_PATH
+from generator.spec.task_folders import Task, find_tasks
+from generator.spec.triton_models import triton_models
+from hf_triton.cli.verbs.generate import generate, refuse_conflicts
+from hf_triton.serving.python_env.building import folder_of
+from hf_triton.serving.python_env.ensuring import ensure_environments
+
+HELP = "compare a model's engines on this machine: check and time them, recommend one"
+ENGINES = ("torch", "torch-compile", "onnxruntime", "onnxruntime-int8")
+_PACKAGE = "encoder"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the model, what to compare, how long, and where the JSON goes."""
+    parser.add_argument("model", metavar="MODEL", help="its name in models.yaml")
+    parser.add_argument(
+        "--engines",
+        type=_engines,
+        default=list(ENGINES),
+        metavar="NAMES",
+        help=f"which to compare with plain PyTorch (default: {','.join(ENGINES)})",
+    )
+    parser.add_argument(
+        "--lengths",
+        type=_counts,
+        metavar="TOKENS",
+        help="lengths of the texts (default: 16,128, as far as the model takes them)",
+    )
+    parser.add_argument(
+        "--batch-sizes", type=_counts, metavar="TEXTS", help="texts in a batch (default: 1,8,32)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=positive,
+        default=10.0,
+        help="how long each length and batch size is timed, with all engines in turns; each engine "
+        "runs at least 5 times (default: 10)",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=positive,
+        metavar="SHARE",
+        help="largest difference from plain PyTorch, as a share of the largest value where that is "
+        "above 1 (default: 1e-4 in float32, 0.03 in float16, 0.08 in bfloat16, 0.1 for int8); the "
+        "server keeps to the default",
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="file for the result (default: <repository>/MODEL/hf_cache/optimize.json)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Returns the comparison's exit code. Raises GeneratorError where that can't begin."""
+    config, repository = Path(args.config), Path(args.repository)
+    tasks = find_tasks()
+    spec = _spec(load(config, tasks), args)
+    _check_engines(spec, tasks)
+    python = _python_of(spec, tasks)
+    refuse_conflicts(generate(config, repository))
+    # The last folder runs Python and knows the task, whatever the layout.
+    code = _compare(repository / triton_models(spec)[-1].name, python, spec, args)
+    for note in place_models([spec], tasks, repository):
+        print(f"hf-triton: {note}", file=sys.stderr)
+    return code
+
+
+def _spec(specs: Sequence[ModelSpec], args: argparse.Namespace) -> ModelSpec:
+    found = {spec.name: spec for spec in specs}
+    if args.model in found:
+        return found[args.model]
+    close = get_close_matches(args.model, found, n=1)
+    meant = f"; did you mean '{close[0]}'?" if close else ""
+    known = ", ".join(found)
+    raise ModelError(f"{args.config} has no model '{args.model}'; there are: {known}{meant}")
+
+
+def _check_engines(spec: ModelSpec, tasks: Mapping[str, Task]) -> None:
+    if _PACKAGE not in tasks[spec.task].packages:
+        others = ", ".join(tag for tag, task in tasks.items() if _PACKAGE in task.packages)
+        raise ModelError(
+            f"model '{spec.name}' is of the task {spec.task}, which has no engines to compare; "
+            f"these have: {others or 'none'}"
+        )
+
+
+def _python_of(spec: ModelSpec, tasks: Mapping[str, Task]) -> str:
+    """The Python that runs the model, of its own environment where it has one, which is built where
+    it is not there. Raises ModelError where that can't run models.
+    """
+    if spec.python_env is None:
+        _check_packages()
+        return sys.executable
+    for name, reason in ensure_environments([spec], tasks).items():
+        raise ModelError(f"{name}: {reason}")
+    return str(folder_of(spec.python_env) / "bin" / "python3")
+
+
+def _check_packages() -> None:
+    """Raises ModelError where this Python can't run models; imports nothing."""
+    missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
+    if missing:
+        raise ModelError(
+            f"{' and '.join(missing)} not installed in {sys.executable}: pip install "
+            "'hf-triton[serve,onnx]'"
+        )
+
+
+def _compare(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespace) -> int:
+    """Runs the comparison to its end; an interrupt is passed on, so that it tells what it has."""
+    process = subprocess.Popen(
+        _command(folder.resolve(), python, spec, args),
+        env=_environment(),
+        cwd=ROOT_FOLDER,  # what libraries start in turn imports from there
+        start_new_session=True,  # the terminal's Ctrl-C reaches it through us, and once
+    )
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM,)}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return _exit_code(_wait(process))
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """A second interrupt ends it at once."""
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        return process.wait()
+
+
+def _exit_code(code: int) -> int:
+    if code < 0:
+        name = signal.Signals(-code).name
+        raise ModelError(f"the comparison was ended by {name} (out of memory?)")
+    return code
+
+
+def _command(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespace) -> list[str]:
+    groups = spec.instance_groups
+    optional = {
+        "--lengths": args.lengths and json.dumps(args.lengths),
+        "--batch-sizes": args.batch_sizes and json.dumps(args.batch_sizes),
+        "--tolerance": args.tolerance and str(args.tolerance),
+        "--json": args.json and str(args.json.resolve()),
+    }
+    return [
+        *run_module("hf_triton.encoder.optimize", str(folder), python=python),
+        *("--version", str(folder_version(folder))),
+        *("--kind", groups[0].kind if groups else "KIND_AUTO"),
+        *("--instances", str(sum(group.count for group in groups) or 1)),
+        *("--engines", json.dumps(args.engines)),
+        *("--seconds", str(args.seconds)),
+        *("--command", shlex.join(["hf-triton", *sys.argv[1:]])),
+        *(word for name, value in optional.items() if value for word in (name, value)),
+    ]
+
+
+def _environment() -> dict[str, str]:
+    """As in the server: hf_triton is ours, whichever environment the model has."""
+    paths = [str(LIBRARY_PATH), os.environ.get("PYTHONPATH", "")]
+    joined = os.pathsep.join(path for path in paths if path)
+    return {**os.environ, "PYTHONPATH": joined, "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def _engines(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in ENGINES]
+    if unknown or not names:
+        got = unknown[0] if unknown else text
+        raise argparse.ArgumentTypeError(f"got '{got}', expected some of {', '.join(ENGINES)}")
+    return list(dict.fromkeys(names))
+
+
+def _counts(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and 1 <= int(word) <= 2**20 for word in words):
+        raise argparse.ArgumentTypeError(f"got '{text}', expected whole numbers such as 16,128")
+    return sorted({int(word) for word in words})

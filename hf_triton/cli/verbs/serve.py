@@ -1,0 +1,152 @@
+"""``hf-triton serve``: generates, starts Triton, loads every model, and serves until it is stopped.
+
+Exit codes: 0 after a graceful stop (Ctrl-C, SIGTERM or SIGHUP) of a server that had models ready;
+130 if it was stopped before, or forced by a second signal; 1 if nothing could be served, or if the
+server or a model failed too often to start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from generator.errors import UsageError
+from generator.models_yaml.reading import load_settings
+from generator.models_yaml.server_settings import ServerSettings
+from generator.spec.task_folders import find_tasks
+from hf_triton.cli.verbs.generate import Outcome, generate, refuse_conflicts
+from hf_triton.cli.verbs.serve_arguments import add_arguments, check_openai
+
+if TYPE_CHECKING:
+    from hf_triton.ports.settings import Access, Caller
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "generate, start Triton, wait until every model is ready, and print the curl lines"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until stopped. Raises GeneratorError where that can't begin or breaks off."""
+    for argument in args.arguments:
+        if not argument.startswith("-"):
+            raise UsageError(f"unexpected '{argument}'; arguments for tritonserver start with '-'")
+    check_openai(args)
+    # Imported here: the other verbs, and --help, need no HTTP and no processes.
+    from hf_triton.ports.api_keys import take_api_keys
+    from hf_triton.ports.child_process import proxies
+    from hf_triton.ports.openai.child_process import OpenAiProcess
+    from hf_triton.ports.openai.key import take_key
+    from hf_triton.serving.apply.file_watch import WatchedFiles
+    from hf_triton.serving.supervision.children import Children
+    from hf_triton.serving.supervision.lifecycle import ServeOptions, serve, stop_signals
+    from hf_triton.tritonserver import json_log
+    from hf_triton.tritonserver.listen import Listen, socket_folder
+    from hf_triton.tritonserver.process import TritonServer
+    from hf_triton.tritonserver.restart_policy import RestartPolicy
+
+    if args.log_format == "json":
+        json_log.start()
+    ports = (args.http_port, args.grpc_port, args.metrics_port, args.openai_port or 0)
+    listen = Listen(args.host, *ports, health_port=args.health_port)
+    key = take_key(args.openai_key_file, os.environ)
+    if args.triton_url:
+        from hf_triton.serving.supervision.openai_only import serve_openai_only
+
+        hosts = args.openai_media_hosts
+        return serve_openai_only(
+            *(listen, args.triton_url, key, stop_signals(), hosts, args.openai_cors),
+            has_playground=args.playground,
+            keep_s=args.openai_keep_minutes * 60,
+        )
+    admin_key = _admin_key(args)
+    callers = take_api_keys(args.api_keys_file, os.environ)
+    listen.check()  # before anything is written
+    repository = Path(args.repository)
+    watched = WatchedFiles(Path(args.config)) if args.watch else None
+    outcome = generate(Path(args.config), repository)
+    settings = load_settings(Path(args.config))
+    if settings.log_format == "json" and args.log_format is None:
+        json_log.start()
+    _report(outcome, args.repository)
+    refuse_conflicts(outcome)
+    _build_environments(outcome)
+    policy = RestartPolicy(max_restarts=args.max_restarts)
+    models = [spec.name for spec in outcome.plan.specs]
+    options = ServeOptions(Path(args.config), args.load_timeout_s, policy, args.drain_s, watched)
+    access = _access(settings, callers, Path(args.config).resolve().parent)
+    with socket_folder() as sockets:
+        listen = dataclasses.replace(listen, sockets=sockets)
+        server = TritonServer(
+            repository,
+            listen,
+            arguments=[*settings.flags(), *args.arguments],
+            verbose=args.verbose,
+            admin_key=admin_key,
+        )
+        openai_api = (
+            OpenAiProcess(
+                *(listen, key, _with_origins(access, args.openai_cors), policy, repository),
+                args.openai_media_hosts,
+                has_playground=args.playground,
+                keep_s=args.openai_keep_minutes * 60,
+                verbose=args.verbose,
+            )
+            if args.openai_port
+            else None
+        )
+        children = Children(proxies(listen, access, policy, admin_key), openai_api, access)
+        return serve(server, models, options, children)
+
+
+def _access(settings: ServerSettings, callers: tuple[Caller, ...], base: Path) -> Access:
+    """Who may ask on the public ports. Raises ServerError for TLS files that can't be used."""
+    from generator.spec.access import Tls
+    from hf_triton.ports.settings import Access
+    from hf_triton.ports.tls import tls_context
+
+    files = settings.tls
+    tls = Tls(str(base / files.certificate), str(base / files.key)) if files else None
+    tls_context(tls)
+    return Access(
+        callers=callers,
+        limits=settings.limits,
+        cors=settings.cors,
+        tls=tls,
+        max_body_mib=settings.max_body_mib,
+    )
+
+
+def _with_origins(access: Access, origins: tuple[str, ...]) -> Access:
+    from msgspec.structs import replace
+
+    return replace(access, cors=(*access.cors, *origins))
+
+
+def _report(outcome: Outcome, repository: str) -> None:
+    if outcome.written:
+        names = ", ".join(model.name for model in outcome.written)
+        print(f"hf-triton: generated in {repository}: {names}", file=sys.stderr)
+    for note in outcome.notes:
+        print(f"hf-triton: {note}", file=sys.stderr)
+
+
+def _build_environments(outcome: Outcome) -> None:
+    """A model that can't have its environment fails to load, and the others are served."""
+    from hf_triton.serving.python_env.ensuring import ensure_environments
+
+    for name, reason in ensure_environments(outcome.plan.specs, find_tasks()).items():
+        print(f"hf-triton: {name}: {reason}", file=sys.stderr)
+
+
+def _admin_key(args: argparse.Namespace) -> str:
+    """Empty where all is open. Raises ServerError or UsageError."""
+    from hf_triton.tritonserver.admin_key import new_admin_key, take_admin_key
+    from hf_triton.tritonserver.restrictions import refuse_clashes
+
+    refuse_clashes(args.arguments, has_key=not args.open_admin_apis)
+    given = take_admin_key(args.admin_key_file, os.environ)
+    return "" if args.open_admin_apis else given or new_admin_key()

@@ -1,0 +1,115 @@
+"""``hf-triton verify``: hashes the caches again and compares them with models.lock."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+from generator.errors import FetchError
+from generator.fetch.model_cache import ModelCache, caches_of
+from generator.fetch.names import chosen_models, hub_models
+from generator.fetch.progress import Progress, size
+from generator.fetch.threads import run_all
+from generator.models_yaml import models_lock
+from generator.models_yaml.reading import load
+from generator.spec.model_spec import LockedSnapshot, ModelSpec
+from generator.spec.runtime_rules import Difference, differences, hash_file
+from generator.spec.task_folders import find_tasks
+
+HELP = "hash every downloaded file again and compare it with models.lock"
+EPILOG = """\
+  hf-triton verify              # names each missing, short, altered or added file; exit code 1
+  hf-triton verify --repair     # and fetches those files again, from the locked commit
+
+Reads every byte, unlike the server, which hashes a file once and recognizes it by its size, time
+and inode. Needs no network without --repair.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds which models, and --repair."""
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="models of models.yaml (default: all)"
+    )
+    parser.add_argument(
+        "--repair", action="store_true", help="fetch what is wrong again, as fetch --locked does"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises FetchError where a file is not as locked."""
+    config = Path(args.config)
+    if models_lock.read_lock(config) is None:
+        name = models_lock.lock_path(config)
+        raise FetchError(f"{name}: no such file; run hf-triton fetch once to make it")
+    specs = hub_models(chosen_models(load(config, find_tasks()), args.names, config))
+    wrong = _verify(specs, Path(args.repository))
+    if not wrong:
+        num_models = len({spec.name for spec in specs})
+        print(f"{num_models} model{'s' * (num_models != 1)} as in {models_lock.lock_path(config)}")
+        return 0
+    names = " ".join(dict.fromkeys(spec.name for spec in specs if spec.name in wrong))
+    if args.repair:
+        return _repair(args, wrong)
+    count = sum(map(len, wrong.values()))
+    files = "1 file is" if count == 1 else f"{count} files are"
+    raise FetchError(
+        f"{files} not as in {models_lock.lock_path(config)}: run hf-triton verify --repair {names}"
+    )
+
+
+def _verify(specs: list[ModelSpec], repository: Path) -> dict[str, list[Difference]]:
+    """What is wrong with each model, said as it is found; the models without fault are left out."""
+    progress, stop = Progress(), threading.Event()
+    wrong: dict[str, list[Difference]] = {}
+
+    def check(part: tuple[ModelSpec, ModelCache]) -> None:
+        found = _check(*part, progress)
+        if found:
+            wrong.setdefault(part[0].name, []).extend(found)
+
+    parts = list(zip(specs, caches_of(repository, specs), strict=True))
+    run_all(parts, check, 2, stop, progress.draw)  # one reads while the other hashes
+    progress.erase()
+    return wrong
+
+
+def _check(spec: ModelSpec, cache: ModelCache, progress: Progress) -> list[Difference]:
+    locked = spec.locked or LockedSnapshot("", {})
+    folder = cache.snapshot(locked.commit)
+    progress.begin(spec.title, locked.size)
+    try:
+        found = list(differences(folder, locked.files, partial(_hash, cache, progress, spec.title)))
+    except OSError as error:
+        raise FetchError(f"{error.filename}: can't be read: {error.strerror}") from None
+    finally:
+        progress.end(spec.title)
+    for difference in found:
+        progress.say(f"{spec.title}: {difference}")
+        cache.forget(folder / difference.path)
+    cache.hashes.save()
+    if not found:
+        print(f"{spec.title}: {len(locked.files)} files, {size(locked.size)}: as locked")
+    return found
+
+
+def _hash(cache: ModelCache, progress: Progress, title: str, path: Path) -> str:
+    """The hash of what is on the disk now, whatever is recorded."""
+    sha256 = hash_file(path, partial(progress.add, title))
+    cache.hashes.add(path, sha256)
+    return sha256
+
+
+def _repair(args: argparse.Namespace, wrong: dict[str, list[Difference]]) -> int:
+    from hf_triton.cli.verbs import fetch
+
+    print(f"hf-triton: fetching again: {' '.join(wrong)}", file=sys.stderr)
+    parser = argparse.ArgumentParser()
+    fetch.add_arguments(parser)
+    asked = argparse.Namespace(config=args.config, repository=args.repository)
+    return fetch.run(parser.parse_args(["--locked", *wrong], asked))

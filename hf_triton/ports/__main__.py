@@ -1,0 +1,62 @@
+"""A proxy as the child of ``hf-triton serve``.
+
+    python -m hf_triton.ports http|grpc    its settings are in the environment
+
+Writes a line to stdout when it listens, then a byte a second. Stops at SIGTERM, and at once when
+stdin closes: then whoever started it is gone. Its errors are on stderr, and end in 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+import uvloop
+
+from generator.errors import EXIT_OK, GeneratorError
+from hf_triton.ports.settings import VARIABLE, ProxySettings
+from hf_triton.tritonserver.child_process import end_with_parent, tell_ready
+
+
+def main(kind: str) -> int:
+    """Serves until told to stop; returns the exit code."""
+    end_with_parent()
+    settings = ProxySettings.from_text(os.environ.pop(VARIABLE))
+    try:
+        uvloop.run(_serve(kind, settings))
+    except GeneratorError as error:
+        sys.stderr.write(f"hf-triton: the proxy of Triton's {kind} port: {error}\n")
+        return error.exit_code
+    return EXIT_OK
+
+
+async def _serve(kind: str, settings: ProxySettings) -> None:
+    # Imported here: one needs no gRPC, the other no HTTP.
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.set_exception_handler(_tell_bug)
+    if kind == "http":
+        from hf_triton.ports.http.server import serve_http
+
+        await serve_http(settings, stop, tell_ready)
+    else:
+        from hf_triton.ports.grpc.server import serve_grpc
+
+        await serve_grpc(settings, stop, tell_ready)
+
+
+def _tell_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Only the place: a message could quote a request."""
+    error = context.get("exception")
+    frames = traceback.extract_tb(error.__traceback__) if error else None
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
+    sys.stderr.write(f"hf-triton: the proxy failed: {type(error).__name__} at {place}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

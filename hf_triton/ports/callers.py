@@ -1,0 +1,120 @@
+"""Who sends a request, by its key or else its address, and how much more that one may send."""
+
+from __future__ import annotations
+
+import hmac
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import IPv6Network, ip_address
+
+from generator.spec.access import Limits
+from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.settings import Access, Caller
+
+_SCHEME = b"bearer "
+_MOST_KNOWN = 10_000  # addresses whose requests are counted
+
+
+@dataclass
+class Account:
+    """What one caller has used of ``limits``; ``alias`` is its opaque name, "" without a key."""
+
+    limits: Limits
+    alias: str = ""
+    num_running: int = 0
+    tokens: float = 0.0
+    filled_at_s: float = field(default=0.0)
+
+    def enter(self, now: float) -> None:
+        """Counts a request that begins. Raises RefusedError (429) where it is one too many."""
+        most = self.limits.concurrent_requests
+        if most and self.num_running >= most:
+            text = f"got more than {most} requests at once from one caller; send them one by one"
+            raise RefusedError(429, text, {"Retry-After": "1"})
+        per_minute = self.limits.requests_per_minute
+        if per_minute:
+            gained = (now - self.filled_at_s) * per_minute / 60
+            self.tokens, self.filled_at_s = min(per_minute, self.tokens + gained), now
+            if self.tokens < 1:
+                wait_s = math.ceil((1 - self.tokens) * 60 / per_minute)
+                text = f"got more than {per_minute} requests in a minute from one caller"
+                raise RefusedError(429, f"{text}; wait {wait_s} s", {"Retry-After": str(wait_s)})
+            self.tokens -= 1
+        self.num_running += 1
+
+    def leave(self) -> None:
+        """The request is answered, or its caller has gone."""
+        self.num_running -= 1
+
+
+class Callers:
+    """The accounts of one port."""
+
+    def __init__(self, access: Access, clock: Callable[[], float] = time.monotonic) -> None:
+        self._access, self._clock = access, clock
+        self._keys = {caller.key.encode(): self._account_of(caller) for caller in access.callers}
+        self._by_address: OrderedDict[str, Account] = OrderedDict()
+        self._are_limited = access.limits != Limits()
+
+    @property
+    def have_keys(self) -> bool:
+        """Whether only those with a key may ask."""
+        return bool(self._keys)
+
+    def of(self, authorization: bytes | None, address: str) -> Account | None:
+        """The account to count a request to, None where nothing is counted.
+
+        Raises RefusedError (401) where a key is needed and ``authorization`` has none.
+        """
+        if self._keys:
+            return self._by_key(authorization)
+        return self._of_address(address) if self._are_limited else None
+
+    def enter(self, account: Account | None) -> None:
+        """Counts a request that begins. Raises RefusedError (429)."""
+        if account:
+            account.enter(self._clock())
+
+    def _by_key(self, authorization: bytes | None) -> Account:
+        given = authorization or b""
+        token = given[len(_SCHEME) :].strip() if given[: len(_SCHEME)].lower() == _SCHEME else b""
+        found = None
+        for key, account in self._keys.items():  # all of them: the time tells nothing
+            if hmac.compare_digest(token, key):
+                found = account
+        if found is None:
+            what = "a wrong API key" if given else "no API key"
+            text = f"got {what}; send it as 'Authorization: Bearer KEY'"
+            raise RefusedError(401, text, {"WWW-Authenticate": "Bearer"})
+        return found
+
+    def _account_of(self, caller: Caller) -> Account:
+        limits = caller.limits or self._access.limits
+        return Account(limits, caller.alias, 0, limits.requests_per_minute, self._clock())
+
+    def _of_address(self, address: str) -> Account:
+        address = of_one_caller(address)
+        account = self._by_address.pop(address, None)
+        if account is None:
+            limits = self._access.limits
+            account = Account(limits, "", 0, limits.requests_per_minute, self._clock())
+        self._by_address[address] = account
+        if len(self._by_address) > _MOST_KNOWN:
+            self._by_address.popitem(last=False)
+        return account
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def of_one_caller(address: str) -> str:
+    """What all addresses of one caller have in common: of IPv6 everybody has a whole /64."""
+    try:
+        found = ip_address(address)
+    except ValueError:  # a Unix socket's
+        return address
+    if found.version == 4 or found.ipv4_mapped:
+        return str(found if found.version == 4 else found.ipv4_mapped)
+    return str(IPv6Network((int(found), 64), strict=False))

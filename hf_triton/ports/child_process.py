@@ -1,0 +1,44 @@
+"""The proxies of ``hf-triton serve``: child processes."""
+
+from __future__ import annotations
+
+import os
+
+from generator.python_modules import run_module
+from hf_triton.ports.settings import VARIABLE, Access, ProxySettings
+from hf_triton.tritonserver.child_process import ChildProcess
+from hf_triton.tritonserver.listen import Listen
+from hf_triton.tritonserver.restart_policy import RestartPolicy
+
+_KINDS = {"http": "HTTP", "grpc": "gRPC"}
+
+
+def proxies(
+    listen: Listen, access: Access, policy: RestartPolicy, admin_key: str = ""
+) -> tuple[ChildProcess, ...]:
+    """One for HTTP and metrics, one for gRPC: in front of the sockets in ``listen.sockets``."""
+    settings = ProxySettings(
+        host=listen.host,
+        http_port=listen.http_port,
+        metrics_port=listen.metrics_port,
+        grpc_port=listen.grpc_port,
+        http_socket=listen.http_socket,
+        metrics_socket=listen.metrics_socket,
+        grpc_socket=listen.grpc_socket,
+        left_calls=listen.left_calls,
+        access=access,
+        admin_key=admin_key,
+    )
+
+    def environment() -> dict[str, str]:
+        return {**os.environ, VARIABLE: settings.to_text()}
+
+    return tuple(
+        ChildProcess(
+            f"the proxy of Triton's {name} port",
+            run_module("hf_triton.ports", kind),
+            environment,
+            policy,
+        )
+        for kind, name in _KINDS.items()
+    )

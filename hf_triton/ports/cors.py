@@ -1,0 +1,40 @@
+"""Answers to pages of other origins: https://fetch.spec.whatwg.org/#http-cors-protocol."""
+
+from __future__ import annotations
+
+from hf_triton.ports.settings import Access
+
+# What clients of OpenAI's API read of an answer, to try again and to tell of it.
+_READABLE = {"Access-Control-Expose-Headers": "Retry-After, X-Request-Id"}
+_USUAL_HEADERS = "Authorization, Content-Type"
+
+
+def allows(access: Access, origin: str | None) -> bool:
+    """Whether pages of ``origin`` may read answers."""
+    return origin is not None and bool({"*", origin} & set(access.cors))
+
+
+def headers(access: Access, origin: str | None) -> dict[str, str]:
+    """Those of an answer to a request of ``origin``. Where some origins may read it and others may
+    not, caches are told of it, whoever asks.
+    """
+    every = "*" in access.cors
+    found = {"Vary": "Origin"} if access.cors and not every else {}
+    if origin is None or not allows(access, origin):
+        return found
+    return {**found, "Access-Control-Allow-Origin": "*" if every else origin, **_READABLE}
+
+
+def lines(access: Access, origin: str | None) -> bytes:
+    """The same as they are sent."""
+    found = headers(access, origin)
+    return "".join(f"{name}: {value}\r\n" for name, value in found.items()).encode("latin-1")
+
+
+def preflight(wanted: str | None) -> dict[str, str]:
+    """The answer to what a browser asks before it sends a request with the ``wanted`` headers."""
+    return {
+        "Access-Control-Allow-Methods": "GET, POST",
+        "Access-Control-Allow-Headers": wanted or _USUAL_HEADERS,
+        "Access-Control-Max-Age": "3600",
+    }

@@ -1,0 +1,86 @@
+"""One gRPC call on its way to tritonserver: its messages, taken from what the client sends."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+from hf_triton.ports.callers import Account
+from hf_triton.ports.grpc.heads import Head
+from hf_triton.ports.refusal import RefusedError
+
+_PREFIX_BYTES = 5  # whether a message is compressed, and its length
+_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+_ENCODINGS = (b"gzip", b"deflate")
+# Expanding takes time in which nobody else is served: beyond this size it is bounded by a ratio.
+_MAX_FREE_BYTES, _MAX_RATIO = 1 << 22, 100
+
+
+@dataclass(eq=False)
+class Call:
+    """``stream`` is its number at the client, ``triton_stream`` that at tritonserver, 0 before."""
+
+    stream: int
+    head: Head
+    began_at_s: float  # of the message that is coming; once it is left, of that
+    answer_window: int  # how much the client lets tritonserver send
+    window: int = 0  # how much tritonserver lets it send
+    account: Account | None = None
+    triton_stream: int = 0
+    asks_ours: bool = False  # with its last message
+    name: str = ""  # by which our models know it
+    num_sent: int = 0
+    has_answer: bool = False
+    is_sent: bool = False  # the client sends no more
+    is_left: bool = False  # the client wants no answer
+    credit: int = 0  # what of that tritonserver is not told before it knows the call
+    num_unread: int = 0  # bytes received that the client has not been given room for again
+    num_held: int = 0  # bytes in this process
+    incoming: bytearray = field(default_factory=bytearray)
+    waiting: list[bytes] | None = None  # messages from one on that is being looked up
+    pending: bytearray = field(default_factory=bytearray)  # for tritonserver
+    is_passed_on: bool = False  # tritonserver knows that no more comes
+    is_over: bool = False  # tritonserver has said all
+
+    def messages(self, max_bytes: int) -> list[bytes]:
+        """The messages that are complete now, none of them compressed. Raises RefusedError."""
+        found = []
+        incoming = self.incoming
+        while len(incoming) >= _PREFIX_BYTES:
+            length = int.from_bytes(incoming[1:_PREFIX_BYTES], "big")
+            if length > max_bytes:
+                raise _too_large(length, max_bytes)
+            end = _PREFIX_BYTES + length
+            if len(incoming) < end:
+                break
+            message = bytes(memoryview(incoming)[_PREFIX_BYTES:end])
+            found.append(self._decoded(message, max_bytes) if incoming[0] else message)
+            del incoming[:end]
+        return found
+
+    def _decoded(self, message: bytes, max_bytes: int) -> bytes:
+        if self.head.encoding not in _ENCODINGS:
+            raise RefusedError(501, "got a message that is compressed; allowed: gzip, deflate")
+        max_bytes = min(max_bytes, max(_MAX_FREE_BYTES, _MAX_RATIO * len(message)))
+        decoder = zlib.decompressobj(_GZIP_OR_ZLIB)
+        try:
+            decoded = decoder.decompress(message, max_bytes + 1)
+        except zlib.error:
+            raise RefusedError(400, "got a compressed message that can't be decoded") from None
+        if len(decoded) > max_bytes:
+            raise _too_large(None, max_bytes)
+        return decoded
+
+
+def _too_large(length: int | None, max_bytes: int) -> RefusedError:
+    if length is None:
+        text = f"got a message that expands to more than {max_bytes} bytes; send it as it is"
+    else:
+        allowed = f"{max_bytes >> 20} MiB (max_body_mib in models.yaml's server:)"
+        text = f"got a message of {length} bytes, allowed: {allowed}"
+    return RefusedError(413, text)
+
+
+def prefixed(message: bytes) -> bytes:
+    """A message as it goes on."""
+    return b"".join((b"\0", len(message).to_bytes(4, "big"), message))

@@ -1,0 +1,207 @@
+"""The calls of one connection: each checked, passed on to tritonserver, refused or left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from tritonclient.grpc import service_pb2
+
+from generator.spec.runtime_rules import CALL, EMPTY_FINAL
+from hf_triton.ports.grpc import frames as h2
+from hf_triton.ports.grpc.call import Call, prefixed
+from hf_triton.ports.grpc.messages import Output
+from hf_triton.ports.grpc.port import GrpcPort
+from hf_triton.ports.grpc.triton_end import TritonEnd
+from hf_triton.ports.left_calls import LEFT_S
+from hf_triton.ports.refusal import RefusedError
+
+_WANTS_EMPTY_FINAL = b"triton_enable_empty_final_response"
+
+
+def _parameter(name: str, **value: Any) -> bytes:
+    """A field more, as protobuf joins messages."""
+    request = service_pb2.ModelInferRequest(parameters={name: service_pb2.InferParameter(**value)})
+    message: bytes = request.SerializeToString()
+    return message
+
+
+# A model that is told in vain sends no more than a flag.
+_SAYS_EMPTY_FINAL = _parameter(EMPTY_FINAL, bool_param=True)
+_MESSAGE_S = 120.0  # for one to come as a whole
+_MAX_WAITING = 64
+_CODES = {400: 3, 401: 16, 403: 7, 408: 1, 413: 8, 429: 8, 501: 12, 503: 14}
+_UNKNOWN = 2
+_PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+_ANSWER_HEAD = ((b":status", b"200"), (b"content-type", b"application/grpc"))
+
+
+class Calls:
+    """``tell`` takes frames for the client; ``on_end`` is called when a call has ended."""
+
+    def __init__(
+        self,
+        port: GrpcPort,
+        triton: TritonEnd,
+        tell: Callable[[bytes], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._port, self._triton = port, triton
+        self._tell, self._on_end = tell, on_end
+        self.by_stream: dict[int, Call] = {}
+
+    def begin(self, call: Call, address: str) -> None:
+        """A call whose head has come."""
+        self.by_stream[call.stream] = call
+        try:
+            call.account = self._port.admit(call.head, address)
+        except RefusedError as refusal:
+            self.refuse(call, refusal)
+
+    def take_data(self, call: Call, data: bytes) -> None:
+        """Some of its messages."""
+        if call.is_left or call.is_sent:
+            return
+        if not call.incoming:
+            call.began_at_s = self._port.now()
+        call.incoming += data
+        try:
+            for message in call.messages(self._port.max_message_bytes):
+                self._take_message(call, message)
+            self._port.hold(call)
+        except RefusedError as refusal:
+            self.refuse(call, refusal)
+
+    def end_sending(self, call: Call) -> None:
+        """The client sends no more of it."""
+        if call.is_left or call.is_sent:
+            return
+        if call.incoming or not (call.num_sent or call.waiting):
+            self.refuse(call, RefusedError(400, "got a call without a whole message"))
+            return
+        call.is_sent = True
+        if call.waiting is None:
+            self._flush(call)
+
+    def _take_message(self, call: Call, message: bytes) -> None:
+        """Raises RefusedError."""
+        if call.waiting is not None:
+            call.waiting.append(message)
+            if len(call.waiting) > _MAX_WAITING:
+                raise RefusedError(429, f"got more than {_MAX_WAITING} requests at once")
+            return
+        classified = self._port.check(call, message)
+        if classified:
+            call.waiting = [message]
+            self._port.run(self._take_later(call, classified))
+        else:
+            self._send(call, message)
+
+    async def _take_later(self, call: Call, classified: list[Output]) -> None:
+        """The same where tritonserver must be asked about the model first."""
+        try:
+            for output in classified:
+                await self._port.triton.check_classified(output)
+            if call.is_left:
+                return
+            (first, *others), call.waiting = call.waiting or [b""], None
+            self._send(call, first)
+            for message in others:
+                self._take_message(call, message)
+        except RefusedError as refusal:
+            self.refuse(call, refusal)
+        else:
+            if call.is_sent and call.waiting is None:
+                self._flush(call)
+
+    def _send(self, call: Call, message: bytes) -> None:
+        if not call.triton_stream:
+            self._open(call)
+        call.num_sent += 1
+        if call.asks_ours:
+            call.name = call.name or self._port.left.new_call()
+            message += _parameter(CALL, string_param=call.name)
+        if self._port.is_stream(call) and _WANTS_EMPTY_FINAL in message:
+            message += _SAYS_EMPTY_FINAL
+        call.pending += prefixed(message)
+        if self._port.is_stream(call):  # others go on with the end of sending
+            self._flush(call)
+
+    def _open(self, call: Call) -> None:
+        call.triton_stream = self._triton.open(call)
+        block = call.head.block + h2.header_block(self._port.own_headers(call))
+        self._triton.write(h2.header_frames(call.triton_stream, block))
+        if call.credit:
+            self._triton.write(h2.window_update(call.triton_stream, call.credit))
+
+    def _flush(self, call: Call) -> None:
+        if call.triton_stream:
+            self._triton.flush(call)
+            self._port.release(call)
+
+    def flush_all(self) -> None:
+        """Triton takes more."""
+        for call in list(self.by_stream.values()):
+            if call.pending:
+                self._flush(call)
+
+    def refuse(self, call: Call, refusal: RefusedError) -> None:
+        """Ends a call with an error, its first answer or its last."""
+        if call.is_left:
+            return
+        headers = [] if call.has_answer else list(_ANSWER_HEAD)
+        code = _CODES.get(refusal.status, _UNKNOWN)
+        text = quote(refusal.text, safe=_PRINTABLE)
+        headers += [(b"grpc-status", str(code).encode()), (b"grpc-message", text.encode())]
+        self._tell(h2.header_frames(call.stream, h2.header_block(headers), h2.END_STREAM))
+        if not call.is_sent:
+            self._tell(h2.rst_stream(call.stream, h2.NO_ERROR))
+        self.leave(call)
+
+    def leave(self, call: Call) -> None:
+        """The client wants no more of it. Its sending ends in order, its model is told, and what
+        still comes of it is read: Triton dies of calls that are cancelled as they end before 25.06,
+        and of streams that are cancelled up to 26.08.
+        """
+        if call.is_left:
+            return
+        call.is_left, call.began_at_s = True, self._port.now()
+        call.incoming.clear()
+        if not call.triton_stream:
+            self.forget(call)
+            return
+        if call.name:
+            self._port.left.tell(call.name)
+        call.is_sent = True
+        self._flush(call)
+        self._triton.take_all(call)
+
+    def forget(self, call: Call) -> None:
+        """It has ended."""
+        if self.by_stream.pop(call.stream, None) is None:
+            return
+        call.is_left = True
+        call.incoming.clear()
+        call.pending.clear()
+        self._port.release(call)
+        self._triton.calls.pop(call.triton_stream, None)
+        self._port.left.forget(call.name)
+        self._give_place_back(call)
+        self._on_end()
+
+    def _give_place_back(self, call: Call) -> None:
+        account, call.account = call.account, None
+        if account:
+            account.leave()
+
+    def time_out(self, now: float) -> None:
+        """Refuses those that take too long to come. Of those that were left, and that Triton may
+        never end because their model's process has died, the caller gets its places back.
+        """
+        for call in list(self.by_stream.values()):
+            if call.is_left and now - call.began_at_s > LEFT_S:
+                self._give_place_back(call)
+            is_coming = call.incoming or not (call.num_sent or call.waiting)
+            if is_coming and now - call.began_at_s > _MESSAGE_S:
+                self.refuse(call, RefusedError(408, "the request did not come in time"))

@@ -1,0 +1,181 @@
+"""Inference requests of gRPC, checked before tritonserver reads them; knows no connection.
+
+A message becomes many times its size where it is parsed, so a large one is first looked through
+without that: https://protobuf.dev/programming-guides/encoding/
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from generator.spec.runtime_rules import CALLER
+from hf_triton.ports.refusal import RefusedError
+
+# As many as a body of JSON may have. Triton takes time with the square of some of them.
+MAX_ENTRIES = 256
+MAX_TEXTS = 16_384  # of one tensor outside raw_input_contents: each becomes 40 bytes of Triton's
+MAX_HEAD_BYTES = 1 << 20  # all but tensors' data
+# Each byte or two of a smaller message may be an entry of its own.
+_SMALL_BYTES = 2 * MAX_TEXTS
+# Triton multiplies a shape's sizes in 64 bits: past them a huge tensor passes for a small one, and
+# the model's process, which makes room for it, dies.
+_MAX_ELEMENTS = 2**40
+# Of ModelInferRequest and of its inputs; the rest of both is small.
+_INPUTS, _RAW_INPUT_CONTENTS = 5, 7
+_CONTENTS = 5
+_MAX_FIELDS = 4 * MAX_ENTRIES
+_VARINT, _BYTES = 0, 2
+_FIXED_BYTES = {1: 8, 5: 4}
+_LONGEST_VARINT = 10
+_NOT_ONE = "got bytes that are no ModelInferRequest"
+_RATHER_RAW = "; send its data as raw_input_contents"
+
+
+@dataclass(frozen=True)
+class Output:
+    """Of a model; the version is "" for the latest."""
+
+    model: str
+    version: str
+    name: str
+
+
+def checked(message: bytes, *, may_name_caller: bool) -> tuple[str, list[Output]]:
+    """The model that a ModelInferRequest asks, and the outputs that it wants classified. Raises
+    RefusedError for a request that tritonserver could fail at, and unless it may, for one that says
+    itself who sends it.
+    """
+    request = _parsed(message if len(message) <= _SMALL_BYTES else _without_data(message))
+    _check_count(len(request.inputs), "inputs")
+    _check_count(len(request.outputs), "outputs")
+    _check_count(len(request.raw_input_contents), "raw_input_contents")
+    _check_count(len(request.parameters), "parameters")
+    _check_names(request)
+    if CALLER in request.parameters and not may_name_caller:
+        raise RefusedError(400, f"parameters: got '{CALLER}', which only the server itself may set")
+    for index, tensor in enumerate(request.inputs):
+        _check_count(len(tensor.parameters), f"inputs[{index}].parameters")
+        _check_shape(tensor.shape, index)
+    for index, output in enumerate(request.outputs):
+        _check_count(len(output.parameters), f"outputs[{index}].parameters")
+    return request.model_name, [
+        Output(request.model_name, request.model_version, output.name)
+        for output in request.outputs
+        if "classification" in output.parameters
+    ]
+
+
+def _check_names(request: service_pb2.ModelInferRequest) -> None:
+    """Triton reads a name, and a parameter's text, up to its first zero byte, and so another one
+    than is checked here, or than another caller has sent.
+    """
+    texts = [request.model_name, request.model_version, request.id]
+    texts += (text for tensor in request.inputs for text in (tensor.name, tensor.datatype))
+    texts += (output.name for output in request.outputs)
+    for holder in (request, *request.inputs, *request.outputs):
+        texts += holder.parameters
+        texts += (value.string_param for value in holder.parameters.values())
+    if any("\0" in text for text in texts):
+        raise RefusedError(400, "got a name or a parameter with a zero byte in it")
+
+
+def _parsed(message: bytes) -> service_pb2.ModelInferRequest:
+    try:
+        return service_pb2.ModelInferRequest.FromString(message)
+    except DecodeError:
+        raise RefusedError(400, _NOT_ONE) from None
+
+
+def _check_count(count: int, where: str) -> None:
+    if count > MAX_ENTRIES:
+        raise RefusedError(400, f"{where}: got {count} entries, allowed: {MAX_ENTRIES}")
+
+
+def _check_shape(shape: list[int], index: int) -> None:
+    if not shape:
+        return
+    _check_count(len(shape), f"inputs[{index}].shape")
+    if min(shape) < 0 or math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:
+        raise RefusedError(
+            400, f"inputs[{index}].shape: got {str(list(shape))[:100]}, no tensor's shape"
+        )
+
+
+def _without_data(message: bytes) -> bytes:
+    """The message without its tensors' data. Raises RefusedError."""
+    pieces = []
+    for number, start, inner, end in _fields(message, 0, len(message), "the message", _MAX_FIELDS):
+        if number == _INPUTS:
+            pieces.append(_input_without_data(message, inner, end))
+        elif number == _RAW_INPUT_CONTENTS:
+            pieces.append(b"\x3a\x00")
+        else:
+            pieces.append(message[start:end])
+    size = sum(map(len, pieces))
+    if size > MAX_HEAD_BYTES:
+        text = f"got {size} bytes beside tensors' data, allowed: {MAX_HEAD_BYTES}"
+        raise RefusedError(400, text)
+    return b"".join(pieces)
+
+
+def _input_without_data(message: bytes, place: int, end: int) -> bytes:
+    pieces = []
+    for number, start, inner, stop in _fields(message, place, end, "an input", _MAX_FIELDS):
+        if number != _CONTENTS:
+            pieces.append(message[start:stop])
+            continue
+        for _ in _fields(message, inner, stop, "contents", MAX_TEXTS, _RATHER_RAW):
+            pass
+    head = b"".join(pieces)
+    return b"".join((b"\x2a", _varint(len(head)), head))
+
+
+def _fields(
+    message: bytes, place: int, end: int, where: str, most: int, advice: str = ""
+) -> Iterator[tuple[int, int, int, int]]:
+    """Each field's number, its start, the start of its value and its end. Raises RefusedError."""
+    for _ in range(most):
+        if place == end:
+            return
+        start = place
+        tag, inner = _read_varint(message, place)
+        kind = tag & 7
+        if kind == _BYTES:
+            length, inner = _read_varint(message, inner)
+            place = inner + length
+        elif kind == _VARINT:
+            place = _read_varint(message, inner)[1]
+        else:
+            place = inner + _FIXED_BYTES.get(kind, len(message))  # nothing of Triton's has groups
+        if place > end:
+            raise RefusedError(400, f"{where}: {_NOT_ONE}")
+        yield tag >> 3, start, inner, place
+    if place != end:
+        raise RefusedError(400, f"{where}: got more than {most} fields{advice}")
+
+
+def _read_varint(message: bytes, place: int) -> tuple[int, int]:
+    """The number at ``place``, and where it ends."""
+    byte = message[place] if place < len(message) else 0x80
+    if byte < 0x80:
+        return byte, place + 1
+    value = 0
+    for index, byte in enumerate(message[place : place + _LONGEST_VARINT]):
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, place + index + 1
+    raise RefusedError(400, _NOT_ONE)
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

@@ -1,0 +1,195 @@
+"""What the connections of the public gRPC port share: who may ask what, and how much at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from tritonclient.grpc import service_pb2
+
+from generator.spec.runtime_rules import CALLER
+from hf_triton.ports.admin import GRPC_HEADER, needs_key
+from hf_triton.ports.callers import Account, Callers
+from hf_triton.ports.grpc.call import Call
+from hf_triton.ports.grpc.heads import Head
+from hf_triton.ports.grpc.messages import Output, checked
+from hf_triton.ports.grpc.our_models import OurModels
+from hf_triton.ports.grpc.triton import GrpcTriton
+from hf_triton.ports.left_calls import LeftCalls
+from hf_triton.ports.refusal import NO_METHOD, RefusedError
+from hf_triton.ports.settings import MIB, Access
+from hf_triton.tritonserver.listen import most_connections
+
+_SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+_PREFIX = f"/{_SERVICE.full_name}/"
+_HEALTH = "/grpc.health.v1.Health/Check"
+_STREAM, _INFER, _LOAD = (
+    f"{_PREFIX}{name}" for name in ("ModelStreamInfer", "ModelInfer", "RepositoryModelLoad")
+)
+_INDEX = f"{_PREFIX}RepositoryIndex"
+# What changes a server or reaches into its memory.
+_ADMIN = {
+    *(f"{_PREFIX}RepositoryModel{what}" for what in ("Load", "Unload")),
+    *(
+        f"{_PREFIX}{kind}SharedMemory{what}"
+        for kind in ("System", "Cuda")
+        for what in ("Status", "Register", "Unregister")
+    ),
+    *(f"{_PREFIX}{what}" for what in ("TraceSetting", "LogSettings")),
+}
+_METHODS = {f"{_PREFIX}{method.name}" for method in _SERVICE.methods} | {_HEALTH}
+_OPEN = {_HEALTH, f"{_PREFIX}ServerLive", f"{_PREFIX}ServerReady"}
+_MAX_SMALL_BYTES = 65_536  # of a request that is a name or two, or some settings
+_HELD_MIB = 512  # of requests that have not gone on yet, of all clients
+_SWEEP_EVERY_S = 1.0
+_MAX_CONNECTIONS = 16_384
+_SPARE_DESCRIPTORS, _DESCRIPTORS_EACH = 64, 2
+
+
+class Connection(Protocol):
+    """One client's."""
+
+    began_at_s: float
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked."""
+
+    def close(self) -> None:
+        """At once."""
+
+    def stop(self) -> None:
+        """When the last call has ended."""
+
+    def time_out(self, now: float) -> None:
+        """Ends what takes too long to come."""
+
+
+class GrpcPort:
+    """What the connections of the port share."""
+
+    def __init__(
+        self,
+        access: Access,
+        socket: str,
+        triton: GrpcTriton,
+        left: LeftCalls,
+        admin_key: str = "",
+    ) -> None:
+        self.socket = socket
+        self._admin_key = admin_key.encode()
+        self.triton, self.left = triton, left
+        self.callers = Callers(access)
+        self.max_message_bytes = access.max_body_mib * MIB
+        self.connections: set[Connection] = set()
+        self.now: Callable[[], float] = time.monotonic
+        self._loop = asyncio.get_running_loop()
+        self._num_held = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._our_models = OurModels(triton.is_ours, self.run, self.now)
+        self._max_connections = most_connections(
+            _MAX_CONNECTIONS, _SPARE_DESCRIPTORS, _DESCRIPTORS_EACH
+        )
+
+    def add(self, connection: Connection) -> None:
+        """A client has come; where there are too many, one that asks nothing goes."""
+        self.connections.add(connection)
+        if len(self.connections) > self._max_connections:
+            idle = (other for other in self.connections if other.is_idle)
+            min(idle, key=lambda other: other.began_at_s, default=connection).close()
+
+    def remove(self, connection: Connection) -> None:
+        """It has gone, and what it left has ended."""
+        self.connections.discard(connection)
+
+    def admit(self, head: Head, address: str) -> Account | None:
+        """Whose call it is, which counts from now on. Raises RefusedError."""
+        if head.path not in _METHODS:
+            raise RefusedError(501, NO_METHOD)
+        if head.repeated:
+            raise RefusedError(400, f"got the header {head.repeated} twice")
+        if head.path in _OPEN:
+            return None
+        account = self.callers.of(head.authorization, address)
+        if self._admin_key and head.path in _ADMIN and not head.has_admin_key:
+            raise needs_key(GRPC_HEADER)
+        self.callers.enter(account)
+        return account
+
+    def own_headers(self, call: Call) -> list[tuple[bytes, bytes]]:
+        """What the proxy tells tritonserver: who the caller is, and of the index that it may be
+        read.
+        """
+        found = []
+        if call.account and call.account.alias:
+            found.append((CALLER.encode(), call.account.alias.encode()))
+        if self._admin_key and call.head.path == _INDEX and not call.head.has_admin_key:
+            found.append((GRPC_HEADER, self._admin_key))
+        return found
+
+    def is_stream(self, call: Call) -> bool:
+        """Whether it may have several requests."""
+        return call.head.path == _STREAM
+
+    def check(self, call: Call, message: bytes) -> list[Output]:
+        """The outputs to be classified. Raises RefusedError for what does not go on."""
+        path = call.head.path
+        if call.num_sent:
+            self._count_another(call)
+        if path in (_INFER, _STREAM):
+            # Without keys it may be an OpenAI API that asks, and knows them (--triton-url).
+            may_name_caller = not self.callers.have_keys
+            model, classified = checked(message, may_name_caller=may_name_caller)
+            call.asks_ours = self._our_models.have(model)
+            return classified
+        if path != _LOAD and len(message) > _MAX_SMALL_BYTES:
+            text = f"got {len(message)} bytes, allowed: {_MAX_SMALL_BYTES}"
+            raise RefusedError(400, text)
+        return []
+
+    def _count_another(self, call: Call) -> None:
+        if not self.is_stream(call):
+            raise RefusedError(400, "got more than one request, allowed: one")
+        if call.account:
+            call.account.leave()
+            try:
+                self.callers.enter(call.account)
+            except RefusedError:
+                call.account.num_running += 1  # the call itself goes on
+                raise
+
+    def hold(self, call: Call) -> None:
+        """Counts what there is of a call. Raises RefusedError where that is too much."""
+        self.release(call)
+        if call.num_held > _MAX_SMALL_BYTES and self._num_held > _HELD_MIB * MIB:
+            raise RefusedError(503, "too many large requests come at once; try again")
+
+    def release(self, call: Call) -> None:
+        """Counts what is left of a call."""
+        num_held = len(call.incoming) + len(call.pending)
+        self._num_held += num_held - call.num_held
+        call.num_held = num_held
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Runs it when what has come is read."""
+        self._loop.call_soon(work)
+
+    def later(self, seconds: float, work: Callable[[], None]) -> None:
+        """Runs it when so much time has passed."""
+        self._loop.call_later(seconds, work)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs it beside the others."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def sweep(self) -> None:
+        """Ends what takes too long to come, for ever."""
+        while True:
+            await asyncio.sleep(_SWEEP_EVERY_S)
+            now = self.now()
+            for connection in list(self.connections):
+                connection.time_out(now)

@@ -1,0 +1,52 @@
+"""The public gRPC port, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from hf_triton.ports.accepting import accept
+from hf_triton.ports.grpc.connection import GrpcConnection
+from hf_triton.ports.grpc.port import GrpcPort
+from hf_triton.ports.grpc.triton import GrpcTriton
+from hf_triton.ports.left_calls import LeftCalls
+from hf_triton.ports.settings import ProxySettings
+from hf_triton.ports.tls import tls_context
+
+_GRACE_S = 30.0  # as long as Triton itself waits for what is in flight
+
+
+async def serve_grpc(
+    settings: ProxySettings, stop: asyncio.Event, on_ready: Callable[[], None]
+) -> None:
+    """Serves until ``stop``; then takes no more calls, and lets those in flight end.
+
+    Raises ServerError where the port can't be listened on.
+    """
+    triton = GrpcTriton(settings.grpc_socket)
+    left = LeftCalls(settings.left_calls)
+    port = GrpcPort(settings.access, settings.grpc_socket, triton, left, settings.admin_key)
+    tls = tls_context(settings.access.tls)
+    if tls:
+        tls.set_alpn_protocols(["h2"])
+    try:
+        new = partial(GrpcConnection, port)
+        server = await accept(new, settings.host, settings.grpc_port, "--grpc-port", tls)
+        sweep = asyncio.create_task(port.sweep())
+        on_ready()
+        await stop.wait()
+        server.close()
+        await _let_end(port)
+        sweep.cancel()
+    finally:
+        await triton.close()
+
+
+async def _let_end(port: GrpcPort) -> None:
+    """Ends each connection when the last of its calls has ended."""
+    deadline = port.now() + _GRACE_S
+    for connection in list(port.connections):
+        connection.stop()
+    while port.connections and port.now() < deadline:
+        await asyncio.sleep(0.05)

@@ -1,0 +1,60 @@
+"""What the proxy itself asks tritonserver."""
+
+from __future__ import annotations
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from generator.spec.triton_models import ROLE_PARAMETER, runs_our_code
+from hf_triton.ports.grpc.messages import Output
+from hf_triton.ports.refusal import RefusedError
+
+_OPTIONS = [
+    # A Triton that comes back is found within a second, however long it was away.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+_QUESTION_TIMEOUT_S = 5.0
+_NO_METADATA = "classification: tritonserver says nothing of this model"
+_TEXT = "BYTES"
+
+
+class GrpcTriton:
+    """Made and used within one event loop; ``close`` it in the end."""
+
+    def __init__(self, socket: str) -> None:
+        self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Ends the connection and what still goes on over it."""
+        await self._channel.close()
+
+    async def is_ours(self, model: str) -> bool:
+        """Whether a model runs our library; False where it can't be asked."""
+        request = service_pb2.ModelConfigRequest(name=model)
+        try:
+            found = await self._stub.ModelConfig(request, timeout=_QUESTION_TIMEOUT_S)
+        except grpc.aio.AioRpcError:
+            return False
+        return runs_our_code(found.config.parameters[ROLE_PARAMETER].string_value)
+
+    # 24.10 only: from 25.08 on Triton refuses it.
+    async def check_classified(self, output: Output) -> None:
+        """Raises RefusedError for an output that is text: Triton divides by the size of one of its
+        elements, which is 0, and ends (before 25.08).
+        """
+        request = service_pb2.ModelMetadataRequest(name=output.model, version=output.version)
+        try:
+            model = await self._stub.ModelMetadata(request, timeout=_QUESTION_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            is_down = error.code() == grpc.StatusCode.UNAVAILABLE
+            raise RefusedError(503 if is_down else 400, _NO_METADATA) from None
+        datatypes = {found.name: found.datatype for found in model.outputs}
+        datatype = datatypes.get(output.name, "")
+        if datatype in ("", _TEXT):
+            got = f"of type {datatype}" if datatype else "that the model does not have"
+            text = f"classification: got output '{output.name[:64]}' {got}; allowed: numbers"
+            raise RefusedError(400, text)

@@ -1,0 +1,203 @@
+"""The connection to tritonserver that serves one client's: what is said on it, frame by frame."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from hf_triton.ports.grpc import frames as h2
+from hf_triton.ports.grpc.call import Call
+from hf_triton.ports.grpc.frames import Frame, ProtocolError, Splitter
+
+MAX_CALLS = 1024  # of one connection at once
+WINDOW_BYTES = 1 << 20  # of one call: a client may send so much before it is read
+CONNECTION_WINDOW_BYTES = 1 << 24
+_ANY_LENGTH = 1 << 24
+
+
+class ClientEnd(Protocol):
+    """What it needs of the client's end."""
+
+    has_client: bool
+    last_stream: int
+    answer_window: int  # how much the client lets Triton send, all calls together
+
+    def take_answer(self, data: bytes) -> None:
+        """A frame for the client."""
+
+    def end_call(self, call: Call) -> None:
+        """Triton has ended it."""
+
+    def flush_all(self) -> None:
+        """Triton takes more."""
+
+    def pause(self) -> None:
+        """Triton reads slower than the client sends."""
+
+    def resume(self) -> None:
+        """It has caught up."""
+
+    def acknowledge(self) -> None:
+        """Triton has taken the client's settings."""
+
+    def lose_triton(self) -> None:
+        """Triton has closed the connection, or died."""
+
+
+class TritonEnd(asyncio.Protocol):
+    """Frames are passed on, but those of flow control: each end has its own for what is sent."""
+
+    def __init__(self, client: ClientEnd, soon: Callable[[Callable[[], None]], None]) -> None:
+        self._client, self._soon = client, soon
+        self._unwritten: list[bytes] = []
+        self.transport: Any = None
+        self.calls: dict[int, Call] = {}  # by tritonserver's numbers
+        self.initial_window = h2.DEFAULT_WINDOW_BYTES
+        self._window = h2.DEFAULT_WINDOW_BYTES
+        self._last_stream = -1
+        self._splitter = Splitter(_ANY_LENGTH)
+        self._is_known = False  # its settings have come
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is reached."""
+        self.transport = transport
+        self._unwritten.insert(0, h2.PREFACE)
+        self.write_all()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """It has ended, or both ends have said all."""
+        self._client.lose_triton()
+
+    def pause_writing(self) -> None:
+        """It reads slower than the client sends."""
+        self._client.pause()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._client.resume()
+
+    def write(self, data: bytes) -> None:
+        """Soon, with all that comes together."""
+        if self.transport and not self._unwritten:
+            self._soon(self.write_all)
+        self._unwritten.append(data)
+
+    def write_all(self) -> None:
+        """What has come together."""
+        if not self.transport.is_closing():
+            self.transport.write(b"".join(self._unwritten))
+        self._unwritten.clear()
+
+    def open(self, call: Call) -> int:
+        """A number for a call."""
+        self._last_stream += 2
+        call.window = self.initial_window
+        self.calls[self._last_stream] = call
+        return self._last_stream
+
+    def flush(self, call: Call) -> None:
+        """Sends what may be sent of a call."""
+        pending, pieces, place = call.pending, [], 0
+        while place < len(pending):
+            size = min(len(pending) - place, h2.MAX_FRAME_BYTES, self._window, call.window)
+            if size <= 0:
+                break
+            piece = bytes(pending[place : place + size])
+            place += size
+            self._window -= size
+            call.window -= size
+            is_last = call.is_sent and place == len(pending)
+            call.is_passed_on |= is_last
+            flags = h2.END_STREAM if is_last else 0
+            pieces.append(h2.frame(h2.DATA, flags, call.triton_stream, piece))
+        del pending[:place]
+        if call.is_sent and not pending and not call.is_passed_on:
+            call.is_passed_on = True
+            pieces.append(h2.frame(h2.DATA, h2.END_STREAM, call.triton_stream))
+        if pieces:
+            self.write(b"".join(pieces))
+
+    def data_received(self, data: bytes) -> None:
+        """It answers."""
+        try:
+            for frame in self._splitter.feed(data):
+                self._take(frame)
+        except ProtocolError:
+            self.transport.abort()
+
+    def _take(self, frame: Frame) -> None:
+        kind, flags, stream, whole = frame
+        if kind in (h2.DATA, h2.HEADERS, h2.CONTINUATION, h2.RST_STREAM):
+            call = self.calls.get(stream)
+            if call:
+                self._take_answer(call, frame)
+        elif kind == h2.WINDOW_UPDATE:
+            self._take_window_update(stream, whole)
+        elif kind == h2.SETTINGS:
+            self._take_settings(flags, whole)
+        elif kind == h2.GOAWAY:
+            last = self._client.last_stream.to_bytes(4, "big")
+            self._client.take_answer(h2.frame(h2.GOAWAY, 0, 0, last + whole[13:]))
+        elif kind == h2.PING and not flags & h2.ACK:
+            self.write(h2.frame(h2.PING, h2.ACK, 0, whole[9:]))
+
+    def _take_answer(self, call: Call, frame: Frame) -> None:
+        kind, flags, stream, whole = frame
+        if kind != h2.CONTINUATION:
+            call.is_over = kind == h2.RST_STREAM or bool(flags & h2.END_STREAM)
+        if kind == h2.DATA:
+            call.answer_window -= len(whole) - 9
+            self._client.answer_window -= len(whole) - 9
+        if not call.is_left:
+            same = stream == call.stream
+            self._client.take_answer(whole if same else h2.renumbered(whole, call.stream))
+            call.has_answer = True
+        elif kind == h2.DATA and not call.is_over:
+            self.take_all(call)
+        if call.is_over and (kind in (h2.DATA, h2.RST_STREAM) or flags & h2.END_HEADERS):
+            self._client.end_call(call)
+
+    def take_all(self, call: Call) -> None:
+        """Lets Triton send what nobody reads, so that the call ends."""
+        for end, stream in ((call, call.triton_stream), (self._client, 0)):
+            if end.answer_window < WINDOW_BYTES // 2:
+                self.write(h2.window_update(stream, WINDOW_BYTES - end.answer_window))
+                end.answer_window = WINDOW_BYTES
+
+    def _take_window_update(self, stream: int, whole: bytes) -> None:
+        increment = h2.number_of(whole)
+        call = self.calls.get(stream)
+        if stream == 0:
+            self._window += increment
+        elif call:
+            call.window += increment
+        self._client.flush_all()
+
+    def _take_settings(self, flags: int, whole: bytes) -> None:
+        if flags & h2.ACK:
+            self._client.acknowledge()
+            return
+        self.write(h2.frame(h2.SETTINGS, h2.ACK, 0))
+        settings = h2.settings_of(whole)
+        window = settings.get(h2.INITIAL_WINDOW_SIZE, self.initial_window)
+        for call in self.calls.values():
+            call.window += window - self.initial_window
+        self.initial_window = window
+        if not self._is_known:
+            self._greet(settings)
+        self._is_known = True
+        self._client.flush_all()
+
+    def _greet(self, settings: dict[int, int]) -> None:
+        most = min(MAX_CALLS, settings.get(h2.MAX_CONCURRENT_STREAMS, MAX_CALLS))
+        ours = {
+            h2.MAX_CONCURRENT_STREAMS: most,
+            h2.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
+            h2.MAX_HEADER_LIST_SIZE: h2.MAX_FRAME_BYTES,
+        }
+        if settings.get(h2.BINARY_METADATA) == 1:
+            ours[h2.BINARY_METADATA] = 1
+        self._client.take_answer(h2.settings_frame(ours))
+        more = CONNECTION_WINDOW_BYTES - h2.DEFAULT_WINDOW_BYTES
+        self._client.take_answer(h2.window_update(0, more))

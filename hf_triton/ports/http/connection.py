@@ -1,0 +1,248 @@
+"""One client's HTTP connection: the requests read from it, one after another, and their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections import deque
+from typing import Any
+
+from hf_triton.ports import cors
+from hf_triton.ports.callers import Account
+from hf_triton.ports.http.answer import answer
+from hf_triton.ports.http.proxy import HttpProxy, Payload
+from hf_triton.ports.http.reading import HEAD_S, RequestReader
+from hf_triton.ports.http.request import Request
+from hf_triton.ports.http.upstream import Upstream
+from hf_triton.ports.refusal import RefusedError, refusal_of
+
+_MAX_WAITING = 64  # requests that a client sent before the one under way was answered
+_READ_S = 120.0  # for a client that does not read its answer
+_LINGER_S = 5.0
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_GONE = "tritonserver ended while it had this request"
+
+
+class HttpConnection(asyncio.Protocol):
+    """From its start to its end."""
+
+    def __init__(self, proxy: HttpProxy) -> None:
+        self._proxy = proxy
+        self._transport: Any = None
+        self._reader = RequestReader(proxy, self)
+        self._waiting: deque[Request] = deque()
+        self._current: Request | None = None  # it is being answered
+        self._account: Account | None = None
+        self._upstream: Upstream | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._extra_headers = b""  # for the answer that comes next
+        self._is_full = False  # the client has not read what was written
+        self.deadline = math.inf
+
+    # Of asyncio.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come."""
+        self._transport = transport
+        self._reader.address = (transport.get_extra_info("peername") or ("",))[0]
+        self.deadline = self._proxy.now() + HEAD_S
+        self._proxy.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """The client sends."""
+        self._reader.feed(data)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """The client has gone: so does its request."""
+        self._reader.is_over = True
+        self._proxy.remove(self)
+        for request in (*self._waiting, self._reader.incoming, self._current):
+            if request:
+                self._proxy.free(request)
+        self._waiting.clear()
+        if self._task:
+            self._task.cancel()
+        if self._upstream:
+            self._upstream.forget()
+        self._leave()
+
+    def pause_writing(self) -> None:
+        """The client reads slower than it is answered: nothing more is, until it has caught up."""
+        self._is_full = True
+        self.deadline = self._proxy.now() + _READ_S
+        if self._upstream:
+            self._upstream.pause()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._is_full = False
+        self.set_deadline()
+        if self._upstream:
+            self._upstream.resume()
+        self._begin_next()
+
+    # Of the reader, and what becomes of a request.
+
+    def take_request(self, request: Request) -> None:
+        """A whole one, or the refusal of one, which is the last."""
+        if len(self._waiting) >= _MAX_WAITING and not request.refusal:
+            self._proxy.free(request)
+            self._reader.refuse(RefusedError(400, f"got more than {_MAX_WAITING} requests at once"))
+            return
+        self._waiting.append(request)
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        if self._current or self._is_full or not self._waiting:
+            return
+        request = self._current = self._waiting.popleft()
+        self.set_deadline()
+        self._extra_headers = cors.lines(self._proxy.access, request.text_of(b"origin"))
+        try:
+            self._begin(request)
+        except Exception as error:  # noqa: BLE001, the edge of a request
+            self._answer_refusal(refusal_of(error))
+
+    def _begin(self, request: Request) -> None:
+        if request.refusal:
+            raise request.refusal
+        if request.method == b"OPTIONS":
+            wanted = request.text_of(b"access-control-request-headers")
+            self._answer(204, b"", cors.preflight(wanted))
+            return
+        self._proxy.callers.enter(request.account)
+        self._account = request.account
+        payload = self._proxy.checked(request)
+        upstream = self._proxy.pool.take() if isinstance(payload, bytes) else None
+        if upstream and isinstance(payload, bytes):
+            self._ask(upstream, payload)
+        else:
+            self._task = self._proxy.run(self._ask_later(payload))
+
+    def _ask(self, upstream: Upstream, payload: bytes) -> None:
+        self._upstream = upstream
+        upstream.ask(self, payload)
+        if self._is_full:
+            upstream.pause()
+
+    async def _ask_later(self, payload: Payload) -> None:
+        """The same where a check or a connection takes a moment."""
+        try:
+            upstream, ready = await self._proxy.prepared(payload)
+        except Exception as error:  # noqa: BLE001, the edge of a request
+            self._answer_refusal(refusal_of(error))
+        else:
+            self._ask(upstream, ready)
+
+    def end_request(self) -> None:
+        """Tritonserver has all of it."""
+        if self._current:
+            self._proxy.free(self._current)
+
+    def take_answer(self, data: bytes) -> None:
+        """Bytes of the answer."""
+        if self._extra_headers:
+            line, end, rest = data.partition(b"\r\n")
+            if end:
+                data = b"".join((line, end, self._extra_headers, rest))
+                self._extra_headers = b""
+        self._transport.write(data)
+
+    def end_answer(self, upstream: Upstream) -> None:
+        """The answer is complete."""
+        self._upstream = None
+        self._end(is_last=not upstream.keeps_alive)
+
+    def lose_answer(self, upstream: Upstream) -> None:
+        """Tritonserver has closed the connection, or died."""
+        self._upstream = None
+        request = self._current
+        if not upstream.has_begun:
+            self._answer_refusal(RefusedError(502, _GONE, is_last=True))
+        elif request and request.version == b"1.0":
+            self.close()  # which is how its answer ends
+        else:
+            self._transport.abort()
+
+    def _answer_refusal(self, refusal: RefusedError) -> None:
+        body = json.dumps({"error": refusal.text}).encode()
+        headers = {"Content-Type": "application/json", **refusal.headers}
+        self._answer(refusal.status, body, headers, is_last=refusal.is_last)
+
+    def _answer(
+        self, status: int, body: bytes, headers: dict[str, str], *, is_last: bool = False
+    ) -> None:
+        request = self._current
+        closes = is_last or self._proxy.is_stopping or bool(request and request.is_last)
+        extra, self._extra_headers = self._extra_headers, b""
+        self._transport.write(answer(status, body, headers, extra, closes=closes))
+        self._end(is_last=is_last)
+
+    def _end(self, *, is_last: bool) -> None:
+        """The request is answered: the next one, or the connection's end."""
+        request, self._current, self._task = self._current, None, None
+        if request:
+            self._proxy.free(request)
+        self._leave()
+        if is_last or self._proxy.is_stopping or (request and request.is_last):
+            self._linger()
+            return
+        self._reader.begin_body(self._proxy.now())
+        self.set_deadline()
+        self._begin_next()
+        self.let_continue()
+
+    def let_continue(self) -> None:
+        """Tells a client to send the body that it asked about, once the turn has come to it."""
+        if self.is_idle and self._reader.asks_to_continue():
+            self._transport.write(_CONTINUE)
+
+    def _linger(self) -> None:
+        """Closes once the client has read the answer: what it still sends would reset it away."""
+        if not self._reader.is_over:
+            self.close()
+            return
+        self.set_deadline()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def _leave(self) -> None:
+        account, self._account = self._account, None
+        if account:
+            account.leave()
+
+    # Of the proxy.
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request of its is under way."""
+        return self._current is None and not self._waiting
+
+    def time_out(self) -> None:
+        """Its deadline has passed."""
+        if self._reader.incoming and not self._reader.is_over and self._current is None:
+            self._reader.refuse(RefusedError(408, "the request did not come in time"))
+        else:
+            self.abort()
+
+    def close(self) -> None:
+        """Once the client has read what was written."""
+        self._reader.is_over = True
+        self.deadline = self._proxy.now() + _READ_S
+        self._transport.close()
+
+    def abort(self) -> None:
+        """At once."""
+        self._transport.abort()
+
+    def set_deadline(self) -> None:
+        """Of what must come next, beginning now."""
+        if self._is_full:
+            return
+        if self._current:
+            self.deadline = math.inf
+        elif self._reader.is_over:
+            self.deadline = self._proxy.now() + _LINGER_S
+        else:
+            self.deadline = self._reader.deadline(self._proxy.now())

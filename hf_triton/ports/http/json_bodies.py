@@ -1,0 +1,240 @@
+"""JSON bodies as tritonserver gets them: read whole, within bounds, and written anew.
+
+What Triton parses is what was checked here: a key that comes twice, or is written with escapes,
+means one thing to one parser and another to the next. Data of tensors is copied as it came.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from generator.spec.runtime_rules import CALLER
+from hf_triton.ports.refusal import RefusedError
+
+# Triton looks keys up one by one: 60,000 kept its HTTP port busy for minutes.
+MAX_KEYS = 256
+# Each takes 16 bytes of Triton's parser; more is better sent as binary data.
+MAX_VALUES = 8_388_608
+# Triton makes room for a tensor before it looks for its data; shared memory has its own bounds.
+_MAX_SHARED_ELEMENTS = 2**40
+# Triton reads names, and texts of parameters, up to their first zero byte: two different ones would
+# be one. JSON has no other way to write it.
+_ZERO_BYTE = rb"\u0000"
+_EMPTY_LIST = re.compile(rb"\[\s*\]")
+_BINARY_SIZE = "binary_data_size"
+_SHARED_MEMORY = "shared_memory_region"
+_MODEL_PATH = re.compile(r"/v2/models/[^/]+(?:/versions/[^/]+)?/([a-z_]+)/?")
+
+Raw = msgspec.Raw
+Unset = msgspec.UnsetType
+_UNSET = msgspec.UNSET
+Parameters = dict[str, str | int | float | bool | None]
+
+
+class Input(msgspec.Struct, omit_defaults=True):
+    """An input tensor of /infer: ``data`` as it came, none where it is binary."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: Parameters | Unset | None = _UNSET
+    data: Raw | Unset = _UNSET
+
+
+class Output(msgspec.Struct, omit_defaults=True):
+    """An output tensor that /infer asks for."""
+
+    name: str
+    parameters: Parameters | Unset | None = _UNSET
+
+
+class InferRequest(msgspec.Struct, omit_defaults=True):
+    """The body of /infer, up to its binary data.
+
+    https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/
+    inference_rest.md#inference-request-json-object
+    """
+
+    inputs: list[Input]
+    id: Raw | Unset = _UNSET
+    parameters: Parameters | Unset | None = _UNSET
+    outputs: list[Output] | Unset | None = _UNSET
+
+
+_INFER = msgspec.json.Decoder(InferRequest)
+_OBJECT = msgspec.json.Decoder(dict[str, Raw])
+_ANY = msgspec.json.Decoder()
+_ENCODER = msgspec.json.Encoder()
+
+
+def endpoint_of(path: str) -> str:
+    """What is asked of a model, such as ``infer``; "" where nothing is."""
+    match = _MODEL_PATH.fullmatch(unquote(path))
+    return match[1] if match else ""
+
+
+def checked_infer(head: bytes, num_bytes: int, alias: str = "") -> tuple[bytes, list[str]]:
+    """The JSON of /infer, written anew, and the outputs to be classified. ``num_bytes`` is the size
+    of the whole body, binary data included; ``alias`` is what the model is told of the caller.
+    Raises RefusedError.
+    """
+    _check_size(head)
+    request = _decoded(_INFER, head)
+    if _ZERO_BYTE in head:
+        _check_texts(request)
+    inputs, outputs = request.inputs, request.outputs or []
+    _check_count(len(inputs), "inputs")
+    _check_count(len(outputs), "outputs")
+    _check_count(len(request.parameters or ()), "parameters")
+    for index, tensor in enumerate(inputs):
+        _check_count(len(tensor.parameters or ()), f"inputs[{index}].parameters")
+        _check_shape(tensor, num_bytes)
+        _check_binary(tensor, num_bytes)
+    classified = []
+    for index, output in enumerate(outputs):
+        _check_count(len(output.parameters or ()), f"outputs[{index}].parameters")
+        if output.parameters and "classification" in output.parameters:
+            classified.append(output.name)
+    if alias or CALLER in (request.parameters or ()):
+        rest = {key: value for key, value in (request.parameters or {}).items() if key != CALLER}
+        request.parameters = {**rest, CALLER: alias} if alias else rest
+    return _ENCODER.encode(request), classified
+
+
+def checked_generate(body: bytes, alias: str = "") -> bytes:
+    """The body of /generate, written anew without empty lists: from 26.04 on Triton refuses one for
+    a tensor. ``alias`` is what the model is told of the caller. Raises RefusedError.
+    """
+    fields = {
+        name: value
+        for name, value in _checked_fields(body).items()
+        if not _EMPTY_LIST.fullmatch(value)
+    }
+    if alias:
+        fields[CALLER] = Raw(_ENCODER.encode(alias))
+    return _ENCODER.encode(fields)
+
+
+def checked_object(body: bytes) -> bytes:
+    """A flat JSON object, written anew. Raises RefusedError."""
+    return _ENCODER.encode(_checked_fields(body))
+
+
+def _checked_fields(body: bytes) -> dict[str, Raw]:
+    _check_size(body)
+    fields: dict[str, Raw] = _decoded(_OBJECT, body)
+    _check_count(len(fields), "the body")
+    _check_whole("the body", fields)
+    if "parameters" in fields and bytes(fields["parameters"]).lstrip()[:1] == b"{":
+        parameters = _decoded(_OBJECT, bytes(fields["parameters"]))
+        _check_count(len(parameters), "parameters")
+        _check_whole("parameters", parameters)
+        refuse_zero_bytes(_with_zero_byte(parameters))
+        parameters.pop(CALLER, None)
+        fields["parameters"] = Raw(_ENCODER.encode(parameters))
+    fields.pop(CALLER, None)
+    return fields
+
+
+def texts_with_zero_byte(body: bytes) -> list[str]:
+    """The fields of a flat JSON object whose texts have a zero byte in them: a tensor's may."""
+    return _with_zero_byte(_decoded(_OBJECT, body)) if _ZERO_BYTE in body else []
+
+
+def checked_index(body: bytes) -> bytes:
+    """The body of a question for the repository's index, written anew. Raises RefusedError."""
+    ready = _decoded(_OBJECT, body).get("ready")
+    if ready is not None and bytes(ready) not in (b"true", b"false"):
+        raise RefusedError(400, "ready: got another value, allowed: true or false")
+    return checked_object(body)
+
+
+def _check_size(body: bytes) -> None:
+    num_values = body.count(b",") + 1
+    if num_values > MAX_VALUES:
+        raise RefusedError(
+            400,
+            f"the body: got {num_values} values in JSON, allowed: {MAX_VALUES}; send large "
+            "tensors as binary data",
+        )
+
+
+def _check_texts(request: InferRequest) -> None:
+    """Raises RefusedError for a text that Triton would read another one in."""
+    _check_whole("id", [_decoded(_ANY, bytes(request.id)) if request.id else None])
+    _check_whole("parameters", _texts_of(request))
+    for index, tensor in enumerate(request.inputs):
+        _check_whole(f"inputs[{index}]", [tensor.name, tensor.datatype, *_texts_of(tensor)])
+    for index, output in enumerate(request.outputs or []):
+        _check_whole(f"outputs[{index}]", [output.name, *_texts_of(output)])
+
+
+def _texts_of(holder: InferRequest | Input | Output) -> list[object]:
+    """The parameters' names and values."""
+    parameters = holder.parameters or {}
+    return [*parameters, *parameters.values()]
+
+
+def _with_zero_byte(fields: dict[str, Raw]) -> list[str]:
+    found = [(name, bytes(value)) for name, value in fields.items()]
+    return [name for name, value in found if _ZERO_BYTE in value and _has_zero(_ANY.decode(value))]
+
+
+def _has_zero(value: object) -> bool:
+    return isinstance(value, str) and "\0" in value
+
+
+def _check_whole(where: str, texts: Iterable[object]) -> None:
+    refuse_zero_bytes([where] if any(map(_has_zero, texts)) else [])
+
+
+def refuse_zero_bytes(fields: list[str]) -> None:
+    """Raises RefusedError where there are fields that have one."""
+    if fields:
+        raise RefusedError(400, f"{fields[0][:64]}: got a text with a zero byte in it")
+
+
+def _check_count(count: int, where: str) -> None:
+    if count > MAX_KEYS:
+        raise RefusedError(400, f"{where}: got {count} entries, allowed: {MAX_KEYS}")
+
+
+def _check_shape(tensor: Input, num_bytes: int) -> None:
+    shape, name = tensor.shape, tensor.name[:64]
+    if len(shape) > MAX_KEYS or any(size < 0 for size in shape):
+        raise RefusedError(400, f"input '{name}': got a shape that no tensor has")
+    shared = tensor.parameters and _SHARED_MEMORY in tensor.parameters
+    allowed = _MAX_SHARED_ELEMENTS if shared else num_bytes
+    if math.prod(size or 1 for size in shape) > allowed:
+        shown = str(shape)[:100]
+        raise RefusedError(400, f"input '{name}': got shape {shown}, but not data of that size")
+
+
+def _check_binary(tensor: Input, num_bytes: int) -> None:
+    size = (tensor.parameters or {}).get(_BINARY_SIZE, 0)
+    if not (type(size) is int and 0 <= size <= num_bytes):
+        shown = str(size)[:32]
+        raise RefusedError(
+            400,
+            f"input '{tensor.name[:64]}': got {_BINARY_SIZE} {shown}, allowed: 0 to {num_bytes}, "
+            "the size of the body",
+        )
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+    try:
+        if not body.isascii():
+            body.decode()  # what is copied as it came, too
+        return decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise RefusedError(400, f"the body: {error}") from None
+    except RecursionError:
+        raise RefusedError(400, "the body: got JSON that is nested too deep") from None
+    except UnicodeDecodeError:
+        raise RefusedError(400, "the body: got JSON that is not UTF-8") from None

@@ -1,0 +1,230 @@
+"""The public HTTP and metrics ports: what stands between their clients and tritonserver."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from hf_triton.ports import cors
+from hf_triton.ports.admin import HTTP_HEADER, needs_key
+from hf_triton.ports.callers import Callers
+from hf_triton.ports.http.json_bodies import (
+    checked_generate,
+    checked_index,
+    checked_infer,
+    checked_object,
+    endpoint_of,
+    refuse_zero_bytes,
+    texts_with_zero_byte,
+)
+from hf_triton.ports.http.request import Request
+from hf_triton.ports.http.upstream import Pool, Question, Upstream
+from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.settings import MIB, Access
+from hf_triton.tritonserver.listen import most_connections
+
+_BUFFERED_MIB = 512  # of bodies that tritonserver does not have yet, of all clients
+_SMALL_BYTES = 65_536  # of a body that there is always room for
+_MAX_CONNECTIONS = 16_384
+_SPARE_DESCRIPTORS = 64
+_DESCRIPTORS_EACH = 4  # on each of two ports a client's connection, and one to tritonserver
+_STARTING = "tritonserver does not answer: it is being started; try again"
+_OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
+_INDEX_PATH = "/v2/repository/index"
+_GENERATE = ("generate", "generate_stream")
+_ADMIN_PATH = re.compile(
+    r"/v2/(repository/|logging|trace/|systemsharedmemory/|cudasharedmemory/|models/[^/]+/trace/)"
+)
+
+# What goes on to tritonserver, or what finds it out.
+Payload = bytes | Callable[[], Awaitable[bytes]]
+
+
+class Connection(Protocol):
+    """A client's, with the time by which it must have got on, in seconds of ``now``."""
+
+    deadline: float
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request of its is under way."""
+
+    def time_out(self) -> None:
+        """Its deadline has passed."""
+
+    def close(self) -> None:
+        """Once the client has read what was written."""
+
+    def abort(self) -> None:
+        """At once."""
+
+
+class HttpProxy:
+    """One public port, and the connections to it."""
+
+    def __init__(self, access: Access, socket_path: str, admin_key: str = "") -> None:
+        self.pool = Pool(socket_path)
+        self.callers = Callers(access)
+        self.is_stopping = False
+        self.access = access
+        self._admin_key = admin_key.encode()
+        self._max_body = access.max_body_mib * MIB
+        self.num_buffered = 0
+        self._connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._max_connections = most_connections(
+            _MAX_CONNECTIONS, _SPARE_DESCRIPTORS, _DESCRIPTORS_EACH
+        )
+        self.now: Callable[[], float] = time.monotonic
+
+    def add(self, connection: Connection) -> None:
+        """A client has come; where there are too many, one that does nothing goes."""
+        self._connections.add(connection)
+        if len(self._connections) > self._max_connections:
+            others = (other for other in self._connections if other is not connection)
+            idle = (other for other in others if other.is_idle)
+            oldest = min(idle, key=lambda other: other.deadline, default=connection)
+            self._connections.discard(oldest)
+            oldest.abort()
+
+    def remove(self, connection: Connection) -> None:
+        """It has gone."""
+        self._connections.discard(connection)
+
+    def judge(self, request: Request, address: str) -> None:
+        """What can be said against a request before its body comes."""
+        if request.method == b"OPTIONS":
+            if not cors.allows(self.access, request.text_of(b"origin")):
+                request.refuse(405, "got OPTIONS, allowed: GET, POST", {"Allow": "GET, POST"})
+            return
+        if request.length > self._max_body:
+            request.refuse(413, self._too_large(f"{request.length} bytes"))
+        if request.path in _OPEN_PATHS and request.method == b"GET":
+            return
+        try:
+            request.account = self.callers.of(request.noted.get(b"authorization"), address)
+            if self._admin_key and _ADMIN_PATH.match(request.path):
+                self._judge_admin(request)
+        except RefusedError as refusal:
+            request.refusal = request.refusal or refusal
+
+    def _judge_admin(self, request: Request) -> None:
+        """Raises RefusedError where the admin key is missing; tritonserver judges what is there."""
+        if request.path == _INDEX_PATH:
+            request.noted.setdefault(HTTP_HEADER, self._admin_key)
+        elif HTTP_HEADER not in request.noted:
+            raise needs_key(HTTP_HEADER)
+
+    def take_body(self, request: Request, piece: bytes) -> None:
+        """A piece of a body. Raises RefusedError where it is one too many."""
+        if request.method != b"POST":
+            return  # nobody reads it
+        num_bytes = len(request.body) + len(piece)
+        if num_bytes > self._max_body:
+            raise RefusedError(413, self._too_large("more"))
+        is_full = self.num_buffered + len(piece) > _BUFFERED_MIB * MIB
+        if is_full and num_bytes > _SMALL_BYTES:
+            raise RefusedError(503, "too many large bodies come at once", {"Retry-After": "1"})
+        self.num_buffered += len(piece)
+        request.num_buffered += len(piece)
+        request.take_body(piece)
+
+    def _too_large(self, got: str) -> str:
+        allowed = f"{self.access.max_body_mib} MiB"
+        return f"the body: got {got}, allowed: {allowed} (max_body_mib in models.yaml's server:)"
+
+    def free(self, request: Request) -> None:
+        """Its body is not here any more."""
+        self.num_buffered -= request.num_buffered
+        request.num_buffered, request.body = 0, b""
+
+    def checked(self, request: Request) -> Payload:
+        """The request as it goes on to tritonserver; where that must be asked first, later. Raises
+        RefusedError.
+        """
+        head_length = request.head_length()
+        body, request.body = bytes(request.body), b""
+        alias = request.account.alias if request.account else ""
+        classified, zero_bytes = list[str](), list[str]()
+        endpoint = endpoint_of(request.path)
+        if endpoint == "infer" and request.method == b"POST":
+            end = len(body) if head_length is None else head_length
+            head, classified = checked_infer(body[:end], len(body), alias)
+            body = head + body[end:]
+            head_length = None if head_length is None else len(head)
+        elif body:
+            body, head_length = self._checked_other(request, endpoint, body, alias), None
+            zero_bytes = texts_with_zero_byte(body) if endpoint in _GENERATE else []
+        with_key = not self.callers.have_keys
+        ready = request.bytes_for_triton(body, head_length, with_key)
+        if classified or zero_bytes:
+            return partial(self._checked_later, request, classified, zero_bytes, ready)
+        return ready
+
+    def _checked_other(self, request: Request, endpoint: str, body: bytes, alias: str) -> bytes:
+        if endpoint in _GENERATE:
+            return checked_generate(body, alias)
+        if request.path == _INDEX_PATH:
+            return checked_index(body)
+        is_admin = _ADMIN_PATH.match(request.path)
+        return checked_object(body) if is_admin else b""  # others have no body to be read
+
+    async def _checked_later(
+        self, request: Request, classified: list[str], zero_bytes: list[str], ready: bytes
+    ) -> bytes:
+        """What only the model's metadata tell: Triton divides by the size of an element, which a
+        string has not, and dies (24.10); and fields of /generate that are no tensors are
+        parameters, whose texts end at a zero byte.
+        """
+        model = request.path.rpartition("/")[0]
+        status, found = await Question(self.pool).get(quote(model, safe="/%"))
+        if status != HTTPStatus.OK:
+            raise RefusedError(status, found["error"])
+        kinds = {output["name"]: output["datatype"] for output in found["outputs"]}
+        tensors = {tensor["name"] for tensor in found["inputs"]}
+        refuse_zero_bytes([name for name in zero_bytes if name not in tensors])
+        # 24.10 only: from 25.08 on Triton refuses it.
+        for name in classified:
+            if kinds.get(name, "BYTES") == "BYTES":
+                text = f"output '{name[:64]}': got classification, but it has no numbers"
+                raise RefusedError(400, text)
+        return ready
+
+    async def prepared(self, payload: Payload) -> tuple[Upstream, bytes]:
+        """A connection to tritonserver, and what goes on it. Raises RefusedError."""
+        try:
+            ready = payload if isinstance(payload, bytes) else await payload()
+            return self.pool.take() or await self.pool.connect(), ready
+        except OSError as error:
+            raise RefusedError(503, _STARTING, {"Retry-After": "1"}) from error
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs it beside the others."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def sweep(self) -> None:
+        """Ends the connections whose time is over."""
+        now = self.now()
+        for connection in [other for other in self._connections if other.deadline < now]:
+            connection.time_out()
+
+    def begin_stop(self) -> None:
+        """Connections close after the answers that are under way."""
+        self.is_stopping = True
+        self.pool.close()
+        for connection in [other for other in self._connections if other.is_idle]:
+            connection.close()
+
+    @property
+    def num_connections(self) -> int:
+        """How many are open."""
+        return len(self._connections)

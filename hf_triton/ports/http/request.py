@@ -1,0 +1,176 @@
+"""One HTTP request as it comes in, and the bytes in which it goes on to tritonserver."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from generator.spec.runtime_rules import CALLER
+from hf_triton.ports.admin import HTTP_HEADER
+from hf_triton.ports.callers import Account
+from hf_triton.ports.hosts import WRONG_HOST, is_host
+from hf_triton.ports.refusal import RefusedError
+
+MAX_HEAD_BYTES = 65_536
+_MAX_TARGET_BYTES = 8_192
+_MAX_HEADERS = 256
+_METHODS = (b"GET", b"POST")
+_VERSIONS = ("1.0", "1.1")
+_IDENTITY = (b"", b"identity")
+# What a connection has for itself, and what is written anew.
+_DROPPED = {
+    *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te"),
+    *(b"trailer", b"upgrade", CALLER.encode()),
+}
+# Each may come once.
+_NOTED = {
+    *(b"host", b"content-type", HTTP_HEADER),
+    *(b"content-length", b"content-encoding", b"inference-header-content-length", b"expect"),
+    *(b"authorization", b"origin", b"access-control-request-headers", b"transfer-encoding"),
+}
+# Of those what goes on as it came.
+_PASSED_ON = ((b"host", b"Host"), (b"origin", b"Origin"), (HTTP_HEADER, HTTP_HEADER))
+_ABSOLUTE = re.compile(rb"https?://([^/?#]+)(/?.*)", re.IGNORECASE)
+
+
+class Request:
+    """Filled while its head and body come; ``refusal`` is why it does not go on."""
+
+    __slots__ = (
+        *("account", "awaits_continue", "body", "is_last", "lines", "method", "noted"),
+        *("num_buffered", "num_head_bytes", "path", "refusal", "target", "version"),
+    )
+
+    def __init__(self) -> None:
+        self.method = self.target = self.version = b""
+        self.path = ""
+        self.lines: list[bytes] = []
+        self.noted: dict[bytes, bytes] = {}
+        self.body: bytes | bytearray = b""
+        self.num_head_bytes = 0
+        self.num_buffered = 0  # bytes of the body that tritonserver does not have yet
+        self.awaits_continue = False  # the client sends its body only when it is told to
+        self.account: Account | None = None
+        self.is_last = False
+        self.refusal: RefusedError | None = None
+
+    def take_header(self, name: bytes, value: bytes) -> None:
+        """A header line: passed on, or noted for ourselves."""
+        self.num_head_bytes += len(name) + len(value)
+        if len(self.lines) > 4 * _MAX_HEADERS or self.num_head_bytes > MAX_HEAD_BYTES:
+            text = f"got a head of more than {MAX_HEAD_BYTES} bytes or {_MAX_HEADERS} headers"
+            self.refuse(431, text)
+            return
+        lower = name.lower()
+        if lower in _NOTED:
+            if lower in self.noted:
+                self.refuse(400, f"got the header {lower.decode()} twice")
+            self.noted[lower] = value
+        elif lower not in _DROPPED:
+            self.lines += (name, b": ", value, b"\r\n")
+
+    def refuse(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+        """The first reason counts."""
+        self.refusal = self.refusal or RefusedError(status, text, headers)
+
+    def end_head(self, method: bytes, version: str, keep_alive: bool) -> None:
+        """Judges what can be judged before a body comes."""
+        self.method, self.version = method, version.encode()
+        self.is_last = not keep_alive or version != "1.1"
+        self.awaits_continue = version != "1.0" and b"expect" in self.noted
+        self._judge_host()
+        self._judge_target()
+        if version not in _VERSIONS:
+            self.refuse(505, f"got HTTP/{version}, allowed: HTTP/1.1, HTTP/1.0")
+        if method not in _METHODS and method != b"OPTIONS":
+            text = f"got {method.decode()[:20]}, allowed: GET, POST"
+            self.refuse(405, text, {"Allow": "GET, POST"})
+        if self.noted.get(b"content-encoding", b"").lower() not in _IDENTITY:
+            text = "got a body with a Content-Encoding; send it as it is, uncompressed"
+            self.refuse(415, text, {"Accept-Encoding": "identity"})
+        if self.noted.get(b"expect", b"100-continue").lower() != b"100-continue":
+            self.refuse(417, "got an Expect header, allowed: 100-continue")
+
+    def _judge_host(self) -> None:
+        """A target with a host in it counts, whatever the header says."""
+        host = self.noted.get(b"host")
+        if host is None and self.version == b"1.1":
+            self.refuse(400, "got no Host header")
+        if absolute := _ABSOLUTE.fullmatch(self.target):
+            path = absolute[2]
+            self.target = path if path.startswith(b"/") else b"/" + path
+            self.noted[b"host"] = absolute[1]
+        if not (is_host(host or b"") and is_host(self.noted.get(b"host", b""))):
+            self.refuse(400, WRONG_HOST)
+
+    def _judge_target(self) -> None:
+        self.path = self.target.partition(b"?")[0].decode("latin-1")
+        if self.target[:1] != b"/" or not self.target.isascii():
+            self.refuse(400, "got a request target that is no path in ASCII")
+        if len(self.target) > _MAX_TARGET_BYTES:
+            self.refuse(414, f"got a path of more than {_MAX_TARGET_BYTES} bytes")
+
+    def take_body(self, piece: bytes) -> None:
+        """The next bytes of its body."""
+        if not self.body:
+            self.body = piece
+            return
+        if isinstance(self.body, bytes):
+            self.body = bytearray(self.body)
+        self.body += piece
+
+    def text_of(self, name: bytes) -> str | None:
+        """A header that was noted."""
+        value = self.noted.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def length(self) -> int:
+        """What the Content-Length says, 0 without."""
+        return int(self.noted.get(b"content-length", b"0"))
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a body comes after the head."""
+        return self.length > 0 or b"transfer-encoding" in self.noted
+
+    def framing(self) -> bytes:
+        """A head that says no more than how long the body is."""
+        encoding = self.noted.get(b"transfer-encoding")
+        line = b"Content-Length: %d" % self.length
+        if encoding is not None:
+            line = b"Transfer-Encoding: " + encoding
+        return b"POST / HTTP/1.1\r\n" + line + b"\r\n\r\n"
+
+    def head_length(self) -> int | None:
+        """Bytes of JSON before binary data; None where all is JSON. Raises RefusedError."""
+        text = self.noted.get(b"inference-header-content-length")
+        if text is None:
+            return None
+        length = int(text) if text.isdigit() and len(text) < 16 else math.inf
+        if length > len(self.body):
+            shown = text[:32].decode("latin-1")
+            raise RefusedError(
+                400,
+                f"Inference-Header-Content-Length: got {shown}, of {len(self.body)} bytes",
+            )
+        return int(length)
+
+    def bytes_for_triton(self, body: bytes, head_length: int | None, with_key: bool) -> bytes:
+        """The request in one piece; ``with_key``: the Authorization header is not for us."""
+        pieces = [self.method, b" ", self.target, b" HTTP/", self.version, b"\r\n", *self.lines]
+        for noted, name in _PASSED_ON:
+            if noted in self.noted:
+                pieces += (name, b": ", self.noted[noted], b"\r\n")
+        if with_key and b"authorization" in self.noted:
+            pieces += (b"Authorization: ", self.noted[b"authorization"], b"\r\n")
+        if head_length is not None:
+            pieces.append(b"Inference-Header-Content-Length: %d\r\n" % head_length)
+        if self.method == b"POST":
+            # Of any other kind Triton would take a form apart, byte by byte down its stack.
+            kind = b"json" if head_length is None else b"octet-stream"
+            pieces.append(
+                b"Content-Type: application/%b\r\nContent-Length: %d\r\n" % (kind, len(body))
+            )
+        pieces += (b"\r\n", body)
+        return b"".join(pieces)

@@ -1,0 +1,88 @@
+"""What the port tells of the server and of itself: health, version, metrics, its schema."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import aiohttp
+from aiohttp import web
+
+from hf_triton.ports.openai.openapi_schema import answers
+from hf_triton.ports.openai.openapi_schema.document import document
+from hf_triton.ports.openai.openapi_schema.operation import TEXT, Operation, Route
+from hf_triton.ports.openai.openapi_schema.page import page
+from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.sending import json_response
+from hf_triton.ports.openai.triton.client import Triton
+
+_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
+_HTML = "text/html"
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+_PAGE_HEADERS = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
+
+
+class About:
+    """The handlers; ``metrics_socket`` is the Unix socket of Triton's metrics, "" where there is
+    none.
+    """
+
+    def __init__(self, triton: Triton, metrics_socket: str) -> None:
+        self._triton = triton
+        self._metrics_socket = metrics_socket
+
+    def routes(self) -> list[Route]:
+        """Those that need nothing of the others."""
+        healthy = Operation("Whether Triton answers", answers.Health)
+        return [
+            Route("/", self._health, healthy),  # HEAD too: Claude Code looks whether it is there
+            Route("/health", self._health, healthy),
+            Route("/ping", self._health, healthy),
+            Route("/version", _version, Operation("hf-triton's version", answers.Version)),
+            Route("/metrics", self._metrics, Operation("Triton's and the models'", also=(TEXT,))),
+        ]
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        if await self._triton.why_unreachable():
+            raise ApiError(503, "no connection to Triton", code="unavailable")
+        return json_response({"status": "ok"})
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        """Prometheus' text, as Triton's metrics port has it."""
+        if not self._metrics_socket:
+            raise ApiError(404, "metrics: Triton is elsewhere; ask its own metrics port")
+        connector = aiohttp.UnixConnector(self._metrics_socket)
+        try:
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT) as session,
+                session.get("http://triton/metrics") as found,
+            ):
+                return web.Response(text=await found.text(), status=found.status)
+        except (aiohttp.ClientError, asyncio.TimeoutError):
+            raise ApiError(503, "no metrics of Triton; try again", code="unavailable") from None
+
+
+def with_schema(routes: Sequence[Route]) -> list[Route]:
+    """The routes, and those that tell of all of them."""
+
+    async def schema(_request: web.Request) -> web.Response:
+        return json_response(described, headers=_PAGE_HEADERS)
+
+    async def docs(_request: web.Request) -> web.Response:
+        return web.Response(text=page(described), content_type=_HTML, headers=_PAGE_HEADERS)
+
+    every = [
+        *routes,
+        Route("/openapi.json", schema, Operation("This port's OpenAPI schema", answers.Document)),
+        Route("/docs", docs, Operation("The same as a page", also=(_HTML,))),
+    ]
+    described = document(every)
+    return every
+
+
+async def _version(_request: web.Request) -> web.Response:
+    return json_response({"version": version("hf-triton")})

@@ -1,0 +1,91 @@
+"""Who may use this API: keys and limits by caller, and pages of other origins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from aiohttp import web
+
+from generator.spec.runtime_rules import CALLER
+from hf_triton.ports import cors
+from hf_triton.ports.callers import Account, Callers
+from hf_triton.ports.left_calls import LEFT_S
+from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.settings import Access
+
+_ACCOUNT = web.RequestKey("hf_triton_account", Account)
+_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
+# What tells nothing of models or callers.
+_OPEN_PATHS = ("/", "/health", "/ping", "/openapi.json", "/docs")
+
+
+class AccessCheck:
+    """One port's. ``enter`` comes before anything of a body is read, ``leave`` at the end;
+    ``pages`` are further paths that tell nothing.
+    """
+
+    def __init__(self, access: Access, pages: Collection[str] = ()) -> None:
+        self._access = access
+        self._open_paths = frozenset((*_OPEN_PATHS, *pages))
+        self._callers = Callers(access)
+
+    def enter(self, request: web.Request) -> None:
+        """Counts the request to its caller. Raises ApiError (401, 429)."""
+        if request.method in ("GET", "HEAD") and request.path in self._open_paths:
+            return
+        headers = _authorizations(request)
+        if len(headers) > 1 and self._callers.have_keys:
+            # Whoever stands before this port may have looked at another one.
+            text = "Authorization, x-api-key: got two different ones, allowed: one, or both alike"
+            raise ApiError(400, text)
+        given = headers[0].encode(errors="surrogateescape") if headers else None
+        try:
+            account = self._callers.of(given, request.remote or "")
+            self._callers.enter(account)
+        except RefusedError as error:
+            where = "Authorization: " if error.status == 401 else ""
+            code = _CODES.get(error.status)
+            raise ApiError(
+                error.status, f"{where}{error.text}", code=code, more_headers=error.headers
+            ) from None
+        if account:
+            request[_ACCOUNT] = account
+
+    def leave(self, request: web.Request, left: Collection[asyncio.Task[None]]) -> None:
+        """It is answered, or its caller has gone; what it has ``left`` at Triton still counts."""
+        account = request.get(_ACCOUNT)
+        if account and left:
+            asyncio.create_task(_leave_later(account, left))  # noqa: RUF006, those left hold it
+        elif account:
+            account.leave()
+
+    def preflight(self, request: web.Request) -> web.Response | None:
+        """The answer to what a browser asks first; None where the request is none of those."""
+        wanted = request.headers.get("Access-Control-Request-Headers")
+        may = cors.allows(self._access, request.headers.get("Origin"))
+        if request.method != "OPTIONS" or not may:
+            return None
+        return web.Response(status=204, headers=cors.preflight(wanted))
+
+    async def send_cors(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Lets a page of another origin read the answer, if it may."""
+        response.headers.update(cors.headers(self._access, request.headers.get("Origin")))
+
+
+def _authorizations(request: web.Request) -> list[str]:
+    """OpenAI's header, or Anthropic's as one of OpenAI's; all of them where they differ."""
+    keys = [f"Bearer {key}" for key in request.headers.getall("x-api-key", [])]
+    return list(dict.fromkeys([*request.headers.getall("Authorization", []), *keys]))
+
+
+async def _leave_later(account: Account, left: Collection[asyncio.Task[None]]) -> None:
+    await asyncio.wait(left, timeout=LEFT_S)
+    account.leave()
+
+
+def caller_of(request: web.Request) -> dict[str, str]:
+    """The parameter that names the caller to a model; none where everybody is the same."""
+    account = request.get(_ACCOUNT)
+    return {CALLER: account.alias} if account and account.alias else {}

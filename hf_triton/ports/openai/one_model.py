@@ -1,0 +1,124 @@
+"""What Hugging Face's servers have of the one model that they serve: here at the port itself where
+one model alone fits, and under /models/NAME of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+
+from aiohttp import web
+
+from hf_triton.ports.openai.openapi_schema import answers
+from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation, Route
+from hf_triton.ports.openai.routes import tgi
+from hf_triton.ports.openai.routes.encoders import tei
+from hf_triton.ports.openai.routes.encoders.endpoint import MAX_INPUTS, EncoderEndpoint
+from hf_triton.ports.openai.routes.endpoint import Endpoint
+from hf_triton.ports.openai.schema.body import Body, Either
+from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.hub_errors import OF_MODEL, OPENAIS
+from hf_triton.ports.openai.sending import Handler, json_response
+from hf_triton.ports.openai.triton.catalog import COMPLETION_TASKS, Catalog
+from hf_triton.ports.openai.triton.context_lengths import ContextLengths
+
+_BODY = Either((tgi.BODY, tei.EMBED_BODY, tei.PREDICT_BODY))
+_ANY = Operation(
+    *("What the model does, as TGI, TEI and the Hub", answers.OfOneModel, _BODY),
+    also=(EVENTS,),
+    error=answers.HubError,
+)
+_NOT_DONE = Operation("Of TEI, and not done here", error=answers.HubError)
+_INFO = Operation("The model, as TGI and TEI", answers.Info, error=answers.HubError)
+_NAMED = f"{OF_MODEL}{{model:.+}}"
+
+
+def routes_of(
+    paths: Sequence[str], handler: Handler, endpoint: Endpoint | EncoderEndpoint
+) -> list[Route]:
+    """The endpoint's, and the same of one model where it has them."""
+    routes = [Route(path, handler, endpoint.operation) for path in paths]
+    hub = replace(endpoint.operation, error=answers.HubError)
+    for path in paths if endpoint.by_model else ():
+        operation = endpoint.operation if path.startswith(OPENAIS) else hub
+        operation = replace(operation, body=_without_name(operation.body))
+        routes.append(Route(f"{_NAMED}{path}", handler, operation))
+    return routes
+
+
+def _without_name(body: Body | Either | None) -> Body | Either | None:
+    """The same where the path has the model's name."""
+    if isinstance(body, Either):
+        return Either([_named_by_path(one) for one in body.bodies])
+    return body and _named_by_path(body)
+
+
+def _named_by_path(body: Body) -> Body:
+    return replace(body, required=[name for name in body.required if name != "model"])
+
+
+class OneModel:
+    """The handlers; ``fitting`` are those of ``POST /`` for models of some tasks, the first of
+    which counts where models of several are served.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        lengths: ContextLengths,
+        fitting: Sequence[tuple[Sequence[str], Handler]],
+    ) -> None:
+        self._catalog = catalog
+        self._lengths = lengths
+        self._fitting = fitting
+
+    def routes(self) -> list[Route]:
+        """The last ones: a model's name may have slashes."""
+        return [
+            Route("/info", self._info, _INFO),
+            Route(f"{_NAMED}/info", self._info, _INFO),
+            *(Route(path, _refuse, _NOT_DONE, "POST") for path in ("/embed_all", "/embed_sparse")),
+            Route("/", self._answer, _ANY),
+            Route(_NAMED, self._answer, _ANY),
+        ]
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        _, handler = await self._fit(request.match_info.get("model", ""))
+        return await handler(request)
+
+    async def _fit(self, name: str) -> tuple[Sequence[str], Handler]:
+        """The tasks among which the model is, and what answers for them. Raises ApiError."""
+        models = await self._catalog.models()
+        served = (
+            {(await self._catalog.find(name)).task}
+            if name
+            else {one.task for one in models.values()}
+        )
+        found = (one for one in self._fitting if served & {*one[0]})
+        return next(found, self._fitting[0])
+
+    async def _info(self, request: web.Request) -> web.Response:
+        name = request.match_info.get("model", "") or request.query.get("model", "")
+        tasks, _ = await self._fit(name)
+        model = await self._catalog.find(name, tasks)
+        generates = model.task in COMPLETION_TASKS
+        length = (await self._lengths.of((model,))).get(model.triton_name)
+        known = {"max_input_tokens": length - 1, "max_total_tokens": length} if length else {}
+        return json_response(
+            {
+                "model_id": model.alias_of or model.name,
+                "model_sha": None,
+                "model_pipeline_tag": model.task,
+                **({"max_best_of": 1} if generates else {}),
+                "max_client_batch_size": 1 if generates else MAX_INPUTS,
+                **known,
+                "router": "hf-triton",
+                "version": version("hf-triton"),
+            }
+        )
+
+
+async def _refuse(request: web.Request) -> web.Response:
+    text = f"{request.path}: models here make one vector of a text; ask /embed for it"
+    raise ApiError(404, text)

@@ -1,0 +1,44 @@
+"""What a route takes and answers, as its module declares it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from hf_triton.ports.openai.openapi_schema.answers import Error
+from hf_triton.ports.openai.schema.body import Body, Either
+
+JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
+FORM = "multipart/form-data"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """``answer`` is the type of a 200's JSON, None where there is none; ``also`` are the media
+    types of other answers.
+    """
+
+    summary: str
+    answer: Any = None
+    body: Body | Either | None = None
+    also: tuple[str, ...] = ()
+    takes: str = JSON
+    error: type[msgspec.Struct] = Error
+
+
+@dataclass(frozen=True)
+class Route:
+    """One path; without a ``method`` GET where nothing is sent."""
+
+    path: str
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    operation: Operation
+    method: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.method:
+            object.__setattr__(self, "method", "POST" if self.operation.body else "GET")

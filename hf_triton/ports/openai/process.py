@@ -1,0 +1,102 @@
+"""The translator as a running program: starts to listen, says so, and stops gracefully."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from aiohttp import web
+
+from generator.errors import ServerError
+from generator.repository import served_record
+from hf_triton.ports.openai.app import OpenAiApp
+from hf_triton.ports.openai.connections import (
+    ACCEPTED_AT_ONCE,
+    Connections,
+    most_connections,
+    protocol,
+)
+from hf_triton.ports.openai.media_hosts import MediaHosts
+from hf_triton.ports.openai.playground.routes import Playground
+from hf_triton.ports.openai.responses.kept import KeptResponses
+from hf_triton.ports.openai.settings import Settings
+from hf_triton.ports.openai.triton.catalog import Catalog
+from hf_triton.ports.openai.triton.client import Triton
+from hf_triton.ports.openai.triton.supervisor import why_not_ready
+from hf_triton.ports.tls import tls_context
+from hf_triton.tritonserver.listen import listening_socket
+
+# As long as Triton itself waits for what is in flight.
+GRACE_S = 30.0
+_BACKLOG = 1024
+_LATE_CONNECTIONS_S = 0.1
+
+
+async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
+    """Serves until ``stop``; then accepts nothing more and lets what is in flight end.
+
+    Raises ServerError where Triton can't be reached or the port can't be listened on.
+    """
+    triton = Triton(settings.triton_address, settings.left_calls)
+    media_hosts = MediaHosts(settings.media_hosts)
+    try:
+        await _check(triton)
+        connections = Connections(most_connections())
+        reasons = functools.partial(why_not_ready, settings.health_url)
+        catalog = Catalog(triton, lambda: _to_be_served(settings.repository), reasons)
+        playground = Playground(triton, reasons, settings.repository)
+        app = OpenAiApp(
+            *(triton, settings.access, connections, catalog, media_hosts),
+            metrics_socket=settings.metrics_socket,
+            playground=playground if settings.has_playground else None,
+            kept=KeptResponses(settings.keep_s),
+        )
+        runner = web.AppRunner(
+            app.application(), handler_cancellation=True, shutdown_timeout=GRACE_S
+        )
+        tls = tls_context(settings.access.tls)
+        listening = listening_socket(settings.host, settings.port, "--openai-port")
+        await runner.setup()
+        new = protocol(runner.server, connections)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(new, sock=listening, backlog=ACCEPTED_AT_ONCE, ssl=tls)
+        listening.listen(_BACKLOG)
+        try:
+            on_ready()
+            await stop.wait()
+            await _accept_no_more(listening)
+        finally:
+            server.close()
+            await runner.cleanup()
+            listening.close()
+    finally:
+        await media_hosts.close()
+        await triton.close()
+
+
+def _to_be_served(repository: Path | None) -> Collection[str] | None:
+    record = served_record.read(repository) if repository else None
+    return record.models if record else None
+
+
+async def _accept_no_more(listening: socket.socket) -> None:
+    """Leaves those who come from now on to the kernel, which resets them when the port closes.
+
+    A connection that is accepted while asyncio closes its server is forgotten, neither answered nor
+    closed (3.11: Server._attach fails); and aiohttp leaves one without a request hanging until the
+    last other one has ended. So those accepted already have a moment to be answered.
+    """
+    asyncio.get_running_loop().remove_reader(listening)
+    await asyncio.sleep(_LATE_CONNECTIONS_S)
+
+
+async def _check(triton: Triton) -> None:
+    reason = await triton.why_unreachable()
+    if reason is None:
+        return
+    if "HTTP" in reason.upper() or "protocol" in reason.lower():
+        reason += "; is it Triton's gRPC port, by default 8001?"
+    raise ServerError(f"no Triton answers at {triton.address}: {reason}")

@@ -1,0 +1,205 @@
+"""Responses that callers may refer to later: in memory, for a while, and of each caller so many
+bytes, so that nobody pushes out another's. Knows no HTTP library.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.json_body import (
+    Json,
+    check_structure,
+    no_garbage_collection,
+    num_structure,
+)
+
+_MOST_BYTES = 32 * 2**20  # of one caller
+_ALL_BYTES = 256 * 2**20
+_LEAST_BYTES = 32 * 2**10  # that each counts, which bounds how many there are
+_INSTEAD = "send the earlier items in input"
+
+
+@dataclass
+class _Kept:
+    """``owner`` may read it, ``payer`` is who else is counted where nobody has a key. ``input`` and
+    ``response`` are JSON.
+    """
+
+    owner: str
+    payer: str
+    input: bytes
+    response: bytes
+    item_ids: list[str]
+    until_s: float = 0
+
+    def __post_init__(self) -> None:
+        self.num_structure = num_structure(self.input) + num_structure(self.response)
+
+    @property
+    def num_bytes(self) -> int:
+        return max(_LEAST_BYTES, len(self.input) + len(self.response))
+
+
+@dataclass
+class KeptResponses:
+    """Those of one port, none where ``keep_s`` is 0. Any thread may ask."""
+
+    keep_s: float
+    clock: Callable[[], float] = time.monotonic
+    _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)  # the last used at the end
+    _by_item: dict[str, str] = field(default_factory=dict)
+    _num_bytes: Counter[str] = field(default_factory=Counter)  # by payer
+    _lock: Lock = field(default_factory=Lock)
+
+    def num_bytes_of(self, payer: str) -> int:
+        """How much of this caller's is kept."""
+        return self._num_bytes[payer]
+
+    def put(self, response_id: str, new: _Kept) -> bool:
+        """Whether it is kept: there may be no room for it."""
+        if not self.keep_s or new.num_bytes > _MOST_BYTES:
+            return False
+        with self._lock:
+            self._use(response_id, new)
+            self._num_bytes[new.payer] += new.num_bytes
+            self._by_item.update(dict.fromkeys(new.item_ids, response_id))
+            self._drop_beyond(new.payer, _MOST_BYTES)
+            while self._num_bytes.total() > _ALL_BYTES:
+                [(payer, num_bytes)] = self._num_bytes.most_common(1)
+                self._drop_beyond(payer, num_bytes - 1)
+        return True
+
+    def find(self, response_id: Any, owner: str) -> _Kept | None:
+        """It, which is kept anew from now on; None where the owner has none of that id."""
+        with self._lock:
+            self._drop_old()
+            found = self._kept.get(response_id)
+            if found is None or found.owner != owner:
+                return None
+            self._use(response_id, found)
+            return found
+
+    def response_of(self, item_id: str) -> str:
+        """The response that has an item; "" where none has."""
+        return self._by_item.get(item_id, "")
+
+    def drop(self, response_id: str) -> None:
+        """Forgets it."""
+        with self._lock:
+            self._drop(response_id)
+
+    def _use(self, response_id: str, kept: _Kept) -> None:
+        kept.until_s = self.clock() + self.keep_s
+        self._kept[response_id] = kept
+        self._kept.move_to_end(response_id)
+
+    def _drop_old(self) -> None:
+        now_s = self.clock()
+        while self._kept and next(iter(self._kept.values())).until_s < now_s:
+            self._drop(next(iter(self._kept)))
+
+    def _drop_beyond(self, payer: str, most_bytes: int) -> None:
+        while self._num_bytes[payer] > most_bytes:
+            self._drop(next(found for found, one in self._kept.items() if one.payer == payer))
+
+    def _drop(self, response_id: str) -> None:
+        kept = self._kept.pop(response_id, None)
+        if kept is None:
+            return
+        self._num_bytes[kept.payer] -= kept.num_bytes
+        if not self._num_bytes[kept.payer]:
+            del self._num_bytes[kept.payer]
+        for item_id in kept.item_ids:
+            self._by_item.pop(item_id, None)
+
+
+class EarlierResponses:
+    """What one request may refer to. All that it reads is together no more than a body may be."""
+
+    def __init__(self, kept: KeptResponses, owner: str = "", payer: str = "") -> None:
+        self._kept, self._owner, self._payer = kept, owner, payer
+        self._read: dict[str, tuple[list[Json], Json]] = {}
+        self._num_structure = 0
+        self._referred: set[str] = set()
+
+    @property
+    def num_bytes(self) -> int:
+        """As much may have to be read."""
+        return self._kept.num_bytes_of(self._payer)
+
+    @property
+    def are_kept(self) -> bool:
+        """Whether any are."""
+        return self._kept.keep_s > 0
+
+    def response(self, response_id: str) -> Json:
+        """It, as it was answered. Raises ApiError, 404."""
+        return self._found(response_id, _not_kept(404, "id"))[1]
+
+    def input_of(self, response_id: str) -> list[Json]:
+        """All items that it was an answer to. Raises ApiError, 404."""
+        missing = _not_kept(404, "id")
+        items, response = self._found(response_id, missing)
+        previous = response["previous_response_id"]
+        return [*(self._until(previous, missing) if previous else ()), *items]
+
+    def until(self, response_id: str) -> list[Json]:
+        """All items of a conversation, up to those of this response. Raises ApiError, 400."""
+        name = "previous_response_id"
+        return self._until(response_id, _not_kept(400, name, "previous_response_not_found"))
+
+    def item(self, where: str, item_id: Any) -> Json:
+        """An item of an earlier response's. Raises ApiError, 400."""
+        missing = _not_kept(400, where)
+        if not isinstance(item_id, str) or item_id in self._referred:
+            raise missing
+        self._referred.add(item_id)
+        _, response = self._found(self._kept.response_of(item_id), missing)
+        return next(item for item in response["output"] if item["id"] == item_id)
+
+    def put(self, response: Json, items: bytes) -> bool:
+        """Whether the response is kept, which was an answer to these items."""
+        data = json.dumps(response, ensure_ascii=False).encode()
+        ids = [item["id"] for item in response["output"]]
+        return self._kept.put(response["id"], _Kept(self._owner, self._payer, items, data, ids))
+
+    def delete(self, response_id: str) -> None:
+        """Forgets it. Raises ApiError, 404."""
+        self._found(response_id, _not_kept(404, "id"))
+        self._kept.drop(response_id)
+
+    def _until(self, response_id: str, missing: ApiError) -> list[Json]:
+        found: list[list[Json]] = []
+        at: str | None = response_id
+        while at is not None:
+            items, response = self._found(at, missing)
+            found.append([*items, *response["output"]])
+            at = response["previous_response_id"]
+        return [item for items in reversed(found) for item in items]
+
+    def _found(self, response_id: str, missing: ApiError) -> tuple[list[Json], Json]:
+        kept = self._kept.find(response_id, self._owner)
+        if kept is None:
+            raise missing
+        if response_id not in self._read:
+            self._num_structure += kept.num_structure
+            check_structure(self._num_structure)
+            with no_garbage_collection():
+                self._read[response_id] = json.loads(kept.input), json.loads(kept.response)
+        return self._read[response_id]
+
+
+def _not_kept(status: int, name: str, code: str | None = None) -> ApiError:
+    text = f"{name}: not kept here, or no longer; {_INSTEAD}"
+    return ApiError(status, text, "input" if name.startswith("input[") else name, code)
+
+
+NONE_KEPT = KeptResponses(0)
+NOTHING = EarlierResponses(NONE_KEPT)

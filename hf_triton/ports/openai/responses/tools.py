@@ -1,0 +1,184 @@
+"""Tools of ``/v1/responses`` as functions of chat, and what a call of each is told as.
+
+The functions of a namespace are offered beside the others; a custom tool, whose input is any text,
+as a function of one argument. Tools that OpenAI runs itself are left out: nobody runs them here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hf_triton.ports.openai.schema import json_body
+from hf_triton.ports.openai.schema.errors import ApiError, bad_field
+from hf_triton.ports.openai.schema.json_body import Json, kind_of, one_of, short
+from hf_triton.ports.openai.schema.names import Placed
+
+# Of each there are releases, with a date behind the name.
+_HOSTED = re.compile(
+    "(web_search|file_search|code_interpreter|image_generation|mcp|computer|local_shell|shell"
+    "|apply_patch|tool_search|programmatic_tool_calling)(_(use_)?preview)?(_[0-9_]+)?"
+)
+_OWN = ("function", "custom")
+_INPUT = "input"  # the argument of a custom tool
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One of the caller's own, sent at ``place``; a chat calls it ``name``."""
+
+    place: str
+    name: str
+    namespace: str
+    sent: Json
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether its input is a text."""
+        return bool(self.sent["type"] == "custom")
+
+    @property
+    def head(self) -> Json:
+        """What an item of a call begins with."""
+        kind = "custom_tool_call" if self.is_custom else "function_call"
+        inner = {"namespace": self.namespace} if self.namespace else {}
+        return {"type": kind, "name": self.sent["name"], **inner}
+
+    def function(self) -> Json:
+        """The function of chat."""
+        sent = _as_function(self.place, self.sent) if self.is_custom else self.sent
+        names = ("description", "parameters", "strict")
+        known = {name: sent[name] for name in names if sent.get(name) is not None}
+        return Placed(self.place, {"type": "function", "function": {"name": self.name, **known}})
+
+
+@dataclass(frozen=True)
+class ResponseTools:
+    """``functions`` are chat's, ``own`` the tools by the names of these, ``names`` these names by a
+    tool's namespace and its own name. ``told`` are the tools that a response repeats, ``hosted``
+    the kinds of those left out.
+    """
+
+    functions: Sequence[Json] = ()
+    own: Mapping[str, Tool] = field(default_factory=dict)
+    names: Mapping[tuple[str, Any], str] = field(default_factory=dict)
+    told: Sequence[Json] = ()
+    hosted: Sequence[str] = ()
+
+    def name_of(self, sent: Mapping[str, Any]) -> Any:
+        """What a chat calls the tool that a call or a choice names."""
+        space, name = sent.get("namespace") or "", sent.get("name")
+        texts = isinstance(space, str) and isinstance(name, str)
+        return self.names.get((space, name), name) if texts else name
+
+    def choice(self, choice: Any) -> Any:
+        """Chat's form of a ``tool_choice``. Raises ApiError, 400, where it forces a hosted tool."""
+        kind = choice.get("type") if isinstance(choice, dict) else choice
+        if kind == "required" and self.hosted and not self.own:
+            raise _hosted("tool_choice", *self.hosted)
+        if not isinstance(choice, dict):
+            return choice
+        if kind == "allowed_tools":
+            return self._allowed(choice)
+        if _is_hosted(kind):
+            raise _hosted("tool_choice", str(kind))
+        return self._chosen(choice) if kind in _OWN else choice
+
+    def _chosen(self, choice: Json) -> Json:
+        return {"type": "function", "function": {"name": self.name_of(choice)}}
+
+    def _allowed(self, choice: Json) -> Any:
+        where = "tool_choice.tools"
+        given = json_body.json_list(where, choice.get("tools"))
+        own = [tool for tool in given if not _is_hosted(tool.get("type"))]
+        if choice.get("mode") == "auto" and not own:
+            return "none"
+        if not own:
+            raise _hosted(where, *(tool["type"] for tool in given))
+        listed = [self._chosen(tool) if tool.get("type") in _OWN else tool for tool in own]
+        allowed = {"mode": choice.get("mode"), "tools": listed}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
+
+
+def read_tools(given: Sequence[Json]) -> ResponseTools:
+    """The tools of a request. Raises ApiError, 400."""
+    listed = [one for n, tool in enumerate(given) for one in _flat(f"tools[{n}]", tool)]
+    counts = Counter(tool["name"] for _, _, tool in listed)
+    own = [
+        Tool(
+            place,
+            f"{space}__{tool['name']}" if space and counts[tool["name"]] > 1 else tool["name"],
+            *(space, tool),
+        )
+        for place, space, tool in listed
+    ]
+    return ResponseTools(
+        [tool.function() for tool in own],
+        {tool.name: tool for tool in own},
+        {(tool.namespace, tool.sent["name"]): tool.name for tool in own},
+        [tool for tool in given if not _is_hosted(tool.get("type"))],
+        [tool["type"] for tool in given if _is_hosted(tool.get("type"))],
+    )
+
+
+def custom_arguments(text: str) -> str:
+    """The arguments of the function that stands for a custom tool."""
+    return json.dumps({_INPUT: text}, ensure_ascii=False)
+
+
+def custom_input(arguments: str) -> str:
+    """The text in a call's arguments; empty where the answer was cut off within it."""
+    try:
+        found = json.loads(arguments)
+    except json.JSONDecodeError:
+        return ""
+    texts = list(found.values()) if isinstance(found, dict) else [found]
+    # The model may have called its only argument something else.
+    text = found[_INPUT] if isinstance(found, dict) and _INPUT in found else (texts or [""])[0]
+    return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+
+
+def _flat(where: str, tool: Json) -> list[tuple[str, str, Json]]:
+    """A tool, or those of a namespace: each with its place and its namespace."""
+    kind = tool.get("type")
+    if kind == "namespace":
+        space = json_body.text(f"{where}.name", tool.get("name"))
+        inner = json_body.json_list(f"{where}.tools", tool.get("tools"))
+        nested = [_flat(f"{where}.tools[{n}]", one) for n, one in enumerate(inner)]
+        return [(place, space, one) for found in nested for place, _, one in found]
+    if _is_hosted(kind):
+        return []
+    if kind not in _OWN:
+        got = short(kind) if isinstance(kind, str) else kind_of(kind)
+        raise bad_field(f"{where}.type", got, "function, custom, namespace or a hosted tool's")
+    json_body.text(f"{where}.name", tool.get("name"))
+    return [(where, "", tool)]
+
+
+def _is_hosted(kind: Any) -> bool:
+    return isinstance(kind, str) and _HOSTED.fullmatch(kind) is not None
+
+
+def _hosted(where: str, *kinds: str) -> ApiError:
+    got = ", ".join(sorted({*kinds}))
+    allowed = "functions and custom tools, which the client runs; hosted tools are not run here"
+    return bad_field(where, f"a call of {got}", allowed, "tool_choice")
+
+
+def _as_function(where: str, tool: Json) -> Json:
+    """A custom tool as a function whose argument is a text; what holds it is told in words too."""
+    form = json_body.json_object(f"{where}.format", tool.get("format") or {"type": "text"})
+    argument: Json = {"type": "string"}
+    description = json_body.text(f"{where}.description", tool.get("description") or "")
+    if one_of("text", "grammar")(f"{where}.format.type", form.get("type")) == "grammar":
+        syntax = one_of("lark", "regex")(f"{where}.format.syntax", form.get("syntax"))
+        rules = json_body.text(f"{where}.format.definition", form.get("definition"))
+        description += f"\n\nThe text follows this grammar ({syntax}):\n{rules}"
+        if syntax == "regex":
+            argument["pattern"] = f"^(?:{rules})$"
+    parameters = {"type": "object", "properties": {_INPUT: argument}, "required": [_INPUT]}
+    return {"description": description.strip(), "parameters": parameters}

@@ -1,0 +1,265 @@
+"""What the app needs of a path whose models compute numbers of texts: how it is asked, what a model
+is asked for it, and how its answers are written.
+
+A model without batches takes a list of texts in one request (``input_text``), one with batches
+takes rows, at most ``max_batch_size`` of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from array import array
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
+from typing import Any, Protocol
+
+from generator.spec.runtime_rules import CACHE_SALT
+from hf_triton.ports.openai.openapi_schema.operation import Operation
+from hf_triton.ports.openai.schema import json_body
+from hf_triton.ports.openai.schema.body import Body
+from hf_triton.ports.openai.schema.errors import ApiError, bad_field
+from hf_triton.ports.openai.schema.json_body import Check, only, schema_of, takes
+from hf_triton.ports.openai.schema.names import Names, by_field
+from hf_triton.ports.openai.schema.request import USER, TensorValue, parameters_of
+from hf_triton.ports.openai.triton.catalog import TRUNCATED, ServedModel
+from hf_triton.ports.openai.triton.tensors import (
+    counts,
+    new_request,
+    outputs_of,
+    pack_texts,
+    pack_value,
+    read_texts,
+)
+
+MAX_INPUTS = 2048  # OpenAI's
+TEXTS = "a text or a list of texts"
+NUM_TOKENS = "num_input_tokens"
+CUT_HEADER, MOST_TOLD = "X-Truncated-Inputs", 100  # clients bound a header's length
+# In errors a model calls its texts so.
+_TEXTS = ("text_input", "input_text")
+_ROW = re.compile(r"\(row (\d+) of the batch\)")
+# What any of these requests may have.
+FIELDS: dict[str, Check] = {
+    "model": json_body.text,
+    USER: json_body.anything,
+    CACHE_SALT: json_body.text,
+    "truncate": json_body.boolean,
+    # vLLM's; -1 is as many as the model takes.
+    "truncate_prompt_tokens": only(-1),
+    "priority": only(0),
+    "add_special_tokens": only(True),
+}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a model is asked: ``texts``, each with one of ``pairs`` where there are any, and
+    ``options`` for all. Errors call the two ``names``; without pairs, the second is that of the
+    texts after ``num_first``. ``other_names`` are those of options, ``advice`` is that of Names.
+    """
+
+    texts: Sequence[str]
+    outputs: tuple[str, ...]
+    names: tuple[str, ...]
+    pairs: Sequence[str] = ()
+    options: Mapping[str, TensorValue] = dataclass_field(default_factory=dict)
+    num_first: int = MAX_INPUTS
+    other_names: Mapping[str, str] = dataclass_field(default_factory=dict)
+    advice: Mapping[str, str] = dataclass_field(default_factory=dict)
+
+    def requests(
+        self, model: ServedModel, request_id: str, parameters: Mapping[str, str]
+    ) -> Iterator[tuple[int, Any]]:
+        """The ModelInferRequests that together have every text, in order, each with the number of
+        its first.
+        """
+        size = model.max_batch_size or len(self.texts)
+        for first in range(0, len(self.texts), size):
+            rows = slice(first, first + size)
+            request = self._request(model, request_id, self.texts[rows], self.pairs[rows])
+            for name, value in parameters.items():
+                request.parameters[name].string_param = value
+            yield first, request
+
+    def _request(
+        self, model: ServedModel, request_id: str, texts: Sequence[str], pairs: Sequence[str]
+    ) -> Any:
+        outputs = (*self.outputs, *([TRUNCATED] if model.tells_cuts else []))
+        request = new_request(model.triton_name, request_id, outputs)
+        ones = [1] if model.is_batched else []
+        columns = {"text_input" if model.is_batched else "input_text": texts, "text_pair": pairs}
+        for name, column in columns.items():
+            if column:
+                shape = [len(column), *ones]
+                request.inputs.add(name=name, datatype="BYTES", shape=shape)
+                request.raw_input_contents.append(pack_texts(column))
+        num_rows = len(texts) if model.is_batched else 1
+        for name, value in self.options.items():
+            datatype, data = pack_value(value)
+            request.inputs.add(name=name, datatype=datatype, shape=[num_rows, *ones])
+            request.raw_input_contents.append(data * num_rows)
+        return request
+
+    def answers(self, responses: Iterable[Any]) -> Answers:
+        """What the ModelInferResponses hold. Raises ApiError, 500."""
+        rows: dict[str, list[Any]] = {name: [] for name in (*self.outputs, TRUNCATED)}
+        for response in responses:
+            try:
+                data = outputs_of(response, self.outputs)
+            except ValueError as error:
+                raise ApiError(500, str(error)) from None
+            for tensor in response.outputs:
+                rows[tensor.name] += _rows(tensor, data[tensor.name])
+        num_tokens = sum(sum(row) for row in rows.pop(NUM_TOKENS))
+        cut = [self._named(index) for index, is_cut in enumerate(rows.pop(TRUNCATED)) if is_cut]
+        for found in rows.values():
+            if len(found) != len(self.texts):
+                got = f"the model answered {len(found)} of {len(self.texts)} texts"
+                raise ApiError(500, got)
+        return Answers(rows, num_tokens, cut)
+
+    def _named(self, index: int) -> str:
+        """A text as its caller knows it; of a pair the second is the longer one as a rule."""
+        if index >= self.num_first or self.pairs:
+            return f"{self.names[-1]}[{index % self.num_first}]"
+        return f"{self.names[0]}[{index}]"
+
+    def renamed(self, error: ApiError, first: int) -> ApiError:
+        """The same error about the fields that the caller knows; ``first`` is the number of the
+        request's first text.
+        """
+        row = _ROW.search(error.message)
+        index, name = first + int(row[1] if row else 0), self.names[0]
+        if index >= self.num_first:
+            index, name = index - self.num_first, self.names[-1]
+        known = {**dict.fromkeys(_TEXTS, name), "text_pair": self.names[-1], **self.other_names}
+        told = _ROW.sub(f"(row {index} of the batch)", error.message)
+        return Names(by_field(known), self.advice).of(replace(error, message=told))
+
+
+async def ask_all(
+    infer: Callable[[Any], Awaitable[Any]], batch: Batch, requests: Iterable[tuple[int, Any]]
+) -> list[Any]:
+    """The responses of all of a batch's requests, in their order; the first error ends the others.
+    Raises ApiError.
+    """
+
+    async def ask(first: int, request: Any) -> Any:
+        try:
+            return await infer(request)
+        except ApiError as error:
+            raise batch.renamed(error, first) from None
+
+    tasks = [asyncio.ensure_future(ask(*one)) for one in requests]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+@dataclass(frozen=True)
+class Answers:
+    """``rows`` has each output's part of each text: an array of float32, or a list of texts.
+    ``cut`` names the texts that were longer than the model takes.
+    """
+
+    rows: Mapping[str, list[Any]]
+    num_tokens: int
+    cut: Sequence[str] = ()
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """As OpenAI writes it."""
+        return {"prompt_tokens": self.num_tokens, "total_tokens": self.num_tokens}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Says which texts were cut, the first of many."""
+        if not self.cut:
+            return {}
+        more = ["..."] if len(self.cut) > MOST_TOLD else []
+        return {CUT_HEADER: ", ".join([*self.cut[:MOST_TOLD], *more])}
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all of these requests have: a model's name, ``parameters`` of Triton's requests, and
+    ``options`` for the model.
+    """
+
+    model: str
+    parameters: Mapping[str, str]
+    options: Mapping[str, TensorValue]
+
+
+class EncoderRequest(Protocol):
+    """A request that is read."""
+
+    @property
+    def common(self) -> Common:
+        """What all have."""
+
+    def batch(self, model: ServedModel) -> Batch:
+        """What the model is asked."""
+
+    def write(self, answers: Answers, answer_id: str) -> Any:
+        """The answer in JSON. Raises ApiError."""
+
+
+@dataclass(frozen=True)
+class EncoderEndpoint:
+    """Paths for models of ``tasks``; their answers' ids begin with ``id_prefix``. ``operation`` is
+    what the served schema tells of them, ``by_model`` as of Endpoint.
+    """
+
+    paths: tuple[str, ...]
+    tasks: Sequence[str]
+    id_prefix: str
+    read: Callable[[Mapping[str, Any]], EncoderRequest]
+    operation: Operation
+    by_model: bool = False
+
+
+def read_common(body: Mapping[str, Any], known: Body) -> tuple[Common, dict[str, Any]]:
+    """Checks all fields, and reads those that all have; and all that are given, as their checks
+    read them. Raises ApiError, 400.
+    """
+    given = known.check(body)
+    for name in known.required:
+        if name not in given:
+            raise bad_field(name, "none", "a text" if name in ("model", "query") else TEXTS)
+    options: dict[str, TensorValue] = {}
+    if body.get("truncate_prompt_tokens"):
+        options["truncate"] = True
+    if isinstance(body.get("truncate"), bool):
+        options["truncate"] = body["truncate"]
+    return Common(given.get("model", ""), parameters_of(body), options), given
+
+
+def bounded(name: str, values: list[Any]) -> list[Any]:
+    """1 to MAX_INPUTS values. Raises ApiError, 400, for another number."""
+    if not 1 <= len(values) <= MAX_INPUTS:
+        raise bad_field(name, f"a list of {len(values)}", f"1 to {MAX_INPUTS} texts")
+    return values
+
+
+@takes(**schema_of(json_body.texts))
+def texts(name: str, value: Any) -> list[str]:
+    """A text or a list of texts; no more than are taken at once. Raises ApiError, 400."""
+    if isinstance(value, list):
+        bounded(name, value)
+    return json_body.texts(name, value)
+
+
+def _rows(tensor: Any, data: bytes) -> list[Any]:
+    """An output's rows; where it has one dimension each element is one."""
+    if tensor.name == NUM_TOKENS:
+        return [counts(data)]
+    if tensor.name == TRUNCATED:
+        return list(data)
+    values: Any = array("f", data) if tensor.datatype == "FP32" else read_texts(data)
+    size = tensor.shape[-1]
+    return [values[at : at + size] for at in range(0, len(values), size)] if size else []

@@ -1,0 +1,120 @@
+"""The images and sounds of a chat's messages: taken out of them, to be sent as tensors."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hf_triton.ports.openai.schema import json_body
+from hf_triton.ports.openai.schema.errors import ApiError, bad_field
+from hf_triton.ports.openai.schema.json_body import kind_of
+from hf_triton.ports.openai.schema.names import top
+
+# The types of parts that hold a file, and the tensor that it goes to; audio_url is vLLM's.
+_TENSORS = {"image_url": "image", "input_audio": "audio", "audio_url": "audio"}
+# What the field of a part may have beside the file. It says how carefully to look, or what the file
+# says itself, and is not needed.
+_BESIDE = ("detail", "format")
+_DATA_URL = re.compile(r"data:[\w.+-]*(?:/[\w.+-]*)?(?:;[\w=.+-]+)*;base64,", re.IGNORECASE)
+_ADDRESS = re.compile(r"https?://", re.IGNORECASE)
+# A model's error about an element of a tensor: ``image[1]: the PNG image is cut short``.
+_ELEMENT = re.compile(r"(image|audio)\[(\d+)\]")
+
+
+@dataclass(frozen=True)
+class MediaPart:
+    """A part of a message: the ``tensor`` that it goes to, the ``field`` that errors name, and a
+    file; or an ``address``, from where the file is still to be fetched. ``of_tool`` where a tool
+    has answered it.
+    """
+
+    tensor: str
+    field: str
+    file: bytes = b""
+    address: str | None = None
+    of_tool: bool = False
+
+
+def take_media(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Any], tuple[MediaPart, ...]]:
+    """The messages with ``{"type": "image"}`` or ``audio`` for each of their files, and these in
+    order. Raises ApiError, 400, for what holds no file.
+    """
+    found: list[MediaPart] = []
+
+    def without_file(field: str, part: Any, *, of_tool: bool) -> Any:
+        of_type = str(part.get("type")) if isinstance(part, dict) else ""
+        if of_type not in _TENSORS:
+            return part
+        one = _media_part(f"{field}.{of_type}", of_type, part.get(of_type))
+        found.append(replace(one, of_tool=of_tool))
+        return {"type": found[-1].tensor}
+
+    taken = []
+    for number, message in enumerate(messages):
+        content = message.get("content")
+        if isinstance(content, list):
+            where = f"messages[{number}].content"
+            of_tool = message.get("role") == "tool"
+            parts = [
+                without_file(f"{where}[{n}]", part, of_tool=of_tool)
+                for n, part in enumerate(content)
+            ]
+            message = {**message, "content": parts}
+        taken.append(message)
+    return taken, tuple(found)
+
+
+def tensors(media: Sequence[MediaPart]) -> dict[str, list[bytes]]:
+    """The files by the tensor that they go to."""
+    names = {part.tensor for part in media}
+    return {name: [part.file for part in media if part.tensor == name] for name in sorted(names)}
+
+
+def with_places(error: ApiError, media: Sequence[MediaPart]) -> ApiError:
+    """A model's error about an element of a tensor as one about the part of the message."""
+    element = _ELEMENT.match(error.message)
+    if not media or element is None:
+        return error
+    fields = [part.field for part in media if part.tensor == element[1]]
+    if int(element[2]) >= len(fields):
+        return error
+    field = fields[int(element[2])]
+    return replace(error, message=field + error.message[element.end() :], param=top(field))
+
+
+def _media_part(field: str, of_type: str, value: Any) -> MediaPart:
+    tensor = _TENSORS[of_type]
+    key = "data" if of_type == "input_audio" else "url"
+    if isinstance(value, Mapping):
+        unknown = next((name for name in value if name not in (key, *_BESIDE)), None)
+        if unknown is not None:
+            raise ApiError(400, f"{field}: {json_body.short(unknown)}: unknown field", "messages")
+        value = value.get(key)
+        field = f"{field}.{key}"
+    if not isinstance(value, str):
+        raise _bad(field, "none" if value is None else kind_of(value), "a text")
+    if key == "url" and _ADDRESS.match(value):
+        return MediaPart(tensor, field, address=value)
+    return MediaPart(tensor, field, _file(field, value, is_url=key == "url"))
+
+
+def _file(field: str, value: str, *, is_url: bool) -> bytes:
+    prefix = _DATA_URL.match(value)
+    if is_url and prefix is None:
+        raise _bad(field, "something else", "a data: URL in base64, or an address by http")
+    packed = value[prefix.end() :] if prefix else value
+    try:
+        file = base64.b64decode(packed, validate=True)
+    except (binascii.Error, ValueError):
+        raise _bad(field, "something else", "base64") from None
+    if not file:
+        raise _bad(field, "an empty file", "an image" if is_url else "a sound")
+    return file
+
+
+def _bad(field: str, got: str, allowed: str) -> ApiError:
+    return bad_field(field, got, allowed, "messages")

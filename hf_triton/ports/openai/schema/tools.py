@@ -1,0 +1,167 @@
+"""Tools of a chat: those that the model may call, and the JSON schema that its answer must match.
+
+A call that is asked for (``tool_choice`` required, or one by name) is written under a JSON schema
+made of the tools' own, whatever the model's way to write calls; where the model decides by itself,
+it writes them as its chat template says. Both are read by hf_triton/ports/openai/tool_calls/.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_triton.ports.openai.schema import json_body
+from hf_triton.ports.openai.schema.errors import bad_field
+from hf_triton.ports.openai.schema.json_body import kind_of
+
+MAX_TOOLS = 128
+# What says that an object has properties of other names, or of other schemas.
+_MORE_PROPERTIES = (
+    *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"),
+    *("allOf", "anyOf", "oneOf", "$ref", "if"),
+)
+_CHOICES = (
+    'none, auto, required, {"type": "function", "function": {"name": ...}} or '
+    '{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}'
+)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """``names`` are those that may be called; ``forced`` is None where the model decides, "" where
+    it must call one of them, else the one that it must call.
+    """
+
+    listed: Sequence[dict[str, Any]]
+    names: frozenset[str]
+    forced: str | None
+    parallel: bool
+
+    def constraint(self) -> dict[str, str]:
+        """The sampling parameters that make the model call; none where it decides by itself."""
+        if self.forced is None:
+            return {}
+        named = [(tool["function"]["name"], number) for number, tool in enumerate(self.listed)]
+        by_name = {
+            name: _arguments(self.listed[number], number)
+            for name, number in named
+            if self.forced in ("", name)
+        }
+        if self.forced:
+            return {"json_schema": json.dumps(by_name[self.forced])}
+        calls = {"anyOf": [_call(name, number, by_name[name]) for name, number in named]}
+        schema = {"type": "array", "minItems": 1, "items": calls} if self.parallel else calls
+        return {"json_schema": json.dumps(schema)}
+
+
+def read_tools(body: Mapping[str, Any]) -> Tools | None:
+    """The tools that a request's model is to know of; None without. Raises ApiError."""
+    listed = body.get("tools") or []
+    if len(listed) > MAX_TOOLS:
+        raise bad_field("tools", f"a list of {len(listed)}", f"at most {MAX_TOOLS}")
+    names = [_name(f"tools[{number}]", tool) for number, tool in enumerate(listed)]
+    if len(set(names)) < len(names):
+        raise bad_field("tools", "one function's name twice", "different names")
+    choice, allowed = _allowed(body.get("tool_choice"), names)
+    is_none, forced = _choice(choice, names)
+    if not listed or is_none:
+        return None
+    listed = [tool for tool, name in zip(listed, names, strict=True) if name in allowed]
+    return Tools(listed, frozenset(allowed), forced, body.get("parallel_tool_calls") is not False)
+
+
+def _allowed(choice: Any, names: Sequence[str]) -> tuple[Any, Sequence[str]]:
+    """The choice, and the names of those among which it is."""
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return choice, names
+    where = "tool_choice.allowed_tools"
+    given = json_body.json_object(where, choice.get("allowed_tools"))
+    listed = json_body.json_list(f"{where}.tools", given.get("tools"))
+    allowed = [_name(f"{where}.tools[{number}]", tool) for number, tool in enumerate(listed)]
+    if not set(allowed) <= set(names):
+        raise bad_field(f"{where}.tools", "a function that is none of tools", "some of tools")
+    if given.get("mode") not in ("auto", "required"):
+        raise bad_field(f"{where}.mode", kind_of(given.get("mode")), "auto or required")
+    return given["mode"], allowed
+
+
+def _choice(choice: Any, names: Sequence[str]) -> tuple[bool, str | None]:
+    """Whether no tool may be called; and which must be, as in Tools."""
+    if choice in (None, "none", "auto"):
+        return choice == "none", None
+    name = "" if choice == "required" else _chosen(choice)
+    if not names or (name and name not in names):
+        got = "a function that is none of tools" if names else "a call without tools"
+        raise bad_field("tool_choice", got, "one of tools")
+    return False, name
+
+
+def _chosen(choice: Any) -> str:
+    """The name in a choice of one function."""
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str) or not name or choice.get("type") != "function":
+        got = "another text" if isinstance(choice, str) else kind_of(choice)
+        raise bad_field("tool_choice", got, _CHOICES)
+    return name
+
+
+def _name(where: str, tool: Mapping[str, Any]) -> str:
+    """The function's name."""
+    if tool.get("type") != "function":
+        raise bad_field(f"{where}.type", kind_of(tool.get("type")), "function")
+    function = json_body.json_object(f"{where}.function", tool.get("function"))
+    name = json_body.text(f"{where}.function.name", function.get("name"))
+    if not name:
+        raise bad_field(f"{where}.function.name", "an empty text", "a text")
+    parameters = function.get("parameters")
+    if parameters is not None:
+        json_body.json_object(f"{where}.function.parameters", parameters)
+    if function.get("strict") is not None:
+        json_body.boolean(f"{where}.function.strict", function["strict"])
+    return name
+
+
+def _arguments(tool: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """The schema of a call's arguments, which are an object whether it says so or not; without any
+    it is an empty one.
+    """
+    schema: dict[str, Any] = tool["function"].get("parameters") or {"properties": {}}
+    kind = schema.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise bad_field(f"tools[{number}].function.parameters.type", "another type", "object")
+    closed: dict[str, Any] = _closed({**schema, "type": "object"})
+    return closed
+
+
+def _closed(schema: Any) -> Any:
+    """A schema whose objects have their own properties alone, where it doesn't say otherwise: tools
+    know no others, and small models would write them without end.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    found = dict(schema)
+    for name in ("properties", "$defs", "definitions"):
+        if isinstance(schema.get(name), dict):
+            found[name] = {key: _closed(one) for key, one in schema[name].items()}
+    for name in ("anyOf", "oneOf", "prefixItems"):
+        if isinstance(schema.get(name), list):
+            found[name] = [_closed(one) for one in schema[name]]
+    if "items" in schema:
+        found["items"] = _closed(schema["items"])
+    is_open = not any(name in schema for name in _MORE_PROPERTIES)
+    return {**found, "additionalProperties": False} if "properties" in schema and is_open else found
+
+
+def _call(name: str, number: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    # With an id of its own, a schema's references are to itself, wherever it stands; a name may
+    # hold what an id can't.
+    arguments = {"$id": f"tool:{number}", **parameters}
+    return {
+        "type": "object",
+        "properties": {"name": {"const": name}, "arguments": arguments},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }

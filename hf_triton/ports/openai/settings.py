@@ -1,0 +1,46 @@
+"""What the translator is told. Travels to it in its environment, which only the server's user can
+read: keys are in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from hf_triton.ports.settings import EVERYBODY, Access
+
+VARIABLE = "HF_TRITON_OPENAI_SETTINGS"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where to listen, and the gRPC ``host:port`` of Triton; its repository and the Unix socket of
+    its metrics, where they are here; ``media_hosts`` are those from which images and sounds are
+    fetched; ``health_url`` is the supervisor's /ready, where there is one; the files by which
+    models learn who has left have paths that begin with ``left_calls``, empty where Triton is
+    elsewhere; responses are kept for ``keep_s``; ``verbose`` shows the debug log.
+    """
+
+    host: str
+    port: int
+    triton_address: str
+    access: Access = EVERYBODY
+    repository: Path | None = None
+    media_hosts: tuple[str, ...] = ()
+    metrics_socket: str = ""
+    has_playground: bool = True
+    health_url: str = ""
+    left_calls: str = ""
+    keep_s: float = 1800.0
+    verbose: bool = False
+
+    def to_text(self) -> str:
+        """For VARIABLE."""
+        return msgspec.json.encode(self, enc_hook=str).decode()
+
+    @staticmethod
+    def from_text(text: str) -> Settings:
+        """What ``to_text`` made."""
+        return msgspec.json.decode(text, type=Settings, dec_hook=lambda kind, value: kind(value))

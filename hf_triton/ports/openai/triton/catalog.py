@@ -1,0 +1,238 @@
+"""The models that the API offers, under their names in models.yaml, as Triton reports them.
+
+Nothing is configured: a model's config.pbtxt names its task and role. Models may be loaded and
+unloaded at any time, so the list is read again after two seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from generator.spec.triton_models import (
+    ADAPTERS_PARAMETER,
+    ENGINE_SUFFIX,
+    ROLE_PARAMETER,
+    SERVED_NAMES_PARAMETER,
+    TASK_PARAMETER,
+)
+from hf_triton.ports.openai.schema.errors import (
+    ApiError,
+    bad_field,
+    model_is_loading,
+    model_is_not_ready,
+    model_not_found,
+    served_elsewhere,
+    wrong_task,
+)
+from hf_triton.ports.openai.triton.supervisor import WhyNotReady, is_loading
+
+MEDIA_TASKS = ("image-text-to-text", "audio-text-to-text")  # whose chats have images or sounds
+CHAT_TASKS = ("text-generation", *MEDIA_TASKS)  # /v1/chat/completions
+COMPLETION_TASKS = (*CHAT_TASKS, "text2text-generation")  # /v1/completions
+EMBEDDING_TASKS = ("feature-extraction",)  # /v1/embeddings, /rerank, /score
+CLASSIFIER_TASKS = ("text-classification",)  # /classify, /rerank, /score
+SPEECH_TASKS = ("automatic-speech-recognition",)  # /v1/audio
+TRUNCATED = "truncated"  # of encoders, whether a text was cut
+# Together's words for what models are for.
+KINDS = {
+    **dict.fromkeys(COMPLETION_TASKS, "language"),
+    **dict.fromkeys(CHAT_TASKS, "chat"),
+    **dict.fromkeys(EMBEDDING_TASKS, "embedding"),
+    **dict.fromkeys(CLASSIFIER_TASKS, "rerank"),
+    **dict.fromkeys(SPEECH_TASKS, "transcribe"),
+}
+ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *CLASSIFIER_TASKS, *SPEECH_TASKS)
+
+
+_GOOD_FOR_S = 2.0
+# A name that is not there may have come since, but not every such request asks Triton.
+_MISSES_GOOD_FOR_S = 0.2
+_LONGEST_NAME = 255  # of a folder
+ToBeServed = Callable[[], Collection[str] | None]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """``triton_name`` is the model of Triton's that holds the engine: with ``streams`` it is
+    decoupled, and is asked by a gRPC stream. ``adapters`` are those that its requests may name;
+    ``adapter`` is the one that they do, where this is an adapter under a name of its own.
+    ``served_names`` are other names of it, and ``alias_of`` is its own under one of those.
+    ``is_ours`` is False of one that does not run our library, ``tells_cuts`` says whether
+    an output tells which texts were cut.
+    """
+
+    name: str
+    triton_name: str
+    task: str
+    streams: bool
+    max_batch_size: int
+    adapters: tuple[str, ...] = ()
+    adapter: str | None = None
+    served_names: tuple[str, ...] = ()
+    alias_of: str | None = None
+    is_ours: bool = True
+    tells_cuts: bool = False
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether its tensors begin with a batch's dimension."""
+        return self.max_batch_size > 0
+
+
+class Source(Protocol):
+    """Where the catalog reads; all raise ApiError."""
+
+    async def ready_models(self) -> Collection[str]:
+        """The names of Triton's models that are ready."""
+
+    async def config(self, model: str) -> Any:
+        """A ModelConfig, None where the model is gone."""
+
+    async def is_ready(self, model: str) -> bool | None:
+        """Whether a version of it is ready; None where Triton knows no such model."""
+
+
+class Catalog:
+    """The models of one Triton. ``to_be_served`` are the names in models.yaml, None where nobody
+    knows them.
+    """
+
+    def __init__(
+        self, source: Source, to_be_served: ToBeServed, why_not_ready: WhyNotReady
+    ) -> None:
+        self._source = source
+        self._why_not_ready = why_not_ready
+        self._to_be_served = to_be_served
+        self._models: dict[str, ServedModel] = {}
+        self._own_names: dict[str, str] = {}  # of aliases, also while their models are loaded again
+        self._elsewhere: dict[str, str] = {}  # the tasks of models that no path here is for
+        self._read_at_s: float | None = None
+        self._reading = asyncio.Lock()
+
+    async def models(self, good_for_s: float = _GOOD_FOR_S) -> dict[str, ServedModel]:
+        """The models by name, read ``good_for_s`` ago at most. Raises ApiError."""
+        if not self._is_younger_than(good_for_s):
+            async with self._reading:
+                if not self._is_younger_than(good_for_s):  # another request has read them
+                    await self._read()
+        return self._models
+
+    async def find(self, name: str, tasks: Sequence[str] = ()) -> ServedModel:
+        """The model of that name; without a name the only one. Raises ApiError: 400 where several
+        could be meant, or no path here is for its task; 404 where there is none, or it is of none
+        of ``tasks``; 503 while it is not ready.
+        """
+        if not name:
+            return self._only_one(await self.models(), tasks)
+        found = _of_name(name, await self.models())
+        if found is None:
+            found = _of_name(name, await self.models(_MISSES_GOOD_FOR_S))
+        model = self._own_names.get(name, name.partition(":")[0])
+        if found is None and await self._is_to_be_served(model):
+            why = (await self._why_not_ready()).get(model, "")
+            is_late = not why or is_loading(why)
+            raise model_is_loading(name) if is_late else model_is_not_ready(name, why)
+        if found is None and tasks and name in self._elsewhere:
+            raise served_elsewhere(name, self._elsewhere[name])
+        if found is None:
+            raise model_not_found(name, self._named(tasks))
+        if tasks and found.task not in tasks:
+            raise wrong_task(name, found.task, tasks, self._named(tasks))
+        return found
+
+    def _only_one(self, models: Mapping[str, ServedModel], tasks: Sequence[str]) -> ServedModel:
+        own = (one for one in models.values() if not one.adapter and not one.alias_of)
+        found = [one for one in own if one.task in tasks]
+        if len(found) != 1:
+            allowed = f"one of {', '.join(self._named(tasks))}" if found else "none is ready"
+            raise bad_field("model", "none", allowed)
+        return found[0]
+
+    async def _is_to_be_served(self, name: str) -> bool:
+        """Whether it will be there: Triton knows it and has no version of it that is ready, as
+        while a model is loaded again; or is still to be told of it, as after a restart.
+        """
+        served = self._to_be_served()
+        if len(name) > _LONGEST_NAME or (served is not None and name not in served):
+            return False
+        ready = [await self._source.is_ready(one) for one in (name, name + ENGINE_SUFFIX)]
+        return False in ready or (served is not None and ready[0] is None)
+
+    async def changed(self, model: ServedModel) -> ServedModel | None:
+        """The model as it is now, if it has changed since; else None. Raises ApiError."""
+        found = (await self.models(_MISSES_GOOD_FOR_S)).get(model.name)
+        same = found == model or (found is not None and found.task != model.task)
+        return None if same else found
+
+    def _named(self, tasks: Sequence[str]) -> list[str]:
+        return sorted(n for n, model in self._models.items() if not tasks or model.task in tasks)
+
+    def forget(self) -> None:
+        """What was read is wrong: the next request reads anew."""
+        self._read_at_s = None
+
+    def _is_younger_than(self, age_s: float) -> bool:
+        return self._read_at_s is not None and time.monotonic() - self._read_at_s < age_s
+
+    async def _read(self) -> None:
+        try:
+            names = await self._source.ready_models()
+        except ApiError as error:
+            # A Triton that is busy loading can be slow to tell; most likely they are the same.
+            if error.status == 504 and self._models:
+                return
+            raise
+        configs = await asyncio.gather(*map(self._source.config, names))
+        known = filter(None, map(served_model, filter(None, configs)))
+        found = [one for model in known for one in under_all_names(model)]
+        # Aliases first: a model's own name stands above them.
+        found.sort(key=lambda one: one.alias_of is None)
+        self._models = {one.name: one for one in found if one.task in ALL_TASKS}
+        self._own_names.update((one.name, one.alias_of) for one in found if one.alias_of)
+        self._elsewhere = {one.name: one.task for one in found if one.task not in ALL_TASKS}
+        self._read_at_s = time.monotonic()
+
+
+def served_model(config: Any) -> ServedModel | None:
+    """What users see of a model of Triton's: nothing of a front, its engine stands for both, nor
+    of a model that is none of models.yaml's.
+    """
+    parameters = {name: value.string_value for name, value in config.parameters.items()}
+    role = parameters.get(ROLE_PARAMETER)
+    task = parameters.get(TASK_PARAMETER)
+    if task is None or role not in ("engine", "whole", "ensemble"):
+        return None
+    streams = role == "engine"
+    name = config.name.removesuffix(ENGINE_SUFFIX) if streams else config.name
+    adapters, served_names = (
+        tuple(filter(None, parameters.get(parameter, "").split(",")))
+        for parameter in (ADAPTERS_PARAMETER, SERVED_NAMES_PARAMETER)
+    )
+    return ServedModel(
+        *(name, config.name, task, streams, config.max_batch_size, adapters),
+        served_names=served_names,
+        tells_cuts=any(output.name == TRUNCATED for output in config.output),
+    )
+
+
+def under_all_names(model: ServedModel) -> Iterator[ServedModel]:
+    """The model, also under its other names, and each of its adapters as ``model:adapter``: no
+    model's own name has a colon.
+    """
+    yield model
+    for alias in model.served_names:
+        yield replace(model, name=alias, alias_of=model.name)
+    for adapter in model.adapters:
+        yield replace(model, name=f"{model.name}:{adapter}", adapters=(), adapter=adapter)
+
+
+def _of_name(name: str, models: Mapping[str, ServedModel]) -> ServedModel | None:
+    """The model of that name; or the adapter, by its own name where only one model has it."""
+    if name in models:
+        return models[name]
+    found = [model for model in models.values() if model.adapter == name]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,152 @@
+"""One Triton over gRPC: its models, and what they are asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from generator.spec.runtime_rules import CACHE_SALT, CALLER
+from hf_triton.ports.left_calls import LeftCalls
+from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.request import TensorValue
+from hf_triton.ports.openai.triton.catalog import ServedModel
+from hf_triton.ports.openai.triton.inference import Inference, errors_translated
+from hf_triton.ports.openai.triton.request_headers import Metadata
+from hf_triton.ports.openai.triton.statuses import NO_VERSION_IS_READY, UNREACHABLE
+from hf_triton.ports.openai.triton.tensors import OUTPUTS, Chunk, infer_request, read_chunk
+
+_CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A Triton that comes back is found within a second, however long it was away.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # A test or a second translator in this process has its own connection.
+    ("grpc.use_local_subchannel_pool", 1),
+    # Prompts are not for the proxy that the environment may name for what is outside.
+    ("grpc.enable_http_proxy", 0),
+]
+_QUESTION_TIMEOUT_S = 5.0
+
+
+class Triton:
+    """A Triton's gRPC endpoint. Made and used within one event loop; ``close`` it in the end."""
+
+    def __init__(self, address: str, left_calls: str = "") -> None:
+        """``left_calls`` is what the paths of the files begin with by which its models learn who
+        has left; empty where it is elsewhere.
+        """
+        self.address = address
+        self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        left = LeftCalls(left_calls) if left_calls else None
+        self._inference = Inference(self._channel, self._stub, left)
+
+    async def close(self) -> None:
+        """Ends the connection and what still goes on over it."""
+        await self._inference.close()
+        await self._channel.close()
+
+    async def why_unreachable(self) -> str | None:
+        """The reason in one line; None where it answers."""
+        try:
+            request = service_pb2.ServerLiveRequest()
+            await self._stub.ServerLive(request, timeout=_QUESTION_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            return " ".join(str(error.details() or error.code().name).split())
+        return None
+
+    async def ready_models(self) -> dict[str, list[str]]:
+        """Every model of Triton's that is ready, with its versions. Raises ApiError.
+
+        By their statistics, which are open to everybody: the index needs the admin key.
+        """
+        request = service_pb2.ModelStatisticsRequest()
+        with errors_translated():
+            found = await self._stub.ModelStatistics(request, timeout=_QUESTION_TIMEOUT_S)
+        versions: dict[str, list[str]] = {}
+        for entry in sorted(found.model_stats, key=lambda entry: (entry.name, int(entry.version))):
+            versions.setdefault(entry.name, []).append(entry.version)
+        return versions
+
+    async def config(self, model: str) -> Any:
+        """A model's ModelConfig; None where it is gone meanwhile. Raises ApiError."""
+        found = await self._config(model)
+        return None if isinstance(found, str) else found
+
+    async def is_ready(self, model: str) -> bool | None:
+        """Whether a version of it is ready; None where Triton knows no such model. Raises
+        ApiError.
+        """
+        found = await self._config(model)
+        if isinstance(found, str):
+            return False if NO_VERSION_IS_READY in found else None
+        return True
+
+    async def _config(self, model: str) -> Any:
+        """The ModelConfig, or what Triton says where it has none. Raises ApiError."""
+        request = service_pb2.ModelConfigRequest(name=model)
+        try:
+            with errors_translated():
+                answer = await self._stub.ModelConfig(request, timeout=_QUESTION_TIMEOUT_S)
+        except ApiError as error:
+            if error.status == 504 or error.message == UNREACHABLE:
+                raise
+            return error.message
+        return answer.config
+
+    def generate(
+        self,
+        model: ServedModel,
+        request_id: str,
+        inputs: Mapping[str, TensorValue],
+        *,
+        outputs: Iterable[str],
+        metadata: Metadata = (),
+    ) -> AsyncGenerator[Chunk, None]:
+        """The answer's chunks, a single one without streaming, with these ``outputs`` beside those
+        of every answer. They raise ApiError.
+        """
+        request = infer_request(
+            model.triton_name,
+            request_id,
+            inputs,
+            batched=model.is_batched,
+            outputs=(*OUTPUTS, *outputs, *_of_cache(inputs)),
+        )
+        return _chunks(self.responses(model, request, metadata))
+
+    def responses(
+        self, model: ServedModel, request: Any, metadata: Metadata = ()
+    ) -> AsyncGenerator[Any, None]:
+        """The ModelInferResponses to a request, one without streaming. They raise ApiError."""
+        ask = self._inference.stream if model.streams else self._at_once
+        return ask(request, metadata, is_ours=model.is_ours)
+
+    async def infer(self, request: Any, metadata: Metadata = ()) -> Any:
+        """A ModelInferRequest's response. Raises ApiError."""
+        return await self._inference.infer(request, metadata)
+
+    async def _at_once(
+        self, request: Any, metadata: Metadata, *, is_ours: bool
+    ) -> AsyncGenerator[Any, None]:
+        yield await self._inference.infer(request, metadata, is_ours=is_ours)
+
+
+async def _chunks(responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Chunk, None]:
+    async with contextlib.aclosing(responses) as found:
+        async for response in found:
+            try:
+                yield read_chunk(response)
+            except ValueError as error:
+                raise ApiError(500, str(error)) from None
+
+
+def _of_cache(inputs: Mapping[str, TensorValue]) -> tuple[str, ...]:
+    """The output that tells how much of a prompt was known, where that tells of nobody else."""
+    return ("num_cached_tokens",) if CACHE_SALT in inputs or CALLER in inputs else ()

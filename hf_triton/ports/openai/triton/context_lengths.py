@@ -1,0 +1,52 @@
+"""How long the contexts of models are: each says it of itself, beside its engine, as it decides it
+when it is loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Collection, Mapping
+from contextlib import aclosing
+
+from generator.spec.runtime_rules import TOKENIZER_QUESTION
+from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.triton.catalog import COMPLETION_TASKS, ServedModel
+from hf_triton.ports.openai.triton.client import Triton
+
+_GOOD_FOR_S = 10.0
+_TIMEOUT_S = 1.0  # of a model that is busy, or hangs: the list of models does without
+_QUESTION = {"text_input": "-", TOKENIZER_QUESTION: json.dumps({"ask": "tokenize"})}
+
+
+class ContextLengths:
+    """Those of one Triton's models."""
+
+    def __init__(self, triton: Triton) -> None:
+        self._triton = triton
+        self._known: dict[str, tuple[float, int | None]] = {}  # with when they were asked
+
+    async def of(self, models: Collection[ServedModel]) -> Mapping[str, int]:
+        """The tokens by the models' names in Triton; of those that say nothing, none."""
+        asked = {one.triton_name: one for one in models if one.task in COMPLETION_TASKS}
+        oldest = time.monotonic() - _GOOD_FOR_S
+        self._known = {name: one for name, one in self._known.items() if one[0] > oldest}
+        await asyncio.gather(*(self._ask(asked[name]) for name in asked.keys() - self._known))
+        known = ((name, self._known[name][1]) for name in asked if name in self._known)
+        return {name: length for name, length in known if length is not None}
+
+    async def _ask(self, model: ServedModel) -> None:
+        self._known[model.triton_name] = (
+            time.monotonic(),
+            None,
+        )  # whoever comes next waits for none
+        with contextlib.suppress(ApiError, TimeoutError, asyncio.TimeoutError):
+            length = await asyncio.wait_for(self._length(model), _TIMEOUT_S)
+            self._known[model.triton_name] = (time.monotonic(), length)
+
+    async def _length(self, model: ServedModel) -> int | None:
+        async with aclosing(self._triton.generate(model, "", _QUESTION, outputs=())) as chunks:
+            told = [json.loads(chunk.texts[0]) async for chunk in chunks]
+        return int(told[0]["max_model_len"]) if told else None

@@ -1,0 +1,141 @@
+"""The calls by which models are asked, and what becomes of those that are left.
+
+None is cancelled at a Triton itself. The model of a call to one on this machine is told that nobody
+waits for it any more; a call to the proxy of ``serve`` elsewhere is cancelled there, which does the
+same. What still comes of a call is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import grpc
+
+from generator.spec.runtime_rules import CALL
+from hf_triton.ports.left_calls import LeftCalls
+from hf_triton.ports.openai.triton.request_headers import Metadata
+from hf_triton.ports.openai.triton.statuses import of_status, of_text
+from hf_triton.ports.refusal import NO_METHOD
+
+_CLOSE_S = 30.0  # as long as Triton itself waits for what is in flight
+_QUESTION_S = 5.0
+# The proxy of a gRPC port refuses it in words of its own.
+_NO_METHOD_OF_TRITONS = "/inference.GRPCInferenceService/AskProxy"
+# Of one client's request: those that go on though nobody waits for them.
+LEFT: ContextVar[set[asyncio.Task[None]]] = ContextVar("LEFT")
+
+
+class Inference:
+    """The calls to one Triton; all raise ApiError."""
+
+    def __init__(self, channel: Any, stub: Any, left: LeftCalls | None) -> None:
+        """``left`` is None where Triton is elsewhere."""
+        self._stub, self._left = stub, left
+        self._ask_proxy = channel.unary_unary(_NO_METHOD_OF_TRITONS)
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Waits a moment for the ends of those that were left."""
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=_CLOSE_S)
+
+    async def infer(self, request: Any, metadata: Metadata, *, is_ours: bool = True) -> Any:
+        """A ModelInferRequest's response; ``is_ours`` where its model is one of ours, which can be
+        told that a caller has left: another takes each parameter for one of its own.
+        """
+        name = self._name(request) if is_ours else ""
+        call = self._stub.ModelInfer(request, metadata=metadata)
+        answer = asyncio.ensure_future(_answer(call))
+        try:
+            with errors_translated():
+                # Whoever waits for a call itself and is cancelled cancels the call.
+                return await asyncio.shield(answer)
+        finally:
+            if not call.done():
+                self._leave(name, call, answer)
+
+    async def stream(
+        self, request: Any, metadata: Metadata, *, is_ours: bool = True
+    ) -> AsyncGenerator[Any, None]:
+        """The ModelInferResponses to a ModelInferRequest."""
+        name = self._name(request) if is_ours else ""
+        call = self._stub.ModelStreamInfer(iter((request,)), metadata=metadata)
+        answer, error = None, ""
+        try:
+            with errors_translated():
+                while True:
+                    answer = asyncio.ensure_future(call.read())
+                    response = await asyncio.shield(answer)
+                    if response is grpc.aio.EOF:
+                        return
+                    error = response.error_message
+                    if error:
+                        raise of_text(error)
+                    yield response.infer_response
+        finally:
+            if error:
+                # Its last response. (triton_grpc_error, with which it would be a gRPC status, is of
+                # no use: streams that are cancelled beside such errors kill 24.10.)
+                self._let_end(name, call, answer)
+            elif not call.done():
+                self._leave(name, call, answer)
+
+    def _name(self, request: Any) -> str:
+        if self._left is None:
+            return ""
+        name = self._left.new_call()
+        request.parameters[CALL].string_param = name
+        return name
+
+    def _leave(self, name: str, call: Any, answer: Any) -> None:
+        if self._left and name:
+            self._left.tell(name)
+        self._let_end(name, call, answer, may_cancel=self._left is None)
+
+    def _let_end(self, name: str, call: Any, answer: Any, *, may_cancel: bool = False) -> None:
+        ending = asyncio.create_task(self._read_to_end(name, call, answer, may_cancel))
+        for tasks in (self._ending, LEFT.get(set())):
+            tasks.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _read_to_end(self, name: str, call: Any, answer: Any, may_cancel: bool) -> None:
+        try:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                if may_cancel and await self._asks_proxy():
+                    call.cancel()
+                else:
+                    await _rest(call, answer)
+        finally:
+            if self._left:
+                self._left.forget(name)
+
+    async def _asks_proxy(self) -> bool:
+        """Whether a proxy stands before Triton: it tells models of calls that are cancelled."""
+        try:
+            await self._ask_proxy(b"", timeout=_QUESTION_S)
+        except grpc.aio.AioRpcError as error:
+            return bool(error.details() == NO_METHOD)
+        return False
+
+
+async def _answer(call: Any) -> Any:
+    return await call
+
+
+async def _rest(call: Any, answer: Any) -> None:
+    """Reads on from the ``answer`` that is awaited."""
+    while await answer is not grpc.aio.EOF and not call.done():
+        answer = call.read()
+
+
+@contextlib.contextmanager
+def errors_translated() -> Iterator[None]:
+    """Raises ApiError for gRPC's."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise of_status(error.code(), error.details() or "") from None

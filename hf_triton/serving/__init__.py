@@ -1,0 +1,1 @@
+"""What `hf-triton serve` and `apply` run: one server, kept alive and up to date."""

@@ -1,0 +1,193 @@
+"""Decides what has to be done so that a server runs what models.yaml says; others do it.
+
+An entry of models.yaml becomes one Triton model (a folder), or several that belong together. Each
+folder's wanted digest is compared with the one that the server runs, its wanted files with those on
+disk.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from generator.render.digest import CONFIG_FILE, ROUTING_FILE, digest_in
+from generator.repository.compare import Action, ModelPlan, compare
+from generator.repository.version_folders import next_version
+from generator.repository.versions import RENDERED_VERSION, leaves_out, renumbered
+from generator.spec.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
+from hf_triton.serving.apply.model_control import ServedFolder
+
+PART_SUFFIXES = (ENGINE_SUFFIX, *STEP_SUFFIXES)
+
+
+class FolderAction(enum.Enum):
+    """What has to be done with a folder."""
+
+    NOTHING = "nothing"
+    WRITE = "write"  # the server already runs the same
+    LOAD = "load"  # none of its versions answers
+    REPLACE = "replace"  # a new version beside the one that answers
+
+
+@dataclass(frozen=True)
+class FolderChange:
+    """The change of one Triton model; ``number`` is the version that will be written."""
+
+    plan: ModelPlan
+    served: ServedFolder
+    action: FolderAction
+    number: int
+
+    @property
+    def name(self) -> str:
+        """The folder's."""
+        return self.plan.name
+
+    @property
+    def is_load(self) -> bool:
+        """Whether the server is told to load it."""
+        return self.action in (FolderAction.LOAD, FolderAction.REPLACE)
+
+    @property
+    def config(self) -> bytes:
+        """The wanted config.pbtxt."""
+        return wanted_file(self.plan, CONFIG_FILE) or b""
+
+
+@dataclass(frozen=True)
+class GroupChange:
+    """The change of one entry: its folders, the public one first. ``obsolete`` are folders that it
+    no longer has; ``refusal`` is the reason why nothing is done, or empty.
+    """
+
+    folders: tuple[FolderChange, ...]
+    obsolete: tuple[str, ...] = ()
+    refusal: str = ""
+
+    @property
+    def name(self) -> str:
+        """The model's, as in models.yaml."""
+        return self.folders[0].name
+
+    @property
+    def loads(self) -> list[FolderChange]:
+        """The folders to load, in order: engine before front, steps before ensemble."""
+        parts = [folder for folder in self.folders[1:] if folder.is_load]
+        return [*parts, *(folder for folder in self.folders[:1] if folder.is_load)]
+
+    @property
+    def is_addition(self) -> bool:
+        """Whether the model was not served before."""
+        return self.folders[0].action is FolderAction.LOAD
+
+    @property
+    def needs_server(self) -> bool:
+        """Whether there is something to load or unload."""
+        return bool(self.loads or self.obsolete)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there is nothing to do."""
+        nothing = all(folder.action is FolderAction.NOTHING for folder in self.folders)
+        return nothing and not self.obsolete and not self.refusal
+
+
+@dataclass(frozen=True)
+class RemovedModel:
+    """A model that is served and no longer in models.yaml; its folders in the order to unload."""
+
+    folders: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The model's, as models.yaml had it."""
+        return self.folders[0]
+
+
+def decide_group(
+    plans: Iterable[ModelPlan],
+    served: Mapping[str, ServedFolder],
+    obsolete: Collection[str] = (),
+    *,
+    force: bool,
+) -> GroupChange:
+    """What has to be done with one entry's folders. ``force`` overwrites edited files."""
+    plans = tuple(plans)
+    folders = tuple(_decide(plan, served.get(plan.name, ServedFolder())) for plan in plans)
+    stands = [plan for plan in plans if plan.conflicts and not (force and plan.force_helps)]
+    refusal = "; ".join(conflict for plan in stands for conflict in plan.conflicts)
+    if not refusal:
+        refusal = next(filter(None, map(_why_not_replaced, folders)), "")
+    return GroupChange(folders, tuple(sorted(obsolete)), refusal)
+
+
+def split_unwanted(
+    unwanted: Iterable[str], models: Collection[str]
+) -> tuple[dict[str, list[str]], list[RemovedModel]]:
+    """Sorts folders that are served and not wanted: those that each of ``models`` no longer has,
+    and the models that are removed entirely.
+    """
+    names = set(unwanted)
+    obsolete: dict[str, list[str]] = {}
+    removed: dict[str, list[str]] = {}
+    for name in sorted(names):
+        whole = model_of_folder(name, {*names, *models})
+        parts = obsolete if whole in models else removed
+        parts.setdefault(whole, []).append(name)
+    ordered = (_whole_first(whole, parts) for whole, parts in removed.items())
+    return obsolete, [RemovedModel(parts) for parts in ordered]
+
+
+def _whole_first(whole: str, parts: list[str]) -> tuple[str, ...]:
+    """The front or ensemble first: it is unloaded before the folders that it needs."""
+    return tuple(sorted(parts, key=lambda part: part != whole))
+
+
+def wanted_file(plan: ModelPlan, path: str) -> bytes | None:
+    """The content that a file is to have."""
+    found = (change.new for change in plan.changes if change.path == path)
+    return next(found, None)
+
+
+def rendered_files(plan: ModelPlan) -> dict[str, bytes]:
+    """The plan's wanted files with the paths that rendering gives them (version 1)."""
+    wanted = {change.path: change.new for change in plan.changes if change.new is not None}
+    return renumbered(wanted, plan.version, RENDERED_VERSION)
+
+
+def compare_again(plan: ModelPlan) -> ModelPlan:
+    """What the plan wants, against what lies in its folder by now."""
+    written = next(iter(plan.kept.values()), "")
+    files = rendered_files(plan)
+    return compare(plan.folder, files, keep_edits=plan.keeps_edits, written=written)
+
+
+def changes_routing(plan: ModelPlan) -> bool:
+    """Whether the folder's routing.json is to change."""
+    found = (change for change in plan.changes if change.path == ROUTING_FILE)
+    return any(change.action is not Action.IDENTICAL for change in found)
+
+
+def model_of_folder(name: str, others: Collection[str]) -> str:
+    """The entry that a folder belongs to, by the folder's name; the folder itself otherwise."""
+    bases = (name.removesuffix(suffix) for suffix in PART_SUFFIXES if name.endswith(suffix))
+    return next((base for base in bases if base in others), name)
+
+
+def _decide(plan: ModelPlan, served: ServedFolder) -> FolderChange:
+    wanted = digest_in(wanted_file(plan, CONFIG_FILE) or b"")
+    if not served.ready:
+        return FolderChange(plan, served, FolderAction.LOAD, plan.version)
+    if served.digest == wanted:
+        action = FolderAction.NOTHING if plan.is_current else FolderAction.WRITE
+        return FolderChange(plan, served, action, plan.version)
+    number = max(next_version(plan.folder), 1 + max(served.active))
+    return FolderChange(plan, served, FolderAction.REPLACE, number)
+
+
+def _why_not_replaced(folder: FolderChange) -> str:
+    if folder.action is not FolderAction.REPLACE:
+        return ""
+    reason = leaves_out(folder.config, folder.number)
+    return reason and f"{folder.name}: {reason}"

@@ -1,0 +1,178 @@
+"""Whether a second copy of each model that is to be replaced fits beside the one that runs.
+
+The copies that run publish what they took when they were loaded and what is free on their devices
+(hf_triton/runtime/metrics/load.py). A copy of unknown size counts as one that fits. Reads
+only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from generator.render import model_config
+from generator.render.digest import CONFIG_FILE
+from hf_triton.serving.apply import atomic_switch
+from hf_triton.serving.apply.changes import FolderAction, FolderChange, GroupChange
+from hf_triton.serving.apply.planning import ApplyPlan, Shortage
+from hf_triton.serving.apply.weight_files import weight_bytes
+
+_GIB = 2**30
+# Of a GPU's free memory the cache takes this share where kv_cache_gib is not set
+# (text_generation/kv/kv_cache.py): with less free than this leaves, it would be smaller than now.
+_CACHE_SHARE = 0.9
+_CPU = "cpu"
+_MODEL_FILE = "model.json"
+_WEIGHT_KEYS = ("model", "local", "revision", "dtype", "quantization", "draft_model")
+_SAMPLE = re.compile(r"^(hf_triton_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True)
+class RunningCopy:
+    """What the instances of one version of a Triton model publish. ``loaded`` and ``free`` are
+    bytes by device; ``cache`` is that of keys and values, all instances together.
+    """
+
+    loaded: Mapping[str, float]
+    free: Mapping[str, float]
+    cache: float
+    load_s: float
+    num_instances: int
+
+    @property
+    def gpus(self) -> list[str]:
+        """The GPUs that it has memory of."""
+        return [device for device in self.loaded if device != _CPU]
+
+
+def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
+    """The plan, with the models that can't be loaded beside their running copies, and those that
+    can if no other is loaded at the same time. ``metrics`` is the server's /metrics.
+    """
+    shortages: dict[str, Shortage] = {}
+    alone: set[str] = set()
+    left: dict[str, float] = {}
+    samples = list(_samples(metrics))
+    for group in plan.groups:
+        if group.refusal:
+            continue
+        needed, free, load_s = _of_group(group, samples)
+        left = {**free, **left}
+        short = [device for device in needed if needed[device] > free[device]]
+        if short:
+            device = max(short, key=lambda one: needed[one] - free[one])
+            found = Shortage(group.name, device, needed[device], free[device], load_s)
+            shortages[group.name] = found
+        elif any(needed[device] > left[device] for device in needed):
+            alone.add(group.name)
+        else:
+            left.update({device: left[device] - needed[device] for device in needed})
+    return replace(plan, shortages=shortages, alone=frozenset(alone))
+
+
+def _of_group(
+    group: GroupChange, samples: list[_Sample]
+) -> tuple[dict[str, float], dict[str, float], float]:
+    """What a second copy of its changed folders needs, and what is free, by device; how long the
+    running one took to load.
+    """
+    needed: Counter[str] = Counter()
+    free: dict[str, float] = {}
+    load_s = 0.0
+    copies = 2 if atomic_switch.is_needed(group) else 1  # atomic_switch.py: three at a time
+    for folder in group.folders:
+        if folder.action is not FolderAction.REPLACE:
+            continue
+        # An engine publishes under the name that models.yaml gives the model.
+        names = {folder.name} if folder is group.folders[0] else {folder.name, group.name}
+        copy = _running_copy(samples, names, max(folder.served.ready))
+        if copy is not None:
+            for device, count in needed_bytes(folder, copy).items():
+                needed[device] += int(count) * copies
+            free.update(copy.free)
+            load_s += copy.load_s
+    return dict(needed), free, load_s
+
+
+def needed_bytes(folder: FolderChange, copy: RunningCopy) -> dict[str, float]:
+    """What the new version of ``folder`` needs of each device; empty where that is not known. Where
+    only its weights' size is not known, at least its cache.
+    """
+    old, new = _values(folder, old=True), _values(folder, old=False)
+    if _placed(folder, old, old=True) != _placed(folder, new, old=False):
+        return {}
+    cache = _cache_bytes(new["options"], copy)
+    devices = copy.gpus or [_CPU]
+    total = sum(copy.loaded[device] for device in devices)
+    cached = copy.cache if copy.gpus else 0.0  # on the CPU it is taken as it is written
+    if any(old.get(key) != new.get(key) for key in _WEIGHT_KEYS):
+        known = weight_bytes(folder.plan.folder, new) * copy.num_instances
+        return {one: (known + cache) * copy.loaded[one] / total for one in devices}
+    grown = (total + cache - cached) / total
+    return {one: size * (grown if one in devices else 1) for one, size in copy.loaded.items()}
+
+
+def _cache_bytes(options: Mapping[str, Any], copy: RunningCopy) -> float:
+    """What the new copies' caches of keys and values take when they are loaded."""
+    if options.get("kv_cache_gib") is not None:
+        gib = options["kv_cache_gib"] + (options.get("prefix_cache_gib") or 0)
+        return float(gib * _GIB * copy.num_instances)
+    return copy.cache / _CACHE_SHARE if copy.gpus else 0.0
+
+
+def _placed(folder: FolderChange, values: Mapping[str, Any], *, old: bool) -> tuple[Any, ...]:
+    """What decides on which devices, how often and by what a model is computed."""
+    text = _content(folder, CONFIG_FILE, old=old)
+    groups = model_config.as_dict(text.decode()).get("instance_group") if text else None
+    return values.get("device_map"), values["options"].get("engine"), groups
+
+
+def _values(folder: FolderChange, *, old: bool) -> dict[str, Any]:
+    """Its model.json, as it lies on disk or as it is to be."""
+    path = f"{folder.plan.version}/{_MODEL_FILE}"
+    values = json.loads(_content(folder, path, old=old) or b"{}")
+    return {**values, "options": values.get("options") or {}}
+
+
+def _content(folder: FolderChange, path: str, *, old: bool) -> bytes:
+    found = (change for change in folder.plan.changes if change.path == path)
+    return next(((one.old if old else one.new) or b"" for one in found), b"")
+
+
+@dataclass(frozen=True)
+class _Sample:
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def _samples(metrics: str) -> Iterable[_Sample]:
+    for name, labels, value in _SAMPLE.findall(metrics):
+        yield _Sample(name, dict(_LABEL.findall(labels)), float(value))
+
+
+def _running_copy(samples: list[_Sample], names: set[str], version: int) -> RunningCopy | None:
+    """What the instances of a version publish; None where they publish nothing of their memory."""
+    loaded: Counter[str] = Counter()
+    free: dict[str, float] = {}
+    cache = load_s = 0.0
+    instances = set()
+    for one in samples:
+        labels = one.labels
+        if labels.get("model") not in names or labels.get("version") != str(version):
+            continue
+        if one.name == "hf_triton_kv_cache_bytes":
+            cache += one.value
+        elif one.name == "hf_triton_load_seconds":
+            load_s = max(load_s, one.value)
+        elif one.name == "hf_triton_memory_bytes" and labels["kind"] == "free":
+            free[labels["device"]] = min(one.value, free.get(labels["device"], one.value))
+        elif one.name == "hf_triton_memory_bytes":
+            loaded[labels["device"]] += int(one.value)
+            instances.add(labels["instance"])
+    return RunningCopy(loaded, free, cache, load_s, len(instances)) if instances else None

@@ -1,0 +1,297 @@
+"""Updates one model of a running server, or leaves it as it was.
+
+A changed folder gets a new version beside the one that answers; the old version drains once the new
+one is ready. Where memory does not hold both, the old version is unloaded first: a gap. If a new
+version fails to load, all of the model's folders are restored, on disk and in the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from generator.errors import GeneratorError, RepositoryError, ServerError
+from generator.repository import writing as writer
+from generator.repository.compare import ModelPlan
+from generator.repository.version_folders import add_version, drop_last_version, drop_version
+from generator.repository.versions import served_by, version_of
+from hf_triton.serving.apply import atomic_switch
+from hf_triton.serving.apply.changes import (
+    FolderAction,
+    FolderChange,
+    GroupChange,
+    compare_again,
+    decide_group,
+)
+from hf_triton.serving.apply.model_control import ModelControl
+
+_LOAD_BY_OTHERS_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """``place`` puts files that are not generated, such as exports, beside the written ones;
+    ``say`` prints a line.
+    """
+
+    drain_timeout_s: float
+    force: bool
+    place: Callable[[str], None] = lambda _model: None
+    say: Callable[[str], None] = lambda _line: None
+
+
+@dataclass
+class Outcome:
+    """How a model's update ended. ``failure`` is the reason in one line, ``before`` the version
+    that each replaced folder served, ``draining`` the versions that still had requests at the
+    timeout; ``gap``: what it replaced was unloaded first, and ``lost`` is why that could not be
+    loaded again.
+    """
+
+    model: str
+    gap: bool = False
+    failure: str = ""
+    loaded: dict[str, int] = field(default_factory=dict)
+    before: dict[str, int] = field(default_factory=dict)
+    unloaded: list[str] = field(default_factory=list)
+    draining: list[str] = field(default_factory=list)
+    lost: str = ""
+    ready_s: float = 0.0
+    drained_s: float = 0.0
+    is_addition: bool = False
+
+    @property
+    def is_change(self) -> bool:
+        """Whether anything was done."""
+        return bool(self.loaded or self.unloaded)
+
+
+def update_model(
+    plans: Iterable[ModelPlan],
+    obsolete: Iterable[str],
+    control: ModelControl,
+    settings: UpdateSettings,
+    *,
+    gap: bool = False,
+) -> Outcome:
+    """Updates one model; a failure is in the outcome, not raised. With ``gap`` what is replaced is
+    unloaded before the new version is loaded.
+    """
+    plans = tuple(plans)
+    outcome = Outcome(plans[0].name, gap=gap)
+    try:
+        with locked_folders([plan.folder for plan in plans]):
+            _change(plans, tuple(obsolete), control, settings, outcome)
+    except GeneratorError as error:
+        outcome.failure = str(error)
+    return outcome
+
+
+@contextlib.contextmanager
+def locked_folders(folders: Iterable[Path]) -> Iterator[None]:
+    """Keeps others from loading, unloading or changing the folders. Raises RepositoryError."""
+    with contextlib.ExitStack() as stack:
+        for folder in sorted(folders):  # one order for all processes, against deadlocks
+            stack.enter_context(writer.locked_model(folder))
+        yield
+
+
+def _change(
+    plans: tuple[ModelPlan, ...],
+    obsolete: tuple[str, ...],
+    control: ModelControl,
+    settings: UpdateSettings,
+    outcome: Outcome,
+) -> None:
+    names = [plan.name for plan in plans]
+    busy = control.wait_loaded(names, _LOAD_BY_OTHERS_TIMEOUT_S)
+    if busy:
+        raise ServerError(f"{busy} is still being loaded by somebody else: try again later")
+    # The supervisor may have reloaded it meanwhile, so the state is read again.
+    group = decide_group(plans, control.served(names), obsolete, force=settings.force)
+    if group.refusal:
+        raise RepositoryError(group.refusal)
+    outcome.is_addition = group.is_addition
+    began = time.monotonic()
+    _bring_up(group, control, settings, outcome)
+    outcome.ready_s = time.monotonic() - began
+    _drain(group, control, settings, outcome)
+    outcome.drained_s = time.monotonic() - began - outcome.ready_s
+
+
+def _bring_up(
+    group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
+) -> None:
+    """Writes and loads; if that fails, raises after everything was restored."""
+    replaced = [folder for folder in group.loads if folder.action is FolderAction.REPLACE]
+    try:
+        if outcome.gap:
+            _load_after_gap(group, control, settings, outcome)
+        elif atomic_switch.is_needed(group):
+            _switch(group, control, settings, outcome)
+        else:
+            _load_each(group, control, settings, outcome)
+    except (GeneratorError, OSError) as error:
+        raise ServerError(_failure_text(error, replaced, outcome)) from error
+    outcome.loaded = {folder.name: folder.number for folder in group.loads}
+    outcome.before = {folder.name: max(folder.served.ready) for folder in replaced}
+
+
+def _load_each(
+    group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
+) -> None:
+    try:
+        for folder in group.loads:  # a front is not written before its engine is there
+            write_folder(folder)
+            settings.place(group.name)
+            failure = control.load(folder.name, folder.number)
+            if failure is not None:
+                raise ServerError(failure)
+            outcome.loaded[folder.name] = folder.number
+    except (GeneratorError, OSError):
+        _restore(group, control, outcome)
+        raise
+
+
+def _load_after_gap(
+    group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
+) -> None:
+    """Unloads what is replaced, but no front, which needs no memory and says that nobody answers.
+    All of an entry's steps are gone before the first new one is there: no request meets both.
+    """
+    parts = group.folders[1:] or group.folders
+    replaced = [folder for folder in parts if folder.action is FolderAction.REPLACE]
+    try:
+        for folder in replaced:
+            _free(folder.name, control, settings)
+        settings.say(f"{group.name}: unloaded; nobody answers until it is loaded again")
+        _load_each(group, control, settings, outcome)
+    except (GeneratorError, OSError):
+        for folder in replaced:
+            outcome.lost = outcome.lost or _load_before(folder, control, settings)
+        raise
+
+
+def _free(name: str, control: ModelControl, settings: UpdateSettings) -> None:
+    """Unloads a folder and waits for its last requests, up to the timeout."""
+    going = control.active_versions(name)
+    refusal = control.unload(name)
+    if refusal is not None:
+        raise ServerError(f"{name} could not be unloaded: {refusal}")
+    control.wait_gone(name, going, settings.drain_timeout_s)
+
+
+def _load_before(folder: FolderChange, control: ModelControl, settings: UpdateSettings) -> str:
+    """Loads the version that a folder had before, which is on disk again, alone; returns why that
+    fails, or an empty string.
+    """
+    version = max(folder.served.ready)
+    try:
+        if control.active_versions(folder.name) - {version}:  # the new one, of an entry that failed
+            _free(folder.name, control, settings)
+        failure = control.load(folder.name, version)
+    except ServerError as error:
+        failure = str(error)
+    return f"{folder.name}: {failure}" if failure else ""
+
+
+def _switch(
+    group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
+) -> None:
+    def write(folder: FolderChange) -> None:
+        write_folder(folder)
+        settings.place(group.name)
+
+    switch = atomic_switch.AtomicSwitch(group, control, write)
+    switch.switch_over()
+    try:
+        switch.retire_old(settings.drain_timeout_s)
+    except GeneratorError as error:  # no reason to go back: the new versions answer
+        outcome.failure = f"its new parts answer, but the old ones stay loaded too: {error}"
+
+
+def write_folder(folder: FolderChange) -> None:
+    """Writes the wanted files as the planned version. Raises RepositoryError."""
+    plan = folder.plan
+    if folder.action is not FolderAction.REPLACE:
+        if not plan.is_current:
+            writer.apply(plan)
+        return
+    if plan.version not in folder.served.active and _has_older(plan, folder.served.ready):
+        drop_version(plan.folder)  # begun once, and never served
+        plan = compare_again(plan)
+    versions = {of for path in plan.known.files if (of := version_of(path))}
+    # What ran before the last change stays, should this one fail.
+    before = {max((of for of in versions if of < plan.version), default=plan.version)}
+    keep = served_by(folder.config, {folder.number, *versions}) | folder.served.active | before
+    add_version(plan, folder.number, keep)
+
+
+def _has_older(plan: ModelPlan, served: set[int]) -> bool:
+    found = {of for path in plan.known.files if (of := version_of(path))}
+    return any(version in served for version in found if version < plan.version)
+
+
+def _restore(group: GroupChange, control: ModelControl, outcome: Outcome) -> None:
+    """Restores disk and server, as far as possible."""
+    for folder in reversed(group.loads):
+        outcome.loaded.pop(folder.name, None)
+        # A server that went away loads what is on disk when it is back; after a full disk the next
+        # apply repairs the rest.
+        with contextlib.suppress(GeneratorError):
+            is_replaced = folder.action is FolderAction.REPLACE
+            if is_replaced:
+                drop_last_version(folder.plan.folder, folder.number)
+            if folder.number not in control.active_versions(folder.name):
+                continue
+            if not is_replaced:
+                control.unload(folder.name)
+            elif not outcome.gap:
+                control.load(folder.name, max(folder.served.ready))
+
+
+def _failure_text(error: Exception, replaced: list[FolderChange], outcome: Outcome) -> str:
+    if not replaced:
+        return str(error)
+    version = max(replaced[-1].served.ready)
+    if outcome.lost:
+        return (
+            f"{error}; version {version} is on disk again, but could not be loaded: {outcome.lost}"
+        )
+    if isinstance(error.__cause__, OSError):  # the server has gone
+        return f"{error}; version {version} is on disk again"
+    return f"{error}; version {version} {'is loaded again' if outcome.gap else 'goes on serving'}"
+
+
+def _drain(
+    group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
+) -> None:
+    """Waits for the replaced versions to be unloaded, then unloads obsolete folders."""
+    for folder in group.loads:
+        # Requests of a process that died keep versions that were replaced before, for good.
+        replaced = folder.served.active if group.obsolete else folder.served.ready
+        known = {folder.number, *replaced}
+        going = known - served_by(folder.config, known)
+        left = control.wait_gone(folder.name, going, settings.drain_timeout_s)
+        outcome.draining += [f"{folder.name} version {version}" for version in sorted(left)]
+    if outcome.draining and group.obsolete:
+        raise ServerError(
+            f"{outcome.draining[0]} still has requests after {settings.drain_timeout_s:g} s, so "
+            f"{', '.join(group.obsolete)} stays loaded: apply again later"
+        )
+    for name in group.obsolete:
+        unload(name, control, settings.drain_timeout_s, outcome)
+
+
+def unload(name: str, control: ModelControl, timeout_s: float, outcome: Outcome) -> None:
+    """Unloads a folder and waits for its last requests. Raises ServerError if it is refused."""
+    going = control.active_versions(name)
+    refusal = control.unload(name)
+    if refusal is not None:
+        raise ServerError(f"{name} could not be unloaded: {refusal}")
+    left = control.wait_gone(name, going, timeout_s)
+    outcome.draining += [f"{name} version {version}" for version in sorted(left)]
+    outcome.unloaded.append(name)

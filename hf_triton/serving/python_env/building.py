@@ -1,0 +1,160 @@
+"""Builds the environment that requirements ask for, once on a machine, whoever asks.
+
+It is built in its final place, because scripts inside contain that path. A marker is written last:
+a folder without one is left from a build that was killed, and is built again. Knows no models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+from generator.spec.model_spec import PythonEnv
+from generator.spec.runtime_rules import (
+    MARKER,
+    BrokenEnvironmentError,
+    built_folder,
+    check,
+    is_built,
+)
+from hf_triton.serving.python_env.pip import InstallError, run_pip, run_quietly
+
+Show = Callable[[str], object]  # is told what pip is at
+_OTHER_PYTHON = (22, 3)  # from that version on pip can install for another interpreter
+_CONSTRAINTS = "hf-triton-constraints.txt"
+
+
+class BuildError(Exception):
+    """An environment can't be built; the text says why, with pip's last lines."""
+
+
+def folder_of(env: PythonEnv) -> Path:
+    """Where the environment is, or will be once it is built."""
+    if env.folder is not None:
+        return env.folder
+    return built_folder(env.digest, sys.prefix if env.system_site_packages else "")
+
+
+def ensure(env: PythonEnv, numpy_below: str, show: Show, on_busy: Callable[[Path], None]) -> bool:
+    """Builds the environment unless it is there; whether that was to be done. ``on_busy`` hears of
+    another process that builds it, which is waited for.
+
+    Raises:
+        BuildError: it can't be built, or is not one that the server's stub can run in.
+    """
+    folder = folder_of(env)
+    try:
+        was_there = env.folder is not None or is_built(folder)
+        if not was_there:
+            with _locked(folder, on_busy) as lock:
+                was_there = is_built(folder)
+                if not was_there:
+                    _build(env, folder, numpy_below, partial(run_pip, show=show, keep_open=lock))
+        check(folder, numpy_below)
+    except BrokenEnvironmentError as error:
+        raise BuildError(str(error)) from None
+    except InstallError as error:
+        raise BuildError("\n    ".join([str(error), *error.last_lines])) from None
+    except subprocess.CalledProcessError as error:
+        raise BuildError(f"{folder}: {' '.join(str(error.stderr).split()[-40:])}") from None
+    except OSError as error:
+        raise BuildError(f"{error.filename or folder}: {error.strerror}") from None
+    return not was_there
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, on_busy: Callable[[Path], None]) -> Iterator[int]:
+    """One process at a time builds what is in ``folder``; a child that is given the descriptor
+    keeps others out even when it outlives us. Raises OSError.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as file:
+        with contextlib.suppress(OSError):  # a file system without locks, such as some NFS mounts
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_busy(folder)
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield file.fileno()
+
+
+def _build(
+    env: PythonEnv,
+    folder: Path,
+    numpy_below: str,
+    install: Callable[[list[str], list[str], Path], None],
+) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)  # half a build
+    try:
+        pip = _make_venv(folder, env.system_site_packages)
+        constraints = folder / _CONSTRAINTS
+        constraints.write_text(f"numpy<{numpy_below}\n" if numpy_below else "", encoding="utf-8")
+        if env.requirements is not None:
+            words = ["-c", str(constraints), "-r", str(env.requirements)]
+            install(pip, words, env.requirements.parent)
+        if env.no_deps is not None:
+            install(pip, ["--no-deps", "-r", str(env.no_deps)], env.no_deps.parent)
+        marker = {"written": env.written, "digest": env.digest, "python": sys.version.split()[0]}
+        _write(folder / MARKER, json.dumps(marker, indent=2) + "\n")
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)  # half of gigabytes is of no use
+        raise
+
+
+def _make_venv(folder: Path, see_below: bool) -> list[str]:
+    """An environment without packages; how pip is called to install into it."""
+    flags = ["--system-site-packages"] if see_below and _sees_system() else []
+    python = str(folder / "bin" / "python3")
+    if _pip_version() >= _OTHER_PYTHON:  # pip need not be installed first, which takes long
+        run_quietly([sys.executable, "-I", "-m", "venv", "--without-pip", *flags, str(folder)])
+        pip = [sys.executable, "-I", "-m", "pip", "--python", python]
+    else:
+        run_quietly([sys.executable, "-I", "-m", "venv", *flags, str(folder)])
+        pip = [python, "-I", "-m", "pip"]
+    if see_below and sys.prefix != sys.base_prefix:
+        _show_our_packages(folder)
+    return pip
+
+
+def _sees_system() -> bool:
+    """Whether this Python has the packages of its installation: it is no environment, or one that
+    has what is below it.
+    """
+    if sys.prefix == sys.base_prefix:
+        return True
+    settings = (Path(sys.prefix) / "pyvenv.cfg").read_text(encoding="utf-8").lower()
+    return re.search(r"^include-system-site-packages\s*=\s*true", settings, re.M) is not None
+
+
+def _show_our_packages(folder: Path) -> None:
+    """Venv's own flag reaches below the environment that runs this, not what is in that."""
+    minor = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    ours = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
+    place = folder / "lib" / minor / "site-packages" / "of-hf-triton.pth"
+    place.write_text("".join(f"{path}\n" for path in ours), encoding="utf-8")
+
+
+def _pip_version() -> tuple[int, ...]:
+    try:
+        parts = metadata.version("pip").split(".")
+    except metadata.PackageNotFoundError:
+        return (0,)
+    return tuple(int(part) for part in parts[:2] if part.isdigit())
+
+
+def _write(path: Path, text: str) -> None:
+    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)

@@ -1,0 +1,69 @@
+"""The processes that one ``serve`` runs beside tritonserver: its proxies and the OpenAI API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hf_triton.ports.openai.child_process import OpenAiProcess
+from hf_triton.ports.settings import EVERYBODY, Access
+from hf_triton.serving.supervision.health import Health
+from hf_triton.tritonserver.child_process import STOP_TIMEOUT_S, ChildProcess
+
+
+@dataclass(frozen=True)
+class Children:
+    """``proxies`` listen while tritonserver starts, and answer that it does; the OpenAI API asks it
+    first. ``access`` is what their callers need.
+    """
+
+    proxies: tuple[ChildProcess, ...] = ()
+    openai_api: OpenAiProcess | None = None
+    access: Access = EVERYBODY
+
+    @property
+    def all(self) -> tuple[ChildProcess, ...]:
+        """Every one of them."""
+        return (*self.proxies, *((self.openai_api,) if self.openai_api else ()))
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether none of them runs."""
+        return all(child.has_ended for child in self.all)
+
+    def begin_start(self) -> None:
+        """Starts those that need not wait for tritonserver."""
+        for child in self.proxies:
+            child.begin_start()
+
+    def wait_until_they_listen(self) -> None:
+        """Starts the others too, and waits for all. Raises ServerError where one does not start."""
+        if self.openai_api:
+            self.openai_api.begin_start()
+        for child in self.all:
+            child.wait_until_it_listens()
+
+    def revive(self, health: Health, say: Callable[[str], None]) -> None:
+        """Starts those again that have died, and tells of it."""
+        for child in self.all:
+            message = child.revive()
+            if message:
+                say(message)
+                health.set_child(child.name, child.why_not_up)
+
+    def begin_stop(self) -> None:
+        """They accept nothing more; what is in flight goes on while Triton answers it."""
+        for child in self.all:
+            child.begin_stop()
+
+    def end(self) -> None:
+        """Ends them, once Triton has ended."""
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for child in self.all:
+            child.end(deadline)
+
+    def kill(self) -> None:
+        """Ends them at once."""
+        for child in self.all:
+            child.kill()

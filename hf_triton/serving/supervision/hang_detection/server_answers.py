@@ -1,0 +1,79 @@
+"""Asks a tritonserver what it serves, and follows for how long it has not answered."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from generator.errors import ServerError
+from hf_triton.tritonserver.http_api import ModelVersion
+
+# Some of the server's threads may be kept busy by a load, and a question that lands on one waits.
+_NOT_UP_AFTER_S = 5.0
+_OURS = (errno.EMFILE, errno.ENFILE)  # the lack is this process' own
+
+
+class Server(Protocol):
+    """The calls to a server."""
+
+    def index(self) -> list[ModelVersion]: ...
+    def is_live(self) -> bool: ...
+
+
+class ServerAnswers:
+    """What one server says; made when it is up."""
+
+    def __init__(self, server: Server, clock: Callable[[], float] = time.monotonic) -> None:
+        self._server, self._clock = server, clock
+        self.starts_anew()
+
+    def starts_anew(self) -> None:
+        """The server was started again and is up."""
+        self._answered_at_s = self._heard_at_s = self._clock()
+        self.answered_last = True
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it has said lately what it serves."""
+        return self._clock() - self._answered_at_s < _NOT_UP_AFTER_S
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since it last showed that it lives."""
+        return self._clock() - self._heard_at_s
+
+    def states(self) -> dict[str, str] | None:
+        """Each folder that it knows, with "" where it is ready, or why not; None where it does not
+        answer. One that did not when it was last asked is
+        first asked for what it can answer whatever it does.
+        """
+        try:
+            if not self.answered_last:
+                self._is_heard(self._server.is_live())
+            versions = self._server.index()
+        except OSError as error:
+            self._is_heard(error.errno in _OURS)
+        except ServerError:
+            self._is_heard(True)
+        else:
+            self._is_heard(True)
+            self._answered_at_s, self.answered_last = self._heard_at_s, True
+            return _states(versions)
+        self.answered_last = False
+        return None
+
+    def _is_heard(self, is_heard: bool) -> None:
+        self._heard_at_s = self._clock() if is_heard else self._heard_at_s
+
+
+def _states(versions: Sequence[ModelVersion]) -> dict[str, str]:
+    """For each folder that the server knows: empty if a version is ready, else why none is."""
+    found: dict[str, str] = {}
+    for entry in versions:
+        reason = f"{entry.model} is {entry.state or 'not loaded'}"
+        reason += f": {entry.reason}" if entry.reason else ""
+        if entry.state == "READY" or found.get(entry.model) != "":
+            found[entry.model] = "" if entry.state == "READY" else reason
+    return found

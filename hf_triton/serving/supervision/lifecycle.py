@@ -1,0 +1,208 @@
+"""A server from its start to its end: signals, the state file by which others find it, exit code.
+
+loop.py keeps it alive in between. Knows nothing of models.yaml.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryError, ServerError
+from hf_triton.serving.apply.file_watch import Watch
+from hf_triton.serving.apply.target import Target
+from hf_triton.serving.supervision import limits
+from hf_triton.serving.supervision.children import Children
+from hf_triton.serving.supervision.hang_detection.leftovers import remove_of_dead_servers
+from hf_triton.serving.supervision.healing import Healer
+from hf_triton.serving.supervision.health import Health
+from hf_triton.serving.supervision.health_port import health_port
+from hf_triton.serving.supervision.loop import ServeOptions, Supervisor, with_short_timeout
+from hf_triton.serving.supervision.messages import say
+from hf_triton.serving.supervision.served_models import ServedModels
+from hf_triton.serving.supervision.stopping import IdleTime, StuckStop
+from hf_triton.serving.supervision.stub_deaths import StubDeaths
+from hf_triton.tritonserver.process import TritonServer
+from hf_triton.tritonserver.state_file import ServerState, remove_state, write_state
+from hf_triton.tritonserver.stubs import StubEnds, find_stubs
+
+__all__ = ["ServeOptions", "StopRequested", "serve", "stop_signals"]
+
+# What ends a program in the foreground: Ctrl-C, `docker stop`, a closed terminal.
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StopRequested(KeyboardInterrupt):
+    """A signal asked us to stop."""
+
+
+def stop_signals() -> list[signal.Signals]:
+    """The signals that ask for a graceful stop."""
+    return [number for number in _STOP_SIGNALS if not _is_ignored_hangup(number)]
+
+
+def serve(
+    server: TritonServer,
+    models: Sequence[str],
+    options: ServeOptions,
+    children: Children | None = None,
+) -> int:
+    """Starts ``server``, loads ``models`` and keeps them alive until a signal; returns the exit
+    code.
+
+    Raises ServerError if it does not start, if no model is left to serve, or if it dies too often;
+    no process or file is left behind.
+    """
+    remove_of_dead_servers()
+    limits.raise_all()
+    shortage = limits.shortage_of_memory()
+    if shortage:
+        say(f"warning: {shortage}")
+    before = {number: signal.signal(number, _raise_stop) for number in stop_signals()}
+    health = Health()
+    children = children or Children()
+    try:
+        with health_port(server.listen, health):
+            children.begin_start()  # they import meanwhile
+            server.start()
+            health.set_server_up(True)
+            with _state_file(server, options.config):
+                return _serve_until_stopped(server, models, options, health, children)
+    except ServerError as error:
+        why = f"\n  perhaps for lack of memory: {shortage}" if shortage else ""
+        raise ServerError(f"{error}{why}") from None
+    finally:
+        children.kill()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _state_file(server: TritonServer, config: Path) -> Iterator[None]:
+    """Writes the state file in the repository, by which ``apply`` finds the server."""
+    listen = server.listen
+    state = ServerState(
+        pid=os.getpid(),
+        host=listen.client_host(),
+        http_port=listen.http_port,
+        grpc_port=listen.grpc_port,
+        metrics_port=listen.metrics_port,
+        health_port=listen.health_port,
+        config=str(config.resolve()),
+        sockets=listen.sockets,
+        admin_key=server.api.admin_key,
+    )
+    try:
+        write_state(server.repository, state)
+    except RepositoryError as error:
+        say(f"{error}; `hf-triton apply` will need --url and the admin key")
+    try:
+        yield
+    finally:
+        remove_state(server.repository, listen.http_port)
+
+
+def _serve_until_stopped(
+    server: TritonServer,
+    models: Sequence[str],
+    options: ServeOptions,
+    health: Health,
+    children: Children,
+) -> int:
+    served = ServedModels(server.repository, models)
+    with contextlib.suppress(RepositoryError):  # reported when the state file was written
+        served.record()
+    healer = _healer(server, served, health, options)
+    supervisor = Supervisor(server, served, health, healer, options, children)
+    try:
+        supervisor.begin_to_load()
+        children.wait_until_they_listen()
+        with _watching(server, options, supervisor):
+            supervisor.run()
+    except StopRequested:
+        code = _stop(server, health, healer, options.drain_s, children)
+        return code if supervisor.has_served else EXIT_INTERRUPTED
+    except BaseException:
+        healer.end()
+        server.kill()
+        raise
+
+
+@contextlib.contextmanager
+def _watching(
+    server: TritonServer, options: ServeOptions, supervisor: Supervisor
+) -> Iterator[None]:
+    """Applies changes of the watched files while the block runs, if there are any."""
+    if options.watched is None:
+        yield
+        return
+    listen = server.listen
+    watch = Watch(
+        options.watched,
+        server.repository,
+        Target(server.api, listen.address(listen.http_port)),
+        lambda: supervisor.has_served and server.exit_code() is None,
+        say,
+    )
+    say(f"watching {options.watched.config}: it is applied whenever it is saved")
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.stop()
+
+
+def _healer(
+    server: TritonServer, served: ServedModels, health: Health, options: ServeOptions
+) -> Healer:
+    api, ends = with_short_timeout(server.api), StubEnds()
+    deaths = StubDeaths(api, lambda: ends.watched(find_stubs(server.pid)), how_ended=ends.how)
+    return Healer(api, deaths, served, health, options.policy, say, server.log_tail)
+
+
+def _stop(
+    server: TritonServer,
+    health: Health,
+    healer: Healer,
+    drain_s: float,
+    children: Children,
+) -> int:
+    health.enter("stopping")
+    after = f", in {drain_s:g} s" if drain_s else ""
+    say(f"stopping after the requests in flight{after}; Ctrl-C again forces it")
+    try:
+        time.sleep(drain_s)  # load balancers see that we are not ready, and stop sending
+        healer.end()
+        children.begin_stop()
+        stuck_stop = StuckStop(children, IdleTime(server.pid), healer.has_deaths)
+        code = server.stop(stuck_stop)
+        children.end()
+    except StopRequested:
+        server.kill()
+        return EXIT_INTERRUPTED
+    is_graceful = code == 0 or stuck_stop.came
+    left = healer.has_deaths and code != 0 and is_graceful
+    if left:
+        say("stopped; requests of the processes that died were never answered")
+    else:
+        say("stopped" if is_graceful else "stopped by force")
+    given_up = health.given_up()
+    if given_up:
+        say(f"exit code {EXIT_INPUT}, for models were given up: {', '.join(given_up)}")
+        return EXIT_INPUT
+    return EXIT_OK if is_graceful else EXIT_INTERRUPTED
+
+
+def _is_ignored_hangup(number: signal.Signals) -> bool:
+    """Whether we were started by nohup, and a closed terminal is not to end us."""
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+
+
+def _raise_stop(signum: int, _frame: FrameType | None) -> NoReturn:
+    raise StopRequested(signal.Signals(signum).name)

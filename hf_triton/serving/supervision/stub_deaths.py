@@ -1,0 +1,147 @@
+"""Finds model versions that Triton calls ready though one of their Python processes has died.
+
+Triton 24.10 does not notice: a model whose process was killed, by the kernel when memory runs out
+for example, still counts as ready. A process that ends because its model is unloaded is no death:
+Triton reports the unload first. Restarts nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from generator.errors import ServerError
+from hf_triton.tritonserver.http_api import ModelVersion
+from hf_triton.tritonserver.stubs import Stub, how_it_ended, still_alive
+
+_READY = "READY"
+Version = tuple[str, str]  # Triton's model, its version
+
+
+@dataclass(frozen=True)
+class Death:
+    """A model version that lost a process; ``survivors`` are the processes that it still has."""
+
+    folder: str
+    version: str
+    reason: str
+    survivors: frozenset[int]
+
+
+class Server(Protocol):
+    """The calls to a server."""
+
+    def index(self) -> list[ModelVersion]: ...  # noqa: D102
+    def model_config(self, name: str, version: str = "") -> dict[str, Any] | None: ...  # noqa: D102
+
+
+class StubDeaths:
+    """Follows the Python processes of one server.
+
+    Most calls of ``look`` only check the known processes. A ``sweep`` also finds new ones, and asks
+    the server for all versions, because a process may die before it was ever seen.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        find: Callable[[], Iterable[Stub]],
+        alive: Callable[[Iterable[Stub]], Iterable[Stub]] = still_alive,
+        how_ended: Callable[[int], str] = how_it_ended,
+    ) -> None:
+        """``find`` returns every Python process that the server has now."""
+        self._server = server
+        self._find = find
+        self._alive = alive
+        self._known: frozenset[Stub] = frozenset()
+        self._how_ended = how_ended
+        self._complete: dict[Version, frozenset[int]] = {}
+        self._asked: dict[Version, frozenset[int]] = {}
+
+    @property
+    def known(self) -> frozenset[Stub]:
+        """The processes that the last sweep found."""
+        return self._known
+
+    def look(self, sweep: bool = False) -> list[Death]:
+        """The versions that lost a process; a sweep reports known ones again. Empty if the server
+        does not answer.
+        """
+        if sweep or frozenset(self._alive(self._known)) != self._known:
+            self._known = frozenset(self._find())
+        living = _by_version(self._known)
+        changed = {key: pids for key, pids in living.items() if self._complete.get(key) != pids}
+        changed |= dict.fromkeys(self._complete.keys() - living.keys(), frozenset())
+        if not sweep and (not changed or changed == self._asked):
+            self._asked = changed
+            return []
+        try:
+            deaths = self._judge(living, None if sweep else changed.keys())
+        except (OSError, ServerError):
+            return []
+        self._asked = changed
+        return deaths
+
+    def is_dead(self, death: Death) -> bool:
+        """Whether the version still lacks the process: nobody has reloaded or unloaded it.
+
+        Raises OSError or ServerError if the server does not answer.
+        """
+        found = _by_version(self._find())
+        living = found.get((death.folder, death.version), frozenset())
+        return living <= death.survivors and any(
+            (death.folder, death.version) == (entry.model, entry.version)
+            for entry in self._server.index()
+            if entry.state == _READY
+        )
+
+    def living(self, folder: str) -> frozenset[int]:
+        """The processes that any version of a folder has."""
+        return frozenset(stub.pid for stub in self._find() if stub.model == folder)
+
+    def _judge(
+        self, living: Mapping[Version, frozenset[int]], changed: Set[Version] | None
+    ) -> list[Death]:
+        ready = [
+            (entry.model, entry.version)
+            for entry in self._server.index()
+            if entry.state == _READY
+            and (changed is None or (entry.model, entry.version) in changed)
+        ]
+        deaths = []
+        for key in ready:
+            pids = living.get(key, frozenset())
+            if self._complete.get(key) == pids:
+                continue
+            if len(pids) >= self._num_expected(*key):
+                self._complete[key] = pids
+            else:
+                deaths.append(self._death(key, pids))
+        for key in (self._complete.keys() if changed is None else changed) - set(ready):
+            self._complete.pop(key, None)  # unloaded, or not loaded yet
+        return deaths
+
+    def _death(self, key: Version, survivors: frozenset[int]) -> Death:
+        gone = self._complete.get(key, frozenset()) - survivors
+        how = next(filter(None, map(self._how_ended, sorted(gone))), "")
+        return Death(*key, f"its Python process died{how and f' ({how})'}", survivors)
+
+    def _num_expected(self, folder: str, version: str) -> int:
+        """How many processes the version should have."""
+        config = self._server.model_config(folder, version) or {}
+        return num_instances(config) if config.get("backend") == "python" else 0
+
+
+def _by_version(stubs: Iterable[Stub]) -> dict[Version, frozenset[int]]:
+    found: dict[Version, set[int]] = defaultdict(set)
+    for stub in stubs:
+        found[stub.model, stub.version].add(stub.pid)
+    return {key: frozenset(pids) for key, pids in found.items()}
+
+
+def num_instances(config: Mapping[str, Any]) -> int:
+    """The number of instances in the configuration that Triton completed at load."""
+    groups = config.get("instance_group") or [{}]
+    return sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups)

@@ -1,0 +1,1 @@
+"""Engines of text: in flight, through transformers' ``generate``, through vLLM."""

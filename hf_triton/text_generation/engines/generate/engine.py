@@ -1,0 +1,312 @@
+"""The generate engine: padded batches through ``model.generate``.
+
+For models that the in-flight engine does not support: encoder-decoders, and architectures with
+other caches. A batch runs until its longest sequence is finished, but each sequence is answered as
+soon as it is finished itself. The in-flight engine's Sampler chooses the tokens, as a logits
+processor within ``generate``, so options mean the same on both engines and requests with different
+options share a batch. Requests for beam search share a batch only with equal options and are
+answered when the batch ends. Which prompts may share a batch is tried at load (batches.py).
+
+A decoder's batch gives way to those that wait after some tokens, and ends where its longest row
+fills the context; what is not finished then goes on in a later batch, its tokens computed again.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from transformers import LogitsProcessorList, StoppingCriteriaList
+
+from hf_triton.runtime import log
+from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError, reason
+from hf_triton.text_generation.engine.engine import Engine, EngineSetup
+from hf_triton.text_generation.engine.generation_rules import ForcedTokens, neutral_config
+from hf_triton.text_generation.sampling.sampler import Sampler
+from hf_triton.text_generation.sampling.token_logprobs import prompt_logprobs
+from hf_triton.text_generation.sequence.sequence import Sequence, Token
+
+from .batches import Batches, shown_batches
+from .beam_search import BeamSearch
+from .lengths import max_lengths
+from .logits_processor import Finished, SamplingProcessor, decoder_starts
+
+_DEFAULT_NUM_SEQS = 32
+_TURN = 128  # steps that a batch has while others wait
+
+
+class GenerateEngine(Engine):
+    """Runs the waiting sequences batch after batch."""
+
+    name = "generate"
+
+    def __init__(self, setup: EngineSetup) -> None:
+        super().__init__(setup)
+        model, options = setup.model, setup.options
+        self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        lengths = max_lengths(model.config, options.max_model_len)
+        self._max_source_len, self._max_model_len = lengths
+        self._max_num_seqs = options.max_num_seqs or _DEFAULT_NUM_SEQS
+        self._waiting: deque[Sequence] = deque()
+        self._batch: list[Sequence] = []
+        self.batches = Batches.PADDED
+
+    @property
+    def max_num_seqs(self) -> int:
+        return self._max_num_seqs
+
+    @property
+    def max_model_len(self) -> int:
+        return self._max_model_len
+
+    @property
+    def max_source_len(self) -> int | None:
+        return self._max_source_len if self.is_encoder_decoder else None
+
+    @property
+    def description(self) -> str:
+        size = f"{self._max_num_seqs} sequences x {self._max_model_len} tokens"
+        return f"generate engine, {self.batches.value} of {size}"
+
+    def prepare(self) -> None:
+        config = neutral_config(self.setup.model)
+        if config.exponential_decay_length_penalty is not None:
+            name = "exponential_decay_length_penalty"
+            log.warn(f"generation_config.json: the generate engine does not follow {name}")
+            config.exponential_decay_length_penalty = None
+        pad = config.pad_token_id
+        eos = min(self.setup.eos_token_ids, default=0)
+        self._pad_token_id = pad if isinstance(pad, int) and pad >= 0 else eos
+        config.pad_token_id = self._pad_token_id
+        self._forced = ForcedTokens(config)
+        self._generation_config = config
+        self._sampler = Sampler(sorted(self.setup.eos_token_ids))
+        self._beam_search = BeamSearch(
+            self.setup.model, self.setup.eos_token_ids, self._pad_token_id
+        )
+        self.setup.prepare(self.setup.model)
+        try:
+            self.batches = shown_batches(self.setup.model, self._pad)
+        except LoadError:
+            raise
+        except Exception as error:
+            # An architecture that fails here fails every request: say so now.
+            raise LoadError(
+                f"the model does not run: {type(error).__name__}: {reason(error)}"
+            ) from error
+
+    def _has_work(self) -> bool:
+        return bool(self._waiting)
+
+    def _add(self, sequences: Iterable[Sequence]) -> None:
+        self._waiting.extend(sequences)
+        self._waiting = deque(sorted(self._waiting, key=lambda sequence: sequence.priority))
+
+    @property
+    def gauges(self) -> dict[str, int]:
+        num_running = sum(sequence.finish_reason is None for sequence in list(self._batch))
+        num_waiting = max(0, self.num_unfinished - num_running)
+        return {"num_running": num_running, "num_waiting": num_waiting}
+
+    def _remove(self, sequences: list[Sequence]) -> None:
+        """Those that run have ended already, and their rows are no longer looked at."""
+        gone = set(sequences)
+        self._waiting = deque(s for s in self._waiting if s not in gone)
+
+    def _drain_running(self) -> list[Sequence]:
+        batch, self._batch = self._batch, []
+        for sequence in batch:
+            self._sampler.forget(sequence)
+        return [sequence for sequence in batch if sequence.finish_reason is None]
+
+    def _drain(self) -> list[Sequence]:
+        drained = self._drain_running() + list(self._waiting)
+        self._waiting.clear()
+        return drained
+
+    def _step(self) -> None:
+        """One whole batch; each sequence is answered as soon as it is finished."""
+        self._batch = self._next_batch()
+        self._is_first_token = True
+        self._num_steps = 0
+        self._score([s for s in self._batch if s.lacks_prompt_logprobs])
+        self._batch = [s for s in self._batch if s.finish_reason is None]
+        if not self._batch:
+            return
+        if self._batch[0].params.num_beams > 1:
+            self._search(self._batch)
+        else:
+            self._generate(self._batch)
+        batch, left = self._batch, self._drain_running()
+        goes_on = self._num_steps > 0 and not any(map(_is_held_to_its_batch, left))
+        for sequence in batch:
+            sequence.source = None  # memory, though others still refer to it
+        if goes_on:
+            self._add(left)
+        elif left:
+            self._fail(left, EngineError("generate ended before the sequence did"))
+
+    @torch.inference_mode()
+    def _score(self, sequences: list[Sequence]) -> None:
+        """Computes the log-probabilities of their prompts' tokens, prompt by prompt, and answers
+        those that ask for nothing else.
+        """
+        model = self.setup.model
+        for sequence in sequences:
+            input_ids, attention_mask = self._pad([sequence.prompt_token_ids])
+            own = sequence.source
+            inputs = {} if own is None else own.on(self.setup.device, model.dtype)
+            logits = model(input_ids, attention_mask=attention_mask, **inputs).logits[0, :-1]
+            asked = sequence.params.num_prompt_logprobs or 0
+            found = prompt_logprobs(logits, sequence.prompt_token_ids[1:], asked)
+            if any(math.isnan(one.logprob) for one in found):
+                sequence.end("error", EngineError(NO_NUMBERS))
+            sequence.prompt_logprobs += found
+        ended = [s for s in self._batch if s.finish_reason or not s.params.max_tokens]
+        for sequence in ended:
+            if sequence.finish_reason is None:
+                sequence.end("length")
+        self.metrics.computed(0, ended)
+        self._publish(ended)
+
+    def _on_tokens(self, sequences: list[Sequence]) -> None:
+        """Publishes a token of each, then looks who has gone, has come, or is out of time."""
+        begun = self._batch if self._is_first_token else ()
+        self.metrics.computed(len(sequences), [s for s in begun if len(s.token_ids) < 2])
+        self._num_steps += 1
+        if self.setup.device.type == "cpu" and not self._is_first_token:
+            self.thread.cpu_threads.computes(len(self._batch))
+        self._is_first_token = False
+        self._publish(sequences)
+        self.thread.renew_step()
+        self.thread.take_in()
+
+    def _next_batch(self) -> list[Sequence]:
+        """The sequences that waited longest and can be generated together."""
+        batch: list[Sequence] = []
+        for sequence in self._waiting:
+            if batch and (len(batch) + 1) * batch[0].params.num_beams > self._max_num_seqs:
+                break
+            if not batch or self._fits(batch, sequence):
+                batch.append(sequence)
+        taken = set(map(id, batch))
+        self._waiting = deque(s for s in self._waiting if id(s) not in taken)
+        return batch
+
+    def _fits(self, batch: list[Sequence], sequence: Sequence) -> bool:
+        """Beams are searched for with the same options in every row."""
+        searches = batch[0].params.num_beams > 1 or sequence.params.num_beams > 1
+        if searches and sequence.params != batch[0].params:
+            return False
+        if any(one.source is not None and one.continues_prompt for one in (sequence, batch[0])):
+            return False
+        if self.batches is Batches.EQUAL:
+            return _num_read(sequence) == _num_read(batch[0])
+        return self.batches is not Batches.ALONE
+
+    def _gives_way(self) -> bool:
+        """Whether the batch is to end though it is not finished."""
+        if self._num_steps < _TURN or not self._waiting:
+            return False
+        return not any(map(_is_held_to_its_batch, self._batch))
+
+    @torch.inference_mode()
+    def _generate(self, batch: list[Sequence]) -> None:
+        input_ids, attention_mask = self._pad([_read(sequence) for sequence in batch])
+        choose = SamplingProcessor(
+            batch,
+            self._sampler,
+            self._forced,
+            self.setup.eos_token_ids,
+            self._pad_token_id,
+            self._on_tokens,
+        )
+        own = batch[0].source if batch[0].continues_prompt else None  # of a batch of one
+        inputs = {} if own is None else own.on(self.setup.device, self.setup.model.dtype)
+        self.setup.model.generate(
+            input_ids,
+            attention_mask=attention_mask,
+            generation_config=self._config(self._most_steps(batch), **decoder_starts(batch)),
+            logits_processor=LogitsProcessorList([choose]),
+            stopping_criteria=StoppingCriteriaList([Finished(batch, self._gives_way)]),
+            **inputs,
+        )
+
+    def _most_steps(self, batch: list[Sequence]) -> int:
+        """All rows of a decoder are computed on until the batch ends, within the context."""
+        most = max(sequence.num_tokens_left for sequence in batch)
+        if self.is_encoder_decoder:
+            return most
+        return min(most, self._max_model_len - max(map(_num_read, batch)))
+
+    def _search(self, batch: list[Sequence]) -> None:
+        """Beam search of a whole batch, then all its tokens at once."""
+        inputs = self._pad([_read(sequence) for sequence in batch])
+        outputs = self._beam_search.search(batch, *inputs, self._searched_step, self._doubt)
+        going = [
+            (sequence, output)
+            for sequence, output in zip(batch, outputs, strict=True)
+            if sequence.finish_reason is None
+        ]
+        for step in range(max((len(output) for _, output in going), default=0)):
+            rows = [(sequence, output[step]) for sequence, output in going if step < len(output)]
+            for sequence, token_id in rows:
+                sequence.append(Token(token_id), self.setup.eos_token_ids)
+            if step:
+                self.metrics.computed(len(rows), ())
+        self._publish([sequence for sequence, _ in going])
+
+    def _doubt(self, sequences: list[Sequence]) -> None:
+        """Fails those whose scores are no numbers."""
+        self._publish(self._end(sequences, "error", EngineError(NO_NUMBERS)))
+
+    def _searched_step(self) -> None:
+        """Looks who has gone or is out of time; nothing is known of the outputs yet."""
+        if self._is_first_token:
+            self.metrics.computed(len(self._batch), self._batch)
+        self._is_first_token = False
+        self.thread.renew_step()
+        self.thread.take_in()
+
+    def _pad(self, prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """input_ids and attention_mask (batch, longest): decoders pad on the left, encoders on the
+        right.
+        """
+        longest = max(map(len, prompts))
+        ids, mask = [], []
+        for prompt in prompts:
+            padding = longest - len(prompt)
+            left, right = (0, padding) if self.is_encoder_decoder else (padding, 0)
+            ids.append([self._pad_token_id] * left + prompt + [self._pad_token_id] * right)
+            mask.append([0] * left + [1] * len(prompt) + [0] * right)
+        device = self.setup.device
+        return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+    def _config(self, max_new_tokens: int, **changes: Any) -> Any:
+        """The model's generation config for one call."""
+        config = copy.deepcopy(self._generation_config)
+        config.update(max_new_tokens=max_new_tokens, **changes)
+        return config
+
+
+def _is_held_to_its_batch(sequence: Sequence) -> bool:
+    """Whether its output can't go on in another one."""
+    return sequence.source is not None or not sequence.continues_prompt
+
+
+def _num_read(sequence: Sequence) -> int:
+    return sequence.num_sent_tokens + len(sequence.token_ids)
+
+
+def _read(sequence: Sequence) -> list[int]:
+    """The tokens that the model reads first: those of the prompt and of what it has written, or of
+    the encoder's text.
+    """
+    if sequence.source is None or sequence.continues_prompt:
+        return sequence.prompt_token_ids + sequence.token_ids
+    tokens: list[int] = sequence.source.inputs["input_ids"][0].tolist()
+    return tokens

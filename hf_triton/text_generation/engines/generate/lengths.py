@@ -1,0 +1,56 @@
+"""How long a model's inputs and outputs may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hf_triton.runtime.errors import LoadError
+from hf_triton.text_generation.memory.kv_cache import context_length
+
+_WITHOUT_LIMIT = 2048
+_RELATIVE_POSITIONS = "relative_attention_num_buckets"
+
+
+def max_lengths(config: Any, max_model_len: int | None) -> tuple[int, int]:
+    """The most tokens of an encoder-decoder's input and of its output; of a decoder, twice what it
+    holds of both together.
+
+    Raises:
+        LoadError: ``max_model_len`` is above the model's own limit.
+    """
+    longest_input, longest_output = _limits(config)
+    if max_model_len is not None and longest_input is not None and max_model_len > longest_input:
+        raise LoadError(
+            f"max_model_len: got {max_model_len}, the model's own limit is {longest_input} tokens"
+        )
+    usual = max_model_len or _usual_length(config) or _WITHOUT_LIMIT
+    if max_model_len is not None:
+        return max_model_len, min(max_model_len, longest_output or max_model_len)
+    return longest_input or usual, longest_output or usual
+
+
+def _limits(config: Any) -> tuple[int | None, int | None]:
+    """What no input and no output can be longer than; None where there is no such end."""
+    if config.is_encoder_decoder:
+        return _limit_of(config, "encoder"), _limit_of(config, "decoder")
+    limit = context_length(config.get_text_config())
+    return limit, limit
+
+
+def _limit_of(config: Any, side: str) -> int | None:
+    own = getattr(config, side, None)
+    if own is not None:  # a configuration of each side (EncoderDecoderModel, T5Gemma)
+        return context_length(own.get_text_config())
+    names = [f"max_{side}_position_embeddings"]  # LED
+    if side == "decoder":
+        names.append("max_target_positions")  # Whisper
+    for name in names:
+        if isinstance(getattr(config, name, None), int):
+            return int(getattr(config, name))
+    # T5's positions are relative: its n_positions is only how long its training's texts were.
+    return None if hasattr(config, _RELATIVE_POSITIONS) else context_length(config)
+
+
+def _usual_length(config: Any) -> int | None:
+    length = getattr(config, "n_positions", None)
+    return length if isinstance(length, int) and length > 0 else None

@@ -1,0 +1,139 @@
+"""What a step takes on a GPU beside weights and cache, found by running the largest there can be.
+
+The cache is planned with what that leaves: a prompt that fits the cache, and finds no memory for
+its activations, would fail while it is served.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from hf_triton.runtime.devices.device import devices_of, total_bytes
+from hf_triton.runtime.errors import LoadError, reason
+from hf_triton.text_generation.engine.engine import EngineSetup
+from hf_triton.text_generation.engine.step import PrefillChunk, Step
+from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
+from hf_triton.text_generation.memory.layer_shapes import LayerShape
+from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
+from hf_triton.text_generation.memory.pages import num_pages_of
+from hf_triton.text_generation.sampling.sampler import Sampler
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.sequence.source import Source
+
+from .step_tokens import max_num_batched_tokens
+from .warm_up import dummy_sequence
+
+_NUM_PAGES = 9  # of the cache that it runs on: all sequences say that they lie there
+_FULL_SAMPLING = SamplingParams(
+    3, temperature=0.7, top_p=0.9, repetition_penalty=1.1, num_logprobs=5, seed=0
+)
+
+
+def free_beside_steps(
+    setup: EngineSetup,
+    shapes: list[LayerShape],
+    make_runner: Callable[[Any, Any, torch.device], Any],
+    size: CacheSize | PagedSize,
+    step: Step | None = None,
+    encode: Callable[[], object] = lambda: None,
+) -> Callable[[torch.device], int]:
+    """The free bytes of each GPU that steps leave to the cache, which is to be of that size or
+    less. ``step`` is the largest where it is another than of a decoder. What ``encode`` takes is
+    taken before a step, not beside it.
+
+    Raises:
+        LoadError: there is no memory for a step even without the cache, or none to encode.
+    """
+    model, device = setup.model, setup.device
+    num_tokens = max_num_batched_tokens(setup.options, device, total_bytes, size.max_num_seqs)
+    if not getattr(make_runner, "cuts_prompts", True):
+        num_tokens = max(num_tokens, size.max_model_len)
+    in_pages = bool(getattr(make_runner, "keeps_pages", False))
+    try:
+        encoding = _taken(model, encode)
+    except torch.OutOfMemoryError as error:
+        raise LoadError(
+            "no memory for the largest images or sounds of a prompt: lower max_images and "
+            f"max_image_megapixels, or max_sounds and max_audio_s: {reason(error)}"
+        ) from error
+    try:
+        cache = _small_cache(shapes, size, in_pages=in_pages)
+        runner = make_runner(model, cache, device)
+        largest = step or largest_step(size, num_tokens, in_pages=in_pages)
+        taken = _taken(model, partial(_run, runner, largest))
+    except torch.OutOfMemoryError as error:
+        raise LoadError(
+            f"no memory for a step of {num_tokens} tokens (max_num_batched_tokens) and "
+            f"{size.max_num_seqs} sequences (max_num_seqs): lower one of them: {reason(error)}"
+        ) from error
+    del cache, runner
+    torch.cuda.empty_cache()
+    # Once for steps that run eagerly, once for the graphs' own memory.
+    return lambda one: (
+        setup.free_bytes(one) - taken.get(one, 0) - max(taken.get(one, 0), encoding.get(one, 0))
+    )
+
+
+def _taken(model: Any, compute: Callable[[], object]) -> dict[torch.device, int]:
+    """The most bytes of each GPU that ``compute`` takes at once."""
+    devices = devices_of(model)
+    before = {one: torch.cuda.memory_allocated(one) for one in devices}
+    for one in devices:
+        torch.cuda.reset_peak_memory_stats(one)
+    compute()
+    return {one: torch.cuda.max_memory_allocated(one) - before[one] for one in devices}
+
+
+def _small_cache(
+    shapes: list[LayerShape], size: CacheSize | PagedSize, *, in_pages: bool
+) -> KVCache | PagedCache:
+    """Slots: one. Pages: a few, which are given out again and again."""
+    if in_pages:
+        return PagedCache(
+            shapes, PagedSize(_NUM_PAGES, size.max_model_len, max_num_seqs=1, num_bytes=0)
+        )
+    return KVCache(shapes, CacheSize(1, size.max_model_len, num_bytes=0))
+
+
+def _run(runner: Any, step: Step) -> None:
+    sampler = Sampler(())
+    logits = runner.forward(step)
+    sampler.sample(logits, step.sampled)
+
+
+def largest_step(size: CacheSize | PagedSize, num_tokens: int, *, in_pages: bool) -> Step:
+    """The end of a prompt as long as the cache takes, beside decodes of all other sequences, which
+    share what the cache has room for; where each has a slot, the prompt alone.
+    """
+    longest = max(1, size.max_model_len - 1)
+    num_decodes = min(size.max_num_seqs, num_tokens) - 1 if in_pages else 0
+    length = min(longest, max(1, getattr(size, "num_tokens", 0) // size.max_num_seqs))
+    decodes = [_sequence(length) for _ in range(num_decodes)]
+    for sequence in decodes:
+        sequence.append(Token(0), frozenset())
+        sequence.num_computed_tokens = sequence.num_prompt_tokens + 1
+    last = _sequence(longest)
+    last.slot, last.num_prefill_tokens = 0, longest
+    start = max(0, longest - (num_tokens - num_decodes))
+    return Step(decodes, [PrefillChunk(last, start, longest)])
+
+
+def longest_source_step(source: Source) -> Step:
+    """A sequence of an encoder-decoder that begins with its longest source."""
+    sequence = dummy_sequence([0], _FULL_SAMPLING)
+    sequence.slot, sequence.source = 0, source
+    return Step([], [PrefillChunk(sequence, 0, 1)])
+
+
+def _sequence(num_tokens: int) -> Sequence:
+    sequence = dummy_sequence([0] * num_tokens, _FULL_SAMPLING)
+    usable = _NUM_PAGES - 1
+    numbers = range(num_pages_of(num_tokens + 1))
+    sequence.pages = array("i", (1 + number % usable for number in numbers))
+    return sequence

@@ -1,0 +1,257 @@
+"""Plans how prompts with images or sounds are held: tried on prompts of the model's own processor,
+as text is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from hf_triton.runtime import log
+from hf_triton.runtime.errors import reason
+from hf_triton.text_generation.engine.engine import EngineSetup
+from hf_triton.text_generation.engine.own_logits import difference, narrowed, own_logits
+from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
+from hf_triton.text_generation.forward.transformers.media_runner import MediaRunner
+from hf_triton.text_generation.forward.transformers.packed_runner import PackedRunner
+from hf_triton.text_generation.media.encoded import Encoded
+from hf_triton.text_generation.media.entry import DecoderEntry
+from hf_triton.text_generation.media.outputs import tensors_of
+from hf_triton.text_generation.memory.kv_cache import CacheSize
+from hf_triton.text_generation.memory.layer_shapes import LayerShape
+from hf_triton.text_generation.memory.paged_cache import PagedSize
+from hf_triton.text_generation.sequence.sequence import Sequence
+from hf_triton.text_generation.sequence.source import Source
+
+from .runner_selection import InPages, UnsupportedModelError, fused_runner
+from .trial import (
+    TRIAL_WIDTH,
+    WIDTHS,
+    Expected,
+    Runner,
+    RunnerFactory,
+    TrialRun,
+    name_of,
+    trial_logits,
+)
+
+_MOST_FEATURE_BYTES, _FEATURE_SHARE = 2**28, 0.05
+_NUM_PROMPTS = 2  # with images or sounds that runners are tried with; encoders, with more
+_NUM_STEPS = 3  # that a trial prompt is computed in, at least
+
+
+@dataclass(frozen=True)
+class MediaPlan:
+    """``cuts_sources``: prompts with images or sounds may be computed in chunks. ``shares``: their
+    keys and values may be shared with prompts that begin like them.
+    """
+
+    make_runner: RunnerFactory
+    entry: DecoderEntry
+    cuts_sources: bool
+    shares: bool
+
+
+def decoder_entry(setup: EngineSetup) -> DecoderEntry:
+    """
+    Raises:
+        UnsupportedModelError: the model hands no embeddings to a decoder.
+    """
+    try:
+        return DecoderEntry(setup.model, setup.device, max_feature_bytes(setup))
+    except Exception as error:
+        raise UnsupportedModelError(f"with images: {reason(error)}") from error
+
+
+def max_feature_bytes(setup: EngineSetup) -> int:
+    """How much of the device's free memory features of images and sounds may take."""
+    return min(_MOST_FEATURE_BYTES, int(setup.free_bytes(setup.device) * _FEATURE_SHARE))
+
+
+def free_beside_features(setup: EngineSetup, entry: DecoderEntry) -> Callable[[torch.device], int]:
+    """The free bytes of each device that kept features leave to the rest."""
+    free, kept = setup.free_bytes, entry.features.max_bytes
+    return lambda device: free(device) - (kept if device == setup.device else 0)
+
+
+def encode_largest(
+    setup: EngineSetup, entry: DecoderEntry | None, size: CacheSize | PagedSize
+) -> None:
+    """Encodes the largest prompts that there can be, each beside as many as are encoded with it."""
+    if entry is None or setup.largest_prompts is None:
+        return
+    for token_ids, source in setup.largest_prompts(size.max_model_len):
+        number = min(size.max_num_seqs, entry.features.num_together(source))
+        copies = [
+            replace(source, digests=tuple(b"%d %d" % (copy, n) for n in range(len(source.digests))))
+            for copy in range(number)
+        ]
+        with entry.features.beside(copies):
+            entry.encode(token_ids, copies[0])
+        entry.features.clear()
+
+
+def plan_media(
+    setup: EngineSetup, shapes: list[LayerShape], plain: RunnerFactory, entry: DecoderEntry
+) -> MediaPlan:
+    """``plain`` is the runner for text, which is kept for steps of text alone.
+
+    Raises:
+        UnsupportedModelError: no runner's logits agree with the model's own.
+    """
+    fed_first = fed_runner(plain)
+    in_slots: tuple[RunnerFactory, ...] = (CacheRunner,)
+    if getattr(plain, "keeps_pages", False):
+        in_slots = (PackedRunner, CacheRunner)
+    reasons = []
+    with narrowed(setup.model, WIDTHS.__contains__, TRIAL_WIDTH):
+        try:
+            with entry.attending_as_loaded():
+                trial = MediaTrial(setup, entry)
+                expected = trial.expected()
+        except Exception as error:
+            raise UnsupportedModelError(f"with images: {reason(error)}") from error
+        for fed in dict.fromkeys((fed_first, *in_slots)):
+            entry.attend_as_loaded()
+            factory = _WithMedia(plain if fed is fed_first else fed, fed, entry)
+            why_not = _why_not(factory, shapes, trial, expected)
+            if not why_not:
+                trial.encode_together(expected.tolerance)
+                return MediaPlan(factory, entry, trial.cuts_sources, trial.shares)
+            reasons.append(f"{name_of(fed)}: {why_not}")
+    raise UnsupportedModelError(f"with images: {'; '.join(reasons)}")
+
+
+def _why_not(
+    factory: _WithMedia, shapes: list[LayerShape], trial: MediaTrial, expected: Expected
+) -> str:
+    """What is wrong with a runner's logits; empty where nothing."""
+    if factory.keeps_pages and not trial.cuts_sources:
+        return "tokens of an image see those after them"
+    try:
+        error = difference(trial_logits(factory, shapes, trial), expected.logits)
+    except Exception as failure:
+        # Whatever an unknown architecture raises: this runner does not support it.
+        return f"{type(failure).__name__}: {reason(failure, 120)}"
+    if error <= expected.tolerance:
+        return ""
+    return f"its logits differ by {error:.2g} of their range"
+
+
+def fed_runner(plain: RunnerFactory) -> RunnerFactory:
+    """The runner that runs the model itself, over the cache of ``plain``."""
+    if plain is fused_runner:
+        return PackedRunner
+    return plain.of_model if isinstance(plain, InPages) else plain
+
+
+class MediaTrial(TrialRun):
+    """Prompts with images or sounds, then one of text."""
+
+    def __init__(self, setup: EngineSetup, entry: DecoderEntry) -> None:
+        super().__init__(setup.model, setup.device)
+        self._made = [] if setup.trial_prompts is None else setup.trial_prompts()
+        prompts = self._made[:_NUM_PROMPTS]
+        text, forced = self.prompts[-1], self.forced[-1]
+        self._entry = entry
+        self._sources = {id(tokens): source for tokens, source in prompts}
+        self.prompts = [*(tokens for tokens, _ in prompts), text]
+        self.forced = [*(_last_of_text(*prompt) for prompt in prompts), forced]
+        longest = max(map(len, self.prompts))
+        self.length = longest + len(forced) + 1
+        self.num_step_tokens = max(self.num_step_tokens, -(-longest // _NUM_STEPS))
+        encoded = [entry.encode(tokens, source) for tokens, source in prompts]
+        self.cuts_sources = not any(one.blocks for one in encoded)
+        self.shares = all(
+            _is_content(block, source)
+            for (_, source), one in zip(prompts, encoded, strict=True)
+            for block in one.blocks
+        )
+
+    def encode_together(self, tolerance: float) -> None:
+        """Has images and sounds of all prompts computed together, one by one kept, where that gives
+        what each prompt's own gave.
+        """
+        entry, features = self._entry, self._entry.features
+        try:
+            with entry.attending_as_loaded():
+                alone = [entry.encode(*prompt) for prompt in self._made]
+                features.by_item = True
+                with features.beside([source for _, source in self._made]):
+                    together = [entry.encode(*prompt) for prompt in self._made]
+            pairs = zip(_features_of(together), _features_of(alone), strict=True)
+            worst = max(difference(*pair) for pair in pairs)
+            why_not = "" if worst <= tolerance else f"features differ by {worst:.2g} of their range"
+        except Exception as error:
+            why_not = f"{type(error).__name__}: {reason(error, 120)}"
+        if why_not:
+            features.by_item = False
+            log.info(f"images and sounds are encoded prompt by prompt: {why_not}")
+        if features.num_parted:
+            features.max_together = 0  # what belongs to which can't be told
+        features.clear()
+
+    def own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:
+        """(forced tokens + 1, vocab) of the model's own generate."""
+        source = self._sources.get(id(prompt))
+        tokens = torch.tensor([prompt], device=self.device)
+        inputs = {} if source is None else source.on(self.device, self.model.dtype)
+        return own_logits(self.model, tokens, torch.ones_like(tokens), [forced], **inputs)[0]
+
+    def sequences(self) -> list[Sequence]:
+        """The prompts, encoded."""
+        sequences = super().sequences()
+        for sequence in sequences:
+            source = self._sources.get(id(sequence.prompt_token_ids))
+            if source is not None:
+                sequence.source = source
+                sequence.encoded = self._entry.encode(sequence.prompt_token_ids, source)
+        return sequences
+
+
+@dataclass(frozen=True)
+class _WithMedia:
+    """Makes a runner of text and of what the decoder's entry feeds."""
+
+    plain: RunnerFactory
+    fed: RunnerFactory
+    entry: DecoderEntry
+
+    @property
+    def cuts_prompts(self) -> bool:
+        return getattr(self.fed, "cuts_prompts", True)
+
+    @property
+    def keeps_pages(self) -> bool:
+        return getattr(self.fed, "keeps_pages", False)
+
+    def __call__(self, model: Any, cache: Any, device: torch.device) -> Runner:
+        # The one that runs the model last: another may reset how the model attends.
+        plain = None if self.plain is self.fed else self.plain(model, cache, device)
+        fed = self.fed(model, cache, device)
+        return MediaRunner(plain or fed, fed, self.entry)
+
+
+def _last_of_text(tokens: list[int], source: Source) -> list[int]:
+    """The last two tokens that no feature takes the place of."""
+    keys = source.cache_token_ids or tokens
+    text = [token for token, key in zip(tokens, keys, strict=True) if key >= 0]
+    return (text or [0])[-2:] if len(text) > 1 else [0, 0]
+
+
+def _features_of(encoded: list[Encoded]) -> Iterator[torch.Tensor]:
+    """What decoders are given, each (tokens, size)."""
+    for one in encoded:
+        extras = [getattr(extra, "rows", extra) for extra in one.extras.values()]
+        for value in tensors_of([one.embeds, *extras]):
+            if value.is_floating_point():
+                yield value.float().flatten(1)
+
+
+def _is_content(block: tuple[int, int], source: Source) -> bool:
+    """Whether a block is all of one image, and nothing else."""
+    keys = (source.cache_token_ids or [0])[slice(*block)]
+    return len(set(keys)) == 1 and keys[0] < 0

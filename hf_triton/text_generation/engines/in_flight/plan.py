@@ -1,0 +1,154 @@
+"""Plans how the in-flight engine holds a model: by which runner, and in how much of what storage.
+
+Leaves the model as that runner needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from hf_triton.runtime.errors import reason
+from hf_triton.runtime.fused.reading.rotary import stable_length
+from hf_triton.text_generation.engine.engine import EngineSetup
+from hf_triton.text_generation.engine.generation_rules import has_rules
+from hf_triton.text_generation.forward.transformers.attention_interface import (
+    use_attention_interface,
+)
+from hf_triton.text_generation.lora.linear import attach
+from hf_triton.text_generation.memory.kv_cache import context_length
+from hf_triton.text_generation.memory.layer_shapes import (
+    LayerShape,
+    fit_pages,
+    keep_states,
+    layer_shapes,
+)
+
+from .encoder_decoders import EncoderDecoder, hold_encoder_decoder
+from .largest_step import free_beside_steps, longest_source_step
+from .media_plan import (
+    MediaPlan,
+    decoder_entry,
+    encode_largest,
+    free_beside_features,
+    plan_media,
+)
+from .rotary import settle_rotary
+from .runner_selection import UnsupportedModelError, select_runner
+from .storage import Storage, plan_storage
+from .trial import RunnerFactory
+
+# Of an encoder-decoder whose sources are so long that fewer fit, the generate engine holds more.
+_FEWEST_SLOTS = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``runs_ahead``: forwards are launched before the tokens of the step before are read.
+    ``cuts_prompts``: a prompt may be computed in chunks. ``keeps_states``: layers keep states of a
+    sequence, not of each token. ``media``: how prompts with images or sounds are held, where the
+    model takes them; ``encoder_decoder``: how a model is held that is one.
+    """
+
+    make_runner: RunnerFactory
+    storage: Storage
+    runs_ahead: bool
+    cuts_prompts: bool
+    keeps_states: bool
+    media: MediaPlan | None = None
+    encoder_decoder: EncoderDecoder | None = None
+
+
+def plan(setup: EngineSetup) -> Plan:
+    """
+    Raises:
+        UnsupportedModelError: the architecture can't be served by this engine.
+        LoadError: the cache does not fit.
+    """
+    model, device = setup.model, setup.device
+    if model.config.is_encoder_decoder:
+        return _plan_encoder_decoder(setup)
+    use_attention_interface(model)
+    entry = decoder_entry(setup) if setup.trial_prompts is not None else None
+    if entry is not None and setup.adapters is not None:
+        raise UnsupportedModelError("it has adapters and takes images or sounds")
+    if entry is not None:
+        setup = replace(setup, free_bytes=free_beside_features(setup, entry))
+    try:
+        shapes = layer_shapes(model, device)
+    except Exception as error:
+        # Any failure of an unknown architecture means the same: this engine can't serve it.
+        raise UnsupportedModelError(reason(error)) from error
+    in_pages = device.type == "cuda" if setup.paged is None else setup.paged
+    in_pages = in_pages and fit_pages(shapes)
+    storage = _storage(setup, shapes, in_pages=in_pages)
+    make_runner = select_runner(model, shapes, device, in_pages)
+    media = None
+    if entry is not None:
+        media = plan_media(setup, shapes, make_runner, entry)
+        make_runner = media.make_runner
+    settle_rotary(model, storage.size.max_model_len)
+    if in_pages and not getattr(make_runner, "keeps_pages", False):
+        in_pages = False
+        storage = _storage(setup, shapes, in_pages=in_pages)
+    setup.prepare(model)
+    if setup.adapters is not None:
+        attach(model, setup.adapters)
+    if device.type == "cuda":
+        encode = partial(encode_largest, setup, entry, storage.size)
+        free = free_beside_steps(setup, shapes, make_runner, storage.size, encode=encode)
+        storage = _storage(replace(setup, free_bytes=free), shapes, in_pages=in_pages)
+    ahead = device.type == "cuda" if setup.runs_ahead is None else setup.runs_ahead
+    return Plan(
+        make_runner=make_runner,
+        storage=storage,
+        runs_ahead=ahead and in_pages and not has_rules(model),
+        cuts_prompts=getattr(make_runner, "cuts_prompts", True),
+        keeps_states=keep_states(shapes),
+        media=media,
+    )
+
+
+def _plan_encoder_decoder(setup: EngineSetup) -> Plan:
+    held = hold_encoder_decoder(setup)
+    setup.prepare(setup.model)
+    options = replace(setup.options, max_model_len=held.max_model_len)
+    setup = replace(setup, options=options)
+
+    def storage(setup: EngineSetup) -> Storage:
+        return plan_storage(setup, held.shapes, held.max_model_len, in_pages=False)
+
+    planned = storage(setup)
+    if setup.device.type == "cuda":
+        step = longest_source_step(held.longest)
+        free = free_beside_steps(setup, held.shapes, held.make_runner, planned.size, step)
+        planned = storage(replace(setup, free_bytes=free))
+    num_slots = planned.size.max_num_seqs
+    is_asked = options.max_num_seqs is not None or options.kv_cache_gib is not None
+    if num_slots < _FEWEST_SLOTS and not is_asked:
+        raise UnsupportedModelError(
+            f"the cache holds {num_slots} sequences only; a smaller max_model_len lets it hold more"
+        )
+    return Plan(
+        make_runner=held.make_runner,
+        storage=planned,
+        runs_ahead=False,
+        cuts_prompts=False,
+        keeps_states=False,
+        encoder_decoder=held,
+    )
+
+
+def _storage(setup: EngineSetup, shapes: list[LayerShape], *, in_pages: bool) -> Storage:
+    config = setup.model.config.get_text_config()
+    stable = stable_length(config)
+    limit = context_length(config)
+    if stable and not setup.options.max_model_len:
+        limit = stable
+    storage = plan_storage(setup, shapes, limit, in_pages=in_pages)
+    if stable and storage.size.max_model_len > stable:
+        raise UnsupportedModelError(
+            f"one sequence of more than {stable} tokens changes the rotary embedding of all; "
+            f"with max_model_len {stable} or less it can"
+        )
+    return storage

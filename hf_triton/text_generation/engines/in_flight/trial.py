@@ -1,0 +1,189 @@
+"""The short run by which runners are tried: what a model's own ``generate`` computes of a few
+prompts, what a runner does, and how far apart they may be.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from hf_triton.text_generation.engine.own_logits import difference, own_logits
+from hf_triton.text_generation.engine.scheduler import Scheduler
+from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
+from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
+from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
+from hf_triton.text_generation.memory.pages import Pages, num_pages_of
+from hf_triton.text_generation.memory.slot_contents import SlotContents
+from hf_triton.text_generation.memory.space import Space
+from hf_triton.text_generation.memory.state_pages import StatePages
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Sequence
+
+from .warm_up import dummy_sequence
+
+# The largest difference of logits, as a share of their range. Runners sum in another order than the
+# model and some round less often, so results differ. In 16 bits it is _TIMES_NOISE what the model's
+# own logits change by where half of a prompt is decoded token by token, at least _TIMES_EPS the
+# type's last bit, at most WIDEST.
+EXACT = 1e-3  # float32
+_TIMES_NOISE, _TIMES_EPS, WIDEST = 4.0, 3.0, 8e-2
+_TRIAL_LEN = 32
+TRIAL_WIDTH = 4
+WIDTHS = ("sliding_window", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
+
+
+class Runner(Protocol):
+    """What the engine needs of a runner."""
+
+    name: str
+
+    def forward(self, step: Step) -> torch.Tensor:
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
+
+
+# From a model, a cache (of pages, where it has a true attribute ``keeps_pages``) and a device.
+# Where its attribute ``cuts_prompts`` is false, steps compute whole prompts.
+RunnerFactory = Callable[[Any, Any, torch.device], Runner]
+
+
+def name_of(factory: RunnerFactory) -> str:
+    """As the log has it."""
+    return getattr(factory, "name", None) or factory.__name__
+
+
+@dataclass(frozen=True)
+class Expected:
+    """``logits`` (prompts, forced tokens + 1, vocab), float32, and how far from them a runner's may
+    be, as a share of their range.
+    """
+
+    logits: torch.Tensor
+    tolerance: float
+
+
+class TrialRun:
+    """Three prompts of 7, 4 and 18 tokens, more than a page, and two more tokens for each."""
+
+    def __init__(self, model: Any, device: torch.device) -> None:
+        self.model, self.device = model, device
+        vocab_size = int(model.config.get_text_config().vocab_size)
+        numbers = torch.randint(0, vocab_size, (3, 20), generator=torch.Generator().manual_seed(0))
+        pad = getattr(model.config.get_text_config(), "pad_token_id", None)
+        if isinstance(pad, int) and 0 <= pad < vocab_size:
+            numbers[2, [2, 12]] = pad  # some count positions of all other tokens
+        lengths = (7, 4, 18)
+        self.prompts = [numbers[row, :length].tolist() for row, length in enumerate(lengths)]
+        self.num_step_tokens, self.length = 5, _TRIAL_LEN
+        self.cuts_sources = True
+        self.forced = [
+            numbers[row, length : length + 2].tolist() for row, length in enumerate(lengths)
+        ]
+
+    def expected(self) -> Expected:
+        """What the model's own generate computes, prompt by prompt."""
+        pairs = zip(self.prompts, self.forced, strict=True)
+        logits = [self.own_logits(prompt, forced) for prompt, forced in pairs]
+        return Expected(torch.stack(logits), self._tolerance(logits[-1]))
+
+    def _tolerance(self, own: torch.Tensor) -> float:
+        """The largest difference that rounding makes. ``own`` (3, vocab) is of the last prompt."""
+
+        def noise() -> float:
+            prompt = self.prompts[-1]
+            half = len(prompt) // 2
+            decoded = self.own_logits(prompt[:half], prompt[half:] + self.forced[-1])
+            return difference(decoded[-len(own) :], own)
+
+        return tolerance(self.model, noise)
+
+    def own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:
+        """(forced tokens + 1, vocab) of the model's own generate."""
+        tokens = torch.tensor([prompt], device=self.device)
+        return own_logits(self.model, tokens, torch.ones_like(tokens), [forced])[0]
+
+    def sequences(self) -> list[Sequence]:
+        """The prompts as the engine is given them."""
+        params = SamplingParams(max_tokens=3)
+        return [dummy_sequence(prompt, params) for prompt in self.prompts]
+
+    def run(self, runner: Runner) -> torch.Tensor:
+        """The same logits (prompts, 3, vocab) as the engine computes them: prompts join while
+        others decode, at most ``num_step_tokens`` a step.
+        """
+        sequences = self.sequences()
+        cache = runner.cache  # type: ignore[attr-defined]
+        in_pages = isinstance(cache, PagedCache)
+        slots = SlotContents(len(sequences), num_written=self.length)
+        space: Space = Pages(cache.size.num_pages, shares=False) if in_pages else slots
+        if in_pages and keep_states(cache.shapes):
+            space = StatePages(cache.size.num_pages, slots)
+        cuts_prompts = getattr(runner, "cuts_prompts", True)
+        scheduler = Scheduler(
+            len(sequences),
+            self.num_step_tokens,
+            space,
+            cuts_prompts=cuts_prompts,
+            cuts_sources=self.cuts_sources,
+        )
+        return logits_after(sequences, self.forced, scheduler, runner)
+
+
+def logits_after(
+    sequences: list[Sequence], forced: list[list[int]], scheduler: Scheduler, runner: Any
+) -> torch.Tensor:
+    """What a runner computes of sequences whose tokens are ``forced``, step by step -> (sequences,
+    forced tokens + 1, vocab), float32.
+    """
+    scheduler.add(sequences)
+    num_logits = len(forced[0]) + 1
+    logits: dict[tuple[int, int], torch.Tensor] = {}
+    while scheduler.has_work:
+        step = scheduler.schedule()
+        runner.cache.copy_slots(step.copies)
+        for sequence, row_logits in zip(step.sampled, runner.forward(step), strict=True):
+            row, num_forced = sequences.index(sequence), len(sequence.token_ids)
+            logits[row, num_forced] = row_logits.float()
+            sequence.token_ids += forced[row][num_forced : num_forced + 1]
+        done = [s for s in step.sampled if (sequences.index(s), num_logits - 1) in logits]
+        runner.cache.copy_slots(scheduler.retire(done))
+    rows = range(len(sequences))
+    return torch.stack(
+        [torch.stack([logits[row, step] for step in range(num_logits)]) for row in rows]
+    )
+
+
+def tolerance(model: Any, noise: Callable[[], float]) -> float:
+    """The largest difference that rounding makes, given what the model's own logits differ by from
+    one way of decoding to another. A quantized layer may round its input to 8 bits: where the last
+    bit of a sum differs, it may round to the next of 256 values.
+    """
+    if getattr(model, "hf_quantizer", None) is not None:
+        return WIDEST
+    if model.dtype == torch.float32:
+        return EXACT
+    least = _TIMES_EPS * torch.finfo(model.dtype).eps
+    return min(WIDEST, max(least, _TIMES_NOISE * noise()))
+
+
+def trial_logits(factory: RunnerFactory, shapes: list[LayerShape], trial: TrialRun) -> torch.Tensor:
+    """A trial run's, over a cache of its own, full of what another sequence may have left."""
+    cache: KVCache | PagedCache
+    if getattr(factory, "keeps_pages", False):
+        num_pages = 3 * (num_pages_of(trial.length) + 1) + 1  # none is preempted
+        cache = PagedCache(shapes, PagedSize(num_pages, trial.length, max_num_seqs=3, num_bytes=0))
+    else:
+        cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=trial.length, num_bytes=0))
+    fill_with_nan(cache)
+    return trial.run(factory(trial.model, cache, trial.device))
+
+
+def fill_with_nan(cache: KVCache | PagedCache) -> None:
+    """As other sequences may have left it: what a runner reads of them shows in its logits."""
+    indexer_keys = getattr(cache, "indexer_keys", ())
+    for stored in (*cache.keys, *cache.values, *indexer_keys, *itertools.chain(*cache.states)):
+        stored.fill_(torch.nan if stored.is_floating_point() else 1)

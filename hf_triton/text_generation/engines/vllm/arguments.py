@@ -1,0 +1,186 @@
+"""What vLLM's engine is started with: our options and the user's own arguments in its names.
+
+Knows no vLLM: which arguments it has is told.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.regular_file import read_json
+from hf_triton.runtime.weights.hub_files import ADAPTER_CONFIG
+from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.text_generation.memory.kv_cache import context_length
+from hf_triton.text_generation.options import Options
+
+_GIB = 2**30
+_USUAL_SEQS = 64
+_LARGEST_DEFAULT = 4 * _GIB
+_BLOCK = 128  # tokens, of vLLM's cache on a CPU
+_LISTED = 3
+_GRAMMARS = "guidance"
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has kernels for
+
+
+def engine_arguments(
+    served: ServedModel, options: Options, files: Path, dtype: str, cache_bytes: int | None
+) -> dict[str, Any]:
+    """All arguments; ``cache_bytes`` None leaves the cache's size to vLLM.
+
+    Raises:
+        LoadError: a number of tokens is given twice, or another backend of grammars.
+    """
+    given = dict(options.vllm or {})
+    ours = {
+        "model": str(files),
+        "dtype": dtype,
+        "trust_remote_code": served.trust_remote_code,
+        "max_model_len": options.max_model_len,
+        "max_num_seqs": options.max_num_seqs,
+        "max_num_batched_tokens": _batched_tokens(options, given),
+        "kv_cache_memory_bytes": cache_bytes,
+        # Left out it is vLLM's own choice; refused it must be off: who asks for that wants privacy.
+        "enable_prefix_caching": None if options.prefix_cache else False,
+    }
+    return {
+        **{name: value for name, value in ours.items() if value is not None},
+        "tokenizer_mode": "hf",  # for grammars alone: texts become tokens, and tokens texts, here
+        "generation_config": "vllm",  # what requests don't say has the defaults of all engines
+        "disable_log_stats": True,
+        **given,
+        "structured_outputs_config": _outputs_config(given),
+    }
+
+
+def require_known(given: Mapping[str, Any], known: Collection[str], version: str) -> None:
+    """Raises LoadError for an argument of the user's that this vLLM does not have."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, _LISTED)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise LoadError(f"options.vllm.{name}: {version} has no such argument{hint}")
+
+
+def num_devices(given: Mapping[str, Any]) -> int:
+    """How many GPUs an engine with these arguments wants."""
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    product = 1
+    for name in sizes:
+        product *= int(given.get(name, 1))
+    return product
+
+
+def require_devices(
+    given: Mapping[str, Any], placement: Placement, device_type: str, num_gpus: int
+) -> None:
+    """Raises LoadError where the instance is not on what this vLLM computes with, or has fewer GPUs
+    than are asked for. ``device_type`` is vLLM's.
+    """
+    here = placement.device.partition(":")[0]
+    if here != device_type:
+        raise LoadError(
+            f"engine: vllm: the installed vLLM is built for {device_type}, this instance is on "
+            f"{here}: install another build of it, or change instance_group"
+        )
+    num = num_devices(given)
+    if here != "cuda" or num == 1:
+        return
+    if gpu_index(placement) is not None:
+        raise LoadError(
+            f"options.vllm asks for {num} GPUs, and an instance of KIND_GPU has one: write "
+            "instance_group: [{count: 1, kind: KIND_MODEL}]"
+        )
+    if num > num_gpus and given.get("distributed_executor_backend") != "ray":
+        raise LoadError(
+            f"options.vllm asks for {num} GPUs, this machine shows {num_gpus}: lower "
+            "tensor_parallel_size or pipeline_parallel_size, or let Ray bring more machines "
+            "(distributed_executor_backend: ray)"
+        )
+
+
+def gpu_index(placement: Placement) -> int | None:
+    """The one GPU of an instance of KIND_GPU; None where it may have all."""
+    alone = placement.device_map == {"": placement.device}
+    index = placement.device.partition("cuda:")[2]
+    return int(index) if alone and index else None
+
+
+def default_cache_bytes(options: Options, config: Any, element_bytes: int, free_bytes: int) -> int:
+    """The memory for keys and values on a CPU: what the sequences need, at most half of what is
+    free, where vLLM would take most of the machine's.
+    """
+    needed = _needed_bytes(options, config.get_text_config(), element_bytes)
+    return min(needed or _LARGEST_DEFAULT, free_bytes // 2)
+
+
+def _needed_bytes(options: Options, config: Any, element_bytes: int) -> int | None:
+    """Of all sequences at their full length; None for an architecture that names things its own
+    way.
+    """
+    length = options.max_model_len or context_length(config)
+    layers = getattr(config, "num_hidden_layers", None)
+    heads = getattr(config, "num_attention_heads", None)
+    hidden = getattr(config, "hidden_size", None)
+    if not (length and layers and heads and hidden):
+        return None
+    head_dim = getattr(config, "head_dim", None) or hidden // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    tokens = -(-length // _BLOCK) * _BLOCK + _BLOCK
+    num_seqs = options.max_num_seqs or _USUAL_SEQS
+    return int(2 * layers * kv_heads * head_dim * element_bytes * tokens * num_seqs)
+
+
+def _outputs_config(given: Mapping[str, Any]) -> dict[str, Any]:
+    """With the library whose grammars outputs follow here, too."""
+    name = "structured_outputs_config"
+    own = given.get(name) or {}
+    if own.get("backend", _GRAMMARS) != _GRAMMARS:
+        got = f"options.vllm.{name}: got backend {own['backend']}"
+        raise LoadError(f"{got}, allowed: {_GRAMMARS}, which the grammars here are of")
+    return {**own, "backend": _GRAMMARS}
+
+
+def _batched_tokens(options: Options, given: Mapping[str, Any]) -> int | None:
+    """What the option says; left out, vLLM's own default."""
+    number, name = options.max_num_batched_tokens, "max_num_batched_tokens"
+    if number is not None and name in given:
+        raise LoadError(f"options.vllm.{name}: got {given[name]}, but options.{name} is {number}")
+    return number
+
+
+def adapter_arguments(folders: Mapping[str, Path], given: Mapping[str, Any]) -> dict[str, Any]:
+    """All adapters can be in one step, unless the user's own arguments say less, and all stay in
+    memory. ``folders`` is by name; nothing is asked for without any.
+
+    Raises:
+        LoadError: an adapter's configuration can't be read, or its rank is too large.
+    """
+    if not folders:
+        return {}
+    rank = max(_rank(name, folder) for name, folder in folders.items())
+    at_once = given.get("max_loras", len(folders))
+    return {
+        "enable_lora": True,
+        "max_loras": at_once,
+        "max_cpu_loras": max(at_once, len(folders)),
+        "max_lora_rank": rank,
+    }
+
+
+def _rank(name: str, folder: Path) -> int:
+    """The least rank of vLLM's that holds the adapter."""
+    try:
+        config = read_json(folder / ADAPTER_CONFIG)
+        rank = max(map(int, (config["r"], *(config.get("rank_pattern") or {}).values())))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        problem = f"{ADAPTER_CONFIG} can't be read ({type(error).__name__}: {error})"
+        raise LoadError(f"adapter {name}: {problem}") from error
+    fitting = next((allowed for allowed in _RANKS if allowed >= rank), None)
+    if fitting is None:
+        raise LoadError(f"adapter {name}: got rank {rank}, vLLM takes at most {_RANKS[-1]}")
+    return fitting

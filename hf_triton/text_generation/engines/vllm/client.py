@@ -1,0 +1,194 @@
+"""vLLM's AsyncLLM: starts it from arguments, sends it requests, and reads its statistics.
+
+The one module that imports vllm, and only where it is used. Its interface is ``AsyncLLM``'s; names
+that differ between releases are looked up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_triton.runtime.errors import LoadError, RequestError, reason
+from hf_triton.text_generation.sequence.sequence import Sequence
+from hf_triton.text_generation.structured.constraint import Constraint
+
+from .engine import StepStats
+from .sampling import bad_words, sampling_arguments, structured_outputs
+
+# An answer that is not streamed gets its tokens in groups of so many: each output of vLLM's costs
+# this process time.
+_INTERVAL = 16
+_BAD_WORDS = "_bad_words_token_ids"
+
+
+async def start(
+    arguments: Mapping[str, Any],
+    adapters: Mapping[str, Path],
+    count: Callable[[StepStats], None],
+) -> AsyncVllm:
+    """Starts vLLM's processes; called within the loop that it is to run in. ``adapters`` are
+    folders by name.
+
+    Raises:
+        LoadError: vLLM can't take an adapter.
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    llm = AsyncLLM.from_engine_args(
+        AsyncEngineArgs(**arguments), stat_loggers=[_stat_logger(count)]
+    )
+    loggers = getattr(getattr(llm, "logger_manager", None), "stat_loggers", [])
+    del loggers[1:]  # vLLM's own for Prometheus, which nothing reads here, comes after ours
+    try:
+        return AsyncVllm(llm, await _loaded(llm, adapters))
+    except BaseException:
+        llm.shutdown()
+        raise
+
+
+async def _loaded(llm: Any, folders: Mapping[str, Path]) -> dict[str, Any]:
+    """The adapters as vLLM's requests name them, each of them read."""
+    from vllm.lora.request import LoRARequest
+
+    adapters = {}
+    for number, (name, folder) in enumerate(folders.items(), start=1):
+        adapters[name] = LoRARequest(name, number, str(folder))
+        try:
+            await llm.add_lora(adapters[name])
+        except Exception as error:
+            # Whatever a worker raised of files that anybody may have written.
+            raise LoadError(f"adapter {name}: vLLM can't take it: {reason(error)}") from error
+    return adapters
+
+
+class AsyncVllm:
+    """A running AsyncLLM; ``adapters`` are its LoRARequests by name."""
+
+    def __init__(self, llm: Any, adapters: Mapping[str, Any]) -> None:
+        from vllm import SamplingParams, __version__
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        self.name = f"vLLM {__version__}"
+        self._llm: Any = llm
+        self._adapters = dict(adapters)
+        self._params, self._prompt = SamplingParams, _prompt_maker()
+        self._structured = StructuredOutputsParams
+        fields = set(SamplingParams.__struct_fields__)
+        self._has_interval = "stream_interval" in fields
+        self._has_bad_words = _BAD_WORDS in fields
+        self._always = {"output_kind": RequestOutputKind.DELTA, "skip_clone": True}
+        self._numbers = itertools.count()
+
+    @property
+    def max_model_len(self) -> int:
+        return int(self._llm.vllm_config.model_config.max_model_len)
+
+    @property
+    def max_num_seqs(self) -> int:
+        return int(self._llm.vllm_config.scheduler_config.max_num_seqs)
+
+    @property
+    def num_cache_tokens(self) -> int:
+        cache = self._llm.vllm_config.cache_config
+        return int(cache.num_gpu_blocks or 0) * int(cache.block_size or 0)
+
+    @property
+    def is_dead(self) -> bool:
+        return self._llm is not None and bool(self._llm.errored)
+
+    def generate(
+        self, sequence: Sequence, *, each_token: bool, eos_token_ids: frozenset[int]
+    ) -> AsyncGenerator[Any, None]:
+        arguments = {**sampling_arguments(sequence.params, eos_token_ids), **self._always}
+        if self._has_interval and not each_token:
+            arguments["stream_interval"] = _INTERVAL
+        if (constraint := sequence.params.constraint) is not None:
+            arguments["structured_outputs"] = self._structured(**structured_outputs(constraint))
+        params = self._params(**arguments)
+        words = bad_words(sequence.params, eos_token_ids)
+        if words:
+            # vLLM's own spelling of words has fewer ways than ours (bad_words.py).
+            assert self._has_bad_words
+            setattr(params, _BAD_WORDS, words)
+        number = next(self._numbers)
+        prompt = self._prompt(sequence.prompt_token_ids, sequence.cache_salt)
+        outputs: AsyncGenerator[Any, None] = self._llm.generate(
+            prompt, params, str(number), lora_request=self._adapters.get(sequence.lora_name or "")
+        )
+        return outputs if constraint is None else _refusing(outputs, constraint)
+
+    def shutdown(self) -> None:
+        llm, self._llm = self._llm, _StoppedLLM(self._llm)
+        with contextlib.suppress(Exception):  # whatever is left ends with this process
+            llm.shutdown()
+
+
+async def _refusing(
+    outputs: AsyncGenerator[Any, None], constraint: Constraint
+) -> AsyncGenerator[Any, None]:
+    """The outputs of a request that vLLM checks before it begins, and may say no to."""
+    from vllm import exceptions
+
+    refusal = getattr(exceptions, "VLLMClientError", ValueError)
+    async with contextlib.aclosing(outputs):
+        try:
+            async for output in outputs:
+                yield output
+        except refusal as error:
+            why = reason(error)
+            raise RequestError(f"{constraint.kind}: vLLM can't take it: {why}") from error
+
+
+class _StoppedLLM:
+    """What is left of an AsyncLLM: its numbers."""
+
+    errored = False
+
+    def __init__(self, llm: Any) -> None:
+        self.vllm_config = llm.vllm_config
+
+
+def _prompt_maker() -> Callable[[list[int], str | None], Any]:
+    """Makes vLLM's prompt of token ids and the salt of those who may share its keys and values."""
+    try:
+        from vllm.inputs.engine import tokens_input
+    except ImportError:
+        from vllm import TokensPrompt
+
+        def tokens_prompt(token_ids: list[int], cache_salt: str | None) -> Any:
+            salted = {} if cache_salt is None else {"cache_salt": cache_salt}
+            return TokensPrompt(prompt_token_ids=token_ids, **salted)
+
+        return tokens_prompt
+    return lambda token_ids, cache_salt: tokens_input(token_ids, cache_salt=cache_salt)
+
+
+def _stat_logger(count: Callable[[StepStats], None]) -> Callable[..., Any]:
+    """A class that vLLM makes one of, and tells of each step."""
+    from vllm.v1.metrics.loggers import StatLoggerBase
+
+    class Counting(StatLoggerBase):  # type: ignore[misc]
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+            if scheduler_stats is not None:
+                num_tokens = getattr(iteration_stats, "num_generation_tokens", 0)
+                count(
+                    StepStats(
+                        num_tokens,
+                        scheduler_stats.num_running_reqs,
+                        scheduler_stats.num_waiting_reqs,
+                        scheduler_stats.kv_cache_usage,
+                    )
+                )
+
+        def log_engine_initialized(self) -> None:
+            pass
+
+    return Counting

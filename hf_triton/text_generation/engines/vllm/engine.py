@@ -1,0 +1,360 @@
+"""The vllm engine: every sequence is a request to vLLM, which batches and computes them.
+
+The engine's thread runs an event loop while there is work: a step lasts from one output of vLLM's
+to the next. Knows vLLM only through client.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from hf_triton.runtime import log
+from hf_triton.runtime.errors import EngineError, OverloadedError, RequestError, place, reason
+from hf_triton.text_generation.engine.engine import Engine, EngineSetup
+from hf_triton.text_generation.sequence.sequence import Sequence, Token, TokenLogprobs
+
+from .sampling import require_known, token_logprobs
+
+_LOOK_EVERY_S = 1.0
+_CLOSING_S = 1.0
+_CANNOT_HOLD = "vLLM can't hold the output to it, allowed: a simpler one"
+
+
+@dataclass(frozen=True)
+class StepStats:
+    """What vLLM counted in a step; ``cache_usage`` is a share, 0 to 1."""
+
+    num_tokens: int
+    num_running: int
+    num_waiting: int
+    cache_usage: float
+
+
+class Vllm(Protocol):
+    """What the engine needs of vLLM."""
+
+    @property
+    def max_model_len(self) -> int:
+        """The most tokens of prompt and output together."""
+
+    @property
+    def max_num_seqs(self) -> int:
+        """The most sequences of a step."""
+
+    @property
+    def num_cache_tokens(self) -> int:
+        """The tokens that its cache of keys and values holds."""
+
+    @property
+    def name(self) -> str:
+        """Its name and version."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its processes have ended; may be asked from any thread."""
+
+    def generate(
+        self, sequence: Sequence, *, each_token: bool, eos_token_ids: frozenset[int]
+    ) -> AsyncGenerator[Any, None]:
+        """Its outputs of a sequence, each with what is new; several tokens at a time unless
+        ``each_token``. Closing it ends the request.
+        """
+
+    def shutdown(self) -> None:
+        """Ends its processes."""
+
+
+Start = Callable[[Callable[[StepStats], None]], Awaitable[Vllm]]
+
+
+class VllmEngine(Engine):
+    """Generates through vLLM."""
+
+    name = "vllm"
+    _vllm: Vllm
+
+    def __init__(
+        self,
+        setup: EngineSetup,
+        start: Start,
+        end_process: Callable[[], None] = lambda: os._exit(1),
+    ) -> None:
+        """``end_process`` ends the model's own process once vLLM's has died: who watches models
+        starts it again.
+        """
+        super().__init__(setup)
+        self.thread.on_news = self._interrupt
+        self._start_vllm, self._end_process = start, end_process
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news_event = asyncio.Event()
+        self._tasks: dict[Sequence, asyncio.Task[None]] = {}
+        self._updated: dict[Sequence, None] = {}  # those with news, in order
+        self._stats = StepStats(0, 0, 0, 0.0)
+        self._stopping = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="vllm watch", daemon=True)
+
+    @property
+    def max_num_seqs(self) -> int:
+        return self._vllm.max_num_seqs
+
+    @property
+    def max_model_len(self) -> int:
+        return self._vllm.max_model_len
+
+    @property
+    def description(self) -> str:
+        vllm = self._vllm
+        return (
+            f"vllm engine ({vllm.name}), {vllm.max_num_seqs} sequences x {vllm.max_model_len} "
+            f"tokens, KV cache {vllm.num_cache_tokens} tokens"
+        )
+
+    @property
+    def gauges(self) -> dict[str, int]:
+        stats, num_unfinished = self._stats, self.num_unfinished
+        num_running = min(stats.num_running, num_unfinished)
+        num_tokens = self._vllm.num_cache_tokens
+        return {
+            "num_running": num_running,
+            "num_waiting": num_unfinished - num_running,
+            "kv_slots": self.max_num_seqs,
+            "kv_slots_used": num_running,
+            "kv_tokens": num_tokens,
+            "kv_tokens_used": round(stats.cache_usage * num_tokens) if num_unfinished else 0,
+        }
+
+    @property
+    def is_healthy(self) -> bool:
+        return super().is_healthy and not self._vllm.is_dead
+
+    def start(self) -> None:
+        super().start()
+        self._watcher.start()
+
+    def stop(self, grace_s: float = 0.0) -> None:
+        self._stopping.set()
+        super().stop(grace_s)
+
+    def submit(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            require_known(sequence.params)
+            if sequence.priority:
+                raise RequestError(
+                    f"priority: got {sequence.priority}, allowed: 0 (engine vllm knows none)"
+                )
+        super().submit(sequences)
+
+    def _cuts_prompts(self, *, with_source: bool) -> bool:
+        return True
+
+    def _interrupt(self) -> None:
+        """Has a step that waits look at what came."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # closed: the thread has ended
+                self._loop.call_soon_threadsafe(self._news_event.set)
+
+    def prepare(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._vllm = self._loop.run_until_complete(_awaited(self._start_vllm(self._count)))
+
+    def _has_work(self) -> bool:
+        return bool(self._tasks)
+
+    def _add(self, sequences: Iterable[Sequence]) -> None:
+        assert self._loop is not None
+        for sequence in sequences:
+            task = self._loop.create_task(self._follow(sequence))
+            self._tasks[sequence] = task
+            task.add_done_callback(partial(self._done, sequence))
+
+    def _remove(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            self._updated.pop(sequence, None)
+            if sequence in self._tasks:
+                self._tasks[sequence].cancel()
+
+    def _drain_running(self) -> list[Sequence]:
+        drained = [sequence for sequence in self._tasks if sequence.finish_reason is None]
+        self._remove(list(self._tasks))
+        return drained
+
+    def _drain(self) -> list[Sequence]:
+        return self._drain_running()
+
+    def _step(self) -> None:
+        """Publishes the next news together, of however many sequences."""
+        assert self._loop is not None
+        self._loop.run_until_complete(self._wait_for_updates())
+        fresh, self._updated = list(self._updated), {}
+        if fresh:
+            self._publish(fresh)
+
+    async def _wait_for_updates(self) -> None:
+        """Returns when a sequence has news, none is left, or the time to stop has come; takes what
+        is submitted and cancelled meanwhile.
+        """
+        while True:
+            self._news_event.clear()
+            self.thread.take_in()
+            left_s = self._seconds_left()
+            if self._updated or not self._tasks or left_s <= 0:
+                return
+            assert self._loop is not None
+            timer = self._loop.call_later(min(left_s, _LOOK_EVERY_S), self._news_event.set)
+            await self._news_event.wait()
+            timer.cancel()
+
+    def _seconds_left(self) -> float:
+        """Until the next deadline or the end of the time that a stop leaves; inf without any."""
+        now = time.monotonic()
+        deadline_s = self._deadlines.next_s
+        stop_at_s = self.thread.stop_at_s
+        if stop_at_s is not None and stop_at_s <= now:
+            return 0.0
+        ends = [end for end in (deadline_s, stop_at_s) if end is not None]
+        return max(0.001, min(ends) - now) if ends else float("inf")
+
+    async def _follow(self, sequence: Sequence) -> None:
+        """Takes what vLLM generates for a sequence until it is finished."""
+        eos_token_ids = self.setup.eos_token_ids
+        outputs = self._vllm.generate(
+            sequence, each_token=_needs_each_token(sequence), eos_token_ids=eos_token_ids
+        )
+        try:
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    if sequence.finish_reason is None:
+                        self._take(sequence, output)
+                    if sequence.finish_reason is not None and not output.finished:
+                        break  # by a rule that vLLM does not know
+        except Exception as error:
+            self._failed(sequence, error)
+
+    def _take(self, sequence: Sequence, output: Any) -> None:
+        [completion] = output.outputs
+        if sequence.lacks_prompt_logprobs and output.prompt_logprobs:
+            sequence.prompt_logprobs += _prompt_logprobs(sequence, output)
+        if not sequence.params.max_tokens:
+            sequence.end("length")
+            self.metrics.began(sequence, _queue_time_s(output))
+        sequence.num_reused_tokens = getattr(output, "num_cached_tokens", None) or 0
+        num_before = len(sequence.token_ids)
+        for token in _tokens(sequence, completion):
+            if sequence.finish_reason is not None:
+                break
+            sequence.append(token, self.setup.eos_token_ids)
+        num_new = len(sequence.token_ids) - num_before
+        self.metrics.num_generated_tokens += num_new
+        if not num_before and num_new:
+            self.metrics.began(sequence, _queue_time_s(output))
+        if sequence.finish_reason is None and output.finished:
+            self._ended_early(sequence, completion.finish_reason)
+        self._updated[sequence] = None
+        self._news_event.set()
+
+    def _ended_early(self, sequence: Sequence, why: str | None) -> None:
+        """vLLM ended the sequence, though by its options more tokens would follow."""
+        if why == "length":
+            sequence.finish_reason = "length"
+            return
+        sequence.finish_reason = "error"
+        constraint = sequence.params.constraint
+        if constraint is None:
+            sequence.error = EngineError(f"generating failed: vLLM ended it ({why})")
+        else:
+            sequence.error = RequestError(f"{constraint.kind}: {_CANNOT_HOLD}")
+
+    def _failed(self, sequence: Sequence, error: Exception) -> None:
+        if sequence.finish_reason is not None:
+            return
+        if isinstance(error, RequestError):
+            # Its traceback would hold this frame, and that the request, until a collection.
+            self._fail([sequence], error.with_traceback(None))
+            return
+        if self._vllm.is_dead:
+            self._fail([sequence], OverloadedError("vLLM's process died: try again later"))
+            return
+        log.error(f"a request of the {self.name} engine failed: {place(error)}")
+        text = f"generating failed: {type(error).__name__}: {reason(error)}"
+        self._fail([sequence], EngineError(text))
+
+    def _done(self, sequence: Sequence, _: asyncio.Task[None]) -> None:
+        self._tasks.pop(sequence, None)
+        self._news_event.set()
+
+    def _count(self, stats: StepStats) -> None:
+        """vLLM tells of each of its steps."""
+        self._stats = stats
+        if stats.num_tokens:
+            self.metrics.batch_size.observe(stats.num_tokens)
+
+    def end(self, sequences: Iterable[Sequence], error: Exception) -> None:
+        super().end(sequences, error)
+        assert self._loop is not None
+        self._loop.run_until_complete(_ended(self._tasks.values()))
+        self._vllm.shutdown()
+        self._loop.run_until_complete(_ended(()))  # it cancels tasks of its own
+        self._loop.close()
+
+    def _watch(self) -> None:
+        """Ends this process some time after vLLM's has died: alone it is of no use."""
+        while not self._stopping.wait(_LOOK_EVERY_S):
+            if self._vllm.is_dead:
+                log.error("vLLM's process died: this model's process ends too")
+                self.stop()
+                time.sleep(_CLOSING_S)  # who asks meanwhile is answered with 503
+                self._end_process()
+                return
+
+
+async def _awaited(what: Awaitable[Vllm]) -> Vllm:
+    return await what
+
+
+async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Gives cancelled tasks a moment to end."""
+    waiting = list(tasks)
+    if waiting:
+        await asyncio.wait(waiting, timeout=_CLOSING_S)
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def _needs_each_token(sequence: Sequence) -> bool:
+    """Whether somebody looks at each token as it comes."""
+    return bool(
+        sequence.recipient.streams or sequence.params.stop_words or sequence.deadline_s is not None
+    )
+
+
+def _tokens(sequence: Sequence, completion: Any) -> Iterable[Token]:
+    token_ids, num = completion.token_ids, sequence.params.num_logprobs
+    if num is None:
+        return map(Token, token_ids)
+    found = completion.logprobs
+    return [
+        Token(token_id, token_logprobs(token_id, logprobs, num))
+        for token_id, logprobs in zip(token_ids, found, strict=True)
+    ]
+
+
+def _prompt_logprobs(sequence: Sequence, output: Any) -> list[TokenLogprobs]:
+    """Of the prompt's tokens after the first, which vLLM tells with its first output."""
+    num = sequence.params.num_prompt_logprobs or 0
+    pairs = zip(sequence.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
+    return [token_logprobs(token_id, found, num) for token_id, found in pairs]
+
+
+def _queue_time_s(output: Any) -> float:
+    """From a request's arrival in vLLM's queue to its first step; 0 where vLLM does not tell."""
+    metrics = getattr(output, "metrics", None)
+    scheduled_s = getattr(metrics, "scheduled_ts", 0.0)
+    return max(0.0, scheduled_s - getattr(metrics, "queued_ts", 0.0)) if scheduled_s else 0.0

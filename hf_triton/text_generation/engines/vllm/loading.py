@@ -1,0 +1,162 @@
+"""Starts the vllm engine for a served model, or says in one line why it can't be."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_triton.runtime.devices.device import Placement, free_bytes
+from hf_triton.runtime.errors import LoadError, reason
+from hf_triton.runtime.weights.loading import load_config, load_tokenizer, resolve_dtype
+from hf_triton.runtime.weights.model_files import adapter_folders, model_files
+from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.text_generation.engine.engine import EngineSetup
+from hf_triton.text_generation.options import Options
+
+from . import arguments, processes
+from .arguments import adapter_arguments
+from .engine import StepStats, Vllm, VllmEngine
+
+# vLLM computes on the same cores: to send takes 160 microseconds of this process here on 24.10, and
+# as much of the server.
+_SENDING_SHARE_OF_CPU = 1 / 8
+_OTHERS = "use engine: auto, in_flight or generate"
+_INSTALL = (
+    "vLLM is not installed in the Python that runs this model: give the model an environment with "
+    "it by python_env:, or use engine: auto (docs/vllm.md)"
+)
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """What the model's files say of it; its weights are in vLLM's hands."""
+
+    config: Any
+    generation_config: Any
+    dtype: Any
+
+
+def load_files(served: ServedModel, placement: Placement) -> tuple[Path, Any, ModelDescription]:
+    """Its folder, its tokenizer and what it is.
+
+    Raises:
+        LoadError: not there, or an encoder-decoder.
+    """
+    from transformers import GenerationConfig
+
+    files = model_files(served)
+    config = load_config(served, files)
+    if config.is_encoder_decoder:
+        raise LoadError("engine: got vllm, but encoder-decoder models can't run on it; use auto")
+    try:
+        generation_config = GenerationConfig.from_pretrained(files, local_files_only=True)
+    except OSError:  # it has no such file
+        generation_config = GenerationConfig.from_model_config(config)
+    dtype = resolve_dtype(served.dtype, config, placement.device)
+    return files, load_tokenizer(served, files), ModelDescription(config, generation_config, dtype)
+
+
+def make_engine(
+    served: ServedModel,
+    options: Options,
+    placement: Placement,
+    num_threads: int,
+    files: Path,
+    described: ModelDescription,
+    eos_token_ids: frozenset[int],
+) -> VllmEngine:
+    """The engine, not started yet.
+
+    Raises:
+        LoadError: vLLM is not installed, or can't be started like this.
+    """
+    given, device = options.vllm or {}, torch.device(placement.device)
+    processes.set_variables(
+        gpu_index=arguments.gpu_index(placement),
+        num_threads=num_threads,
+        num_ranks=arguments.num_devices(given),
+        is_cpu=device.type == "cpu",
+    )
+    known, version, device_type = _installed()
+    arguments.require_known(given, known, version)
+    arguments.require_devices(given, placement, device_type, torch.cuda.device_count())
+    gib = options.kv_cache_gib
+    cache = None if gib is None else int(gib * 2**30)
+    if cache is None and device.type == "cpu":
+        size = getattr(described.dtype, "itemsize", 4)
+        cache = arguments.default_cache_bytes(options, described.config, size, free_bytes(device))
+    dtype = str(described.dtype).removeprefix("torch.")
+    folders = adapter_folders(served)
+    started = {
+        **adapter_arguments(folders, given),
+        **arguments.engine_arguments(served, options, files, dtype, cache),
+    }
+    setup = EngineSetup(
+        model=described,
+        options=options,
+        device=torch.device("cpu"),  # on a GPU is vLLM's process alone
+        eos_token_ids=eos_token_ids,
+        num_threads=1,
+        free_bytes=free_bytes,
+        prepare=lambda model: None,
+        sending_share=_SENDING_SHARE_OF_CPU if device.type == "cpu" else 1.0,
+    )
+    return VllmEngine(setup, partial(_start, started, folders, described.config))
+
+
+async def _start(
+    started: dict[str, Any],
+    folders: dict[str, Path],
+    config: Any,
+    count: Callable[[StepStats], None],
+) -> Vllm:
+    from . import client
+
+    try:
+        with processes.children_die_with_parent():
+            return await client.start(started, folders, count)
+    except LoadError:
+        raise
+    except Exception as error:
+        # vLLM raises many kinds; the operator gets one line for any of them.
+        raise LoadError(_start_failure(error, config)) from error
+
+
+def _installed() -> tuple[frozenset[str], str, str]:
+    """The names of vLLM's arguments, its version, and the type of device that it is built for."""
+    try:
+        import vllm
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
+    except ModuleNotFoundError as error:
+        if error.name == "vllm":
+            raise LoadError(f"engine: got vllm, but {_INSTALL}") from error
+        raise LoadError(f"engine: vllm: vLLM can't be imported: {reason(error)}") from error
+    except Exception as error:
+        # Of another Python, another torch, another machine: any kind.
+        text = f"{type(error).__name__}: {reason(error)}"
+        raise LoadError(f"engine: vllm: vLLM can't be imported: {text}") from error
+    names = frozenset(field.name for field in dataclasses.fields(AsyncEngineArgs))
+    return names, f"vLLM {vllm.__version__}", str(current_platform.device_type)
+
+
+def _start_failure(error: Exception, config: Any) -> str:
+    text = str(error)
+    names = getattr(config, "architectures", None) or [type(config).__name__]
+    if re.search(r"architectures .* not supported|no vLLM implementation", text):
+        known = re.findall(r"'(\w+)'", text.partition("upported architectures:")[2])
+        near = difflib.get_close_matches(names[0], known, 3)
+        nearest = f" (nearest that it knows: {', '.join(near)})" if near else ""
+        return f"engine: vLLM does not know {names[0]}{nearest}; {_OTHERS}"
+    if "Engine core initialization failed" in text:
+        return "engine: vllm: its process could not start; the log above says why"
+    said = re.sub(r"For further information visit \S+", "", text)
+    return f"engine: vllm: {type(error).__name__}: {reason(LoadError(said))}"

@@ -1,0 +1,102 @@
+"""What a sequence asks for, in the names of vLLM's SamplingParams.
+
+Knows those names and no vLLM. Where a text ends, at stop words for one, is the sequence's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.text_generation.sampling.token_logprobs import alternatives
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import LEAST_LOGPROB, TokenLogprobs
+from hf_triton.text_generation.structured.constraint import Constraint
+from hf_triton.text_generation.structured.llguidance_grammars import (
+    choice_regex,
+    grammar_after_reasoning,
+    lark_text,
+    with_json_defaults,
+)
+
+MAX_TEMPERATURE = 2.0  # vLLM refuses more
+MIN_TEMPERATURE = 0.01  # and takes what is less for this
+_LARGEST_PENALTY = 1e30
+
+
+def require_known(params: SamplingParams) -> None:
+    """Raises RequestError for what the other engines take and vLLM does not."""
+    if not params.is_greedy and params.temperature > MAX_TEMPERATURE:
+        raise RequestError(
+            f"temperature: got {params.temperature:g}, allowed: 0 to {MAX_TEMPERATURE:g} "
+            "(engine vllm)"
+        )
+
+
+def sampling_arguments(params: SamplingParams, eos_token_ids: Iterable[int]) -> dict[str, Any]:
+    """The arguments of vLLM's SamplingParams that give what ``params`` asks for."""
+    filters = not params.is_greedy
+    ends = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
+    return {
+        "max_tokens": max(1, params.max_tokens),
+        "min_tokens": params.min_tokens,
+        "temperature": max(params.temperature, MIN_TEMPERATURE) if filters else 0.0,
+        "top_k": params.top_k if filters and params.top_k > 0 else 0,
+        "top_p": params.top_p if filters and 0 < params.top_p < 1 else 1.0,
+        "min_p": params.min_p if filters else 0.0,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "repetition_penalty": _clamped(params.repetition_penalty),
+        "seed": params.seed,
+        "stop_token_ids": sorted(set(ends)),
+        "ignore_eos": True,  # the model's ends are among stop_token_ids
+        "logprobs": params.num_logprobs,
+        "prompt_logprobs": params.num_prompt_logprobs,
+        "allowed_token_ids": list(params.allowed_token_ids) or None,
+        "logit_bias": dict(params.logit_bias) or None,
+        "detokenize": False,
+    }
+
+
+def structured_outputs(constraint: Constraint) -> dict[str, Any]:
+    """The arguments of vLLM's StructuredOutputsParams that make its llguidance build the very
+    grammar that the sequence follows here.
+    """
+    if constraint.reasoning is not None:
+        return {"grammar": grammar_after_reasoning(constraint)}
+    if constraint.kind == "regex":
+        return {"regex": constraint.text}
+    if constraint.kind == "choice":
+        return {"regex": choice_regex(constraint)}
+    if constraint.kind == "grammar":
+        return {"grammar": lark_text(constraint)}
+    return {"json": json.dumps(with_json_defaults(constraint.text))}
+
+
+def bad_words(params: SamplingParams, eos_token_ids: frozenset[int]) -> list[list[int]]:
+    """Token sequences that are never completed; a word that is an end is none."""
+    return [
+        list(word)
+        for word in params.bad_token_ids
+        if word and not (len(word) == 1 and word[0] in eos_token_ids)
+    ]
+
+
+def token_logprobs(token_id: int, found: Any, num: int) -> TokenLogprobs:
+    """Of vLLM's ``{token_id: Logprob}``: the sampled token's, and of the ``num`` likeliest those
+    that are others.
+    """
+    sampled = found[token_id]
+    ranked = sorted(found.items(), key=lambda item: int(item[1].rank))
+    likeliest = [(id_, float(one.logprob)) for id_, one in ranked if one.rank <= num]
+    ids, values = [id_ for id_, _ in likeliest], [value for _, value in likeliest]
+    others = alternatives(ids, values, token_id)
+    logprob = max(LEAST_LOGPROB, float(sampled.logprob))  # of NaN too
+    return TokenLogprobs(logprob, int(sampled.rank), others)
+
+
+def _clamped(penalty: float) -> float:
+    """A penalty that stays finite in float32."""
+    return min(max(penalty, 1 / _LARGEST_PENALTY), _LARGEST_PENALTY)

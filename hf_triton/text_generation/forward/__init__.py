@@ -1,0 +1,1 @@
+"""How a step is computed: on a CPU, on a GPU, through transformers."""

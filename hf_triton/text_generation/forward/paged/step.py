@@ -1,0 +1,268 @@
+"""Lays out a step for a cache in pages: every number that the device needs, in one int32 buffer and
+one copy.
+
+All tokens of a step lie in one row: the decodes, one token each, then chunk after chunk, then draft
+after draft. Knows nothing of models and attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+
+from hf_triton.text_generation.engine.step import Draft, PrefillChunk, Step, StepInputs
+from hf_triton.text_generation.memory.paged_cache import PagedCache
+from hf_triton.text_generation.memory.pages import PAGE_SIZE
+from hf_triton.text_generation.sequence.sequence import Sequence
+
+Int32s = np.ndarray[Any, np.dtype[np.int32]]
+_FIELDS = (
+    *("token_ids", "positions", "rows", "adapters"),
+    *("starts", "lengths", "first_page", "slots", "last"),
+)
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """How many numbers a step's buffer holds, padding included: ``num_tokens`` tokens of
+    ``num_seqs`` sequences, ``num_last`` of which give logits.
+    """
+
+    num_tokens: int
+    num_seqs: int
+    num_last: int
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The parts of the buffer, in their order; pages and the sampler's columns follow."""
+        tokens, seqs = self.num_tokens, self.num_seqs
+        counts = (tokens, tokens, tokens, tokens, seqs + 1, seqs, seqs, seqs, self.num_last)
+        return dict(zip(_FIELDS, counts, strict=True))
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """A step on the host, with ``num_pages`` page numbers; ``max_query_len`` is the most tokens
+    that it computes of a sequence, ``starts`` and ``lengths`` are PagedStep's without padding.
+    """
+
+    buffer: torch.Tensor  # (size,) int32, pinned where the device is a GPU
+    shape: StepShape
+    num_pages: int
+    inputs: StepInputs
+    max_query_len: int
+    starts: list[int]
+    lengths: list[int]
+    chunks: Items[PrefillChunk | Draft]
+
+    def to(self, device: torch.device, cache: PagedCache) -> PagedStep:
+        """The step on the device, by one copy that the host does not wait for.
+
+        Pinned memory comes from torch's caching allocator, which gives it out again only when the
+        copies from it are done:
+        https://docs.pytorch.org/docs/stable/notes/cuda.html#use-pinned-memory-buffers.
+        """
+        return self.placed(self.buffer.to(device, non_blocking=True), cache)
+
+    def placed(self, buffer: torch.Tensor, cache: PagedCache) -> PagedStep:
+        """The step as views of ``buffer``, which holds its numbers. Does what ``StepInputs``
+        says.
+        """
+        parts = views(buffer, self.shape, self.num_pages)
+        step = PagedStep(cache, **parts, max_query_len=self.max_query_len)
+        step.kept["on_host"] = self.starts, self.lengths
+        step.chunks = self.chunks
+        step.fill_pending(self.inputs.pending_tokens)
+        self.inputs.device_columns = step.columns
+        return step
+
+
+@dataclass
+class PagedStep:
+    """Where each token of a step belongs. All tensors are int32 on one device.
+
+    ``token_ids``, ``positions``, ``rows`` and ``adapters`` are (num_tokens,): a row is ``page *
+    PAGE_SIZE + offset``, where the token's key and value go; an adapter's number is 0 for none.
+    Sequence ``i`` has the tokens ``starts[i] ..
+    starts[i + 1] - 1``, attends to ``lengths[i]`` tokens, its own of this step included (0 for
+    padding), and its page numbers begin at ``pages[first_page[i]]``; its states lie in row
+    ``slots[i]`` of their tables, padding's in row 0. ``last`` are the tokens whose logits are
+    wanted, ``columns`` the sampler's numbers.
+
+    ``max_query_len`` is the most tokens of a sequence, or more.
+    """
+
+    cache: PagedCache
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    rows: torch.Tensor
+    adapters: torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    first_page: torch.Tensor
+    slots: torch.Tensor
+    last: torch.Tensor
+    columns: torch.Tensor
+    pages: torch.Tensor
+    max_query_len: int
+    chunks: Items[PrefillChunk | Draft] = ()  # on the host; of a captured step, none
+    kept: dict[object, Any] = field(default_factory=dict)  # what layers compute once a step
+
+    @property
+    def num_tokens(self) -> int:
+        """Padding included."""
+        return len(self.token_ids)
+
+    @property
+    def on_host(self) -> tuple[list[int], list[int]]:
+        """``starts`` and ``lengths``; of a captured step, the host waits for them."""
+        if "on_host" not in self.kept:
+            self.kept["on_host"] = self.starts.tolist(), self.lengths.tolist()
+        found: tuple[list[int], list[int]] = self.kept["on_host"]
+        return found
+
+    @property
+    def long_rows(self) -> torch.Tensor:
+        """``rows`` as int64, which index_copy_ takes."""
+        return self._once("rows", lambda: self.rows.long())
+
+    @property
+    def long_slots(self) -> torch.Tensor:
+        """``slots`` as int64."""
+        return self._once("slots", lambda: self.slots.long())
+
+    @property
+    def begins(self) -> torch.Tensor:
+        """(num_seqs,) bool: sequences that are padding, or of one token."""
+        return self._once("begins", lambda: self.lengths <= 1)
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Puts (1, kv_heads, num_tokens, dim) of both in a layer of the cache, and notes it."""
+        for stored, states in ((self.cache.keys[layer], key), (self.cache.values[layer], value)):
+            rows = self.on(stored.device).long_rows
+            stored.flatten(0, 1).index_copy_(0, rows, states[0].transpose(0, 1))
+        self.kept["written"] = key, layer
+
+    def layer_of(self, key: torch.Tensor) -> int | None:
+        """Where the key was written, if it was the last one."""
+        last, layer = self.kept.get("written", (None, None))
+        return layer if last is key else None
+
+    def _once(self, name: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        if name not in self.kept:
+            self.kept[name] = make()
+        found: torch.Tensor = self.kept[name]
+        return found
+
+    def fill_pending(self, tokens: torch.Tensor | None) -> None:
+        """Puts the tokens (rows,) of the step before where ``-1 - row`` stands for them."""
+        if tokens is not None:
+            rows = (-1 - self.token_ids).clamp_min(0)
+            tokens = tokens[rows].to(self.token_ids.dtype)
+            self.token_ids.copy_(torch.where(self.token_ids < 0, tokens, self.token_ids))
+
+    def on(self, device: torch.device) -> PagedStep:
+        """The step for layers on another device."""
+        if device == self.pages.device:
+            return self
+        if device not in self.kept:
+            names = (*_FIELDS, "pages", "columns")
+            moved = {name: getattr(self, name).to(device) for name in names}
+            there = PagedStep(self.cache, **moved, max_query_len=self.max_query_len)
+            there.kept["on_host"] = self.on_host
+            self.kept[device] = there
+        found: PagedStep = self.kept[device]
+        return found
+
+
+def views(buffer: torch.Tensor, shape: StepShape, num_pages: int) -> dict[str, Any]:
+    """buffer (size,) -> its parts by name, views, with ``columns`` as the rest of it."""
+    sizes = shape.sizes
+    ends = list(accumulate(sizes.values()))
+    parts = {
+        name: buffer[end - size : end]
+        for (name, size), end in zip(sizes.items(), ends, strict=True)
+    }
+    end = ends[-1] + num_pages
+    return {**parts, "pages": buffer[ends[-1] : end], "columns": buffer[end:]}
+
+
+def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = False) -> HostStep:
+    """The step's numbers in a buffer of ``shape``, or of its own. Padding tokens have the id 0 at
+    position 0 and write to page 0; padding sequences have no tokens.
+    """
+    chunks = step.chunks
+    sequences = step.decodes + [chunk.sequence for chunk in chunks]
+    counts = [1] * len(step.decodes) + [chunk.end - chunk.start for chunk in chunks]
+    lengths = [sequence.num_computed_tokens for sequence in step.decodes]
+    lengths += [chunk.end for chunk in chunks]
+    pages = np.frombuffer(b"".join(sequence.pages for sequence in sequences), dtype=np.int32)
+    columns = step.inputs.columns
+    own = StepShape(sum(counts), len(sequences), len(step.all_rows))
+    shape = shape or own
+    size = sum(shape.sizes.values()) + len(pages) + len(columns)
+    buffer = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
+    parts = {name: part.numpy() for name, part in views(buffer, shape, len(pages)).items()}
+
+    seqs, tokens = own.num_seqs, own.num_tokens
+    starts = np.zeros(shape.num_seqs + 1, dtype=np.int32)
+    np.cumsum(counts, out=starts[1 : seqs + 1])
+    starts[seqs + 1 :] = tokens
+    parts["starts"][:] = starts
+    parts["lengths"][:seqs] = lengths
+    parts["slots"][:seqs] = [1 + sequence.slot for sequence in sequences]
+    num_pages = np.fromiter((len(sequence.pages) for sequence in sequences), np.int32, seqs)
+    first_page = np.cumsum(num_pages) - num_pages
+    parts["first_page"][:seqs] = first_page
+    parts["pages"][:] = pages
+    parts["columns"][:] = columns
+    parts["token_ids"][:tokens] = _token_ids(step)
+    if step.inputs.adapters:
+        parts["adapters"][:tokens] = np.repeat(step.inputs.adapters, counts)
+    positions = _positions(np.array(counts, np.int32), np.array(lengths, np.int32), starts[:seqs])
+    parts["positions"][:tokens] = positions
+    page_at = np.repeat(first_page, counts) + positions // PAGE_SIZE
+    parts["rows"][:tokens] = pages[page_at] * PAGE_SIZE + positions % PAGE_SIZE
+    num_drafted = sum(len(draft.token_ids) for draft in step.drafts)
+    ends = starts[1 : seqs - len(step.drafts) + 1] - 1
+    is_sampled = [True] * len(step.decodes) + [chunk.is_last for chunk in step.prefills]
+    drafted = np.arange(tokens - num_drafted, tokens, dtype=np.int32)
+    scored = [
+        np.arange(chunk.scored.start, chunk.scored.stop, dtype=np.int32) - chunk.start + first
+        for chunk, first in zip(step.prefills, starts[len(step.decodes) :], strict=False)
+    ]
+    parts["last"][: own.num_last] = np.concatenate([ends[is_sampled], drafted, *scored])
+    read = starts[: seqs + 1].tolist(), lengths
+    return HostStep(buffer, shape, len(pages), step.inputs, max(counts), *read, chunks)
+
+
+def _token_ids(step: Step) -> list[int]:
+    ids = _last_token_ids(step.decodes, step.inputs.pending_rows)
+    for chunk in step.prefills:
+        ids += chunk.sequence.tokens(chunk.start, chunk.end)
+    for draft in step.drafts:
+        ids += draft.token_ids
+    return ids
+
+
+def _last_token_ids(decodes: list[Sequence], pending_rows: Mapping[Sequence, int]) -> list[int]:
+    """The tokens that decodes compute; ``-1 - row`` for one that is on the device alone."""
+    if not pending_rows:
+        return [sequence.last_token_id for sequence in decodes]
+    return [
+        -1 - pending_rows[sequence] if sequence in pending_rows else sequence.last_token_id
+        for sequence in decodes
+    ]
+
+
+def _positions(counts: Int32s, lengths: Int32s, starts: Int32s) -> Int32s:
+    """(sequences,) each -> the position of every token in its sequence, (num_tokens,)."""
+    first = np.repeat(lengths - counts - starts, counts)
+    found: Int32s = np.arange(len(first), dtype=np.int32) + first
+    return found

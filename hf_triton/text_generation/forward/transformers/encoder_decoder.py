@@ -1,0 +1,207 @@
+"""Runs steps of encoder-decoders: the encoder for the sequences that begin, then their decoder's
+first tokens; and one ``[num_seqs, 1]`` forward of the decoder for all that go on.
+
+The model computes all of it by itself. It takes its keys and values from slots
+(``memory/cross_slots.py``), and masks and positions for each row: its decoder counts positions
+from how long its cache says that it is, which here is a number for each row.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from operator import attrgetter
+from typing import Any
+
+import torch
+
+from hf_triton.runtime.devices.device import to_device
+from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.memory.cross_slots import CrossSlotCache, Rows
+from hf_triton.text_generation.memory.kv_cache import KVCache
+from hf_triton.text_generation.sequence.sequence import Sequence
+
+from .cache_runner import sliding_windows
+from .encoding import Encoder
+from .row_offsets import changes_by_row
+
+
+class EncoderDecoderRunner:
+    """Runs the model as it is, with its own attention."""
+
+    name = "encoder-decoder"
+    cuts_prompts = False
+
+    def __init__(
+        self, model: Any, cache: KVCache, device: torch.device, *, pads: bool = False
+    ) -> None:
+        """``pads``: the encoder may read texts of different lengths in one batch."""
+        self.model, self.cache, self.device = model, cache, device
+        self._slots = CrossSlotCache(cache)
+        self._encoder = Encoder(model, device, pads=pads)
+        self._decoder = model.get_decoder()
+        self._windows = sliding_windows(getattr(self._decoder, "config", model.config))
+        self._accepted = set(inspect.signature(self._decoder.forward).parameters)
+        self._changes = changes_by_row(self._decoder)
+
+    @torch.inference_mode()
+    def forward(self, step: Step) -> torch.Tensor:
+        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
+        computed: list[Sequence] = []
+        parts = []
+        for sequences in self._decoded_together(step.decodes):
+            computed += sequences
+            parts.append(self._decode(sequences))
+        begun = (chunk.sequence for chunk in step.prefills)
+        for sequences in _grouped(begun, attrgetter("num_prefill_tokens")):
+            computed += sequences
+            parts.append(self._begin(sequences))
+        logits = torch.cat(parts) if len(parts) > 1 else parts[0]
+        if computed == step.sampled:
+            return logits
+        rows = {sequence: row for row, sequence in enumerate(computed)}
+        order = torch.tensor([rows[sequence] for sequence in step.sampled])
+        return logits[to_device(order, logits.device)]
+
+    def _decoded_together(self, sequences: list[Sequence]) -> Iterable[list[Sequence]]:
+        return [sequences] if sequences else []
+
+    def _begin(self, sequences: list[Sequence]) -> torch.Tensor:
+        """-> logits (sequences, vocab) after their prompts, which are equally long."""
+        states = self._encoder.states(sequences)  # (rows, longest source, size), and lengths
+        tokens = [sequence.tokens(0, sequence.num_prefill_tokens) for sequence in sequences]
+        slots = torch.tensor([sequence.slot for sequence in sequences], device=self.device)
+        for sequence, length in zip(sequences, states.lengths, strict=True):
+            self.cache.begin_source(sequence.slot, length)
+        input_ids = to_device(torch.tensor(tokens), self.device)
+        length = input_ids.shape[1]
+        positions = torch.arange(length, device=self.device).expand(len(sequences), -1)
+        self._slots.select(slots, positions, 0, length, states.hidden.shape[1])
+        return self._run(input_ids, positions, states.hidden, states.lengths)
+
+    def _decode(self, sequences: list[Sequence]) -> torch.Tensor:
+        """One token each, which are all of the running sequences or at equal positions."""
+        last = [[[s.last_token_id] for s in sequences]]
+        last.append([[s.num_computed_tokens - 1] for s in sequences])
+        input_ids, positions = to_device(torch.tensor(last), self.device)  # (rows, 1) each
+        places = {s.num_computed_tokens - 1 for s in sequences}
+        offset = places.pop() if len(places) == 1 else positions
+        length = max(s.num_computed_tokens for s in sequences)
+        lengths = [self.cache.source_lengths[s.slot] for s in sequences]
+        self._slots.select(
+            _rows([s.slot for s in sequences], self.device),
+            positions,
+            offset,
+            length,
+            max(lengths),
+        )
+        # The keys and values of sources are there: of their states only the shape is looked at.
+        hidden = torch.empty(1, 1, 1, dtype=self.model.dtype, device=self.device)
+        hidden = hidden.expand(len(lengths), max(lengths), self._encoder.size)
+        return self._run(input_ids, positions, hidden, lengths)
+
+    def _run(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        hidden: torch.Tensor,
+        lengths: list[int],
+    ) -> torch.Tensor:
+        """input_ids and positions (rows, tokens), hidden (rows, source, size) and each row's
+        ``lengths`` of it -> logits (rows, vocab) of the last tokens.
+        """
+        mask = self._cross_mask(input_ids, lengths)
+        inputs = {
+            "attention_mask": self._own_masks(positions),
+            "encoder_attention_mask": mask,
+            "position_ids": positions,
+        }
+        known = {name: value for name, value in inputs.items() if name in self._accepted}
+        # FSMT's decoder knows it by another name.
+        own = {} if "encoder_attention_mask" in known else {"attention_mask": mask}
+        with self._given(known):
+            output = self.model(
+                **own,
+                encoder_outputs=self._encoder.outputs(hidden),
+                decoder_input_ids=input_ids,
+                past_key_values=self._slots,
+                use_cache=True,
+            )
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+    def _own_masks(self, positions: torch.Tensor) -> Any:
+        """Additive masks (rows, 1, tokens, length) of what the decoder wrote, one for each kind of
+        layer where it has sliding windows.
+        """
+        columns = torch.arange(self._slots.own[0].length, device=self.device)
+        places = positions.unsqueeze(-1)  # (rows, tokens, 1)
+        masks = {}
+        for kind, window in (self._windows or {"": 0}).items():
+            hidden = columns > places
+            masks[kind] = self._mask(hidden | (columns <= places - window) if window else hidden)
+        return masks if self._windows else masks[""]
+
+    def _cross_mask(self, input_ids: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+        """The same (rows, 1, tokens, longest source) of what the encoder read."""
+        columns = torch.arange(max(lengths), device=self.device)
+        ends = to_device(torch.tensor(lengths), self.device)[:, None, None]
+        return self._mask((columns >= ends).expand(-1, input_ids.shape[1], -1))
+
+    def _mask(self, hidden: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=self.device)
+        return mask.masked_fill_(hidden, torch.finfo(mask.dtype).min).unsqueeze(1)
+
+    @contextmanager
+    def _given(self, inputs: dict[str, Any]) -> Iterator[None]:
+        """Gives the decoder these inputs meanwhile, whatever the model around it makes of its own;
+        and an offset for each row where the model knows one for all.
+        """
+        by_row = isinstance(self._slots.get_seq_length(), torch.Tensor)
+
+        def give(decoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            return args, {**kwargs, **inputs}
+
+        with ExitStack() as stack:
+            hook = self._decoder.register_forward_pre_hook(give, with_kwargs=True)
+            stack.callback(hook.remove)
+            for change in self._changes if by_row else ():
+                stack.enter_context(change.made())
+            yield
+
+
+class EqualPositionsRunner(EncoderDecoderRunner):
+    """For decoders that can't count an offset for each row: those of one length at a time."""
+
+    name = "encoder-decoder, equal lengths"
+
+    def _decoded_together(self, sequences: list[Sequence]) -> Iterable[list[Sequence]]:
+        return _grouped(sequences, attrgetter("num_computed_tokens"))
+
+    def _own_masks(self, positions: torch.Tensor) -> Any:
+        """None: all columns are visible."""
+        return None
+
+    def _cross_mask(self, input_ids: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+        """(rows, longest source) of 0 and 1, which the model makes its own of."""
+        columns = torch.arange(max(lengths), device=self.device)
+        ends = to_device(torch.tensor(lengths), self.device)[:, None]
+        return (columns < ends).to(torch.int64)
+
+
+def _grouped(
+    sequences: Iterable[Sequence], length: Callable[[Sequence], int]
+) -> Iterable[list[Sequence]]:
+    """Those of one length together."""
+    groups: dict[int, list[Sequence]] = {}
+    for sequence in sequences:
+        groups.setdefault(length(sequence), []).append(sequence)
+    return groups.values()
+
+
+def _rows(slots: list[int], device: torch.device) -> Rows:
+    """A slice where they follow each other."""
+    if slots == list(range(slots[0], slots[0] + len(slots))):
+        return slice(slots[0], slots[0] + len(slots))
+    return torch.tensor(slots, device=device)

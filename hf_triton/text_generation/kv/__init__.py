@@ -1,1 +1,0 @@
-"""Keys and values: the preallocated cache, and which slot holds the tokens of which prompt."""

@@ -1,1 +1,0 @@
-"""The slots as transformers sees them: behind its interface of a cache."""

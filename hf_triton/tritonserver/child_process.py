@@ -1,0 +1,196 @@
+"""A process that ``serve`` starts beside tritonserver, restarts when it dies, and ends.
+
+What it does is a process of its own so that a bug or a lack of memory there affects neither Triton
+nor its supervisor. It writes a line to stdout when it listens, and from then on a byte a second. It
+stops at SIGTERM after what is in flight, and ends at once when its stdin closes: then whoever
+started it is gone. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from generator.errors import EXIT_OK, ServerError
+from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
+
+_START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 5.0  # after Triton has ended, nothing is left to wait for
+_BEAT_EVERY_S = 1.0
+
+
+class ChildProcess:
+    """One process; ``name`` is what it is in messages, such as ``the OpenAI API``."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Callable[[], Mapping[str, str]],
+        policy: RestartPolicy | None = None,
+    ) -> None:
+        self.name = name
+        self._command, self._environment = command, environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._restarts = Restarts(policy or RestartPolicy())
+        self._start_at_s: float | None = None  # where it has died
+        self._is_starting = False
+        self._heard_at_s = 0.0
+        self._why_not_up = ""
+
+    def start(self) -> None:
+        """Starts it and waits until it listens. Raises ServerError."""
+        self.begin_start()
+        self.wait_until_it_listens()
+
+    def begin_start(self) -> None:
+        """Starts it without waiting."""
+        self._process = subprocess.Popen(
+            self._command,
+            env=dict(self._environment()),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # the terminal's Ctrl-C is for us
+        )
+        self._heard_at_s, self._is_starting = time.monotonic(), True
+
+    def wait_until_it_listens(self) -> None:
+        """Raises ServerError where it ends before, or takes too long."""
+        process = self._process
+        if process is None or not _says_something(process, _START_TIMEOUT_S):
+            self.kill()
+            raise ServerError(f"{self.name} did not start (see above)")
+        self._listens()
+
+    def _listens(self) -> None:
+        self._heard_at_s, self._is_starting = time.monotonic(), False
+        self._restarts.lives()
+        self._why_not_up = ""
+
+    @property
+    def pid(self) -> int | None:
+        """None where it does not run."""
+        return self._process.pid if self._process else None
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since it last said that it gets on; 0 where it has not begun to."""
+        if self._process is None or self._is_starting:
+            return 0.0
+        if _says_something(self._process, 0.0):
+            self._heard_at_s = time.monotonic()
+        return time.monotonic() - self._heard_at_s
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it does not run."""
+        return self._process is None or self._process.poll() is not None
+
+    @property
+    def why_not_up(self) -> str:
+        """Why nobody listens at its port, "" where somebody does."""
+        return self._why_not_up
+
+    def revive(self) -> str | None:
+        """Restarts it if it has died, after a longer delay each time, for ever. Returns a line to
+        report, or None.
+        """
+        if self._start_at_s is not None:
+            if time.monotonic() >= self._start_at_s:
+                self.begin_start()
+                self._start_at_s = None
+        elif self._process and self._process.poll() is not None:
+            code = self._process.returncode
+            died = "did not start (see above)" if self._is_starting else f"died (exit code {code})"
+            return self.end_now(died)
+        elif self._process and self._is_starting:
+            return self._follow_start(self._process)
+        return None
+
+    def _follow_start(self, process: subprocess.Popen[bytes]) -> str | None:
+        if _says_something(process, 0.0):
+            self._listens()
+            return f"{self.name} is back"
+        if time.monotonic() - self._heard_at_s > _START_TIMEOUT_S:
+            return self.end_now("did not start in time")
+        return None
+
+    def end_now(self, why: str) -> str:
+        """Ends it at once, to be started again by ``revive``. Returns a line to report."""
+        self.kill()
+        return self._note_death(f"{self.name} {why}")
+
+    def _note_death(self, what: str) -> str:
+        delay_s = self._restarts.died()
+        self._start_at_s = time.monotonic() + delay_s
+        when = f" in {delay_s:g} s" if delay_s else ""
+        self._why_not_up = f"{what} and is started again{when} ({self._restarts.count})"
+        return self._why_not_up
+
+    def begin_stop(self) -> None:
+        """It accepts nothing more; what is in flight goes on while Triton answers it."""
+        if self._process:
+            self._process.terminate()
+
+    def end(self, deadline: float) -> None:
+        """Ends it, once Triton has ended: waits for its last bytes, at most until ``deadline``, in
+        seconds of ``time.monotonic``.
+        """
+        if self._process:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(0.0, deadline - time.monotonic()))
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream:
+                stream.close()
+
+
+def _says_something(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Whether it writes to stdout before it ends, or ``timeout_s`` is over; takes all there is."""
+    if process.stdout is None:
+        return False
+    ready = select.poll()
+    ready.register(process.stdout, select.POLLIN)
+    return bool(ready.poll(timeout_s * 1000)) and process.stdout.read(1 << 16) != b""
+
+
+def end_with_parent() -> None:
+    """In the child: ends it at once when its stdin closes, for then whoever started it is gone."""
+    threading.Thread(target=_end_with_input, daemon=True).start()
+
+
+def _end_with_input() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(EXIT_OK)
+
+
+def tell_ready() -> None:
+    """In the child, on its event loop, once it listens: says so, and from then on that it gets on,
+    for as long as the loop does.
+    """
+    print("ready", flush=True)
+    os.set_blocking(sys.stdout.fileno(), False)  # nobody may read for a while
+    _beat()
+
+
+def _beat() -> None:
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), b".")
+    asyncio.get_running_loop().call_later(_BEAT_EVERY_S, _beat)

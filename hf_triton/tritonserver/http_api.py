@@ -1,0 +1,285 @@
+"""The calls of Triton's API that running a server needs: over HTTP, but loads over gRPC. Knows no
+process.
+
+https://github.com/triton-inference-server/server/tree/main/docs/protocol
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import socket
+import urllib.parse
+from dataclasses import dataclass, field
+from typing import Any
+
+from generator.errors import ServerError
+from hf_triton.tritonserver.listen import Listen
+
+# The header that opens the calls which `serve` closes to everybody else.
+ADMIN_KEY_HEADER = "hf-triton-admin-key"
+# Triton puts this before the header's name in --grpc-restricted-protocol.
+HEADER_PREFIX = "triton-grpc-protocol-"
+# The reason of a load whose Python process ended meanwhile.
+PROCESS_DIED = "its Python process died while loading (out of memory?)"
+_CONNECT_TIMEOUT_S = 2.0
+# Triton waits 5 s for a model that does not say whether it is ready (from 26.03 on).
+_READY_TIMEOUT_S = 8.0
+_METRICS_TIMEOUT_S = 5.0
+
+# A Python model's exception ends in the place it came from, over several lines.
+_TRACEBACK = re.compile(r"\s*\n\s*At:\n.*", re.DOTALL)
+_PREFIXES = re.compile(
+    r"load failed for model '[^']*': |ensemble '[^']*' depends on '[^']*' which has no loaded "
+    r"version\. Model '[^']*' loading failed with error: |version \d+ is at UNAVAILABLE state: "
+    r"|Internal: |(c_python_backend_utils\.)?TritonModelException: "
+)
+
+# core/src/model_config_utils.cc, ValidateInstanceGroup: it lists what there is, or nothing.
+_NO_GPU = re.compile(r"specifies invalid or unsupported gpu id (\d+)\. GPUs with .* are:([ \d,]*)")
+_NO_GPUS = "has kind KIND_GPU but no GPUs are available"
+_NO_BACKEND = re.compile(r"unable to find backend library for backend '([^']*)'")
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """One version in the server's index; ``state`` is READY, UNLOADING, UNAVAILABLE or LOADING."""
+
+    model: str
+    version: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ServerApi:
+    """A server's API, at its Unix sockets where it has some. Every call raises OSError if it can't
+    be reached.
+
+    Loads go over gRPC, where that port is known (not 0) and answers. Over HTTP a load blocks
+    one of Triton's HTTP threads until it ends, and with it every client whose connection that
+    thread serves: of 100 clients 33 got no answer meanwhile (24.10).
+    """
+
+    listen: Listen
+    admin_key: str = field(default="", repr=False)
+    answer_timeout_s: float = 10.0
+
+    def is_live(self) -> bool:
+        """Whether the server answers at all."""
+        return self._call("GET", "/v2/health/live", timeout_s=2)[0] == 200
+
+    def is_model_ready(self, name: str, version: str = "") -> bool:
+        """Whether a model, or one version of it, is loaded and, from 26.03 on, says that it is
+        ready; one that does not say is not.
+        """
+        part = f"/versions/{version}" if version else ""
+        path = f"/v2/models/{_quoted(name)}{part}/ready"
+        return self._call("GET", path, timeout_s=_READY_TIMEOUT_S)[0] == 200
+
+    def load(self, name: str) -> str | None:
+        """Loads a model, however long it takes; the reason in one line where that fails."""
+        if self.listen.grpc_port:
+            with contextlib.suppress(NoGrpcError):
+                error = load_over_grpc(self.listen.triton_grpc, name, self.admin_key)
+                return None if error is None else one_line(error)
+        return self._control(name, "load")
+
+    def unload(self, name: str) -> str | None:
+        """Asks for a model to be unloaded once its requests are answered, and does not wait for
+        that; the reason in one line where it is refused.
+        """
+        return self._control(name, "unload")
+
+    def index(self) -> list[ModelVersion]:
+        """Every version that the server knows, loaded or not any more. Raises ServerError."""
+        versions = self._index()
+        return [
+            ModelVersion(
+                str(entry["name"]),
+                str(entry["version"]),
+                str(entry.get("state", "")),
+                str(entry.get("reason", "")),
+            )
+            for entry in versions
+            if "version" in entry
+        ]
+
+    def lists_folder(self, name: str) -> bool:
+        """Whether a folder is there where the server's models come from. Raises ServerError."""
+        return any(entry["name"] == name for entry in self._index())
+
+    def model_config(self, name: str, version: str = "") -> dict[str, Any] | None:
+        """The configuration that a loaded model runs with, or one version of it; None of one that
+        is not loaded.
+        """
+        part = f"/versions/{version}" if version else ""
+        path = f"/v2/models/{_quoted(name)}{part}/config"
+        status, body = self._call("GET", path, timeout_s=self.answer_timeout_s)
+        return _parsed(body) if status == 200 else None
+
+    def metadata(self) -> dict[str, Any]:
+        """The server's name, version and extensions. Raises ServerError."""
+        found: dict[str, Any] = self._json("GET", "/v2")
+        return found
+
+    def metrics(self) -> str:
+        """The text of its /metrics; empty where it has none, or none at that port."""
+        listen = self.listen
+        path = listen.metrics_socket if listen.sockets else ""
+        connection = self._connection(listen.metrics_port, path, _METRICS_TIMEOUT_S)
+        try:
+            connection.request("GET", "/metrics")
+            response = connection.getresponse()
+            return response.read().decode() if response.status == 200 else ""
+        except (OSError, http.client.HTTPException, UnicodeDecodeError):
+            return ""
+        finally:
+            connection.close()
+
+    def _index(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._json("POST", "/v2/repository/index")
+        return found
+
+    def _control(self, name: str, action: str) -> str | None:
+        path = f"/v2/repository/models/{_quoted(name)}/{action}"
+        status, body = self._call("POST", path, timeout_s=None)
+        return None if status == 200 else one_line(_error(body) or f"HTTP status {status}")
+
+    def _json(self, method: str, path: str) -> Any:
+        status, body = self._call(method, path, timeout_s=self.answer_timeout_s)
+        if status != 200:
+            raise ServerError(f"{path}: {one_line(_error(body) or f'HTTP status {status}')}")
+        return _parsed(body)
+
+    def _connection(
+        self, port: int, path: str, timeout_s: float | None
+    ) -> http.client.HTTPConnection:
+        """To a Unix socket, where ``path`` is one's."""
+        if path:
+            return _UnixConnection(path, timeout_s)
+        return http.client.HTTPConnection(self.listen.client_host(), port, timeout=timeout_s)
+
+    def _call(self, method: str, path: str, timeout_s: float | None) -> tuple[int, bytes]:
+        listen = self.listen
+        path_of_socket = listen.http_socket if listen.sockets else ""
+        connection = self._connection(listen.http_port, path_of_socket, timeout_s)
+        headers = {ADMIN_KEY_HEADER: self.admin_key} if self.admin_key else {}
+        try:
+            connection.request(method, path, headers=headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except http.client.HTTPException as error:  # the server went away in the middle
+            raise ConnectionError(str(error)) from error
+        finally:
+            connection.close()
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str, timeout_s: float | None) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connects to the socket. Raises OSError."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise ServerError("the server's answer is not JSON: it is no tritonserver") from error
+
+
+def _quoted(name: str) -> str:
+    return urllib.parse.quote(name, safe="")
+
+
+def _error(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace")
+
+
+def one_line(error: str) -> str:
+    """The reason in a load error, without Triton's prefixes and the traceback's places."""
+    text = _TRACEBACK.sub("", _PREFIXES.sub("", error))
+    if "failed to poll from model repository" in text:
+        text = "its folder or config.pbtxt can't be read (see the log above)"
+    missing = _NO_BACKEND.search(text)
+    if missing:
+        text = f"this tritonserver has no backend '{missing[1]}'; {_who_has(missing[1])}"
+    gpu = _NO_GPU.search(text)
+    if gpu:
+        text = _gpu_missing(gpu[1], gpu[2].strip(" ,"))
+    if _NO_GPUS in text:
+        text = "instance_group asks for KIND_GPU, and Triton finds no GPU here: use KIND_CPU"
+    if "is not healthy" in text:
+        text = PROCESS_DIED
+    return " ".join(text.split()).rstrip(" ;") or "no reason given"
+
+
+def _who_has(backend: str) -> str:
+    if backend != "vllm":
+        return "NVIDIA's container has"
+    return (
+        "NVIDIA's vLLM container (tritonserver:YY.MM-vllm-python-py3) has; here use layout: single "
+        "and options: {engine: vllm}"
+    )
+
+
+def _gpu_missing(asked: str, usable: str) -> str:
+    there = f"of the GPUs here Triton can use only {usable}" if usable else "Triton finds none here"
+    return f"instance_group asks for GPU {asked}, and {there}: change gpus, or use KIND_CPU"
+
+
+class NoGrpcError(Exception):
+    """Nobody answers gRPC there: it is switched off, encrypted, or the server has gone."""
+
+
+def load_over_grpc(address: str, name: str, admin_key: str) -> str | None:
+    """Loads a model, however long it takes; Triton's error where that fails.
+
+    Raises:
+        NoGrpcError: nothing was loaded, for nobody answers.
+        ConnectionError: the server went away meanwhile.
+    """
+    # Imported here: it costs as much as all the rest, and most verbs load nothing.
+    import grpc
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    # A channel of its own: the library's shared ones wait ever longer before they connect again.
+    # And straight to the server, as HTTP goes: a proxy would get the key.
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+    with grpc.insecure_channel(address, options=options) as channel:
+        triton = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        metadata = [(HEADER_PREFIX + ADMIN_KEY_HEADER, admin_key)] if admin_key else None
+        if not _is_live(triton):
+            raise NoGrpcError
+        request = service_pb2.RepositoryModelLoadRequest(model_name=name)
+        try:
+            triton.RepositoryModelLoad(request, metadata=metadata)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE and not _is_live(triton):
+                raise ConnectionError(error.details()) from None
+            return str(error.details())
+    return None
+
+
+def _is_live(triton: Any) -> bool:
+    import grpc
+    from tritonclient.grpc import service_pb2
+
+    try:
+        triton.ServerLive(service_pb2.ServerLiveRequest(), timeout=_CONNECT_TIMEOUT_S)
+    except grpc.RpcError:
+        return False
+    return True

@@ -1,0 +1,205 @@
+"""Where a server listens, and whether it can; knows no process."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from generator.errors import ServerError
+from generator.spec.access import bracketed
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+_BACKLOG = 1024
+_LONGEST_SOCKETS = 80  # of the 107 bytes that a Unix socket's path may have
+
+
+@contextlib.contextmanager
+def socket_folder() -> Iterator[str]:
+    """A folder for tritonserver's Unix sockets, which is its owner's alone, while the block runs.
+
+    Raises ServerError where none can be made.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix="hf-triton-")  # with mode 0700
+        if len(os.fsencode(folder)) > _LONGEST_SOCKETS:
+            Path(folder).rmdir()
+            folder = tempfile.mkdtemp(prefix="hf-triton-", dir="/tmp")
+    except OSError as error:
+        raise ServerError(
+            f"no folder for tritonserver's sockets can be made ({error.filename}: "
+            f"{error.strerror}); set TMPDIR to a folder that can be written"
+        ) from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_again(folder: Path) -> None:
+    """Makes a folder of sockets again that somebody has cleared away. Raises ServerError where
+    another user has made it meanwhile.
+    """
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        seen = folder.lstat()
+    except OSError as error:
+        raise ServerError(f"{folder} is gone and can't be made again: {error.strerror}") from None
+    if seen.st_uid != os.getuid() or stat.S_IMODE(seen.st_mode) & 0o077:
+        raise ServerError(f"{folder} is not this user's alone: start serve again")
+
+
+@dataclass(frozen=True)
+class Listen:
+    """One address and its ports; ``openai_port`` and ``health_port`` are 0 where OpenAI's API and
+    the supervisor's health are not served.
+
+    ``sockets`` is a folder that only its owner may enter: there tritonserver listens, on a Unix
+    socket for each of its ports, and a proxy listens on the ports. Empty: it has the ports itself.
+    """
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    openai_port: int = 0
+    health_port: int = 0
+    sockets: str = ""
+
+    @property
+    def shared_memory(self) -> str:
+        """What the names of the server's files in shared memory begin with, where this process
+        has started it.
+        """
+        return f"hf_triton_{os.getpid()}_{self.http_port}_"
+
+    @property
+    def left_calls(self) -> str:
+        """What the paths of the files begin with by which its models learn who has left."""
+        return f"{SHARED_MEMORY / self.shared_memory}left_"
+
+    @property
+    def triton_grpc(self) -> str:
+        """The gRPC target at which this machine reaches tritonserver itself."""
+        return f"unix:{self.grpc_socket}" if self.sockets else self.address(self.grpc_port)
+
+    @property
+    def http_socket(self) -> str:
+        """The Unix socket of tritonserver's HTTP."""
+        return f"{self.sockets}/http"
+
+    @property
+    def grpc_socket(self) -> str:
+        """That of its gRPC, to whose name Triton adds the port."""
+        return f"{self.sockets}/grpc:{self.grpc_port}"
+
+    @property
+    def metrics_socket(self) -> str:
+        """That of its metrics."""
+        return f"{self.sockets}/metrics"
+
+    def remove_sockets(self) -> None:
+        """Removes tritonserver's sockets where it has ended without."""
+        if self.sockets:
+            for path in (self.http_socket, self.grpc_socket, self.metrics_socket):
+                Path(path).unlink(missing_ok=True)
+
+    def triton_flags(self) -> list[str]:
+        """The addresses and ports for tritonserver's command line."""
+        flags = []
+        for kind, port in (
+            ("http", self.http_port),
+            ("grpc", self.grpc_port),
+            ("metrics", self.metrics_port),
+        ):
+            address = f"unix:{self.sockets}/{kind}" if self.sockets else self.host
+            flags += [f"--{kind}-address={address}", f"--{kind}-port={port}"]
+        return flags
+
+    def ports(self) -> dict[str, int]:
+        """The ports by the flag that sets each."""
+        further = {"--openai-port": self.openai_port, "--health-port": self.health_port}
+        return {**self.triton_ports(), **{flag: port for flag, port in further.items() if port}}
+
+    def triton_ports(self) -> dict[str, int]:
+        """Those that tritonserver itself listens on."""
+        return {
+            "--http-port": self.http_port,
+            "--grpc-port": self.grpc_port,
+            "--metrics-port": self.metrics_port,
+        }
+
+    def client_host(self) -> str:
+        """An address at which a client on this machine reaches the server."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+
+    def address(self, port: int) -> str:
+        """``host:port`` for a client on this machine."""
+        host = self.client_host()
+        return f"{bracketed(host)}:{port}"
+
+    def check(self) -> None:
+        """Raises ServerError, naming the flag to change, where a port can't be listened on."""
+        seen: dict[int, str] = {}
+        for flag, port in self.ports().items():
+            if port in seen:
+                raise ServerError(f"{seen[port]} and {flag} are both {port}: each needs its own")
+            seen[port] = flag
+            self._check_port(port, flag)
+
+    def check_triton(self) -> None:
+        """The same for tritonserver's ports alone, while what runs beside it may have its own."""
+        if self.sockets:  # it has none
+            _make_again(Path(self.sockets))
+            return
+        for flag, port in self.triton_ports().items():
+            self._check_port(port, flag)
+
+    def _check_port(self, port: int, flag: str) -> None:
+        listening_socket(self.host, port, flag).close()
+
+
+def listening_socket(host: str, port: int, flag: str) -> socket.socket:
+    """One that listens on the port. Raises ServerError, which names the ``flag`` to change."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, _, _, address = found[0]
+        listening = socket.socket(family, kind)
+    except (socket.gaierror, UnicodeError):
+        raise ServerError(f"'{host}' is not an address; see --host") from None
+    except OSError as error:
+        raise ServerError(_reason(error, host, port, flag)) from None
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise ServerError(_reason(error, host, port, flag)) from None
+    return listening
+
+
+def most_connections(most: int, spare: int, each: int = 1) -> int:
+    """How many connections may be open at once, ``most`` at most: each takes ``each`` of the file
+    descriptors that this process may have, and ``spare`` are for everything else.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return most
+    return max(1, min(most, (soft - spare) // each))
+
+
+def _reason(error: OSError, host: str, port: int, flag: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} is in use; choose another with {flag}"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"'{host}' is not an address of this machine; see --host"
+    return f"can't listen on port {port} of '{host}' ({error.strerror}); see {flag}"

@@ -1,0 +1,151 @@
+"""Loads models into a running server, several at once.
+
+Not by ``--load-model``: with that flag the server answers no request until its slowest model is
+loaded, and one that hangs blocks all others. A streaming entry is two Triton models, an engine and
+the front with the entry's name: they are loaded one after the other, and reported as one. Triton
+itself loads an ensemble's steps, in parallel, before the ensemble. Knows no process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from generator.errors import ServerError
+from hf_triton.tritonserver.http_api import ServerApi
+
+SERVER_WENT_AWAY = "the server went away"
+NOT_READY = "loaded, but not ready"
+# As many as Triton loads at once by default (--model-load-thread-count).
+NUM_LOADERS = 4
+_NUM_TRIES = 3
+# Two loads that arrive at the same moment can get the same HTTP thread of the server, and the
+# second then waits until the first ends (1 of 25 pairs). A moment later the thread counts as busy.
+_LOADS_APART_S = 0.1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """How loading a model ended: ``failure`` is None, or the reason in one line. One that is loaded
+    may say that it is not ready, which is nobody's failure and may pass.
+    """
+
+    model: str
+    seconds: float
+    failure: str | None
+    is_ready: bool
+
+
+class ModelLoader:
+    """The loads of one server: how many are under way, which models are loaded.
+
+    ``engine_of`` gives the engine of a model that is a front, None of any other; ``steps_of`` the
+    steps of one that is an ensemble.
+    """
+
+    def __init__(
+        self,
+        api: ServerApi,
+        engine_of: Callable[[str], str | None] = lambda _model: None,
+        steps_of: Callable[[str], Sequence[str]] = lambda _model: (),
+    ) -> None:
+        self.num_loading = 0
+        self.ready: set[str] = set()
+        self._api = api
+        self._engine_of = engine_of
+        self._steps_of = steps_of
+        self._engines: dict[str, str] = {}  # front -> engine
+        self._parts: dict[str, str] = {}  # engine or step -> model
+        self._load_lock = threading.Lock()
+        self._next_load_s = 0.0
+        self._outcomes: queue.SimpleQueue[Loaded] = queue.SimpleQueue()
+
+    def begin(self, models: Iterable[str]) -> None:
+        """Starts to load models, each front's engine with it; ``next_outcome`` tells of each."""
+        models = list(models)
+        engines = {model: self._engine_of(model) for model in models}
+        self._engines.update({front: engine for front, engine in engines.items() if engine})
+        self._parts.update({engine: front for front, engine in self._engines.items()})
+        self._parts.update({step: model for model in models for step in self._steps_of(model)})
+        waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for model in models:
+            if self._parts.get(model) in models:
+                continue  # comes with the model that it is a part of
+            waiting.put(model)
+            self.num_loading += 1
+        for _ in range(min(NUM_LOADERS, waiting.qsize())):
+            threading.Thread(target=self._load_each, args=(waiting,), daemon=True).start()
+
+    def next_outcome(self, timeout_s: float) -> Loaded | None:
+        """The next model whose load has ended; None where none has within ``timeout_s``."""
+        try:
+            outcome = self._outcomes.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        self.num_loading -= 1
+        if outcome.failure is None:
+            self.ready.add(outcome.model)
+        return outcome
+
+    def model_of(self, folder: str) -> str:
+        """The model that Triton's ``folder`` is a part of."""
+        return self._parts.get(folder, folder)
+
+    def _load_each(self, waiting: queue.SimpleQueue[str]) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                model = waiting.get_nowait()
+                began = time.monotonic()
+                failure = self._load_with_engine(model)
+                is_ready = failure is None and self._is_ready(model)
+                seconds = time.monotonic() - began
+                self._outcomes.put(Loaded(model, seconds, failure, is_ready))
+
+    def _load_with_engine(self, model: str) -> str | None:
+        """Loads a model, after its engine where that is another one, and without it not at all."""
+        engine = self._engines.get(model)
+        failure = self._load(engine) if engine else None
+        failure = failure or self._load(model)
+        return failure and failure.removeprefix(f"{engine}: ").removeprefix(f"{model}: ")
+
+    def _load(self, model: str) -> str | None:
+        """The reason in one line where it fails."""
+        with self._load_lock:
+            time.sleep(max(0.0, self._next_load_s - time.monotonic()))
+            self._next_load_s = time.monotonic() + _LOADS_APART_S
+        try:
+            failure = self._api.load(model)
+            # Triton reports success for an ensemble whose step failed.
+            if failure is None and not self._is_loaded(model):
+                return NOT_READY
+        except (OSError, ServerError):
+            return SERVER_WENT_AWAY
+        return failure
+
+    def _is_loaded(self, model: str) -> bool:
+        index = _answer(self._api.index)
+        return any(entry.model == model and entry.state == "READY" for entry in index)
+
+    def _is_ready(self, model: str) -> bool:
+        try:
+            return _answer(partial(self._api.is_model_ready, model))
+        except OSError:
+            return False
+
+
+def _answer(ask: Callable[[], T]) -> T:
+    """Asks again where no answer comes: a load keeps one of the server's HTTP threads busy, and a
+    connection that lands on it waits as long.
+    """
+    for _ in range(_NUM_TRIES - 1):
+        with contextlib.suppress(TimeoutError):
+            return ask()
+    return ask()

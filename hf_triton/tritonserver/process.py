@@ -1,0 +1,327 @@
+"""Starts a tritonserver on a model repository, loads models, and ends it without leftovers.
+
+Knows nothing of models.yaml.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from generator.errors import ServerError
+from generator.python_modules import ROOT_FOLDER
+from generator.render import model_config, vllm_model_json
+from generator.spec.runtime_rules import LEFT_CALLS_VARIABLE
+from hf_triton.tritonserver import binary as server_binary
+from hf_triton.tritonserver import guard as server_guard
+from hf_triton.tritonserver import restrictions
+from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.tritonserver.listen import SHARED_MEMORY, Listen
+from hf_triton.tritonserver.loading import NOT_READY, NUM_LOADERS, Loaded, ModelLoader
+from hf_triton.tritonserver.log import LogFilter, mask, secrets_of
+
+_START_TIMEOUT_S = 60.0
+# Triton waits at most so long for requests in flight and for models to unload: ten models, each a
+# Python process with torch, take half a minute on two busy cores.
+_EXIT_TIMEOUT_S = 60
+_STOP_TIMEOUT_S = _EXIT_TIMEOUT_S + 5.0
+_STOP_TIMEOUT_ONLY_LOADS_S = 3.0
+_STOP_POLL_S = 0.25
+_REAP_TIMEOUT_S = 2.0
+_LAST_LINES_TIMEOUT_S = 3.0  # a process that left the group may hold the log open
+_NUM_HTTP_THREADS = 8 + NUM_LOADERS  # 8 is Triton's default; a load keeps one to itself
+# Triton puts paths into command lines for bash, unquoted; its Python can encode ASCII alone.
+_PLAIN_PATH = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+HEARTBEATS_VARIABLE = "HF_TRITON_HEARTBEATS"  # hf_triton/runtime/heartbeat.py
+
+
+class TritonServer:
+    """One tritonserver and its Python stubs, in a process group of their own.
+
+    So the terminal's Ctrl-C does not reach them: only ``stop`` and ``kill`` end them, or the
+    death of this process. Used as a context, it is started, and stopped at the end.
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        listen: Listen | None = None,
+        *,
+        arguments: Sequence[str] = (),
+        verbose: bool = False,
+        write_log: Callable[[str], None] | None = None,
+        admin_key: str = "",
+    ) -> None:
+        """With an ``admin_key`` the APIs that change the server answer only who sends it; it is in
+        no log, and on no command line once the server is up.
+        """
+        self.repository = repository
+        self.listen = listen or Listen()
+        self.arguments = arguments
+        self.verbose = verbose
+        self.write_log = write_log or _write_to_stderr
+        self.api = ServerApi(self.listen, admin_key)
+        self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
+        self._log = LogFilter()
+        self._secrets = [admin_key, *secrets_of(os.environ)]
+        self.shared_memory_prefix = self.listen.shared_memory
+        self._started: tuple[subprocess.Popen[str], threading.Thread] | None = None
+        self._is_cleared_away = False  # and its number may be another process' by now
+
+    def __enter__(self) -> TritonServer:
+        """Starts the server."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stops the server gracefully; at once where an exception ends the block."""
+        if error is None:
+            self.stop()
+        else:
+            self.kill()
+
+    @property
+    def pid(self) -> int:
+        """The process group of tritonserver and its stubs, led by their guard."""
+        return self._process.pid
+
+    @property
+    def heartbeats(self) -> str:
+        """What the paths of the files begin with in which models' processes show that they get on;
+        a process' number follows.
+        """
+        return f"{SHARED_MEMORY / self.shared_memory_prefix}beat_"
+
+    def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
+        """Starts the server, with no model yet, and waits until it answers. Raises ServerError."""
+        self.listen.check_triton()
+        self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
+        self._log = LogFilter()  # the last lines are this server's
+        binary = server_binary.find(self.listen.sockets)
+        left = (self.shared_memory_prefix, self.listen.sockets)
+        guard = [sys.executable, "-IS", server_guard.__file__, *left]
+        process = subprocess.Popen(
+            [*guard, *binary.command, *self._flags()],
+            env={
+                **binary.full_environment(),
+                HEARTBEATS_VARIABLE: self.heartbeats,
+                LEFT_CALLS_VARIABLE: self.listen.left_calls,
+            },
+            stdin=subprocess.PIPE,  # closes with this process, and the guard sees it
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+            # Its stubs import from there first; a model.json of vLLM's has paths that start there.
+            cwd=self.repository if vllm_model_json.is_used_in(self.repository) else ROOT_FOLDER,
+        )
+        reader = threading.Thread(target=self._pass_log_on, args=(process,), daemon=True)
+        self._started, self._is_cleared_away = (process, reader), False
+        reader.start()
+        try:
+            self._tell_guard(f"{self.api.admin_key}\n")
+            self._wait_live(time.monotonic() + timeout_s)
+            self._tell_guard("\n")  # its arguments are read: the key can go from its command line
+        except BaseException:
+            self.kill()
+            raise
+
+    def _tell_guard(self, text: str) -> None:
+        pipe = self._process.stdin
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and that is told elsewhere
+            if pipe:
+                pipe.write(text)
+                pipe.flush()
+
+    def _flags(self) -> list[str]:
+        return [
+            f"--model-repository={self._repository_path()}",
+            "--model-control-mode=explicit",
+            # Without it every model is first imported in a process that only asks for its config:
+            # torch twice, and a process that dies while loading hangs the load for ever (24.10).
+            "--disable-auto-complete-config",
+            f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
+            *self.listen.triton_flags(),
+            f"--http-thread-count={_NUM_HTTP_THREADS}",
+            f"--backend-config=python,shm-region-prefix-name={self.shared_memory_prefix}",
+            *(restrictions.flags(server_guard.SECRET) if self.api.admin_key else ()),
+            *restrictions.forwarding(self.arguments),
+        ]
+
+    def _repository_path(self) -> Path:
+        """A path of the repository that Triton can take: where its own has other letters, a link
+        beside the sockets.
+        """
+        path = self.repository.resolve()
+        if _PLAIN_PATH.fullmatch(str(path)) or not self.listen.sockets:
+            return path
+        link = Path(self.listen.sockets, "repository")
+        link.unlink(missing_ok=True)
+        link.symlink_to(path)
+        return link
+
+    def _wait_live(self, deadline: float) -> None:
+        while True:
+            if self.exit_code() is not None:
+                raise ServerError(self.exit_message("tritonserver did not start"))
+            with contextlib.suppress(OSError):
+                if self.api.is_live():
+                    return
+            if time.monotonic() > deadline:
+                raise ServerError(self.exit_message("tritonserver does not answer"))
+            time.sleep(0.02)
+
+    def next_outcome(self, timeout_s: float) -> Loaded | None:
+        """As ModelLoader's. Raises ServerError when the server dies."""
+        outcome = self.loader.next_outcome(timeout_s)
+        if self.exit_code() is not None:
+            raise ServerError(self.exit_message("tritonserver died"))
+        return outcome
+
+    def wait_ready(self, models: Iterable[str], timeout_s: float = 600.0) -> None:
+        """Loads models and returns when all answer. Raises ServerError when one does not."""
+        self.loader.begin(models)
+        deadline = time.monotonic() + timeout_s
+        while self.loader.num_loading:
+            outcome = self.next_outcome(timeout_s=0.5)
+            if outcome and not outcome.is_ready:
+                why = outcome.failure or NOT_READY
+                raise ServerError(f"model '{outcome.model}' failed to load: {why}")
+            if time.monotonic() > deadline:
+                raise ServerError(f"still loading after {timeout_s:.0f} s")
+
+    def _engine_of(self, model: str) -> str | None:
+        return model_config.engine_of(self.repository / model / "config.pbtxt")
+
+    def _steps_of(self, model: str) -> list[str]:
+        return model_config.steps_of(self.repository / model / "config.pbtxt")
+
+    def exit_code(self, timeout_s: float = 0.0) -> int | None:
+        """How the server ended, negative for a signal; None where it still runs after
+        ``timeout_s``.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout_s) if timeout_s else self._process.poll()
+        return None
+
+    def keep_memory_private(self) -> None:
+        """Makes the shared memory that prompts pass through its owner's alone: Triton lets all
+        users read it. Our models do so themselves, before the first request; others do not.
+        """
+        for region in SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
+            with contextlib.suppress(OSError):  # it has gone
+                region.chmod(0o600)
+
+    def log_tail(self) -> list[str]:
+        """The last lines of its log that are worth a look, oldest first."""
+        return self._log.tail()
+
+    def exit_message(self, what: str) -> str:
+        """``what``, how the process ended, and the last lines of its log."""
+        code = self.exit_code()
+        if code is None:
+            how = ""
+        else:
+            self._kill_group()  # stubs that compute outlive a killed guard, and hold the log open
+            self._reader.join(_LAST_LINES_TIMEOUT_S)  # its last lines may still be on their way
+            killer = signal.Signals(-code).name if code < 0 else ""
+            how = f" (killed by {killer})" if killer else f" (exit code {code})"
+        lines = "".join(f"\n    {line}" for line in self.log_tail())
+        return f"{what}{how}{'; its last lines:' if lines else ''}{lines}"
+
+    def stop(self, is_stuck: Callable[[], bool] = lambda: False) -> int:
+        """Ends the server after the requests in flight; kills it after a timeout, or as soon as
+        ``is_stuck`` returns True. Returns the exit code, 0 after a graceful stop.
+
+        Triton also waits for loads: if it has nothing else to wait for, the timeout is short.
+        """
+        self._process.terminate()
+        only_loads = self.loader.num_loading and not self.loader.ready
+        timeout_s = _STOP_TIMEOUT_ONLY_LOADS_S if only_loads else _STOP_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
+        while self.exit_code() is None and time.monotonic() < deadline and not is_stuck():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_POLL_S)
+        return self.kill()
+
+    def kill(self) -> int:
+        """Ends the server and its stubs at once, clears away what they leave, returns its code."""
+        self._kill_group()
+        code = self._process.wait()
+        _reap_group(self.pid)
+        self._reader.join(_LAST_LINES_TIMEOUT_S)
+        if self._process.stdin:
+            self._process.stdin.close()
+        for region in SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
+            region.unlink(missing_ok=True)
+        self.listen.remove_sockets()  # a killed server's: the next one would find them in use
+        self._is_cleared_away = True
+        return code
+
+    def _kill_group(self) -> None:
+        if not self._is_cleared_away:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _pass_log_on(self, process: subprocess.Popen[str]) -> None:
+        pipe = process.stdout
+        if pipe is None:
+            return
+        with pipe:  # nobody else closes it: they might while it is read
+            for line in pipe:
+                text = mask(line.rstrip("\n"), self._secrets)
+                shown = [text] if self._log.show(text) else []
+                shown = [*self._log.left_out(), *shown]
+                self._write(*([text] if self.verbose else shown))
+            if not self.verbose:
+                self._write(*self._log.left_out(is_over=True))
+
+    def _write(self, *lines: str) -> None:
+        for line in lines:
+            with contextlib.suppress(OSError):  # nobody reads it; the server must not block
+                self.write_log(line)
+
+    @property
+    def _process(self) -> subprocess.Popen[str]:
+        if self._started is None:
+            raise RuntimeError("start() comes first")
+        return self._started[0]
+
+    @property
+    def _reader(self) -> threading.Thread:
+        if self._started is None:
+            raise RuntimeError("start() comes first")
+        return self._started[1]
+
+
+def _reap_group(group: int) -> None:
+    """Takes note of the ends of processes that became our children when theirs ended: in a
+    container, as process 1, nobody else does, and they would stay for ever.
+    """
+    deadline = time.monotonic() + _REAP_TIMEOUT_S
+    with contextlib.suppress(ChildProcessError):  # there are none left
+        while time.monotonic() < deadline:
+            pid, _ = os.waitpid(-group, os.WNOHANG)
+            if not pid:
+                time.sleep(0.01)
+
+
+def _write_to_stderr(line: str) -> None:
+    sys.stderr.write(f"{line}\n")  # in one piece: other threads write too
+    sys.stderr.flush()

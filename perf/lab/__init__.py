@@ -1,0 +1,1 @@
+"""What no wheel carries: checks on a GPU, peers' servers, notes and results."""

@@ -1,0 +1,1 @@
+"""Verbs of ``hf-triton perf`` that only a checkout has."""
