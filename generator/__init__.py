@@ -1,3 +1,4 @@
-"""models.yaml becomes a Triton model repository, or files to deploy. Never imports torch, and nothing
-in it runs beside a server.
+"""models.yaml becomes a Triton model repository, or files to deploy.
+
+Nothing in it imports torch, or runs beside a server.
 """

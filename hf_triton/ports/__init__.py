@@ -1,1 +1,1 @@
-"""All that clients connect to: the processes on the public ports check requests and pass them on."""
+"""All that clients connect to: processes that check requests and pass them on to tritonserver."""

@@ -57,8 +57,8 @@ def test_the_wheel_carries_nothing_else(site: Path) -> None:
     top = {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")}
     assert top == {*TOP}
     of_perf = {path.name for path in (site / "perf").iterdir()}
-    assert {"baselines", "gpu", "load", "report", "sweep", "tune"} <= of_perf
-    assert not {"results", "scenarios", "README.md"} & of_perf
+    assert {"load", "report", "roofline", "sweep", "tune", "verbs"} <= of_perf
+    assert not {"lab", "README.md"} & of_perf
 
 
 def test_the_installed_generator_finds_the_installed_templates(site: Path, tmp_path: Path) -> None:

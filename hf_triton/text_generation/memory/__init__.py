@@ -1,1 +1,1 @@
-"""What running sequences keep: keys, values and states, in slots or pages; and which prompts share."""
+"""What running sequences keep: keys, values and states, in slots or pages; shared prefixes."""
