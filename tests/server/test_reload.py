@@ -106,7 +106,7 @@ def test_loading_again_and_again_leaves_nothing_behind(
 
         assert model.ask("tensors", "Once", max_tokens=5).text() == reference.text("Once", 5)
         assert joined(model.engine.stream("Once", max_tokens=5)) == reference.text("Once", 5)
-        assert eventually(lambda: len(processes(triton)) == num_processes)
+        assert eventually(lambda: len(processes(triton)) <= num_processes)  # others may have ended
         after_each.append(held(triton))
 
     # A model's process ends before its region, and before the threads that watched it.
