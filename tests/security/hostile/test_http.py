@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import http.client
 import json
 import socket
 from collections.abc import Iterator
@@ -37,13 +38,9 @@ def ask(server: Door, *pieces: bytes) -> tuple[int, bytes]:
 
 
 def answer(client: socket.socket) -> tuple[int, bytes]:
-    got = b""
-    while b"\r\n\r\n" not in got:
-        piece = client.recv(65536)
-        assert piece, f"closed without an answer: {got!r}"
-        got += piece
-    head, _, body = got.partition(b"\r\n\r\n")
-    return int(head.split()[1]), body
+    response = http.client.HTTPResponse(client)
+    response.begin()
+    return response.status, response.read()
 
 
 def post(server: Door, path: str, body: bytes, *headers: str, kind: str = FORM) -> tuple[int, str]:
