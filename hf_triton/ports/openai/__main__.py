@@ -27,7 +27,7 @@ def main() -> int:
     settings = Settings.from_text(os.environ.pop(VARIABLE))
     if settings.verbose:
         logging.basicConfig(format="hf-triton: the OpenAI API: %(message)s")
-        logging.getLogger("generator").setLevel(logging.DEBUG)
+        logging.getLogger("hf_triton.ports").setLevel(logging.DEBUG)
     try:
         asyncio.run(_serve(settings))
     except GeneratorError as error:
