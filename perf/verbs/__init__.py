@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import importlib
 from importlib.util import find_spec
-from typing import Any
 
 from generator.errors import PerfError
 from perf.verbs.stopping import stopping_as_interrupts
 
-VERBS = ("sweep", "tune", "report", "compare", "roofline")
-LAB_VERBS = ("baselines", "gpu") if find_spec("perf.lab") else ()
+VERBS = {name: f"perf.verbs.{name}" for name in ("sweep", "tune", "report", "compare", "roofline")}
+if find_spec("perf.lab"):
+    VERBS |= {name: f"perf.lab.verbs.{name}" for name in ("baselines", "gpu")}
 # Modules that come with another extra than hf-triton[perf].
 _EXTRAS = dict.fromkeys(("torch", "transformers", "tokenizers", "numpy", "pytriton"), "serve")
 
@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the sub-verbs, each with arguments of its own."""
     raw = argparse.RawDescriptionHelpFormatter
     verbs = parser.add_subparsers(dest="perf_verb", required=True, metavar="VERB")
-    for name in (*VERBS, *LAB_VERBS):
-        module = _module(name)
+    for name, path in VERBS.items():
+        module = importlib.import_module(path)
         verb = verbs.add_parser(
             name, help=module.HELP, description=module.DESCRIPTION, formatter_class=raw
         )
@@ -35,18 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the sub-verb. Raises PerfError where a package that it needs is not installed."""
-    module = _module(args.perf_verb)
+    module = importlib.import_module(VERBS[args.perf_verb])
     try:
         with stopping_as_interrupts():
             code: int = module.run(args)
     except ModuleNotFoundError as error:
         raise PerfError(_missing(f"hf-triton perf {args.perf_verb}", error)) from error
     return code
-
-
-def _module(name: str) -> Any:
-    """With HELP, DESCRIPTION, ``add_arguments`` and ``run``."""
-    return importlib.import_module(f"perf.{'lab.' * (name in LAB_VERBS)}verbs.{name}")
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> str:

@@ -21,7 +21,7 @@ def test_every_sub_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit) as caught:
         cli.main(["perf", verb, "--help"])
     assert caught.value.code == 0
-    assert importlib.import_module(f"perf.verbs.{verb}").HELP
+    assert importlib.import_module(verbs.VERBS[verb]).HELP
     assert capsys.readouterr().out
 
 

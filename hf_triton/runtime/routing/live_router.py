@@ -24,9 +24,8 @@ from .router import AnswerLocally, RoutedRequest, Router, RoutingTable, target_m
 from .routing_json import ROUTING_FILE, Routing, RoutingError, RoutingFile
 from .shadow import ShadowSender
 
-_CHECK_EVERY_S = (
-    0.5  # hf_triton/serving/apply/execution.py waits longer than this for a new routing
-)
+# hf_triton/serving/apply/execution.py waits longer than this for a new routing.
+_CHECK_EVERY_S = 0.5
 _DRAIN_STEP_S = 0.02
 
 

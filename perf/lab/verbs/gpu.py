@@ -43,8 +43,8 @@ examples:
   hf-triton perf gpu prove                           what takes two to five minutes on a GPU
   hf-triton perf gpu prove --only 'models|rows'      of these jobs alone; --list names them
   hf-triton perf gpu pack .gpu --server              here; then, in the checkout on the GPU machine:
-  python perf/lab/gpu prove --wheels .gpu/wheels         nothing installed but torch
-  source .gpu/unpack.sh && python perf/lab/gpu serve     with a tritonserver of its own
+  python perf/lab/gpu prove --wheels .gpu/wheels     nothing installed but torch
+  source .gpu/unpack.sh && python perf/lab/gpu serve with a tritonserver of its own
 exit codes: 0 all jobs ended well; 1 something is wrong, failed or was cut off; 2 usage; 130
 interrupted, what is done is kept"""
 

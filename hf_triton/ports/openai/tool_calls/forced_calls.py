@@ -23,7 +23,7 @@ class NamedCall:
         self._name = name
         self._begun = False
 
-    def read(self, text: str, *, ends: bool) -> Read:
+    def read(self, text: str, *, ends: bool) -> Read:  # noqa: ARG002, as ListedCalls
         """Takes the next piece of the answer, the last where it ``ends``."""
         begun = self._begun
         text = text if begun else text.lstrip()  # which alone is no JSON that clients could parse

@@ -44,7 +44,7 @@ class FoundReasoning:
         self._take, self._after_white_space = self._take_white_space, then
         return True
 
-    def _take_white_space(self, *, ends: bool) -> bool:
+    def _take_white_space(self, *, ends: bool) -> bool:  # noqa: ARG002, as the others
         self._waiting = self._waiting.lstrip()
         if self._waiting:
             self._take = self._after_white_space
