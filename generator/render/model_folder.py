@@ -31,7 +31,7 @@ from generator.render.vllm_model_json import engine_arguments
 from generator.spec.library import library_version
 from generator.spec.model_source import Source
 from generator.spec.model_spec import ModelSpec
-from generator.spec.runtime_rules import LIBRARY_PARAMETER
+from generator.spec.runtime_rules import LIBRARY_PARAMETER, OPTIONS
 from generator.spec.task_folders import (
     CONFIG_TEMPLATE,
     ENSEMBLE_FOLDER,
@@ -311,5 +311,5 @@ def _environment(folder: Path) -> jinja2.Environment:
         "docstring": docstring,
     }
     environment = strict_environment(folder, filters, "without quote, word, numbers or docstring")
-    environment.globals["tensor"] = tensor
+    environment.globals.update(tensor=tensor, options=OPTIONS)
     return environment

@@ -50,6 +50,7 @@ from hf_triton.runtime.weights.locked_files import (
     repository_folder,
     snapshot_folder,
 )
+from hf_triton.text_generation.sequence.request_options import OPTIONS
 from hf_triton.version import LIBRARY_PARAMETER
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "MARKER",
     "MAX_HEAD",
     "NUMPY_VARIABLE",
+    "OPTIONS",
     "RECORD_FILE",
     "TOKENIZER_QUESTION",
     "BrokenEnvironmentError",

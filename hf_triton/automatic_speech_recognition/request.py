@@ -17,11 +17,8 @@ from hf_triton.runtime.media.decoding import MediaLimits, waveform
 from hf_triton.runtime.request.deadline import check_on_timeout, timeout_ms
 from hf_triton.runtime.request.json_text import short
 from hf_triton.runtime.request.tensors import RequestFields, text
-from hf_triton.text_generation.request.sampling_json import (
-    lenient_boolean,
-    lenient_integer,
-    lenient_number,
-)
+from hf_triton.text_generation.request.row_options import read_option
+from hf_triton.text_generation.request.sampling_json import lenient_integer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 
 from .options import Options
@@ -32,16 +29,13 @@ _OPTIONS: dict[str, tuple[Callable[[str, Any], Any], Any]] = {
     "task": (text, None),
     "return_timestamps": (lambda name, value: _timestamps(name, value), False),
     "prompt": (text, ""),
-    "stream": (lenient_boolean, False),
-    "max_tokens": (lenient_integer, None),
-    "temperature": (lenient_number, 0.0),
-    "top_k": (lenient_integer, 0),
-    "top_p": (lenient_number, 0.0),
-    "seed": (lenient_integer, None),
-    "timeout_ms": (lenient_integer, None),
-    "on_timeout": (text, "partial"),
     "sampling_rate": (lenient_integer, None),
 }
+# Those that it shares with the tasks that generate text.
+_SHARED = (
+    *("stream", "max_tokens", "temperature", "top_k", "top_p", "seed"),
+    *("timeout_ms", "on_timeout"),
+)
 _SOUNDS = ("audio", "samples")
 _MIB = 1024 * 1024
 _WITHOUT_TIMES, _WITH_TIMES = ("", "none", "false"), ("segments", "true")
@@ -89,11 +83,12 @@ class SpeechReader:
         Raises:
             RequestError: names the field, what was got and what is allowed.
         """
-        fields.check_parameters((*_OPTIONS, *_SOUNDS))
+        fields.check_parameters((*_OPTIONS, *_SHARED, *_SOUNDS))
         num_rows = fields.count_rows(*_SOUNDS)
         files = fields.raw_lists("audio")
         arrays = _arrays(fields, num_rows)
         columns = {name: fields.values(name, *option) for name, option in _OPTIONS.items()}
+        columns |= {name: read_option(fields, name) for name in _SHARED}
         rows = [{name: column[n] for name, column in columns.items()} for n in range(num_rows)]
         self._check_size(files, arrays)
         return [
@@ -153,7 +148,7 @@ def _params(row: dict[str, Any]) -> SamplingParams:
     max_tokens = 1 if row["max_tokens"] is None else row["max_tokens"]
     return SamplingParams(
         max_tokens=max_tokens,
-        temperature=row["temperature"],
+        temperature=row["temperature"] or 0.0,
         top_k=row["top_k"],
         top_p=row["top_p"],
         seed=row["seed"],

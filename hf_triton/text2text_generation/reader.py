@@ -10,6 +10,7 @@ from hf_triton.runtime.request.tensors import shown
 from hf_triton.text_generation.request.parsing import Prompt, PromptReader, require_no_beams
 from hf_triton.text_generation.request.row_options import RowFields
 from hf_triton.text_generation.request.sampling_json import lenient_boolean
+from hf_triton.text_generation.sequence.request_options import OPTIONS
 from hf_triton.text_generation.structured.constraint import Constraint
 
 from .languages import Languages
@@ -18,27 +19,6 @@ from .source import SourceTokenizer
 _FIELDS = RowFields(
     ("text_input",), ("source_lang", "target_lang"), {"truncate": (lenient_boolean, None)}
 )
-# The options that a beam search can't follow, with the values that change nothing.
-_NOT_WITH_BEAMS: dict[str, tuple[Any, ...]] = {
-    "stream": (False,),
-    "n": (1,),
-    "temperature": (None, 0),
-    "top_k": (-1, 0, 1),
-    "top_p": (0, 1),
-    "min_p": (0,),
-    "seed": (None,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "stop_words": ((),),
-    "constraint": (None,),
-    "stop_token_ids": ((),),
-    "logit_bias": ((),),
-    "ignore_eos": (False,),
-    "allowed_token_ids": ((),),
-    "logprobs": (None,),
-    "return_logprobs": (False,),
-    "return_cumulative_logprob": (False,),
-}
 
 
 @dataclass(frozen=True)
@@ -74,8 +54,10 @@ class SourceReader(PromptReader):
             return 1
         if asked not in (None, self.beams):
             raise RequestError(f"beam_width: got {shown(asked)}, allowed: 1 or {self.beams}")
-        for name, neutral in _NOT_WITH_BEAMS.items():
-            if (got := row[name]) not in neutral:
+        # A constraint is what became of several options.
+        neutral = {name: option.neutral for name, option in OPTIONS.items() if option.neutral}
+        for name, values in {**neutral, "constraint": (None,)}.items():
+            if (got := row[name]) not in values:
                 asks = got.kind if isinstance(got, Constraint) else name
                 raise RequestError(
                     f"{asks}: this model answers by a search with {self.beams} beams, which can't "

@@ -12,29 +12,15 @@ import numpy.typing as npt
 
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.text_generation.request.parsing import GenerationRequest, PromptReader, check_request
+from hf_triton.text_generation.sequence.request_options import OPTIONS
 
+_ARRAYS = {"INT32": np.int32, "FP32": np.float32, "UINT64": np.uint64, "STRING": np.object_}
 _TYPES: dict[str, Any] = {
+    "input_ids": np.int32,
     **dict.fromkeys(
-        ("max_tokens", "min_tokens", "top_k", "n", "beam_width", "timeout_ms", "input_ids"),
-        np.int32,
+        ("text_input", "messages", "tools", "chat_template_kwargs", "lora_name"), np.object_
     ),
-    **dict.fromkeys(
-        (
-            *("temperature", "top_p", "length_penalty", "repetition_penalty"),
-            *("frequency_penalty", "presence_penalty"),
-        ),
-        np.float32,
-    ),
-    **dict.fromkeys(("seed", "random_seed"), np.uint64),
-    **dict.fromkeys(
-        (
-            *("text_input", "messages", "tools", "chat_template_kwargs"),
-            *("stop_words", "bad_words", "sampling_parameters", "on_timeout"),
-            "lora_name",
-            *("json_schema", "regex", "choice"),
-        ),
-        np.object_,
-    ),
+    **{name: _ARRAYS.get(option.tensor, np.bool_) for name, option in OPTIONS.items()},
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import LogitsProcessorList
 
+from ..sequence.request_options import FILTERS
 from ..sequence.sequence import DecoderStart, Sequence, Token, TokenLogprobs
 
 # Fields that transformers' logits processors follow, which say nothing where they are false.
@@ -20,7 +21,7 @@ _RULES = (
 )
 # What a request asks for, whatever the model's files say, and what nothing here does.
 _NOT_FOLLOWED = (
-    *("do_sample", "temperature", "top_k", "top_p", "min_p", "min_length", "min_new_tokens"),
+    *("do_sample", "temperature", *FILTERS, "min_length", "min_new_tokens"),
     *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "stop_strings"),
     *("typical_p", "epsilon_cutoff", "eta_cutoff", "guidance_scale", "penalty_alpha"),
     *("num_beam_groups", "diversity_penalty", "max_time", "max_length"),

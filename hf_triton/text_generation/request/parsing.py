@@ -6,7 +6,7 @@ Knows what a row's options mean together; knows no engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
@@ -16,7 +16,8 @@ from hf_triton.runtime.request.deadline import timeout_ms
 from hf_triton.runtime.request.json_text import MAX_CHARACTERS, read_list, read_object, short
 from hf_triton.runtime.request.tensors import RequestFields, each_row, shown
 
-from ..sequence.sampling_params import SamplingParams
+from ..sequence.request_options import FILTERS, OPTIONS
+from ..sequence.sampling_params import SamplingParams, check_range
 from ..sequence.sequence import DecoderStart
 from ..sequence.source import Source, text_source
 from ..structured.constraint import Constraint
@@ -27,6 +28,7 @@ from .row_options import CHAT_FIELDS, RowFields, read_rows
 
 _RETURN = "return_"
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
+_PARAMS = [one.name for one in fields(SamplingParams)]
 _CHAT_CHARACTERS = 2**14  # of a chat, whose rendering does not depend on its size alone
 # Stands for max_tokens until the prompt's length is known; larger than any min_tokens.
 _UNKNOWN = 2**63
@@ -293,29 +295,21 @@ def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) 
     num_prompt_logprobs = row["prompt_logprobs"]
     if num_prompt_logprobs is None and "prompt_logprobs" in outputs:
         num_prompt_logprobs = 0
-    params = SamplingParams(
-        max_tokens=max_tokens,
-        min_tokens=default_min_tokens if row["min_tokens"] is None else row["min_tokens"],
-        temperature=_temperature(row),
-        top_k=row["top_k"],
-        top_p=row["top_p"],
-        min_p=row["min_p"],
-        repetition_penalty=reader.default_repetition_penalty if penalty is None else penalty,
-        frequency_penalty=row["frequency_penalty"],
-        presence_penalty=row["presence_penalty"],
-        seed=row["seed"],
-        stop_words=row["stop_words"],
-        stop_token_ids=(*row["stop_token_ids"], *_stops_unseen(row, reader)),
-        include_stop_word=row["include_stop_str_in_output"],
-        ignore_eos=row["ignore_eos"],
-        num_logprobs=num_logprobs,
-        num_prompt_logprobs=num_prompt_logprobs,
-        logit_bias=row["logit_bias"],
-        allowed_token_ids=row["allowed_token_ids"],
-        num_beams=num_beams,
-        length_penalty=row["length_penalty"] if num_beams > 1 else None,
-        constraint=row["constraint"],
-    )
+    named = {option.param or name: row[name] for name, option in OPTIONS.items()}
+    asked = {name: named[name] for name in _PARAMS if name in named}
+    asked |= {
+        "max_tokens": max_tokens,
+        "min_tokens": default_min_tokens if row["min_tokens"] is None else row["min_tokens"],
+        "temperature": _temperature(row),
+        "repetition_penalty": reader.default_repetition_penalty if penalty is None else penalty,
+        "stop_token_ids": (*row["stop_token_ids"], *_stops_unseen(row, reader)),
+        "num_logprobs": num_logprobs,
+        "num_prompt_logprobs": num_prompt_logprobs,
+        "num_beams": num_beams,
+        "length_penalty": row["length_penalty"] if num_beams > 1 else None,
+        "constraint": row["constraint"],
+    }
+    params = SamplingParams(**asked)
     _check_vocabulary(params, reader.vocab_size)
     return params
 
@@ -346,14 +340,15 @@ def _temperature(row: dict[str, Any]) -> float:
     """
     if row["temperature"] is not None:
         return float(row["temperature"])
-    filters = row["top_k"] > 1 or 0 < row["top_p"] < 1 or row["min_p"] > 0
-    return 1.0 if filters or row["seed"] is not None or row["n"] > 1 else 0.0
+    asks = any(row[name] not in OPTIONS[name].neutral for name in (*FILTERS, "seed", "n"))
+    return 1.0 if asks else 0.0
 
 
 def _generation(
     row: dict[str, Any], params: SamplingParams, timeout_ms: int | None, reader: PromptReader
 ) -> Generation:
     """Makes the tokens of a row whose options are checked."""
+    check_range("priority", row["priority"])
     lora_name = reader.lora_name(row)
     num_kept = _most_prompt_tokens(row, params, reader.max_model_len)
     if num_kept is not None:
@@ -388,7 +383,7 @@ def _generation(
         kept_token_ids=kept,
         reasoning_tokens=None if chat_format is None else answers.reasoning_tokens(chat_format),
         skip_special_tokens=row["skip_special_tokens"],
-        priority=_priority(row["priority"]),
+        priority=row["priority"],
     )
 
 
@@ -403,13 +398,6 @@ def _with_output_length(
     params = params.with_max_tokens(max(most, params.min_tokens))
     reader.check_length(num_prompt_tokens, params.max_tokens)
     return params
-
-
-def _priority(number: int) -> int:
-    """A request may let others begin first; it can't pass them."""
-    if number < 0:
-        raise RequestError(f"priority: got {shown(number)}, allowed: 0 and more")
-    return number
 
 
 def _most_prompt_tokens(

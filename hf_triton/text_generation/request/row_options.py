@@ -1,4 +1,4 @@
-"""The options of each row of a request: where they may stand, of which type, with which default.
+"""The options of each row of a request, as its tensors and parameters say them.
 
 A name means the same as a tensor and as a request parameter, whose number may come as a text;
 ``sampling_parameters`` wins over both. Ranges of sampling are SamplingParams' own.
@@ -14,70 +14,16 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.deadline import check_on_timeout
 from hf_triton.runtime.request.tensors import RequestFields, shown, text
 
+from ..sequence.request_options import OPTIONS
+from ..sequence.sampling_params import check_range
 from ..structured.constraint import constraint_of
 from .limits import MAX_INPUT_IDS, check_lists
-from .sampling_json import (
-    FIELD,
-    lenient_boolean,
-    lenient_integer,
-    lenient_number,
-    names_in,
-    read_sampling_parameters,
-)
-
-MAX_CHOICES = 128
+from .sampling_json import CONVERSIONS, FIELD, lenient_integer, names_in, read_sampling_parameters
 
 Convert = Callable[[str, Any], Any]
-_OPTIONS: dict[str, tuple[Convert, Any]] = {
-    "max_tokens": (lenient_integer, None),
-    "min_tokens": (lenient_integer, None),
-    "temperature": (lenient_number, None),
-    "top_k": (lenient_integer, 0),
-    "top_p": (lenient_number, 0.0),
-    "min_p": (lenient_number, 0.0),
-    "repetition_penalty": (lenient_number, None),
-    "frequency_penalty": (lenient_number, 0.0),
-    "presence_penalty": (lenient_number, 0.0),
-    "seed": (lenient_integer, None),
-    "random_seed": (lenient_integer, None),
-    "ignore_eos": (lenient_boolean, False),
-    "include_stop_str_in_output": (lenient_boolean, False),
-    "logprobs": (lenient_integer, None),
-    "prompt_logprobs": (lenient_integer, None),
-    "n": (lenient_integer, 1),
-    "beam_width": (lenient_integer, None),
-    "length_penalty": (lenient_number, None),
-    "timeout_ms": (lenient_integer, None),
-    "on_timeout": (text, "partial"),
-    "json_schema": (text, None),
-    "regex": (text, None),
-    "stream": (lenient_boolean, False),
-    "exclude_input_in_output": (lenient_boolean, True),
-    "skip_special_tokens": (lenient_boolean, True),
-    "add_special_tokens": (lenient_boolean, None),
-    "truncate_prompt_tokens": (lenient_integer, None),
-    "return_finish_reason": (lenient_boolean, False),
-    "return_cumulative_logprob": (lenient_boolean, False),
-    "return_logprobs": (lenient_boolean, False),
-    "return_num_input_tokens": (lenient_boolean, False),
-    "return_num_output_tokens": (lenient_boolean, False),
-    "return_prompt_logprobs": (lenient_boolean, False),
-    "return_prompt_token_ids": (lenient_boolean, False),
-    "return_token_ids": (lenient_boolean, False),
-    "return_num_cached_tokens": (lenient_boolean, False),
-    "return_chat_format": (lenient_boolean, False),
-}
-_WORDS = ("stop_words", "bad_words")
-_CHOICE = "choice"  # a list like those, but an empty text in it is refused
-_JSON_ONLY: dict[str, Any] = {
-    "best_of": None,
-    "stop_token_ids": (),
-    "logit_bias": (),
-    "allowed_token_ids": (),
-    "clamp_max_tokens": False,
-    "grammar": None,
-    "priority": 0,  # a parameter of that name is Triton's own
-}
+_CHOICE = "choice"  # a list like the others, but an empty text in it is refused
+_JSON_ONLY = {name: option.default for name, option in OPTIONS.items() if not option.is_parameter}
+_PARAMETERS = [name for name in OPTIONS if name not in _JSON_ONLY]
 
 
 @dataclass(frozen=True)
@@ -118,16 +64,14 @@ def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dic
     for given in fields.optional_texts(FIELD):
         # vLLM's own client sends each of them twice; here it wins, whatever the other looks like.
         fields.drop_parameters(names_in(given or "{}"))
-    options = {**_OPTIONS, **known.options}
-    texts = (*known.prompts, *known.texts, FIELD)
+    texts = (*known.prompts, *known.texts)
     ids = (_IDS,) if known.takes_ids else ()
-    fields.check_parameters((*options, *_WORDS, _CHOICE, *texts, *ids, *known.files))
+    fields.check_parameters((*_PARAMETERS, *known.options, *texts, *ids, *known.files))
     num_rows = fields.count_rows(*known.prompts, *ids, *known.files)
     columns: dict[str, list[Any]] = {
         **{name: fields.optional_texts(name) for name in texts},
-        **{name: fields.values(name, *option) for name, option in options.items()},
-        **{name: fields.text_lists(name) for name in _WORDS},
-        _CHOICE: fields.lists(_CHOICE, text),
+        **{name: read_option(fields, name) for name in _PARAMETERS},
+        **{name: fields.values(name, *option) for name, option in known.options.items()},
         _IDS: fields.lists(_IDS, lenient_integer, MAX_INPUT_IDS) if ids else [[]] * num_rows,
         **{name: [tuple(row) for row in fields.raw_lists(name)] for name in known.files},
     }
@@ -144,6 +88,14 @@ def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dic
         row["constraint"] = constraint_of(row, may_be_empty=num_rows > 1)
         rows.append(row)
     return rows
+
+
+def read_option(fields: RequestFields, name: str) -> list[Any]:
+    """What each row says of an option, else its default. Raises RequestError."""
+    option = OPTIONS[name]
+    if option.kind == "texts":
+        return fields.lists(name, text) if name == _CHOICE else fields.text_lists(name)
+    return fields.values(name, CONVERSIONS[option.kind], option.default)
 
 
 def _check_prompt(row: dict[str, Any], known: RowFields, where: str) -> None:
@@ -170,11 +122,7 @@ def _one_seed(seed: int | None, random_seed: int | None) -> int | None:
 
 def _check_choices(row: dict[str, Any]) -> None:
     num = row["n"]
-    _require(1 <= num <= MAX_CHOICES, "n", num, f"1 to {MAX_CHOICES}")
-    _require(row["best_of"] in (None, 1, num), "best_of", row["best_of"], f"1 or n ({num})")
+    check_range("n", num)
+    if row["best_of"] not in (None, 1, num):
+        raise RequestError(f"best_of: got {shown(row['best_of'])}, allowed: 1 or n ({num})")
     check_on_timeout(row["on_timeout"])
-
-
-def _require(condition: bool, field: str, got: object, allowed: str) -> None:
-    if not condition:
-        raise RequestError(f"{field}: got {shown(got)}, allowed: {allowed}")

@@ -16,6 +16,7 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.json_text import read_object, short
 from hf_triton.runtime.request.tensors import boolean, integer, kind_of, number, text
 
+from ..sequence.request_options import OPTIONS
 from ..structured.constraint import ANY_OBJECT, KINDS, choice_texts, schema_text
 
 FIELD = "sampling_parameters"
@@ -181,35 +182,31 @@ _CONSTRAINTS: dict[str, tuple[str, _Convert]] = {
     "grammar": ("grammar", _text),
 }
 _STRUCTURED = ("structured_outputs", "guided_decoding")
+CONVERSIONS: dict[str, _Convert] = {
+    "integer": lenient_integer,
+    "number": lenient_number,
+    "boolean": lenient_boolean,
+    "text": text,
+    "texts": _texts,
+    "integers": _integers,
+    "biases": _biases,
+}
+# What these take is more or less than others of their kind.
+_OWN: dict[str, _Convert] = {
+    "seed": _seed,
+    "logprobs": _num_logprobs,
+    "prompt_logprobs": _num_logprobs,
+    "allowed_token_ids": _some_integers,
+    **dict(_CONSTRAINTS.values()),
+    "json_schema": schema_text,
+}
 _OPTIONS: dict[str, tuple[str, _Convert]] = {
     **{
-        name: (name, lenient_integer)
-        for name in ("n", "best_of", "max_tokens", "min_tokens", "top_k", "beam_width")
+        option.called or name: (name, _OWN.get(name) or CONVERSIONS[option.kind])
+        for name, option in OPTIONS.items()
+        if option.in_json
     },
-    **{
-        name: (name, lenient_number)
-        for name in (
-            *("temperature", "top_p", "min_p", "length_penalty"),
-            *("presence_penalty", "frequency_penalty", "repetition_penalty"),
-        )
-    },
-    **{name: (name, lenient_boolean) for name in ("include_stop_str_in_output", "ignore_eos")},
-    "seed": ("seed", _seed),
-    "stop": ("stop_words", _texts),
-    "bad_words": ("bad_words", _texts),
-    "stop_token_ids": ("stop_token_ids", _integers),
-    "allowed_token_ids": ("allowed_token_ids", _some_integers),
-    **{name: (name, lenient_integer) for name in ("truncate_prompt_tokens", "priority")},
-    **{name: (name, lenient_boolean) for name in ("skip_special_tokens", "add_special_tokens")},
-    "clamp_max_tokens": ("clamp_max_tokens", lenient_boolean),
-    "logprobs": ("logprobs", _num_logprobs),
-    "prompt_logprobs": ("prompt_logprobs", _num_logprobs),
-    "logit_bias": ("logit_bias", _biases),
     "lora_name": ("lora_name", text),
-    "json_schema": _CONSTRAINTS["json"],
-    "regex": _CONSTRAINTS["regex"],
-    "choice": _CONSTRAINTS["choice"],
-    "grammar": _CONSTRAINTS["grammar"],
     **{f"guided_{name}": constraint for name, constraint in _CONSTRAINTS.items()},
 }
 

@@ -1,4 +1,4 @@
-"""What one request asks of sampling and stopping, with the allowed ranges.
+"""What one request asks of sampling and stopping, checked by the options' ranges.
 
 Knows no tensors of Triton and no torch.
 """
@@ -15,10 +15,10 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.tensors import shown
 
 from ..structured.constraint import Constraint
+from .request_options import FILTERS, OPTIONS
 
-MAX_SEED = 2**64 - 1
-MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 100.0
+_BOUNDED = {name: option.param or name for name, option in OPTIONS.items() if option.bounds}
 
 
 class LogitsRule(Protocol):
@@ -71,13 +71,10 @@ class SamplingParams:
     def __post_init__(self) -> None:
         """Raises RequestError that names the field, what was got and what is allowed."""
         self._check_lengths()
-        self._check_filters()
-        self._check_penalties()
-        self._check_tokens()
+        for name, attribute in _BOUNDED.items():
+            check_range(name, getattr(self, attribute, None))
+        self._check_biases()
         self._check_beams()
-        _require(
-            self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, f"0 to {MAX_SEED}"
-        )
 
     def with_max_tokens(self, max_tokens: int) -> SamplingParams:
         """The same with another max_tokens."""
@@ -88,10 +85,10 @@ class SamplingParams:
         """True where the likeliest token is taken, so that no random number is drawn."""
         return self.temperature == 0 or self.top_k == 1
 
-    @property
+    @cached_property
     def filters(self) -> bool:
         """True where top_k, top_p or min_p cut the distribution."""
-        return self.top_k > 0 or 0 < self.top_p < 1 or self.min_p > 0
+        return any(getattr(self, name) not in OPTIONS[name].neutral for name in FILTERS)
 
     @property
     def penalises(self) -> bool:
@@ -131,41 +128,11 @@ class SamplingParams:
             f"0 to max_tokens ({self.max_tokens})",
         )
 
-    def _check_filters(self) -> None:
-        _require(
-            math.isfinite(self.temperature) and self.temperature >= 0,
-            "temperature",
-            self.temperature,
-            "0 (greedy) or any finite number above it",
-        )
-        _require(self.top_k >= -1, "top_k", self.top_k, "0 or -1 (off), or 1 and more")
-        _require(0 <= self.top_p <= 1, "top_p", self.top_p, "0 (off) to 1")
-        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "0 (off) to 1")
-
-    def _check_penalties(self) -> None:
-        _require(
-            math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0,
-            "repetition_penalty",
-            self.repetition_penalty,
-            "a finite number above 0 (1 is off)",
-        )
-        for field in ("frequency_penalty", "presence_penalty"):
-            _require(-2 <= getattr(self, field) <= 2, field, getattr(self, field), "-2 to 2")
+    def _check_biases(self) -> None:
         for token_id, bias in self.logit_bias:
             _require(token_id >= 0, "logit_bias", f"token {token_id}", "0 and more")
             allowed = f"-{MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}"
             _require(abs(bias) <= MAX_LOGIT_BIAS, "logit_bias", bias, allowed)
-
-    def _check_tokens(self) -> None:
-        for name in ("stop_token_ids", "allowed_token_ids"):
-            for token_id in getattr(self, name):
-                _require(token_id >= 0, name, token_id, "0 and more")
-        for name, asked in (
-            ("logprobs", self.num_logprobs),
-            ("prompt_logprobs", self.num_prompt_logprobs),
-        ):
-            is_known = asked is None or 0 <= asked <= MAX_LOGPROBS
-            _require(is_known, name, asked, f"0 to {MAX_LOGPROBS}")
 
     def _check_beams(self) -> None:
         _require(self.num_beams >= 1, "beam_width", self.num_beams, "1 and more")
@@ -173,6 +140,14 @@ class SamplingParams:
             raise RequestError("prompt_logprobs: beams have none; send beam_width 1 for them")
         penalty = 1.0 if self.length_penalty is None else self.length_penalty
         _require(math.isfinite(penalty), "length_penalty", penalty, "a finite number")
+
+
+def check_range(name: str, value: Any) -> None:
+    """Raises RequestError for a number of an option that is out of bounds, also in a list."""
+    option = OPTIONS[name]
+    for one in value if isinstance(value, tuple) else (value,):
+        if option.bounds and one is not None and not option.bounds[0] <= one <= option.bounds[1]:
+            raise RequestError(f"{name}: got {shown(one)}, allowed: {option.allowed}")
 
 
 def _require(condition: bool, field: str, got: object, allowed: str) -> None:

@@ -17,7 +17,8 @@ from hf_triton.text_generation.request.parsing import (
     PromptReader,
 )
 from hf_triton.text_generation.request.sampling_json import FIELD
-from hf_triton.text_generation.sequence.sampling_params import MAX_SEED, SamplingParams
+from hf_triton.text_generation.sequence.request_options import MAX_SEED
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.structured.constraint import Constraint, Reasoning
 from tests.engine.request_fields import fields, parse_request
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any
 
-from generator.spec.runtime_rules import CACHE_SALT
+from generator.spec.runtime_rules import CACHE_SALT, OPTIONS
 from hf_triton.ports.openai.schema import json_body
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.schema.json_body import Check, kind_of, only, short
@@ -27,17 +27,11 @@ TensorValue = str | bool | int | float | list[bytes] | tuple[int, ...]
 
 # What becomes part of ``sampling_parameters``: names that OpenAI and vLLM share, and vLLM's own.
 SAMPLING: dict[str, Check] = {
-    **dict.fromkeys(("temperature", "top_p", "min_p"), json_body.number),
-    **dict.fromkeys(("presence_penalty", "frequency_penalty"), json_body.number),
-    "repetition_penalty": json_body.number,
-    **dict.fromkeys(("n", "seed", "top_k", "max_tokens", "min_tokens"), json_body.integer),
-    **dict.fromkeys(("stop", "bad_words"), json_body.texts),
-    "stop_token_ids": json_body.integers,
-    "logit_bias": json_body.biases,
-    **dict.fromkeys(("ignore_eos", "include_stop_str_in_output"), json_body.boolean),
-    **dict.fromkeys(("skip_special_tokens", "add_special_tokens"), json_body.boolean),
-    **dict.fromkeys(("truncate_prompt_tokens", "priority"), json_body.integer),
-    "allowed_token_ids": json_body.integers,
+    **{
+        option.called or name: getattr(json_body, option.kind)
+        for name, option in OPTIONS.items()
+        if option.in_openai
+    },
     # vLLM's names of what an answer is held to; the model looks at them.
     **dict.fromkeys(("structured_outputs", "guided_json"), json_body.anything),
     **dict.fromkeys(("guided_regex", "guided_choice", "guided_grammar"), json_body.anything),

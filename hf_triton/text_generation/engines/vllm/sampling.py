@@ -11,6 +11,7 @@ from typing import Any
 
 from hf_triton.runtime.errors import RequestError
 from hf_triton.text_generation.sampling.token_logprobs import alternatives
+from hf_triton.text_generation.sequence.request_options import FILTERS, OPTIONS
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import LEAST_LOGPROB, TokenLogprobs
 from hf_triton.text_generation.structured.constraint import Constraint
@@ -37,19 +38,13 @@ def require_known(params: SamplingParams) -> None:
 
 def sampling_arguments(params: SamplingParams, eos_token_ids: Iterable[int]) -> dict[str, Any]:
     """The arguments of vLLM's SamplingParams that give what ``params`` asks for."""
-    filters = not params.is_greedy
     ends = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
     return {
+        **{name: getattr(params, name) for name, option in OPTIONS.items() if option.to_vllm},
+        **{name: _filter(params, name) for name in FILTERS},
         "max_tokens": max(1, params.max_tokens),
-        "min_tokens": params.min_tokens,
-        "temperature": max(params.temperature, MIN_TEMPERATURE) if filters else 0.0,
-        "top_k": params.top_k if filters and params.top_k > 0 else 0,
-        "top_p": params.top_p if filters and 0 < params.top_p < 1 else 1.0,
-        "min_p": params.min_p if filters else 0.0,
-        "presence_penalty": params.presence_penalty,
-        "frequency_penalty": params.frequency_penalty,
+        "temperature": 0.0 if params.is_greedy else max(params.temperature, MIN_TEMPERATURE),
         "repetition_penalty": _clamped(params.repetition_penalty),
-        "seed": params.seed,
         "stop_token_ids": sorted(set(ends)),
         "ignore_eos": True,  # the model's ends are among stop_token_ids
         "logprobs": params.num_logprobs,
@@ -95,6 +90,12 @@ def token_logprobs(token_id: int, found: Any, num: int) -> TokenLogprobs:
     others = alternatives(ids, values, token_id)
     logprob = max(LEAST_LOGPROB, float(sampled.logprob))  # of NaN too
     return TokenLogprobs(logprob, int(sampled.rank), others)
+
+
+def _filter(params: SamplingParams, name: str) -> Any:
+    """What cuts the distribution; vLLM's own neutral value where nothing is drawn from it."""
+    neutral, value = OPTIONS[name].neutral, getattr(params, name)
+    return neutral[-1] if params.is_greedy or value in neutral else value
 
 
 def _clamped(penalty: float) -> float:
