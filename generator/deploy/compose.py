@@ -6,7 +6,6 @@ each other. Knows paths; knows nothing of clusters.
 
 from __future__ import annotations
 
-import argparse
 import os
 import posixpath
 import shlex
@@ -17,6 +16,7 @@ from markupsafe import Markup
 
 from generator.deploy import monitoring
 from generator.deploy.environments import written_files
+from generator.deploy.options import ComposeOptions
 from generator.deploy.rendering import quote, render
 from generator.deploy.servers import Server
 from generator.errors import UsageError
@@ -26,17 +26,15 @@ from generator.spec.model_spec import ModelSpec
 
 _FOLDER = "/srv/hf-triton/config"  # stands for the folder of models.yaml
 _HOME = "/tmp"  # noqa: S108, in the container, and its own
-_STOP_S = 80  # Triton has 65 s, OpenAI's API 5 more
 _PORTS = (("HTTP_PORT", 8000), ("GRPC_PORT", 8001), ("METRICS_PORT", 8002), ("HEALTH_PORT", 8003))
 
 
-def files(server: Server, args: argparse.Namespace) -> dict[str, bytes]:
+def files(server: Server, args: ComposeOptions) -> dict[str, bytes]:
     """Everything that `docker compose` reads. Raises UsageError for files it can't mount."""
-    settings = {**vars(args), "stop_s": _STOP_S}
     binds = sorted(set(_binds(server, args)), key=lambda bind: bind[1])
     rendered = {
         "compose.yaml": render(
-            "compose.yaml.j2", server=server, s=settings, binds=binds, ports=_ports(args)
+            "compose.yaml.j2", server=server, s=args, binds=binds, ports=_ports(args)
         ),
         "prometheus/prometheus.yaml": render("prometheus-compose.yaml.j2"),
         "prometheus/rules.yaml": monitoring.rules(),
@@ -50,7 +48,7 @@ def files(server: Server, args: argparse.Namespace) -> dict[str, bytes]:
     return rendered
 
 
-def next_steps(server: Server, args: argparse.Namespace) -> list[str]:
+def next_steps(server: Server, args: ComposeOptions) -> list[str]:
     """Commands that bring it up."""
     image = server.image
     target = "gpu" if server.gpus else "cpu"
@@ -63,7 +61,7 @@ def next_steps(server: Server, args: argparse.Namespace) -> list[str]:
     ]
 
 
-def _ports(args: argparse.Namespace) -> dict[str, object]:
+def _ports(args: ComposeOptions) -> dict[str, object]:
     openai = (("OPENAI_PORT", 9000),) if args.openai else ()
     return {
         "triton": [_port(args.listen, *port) for port in (*_PORTS, *openai)],
@@ -76,7 +74,7 @@ def _port(address: str, variable: str, port: int) -> Markup:
     return quote(f"{bracketed(address)}:${{{variable}:-{port}}}:{port}")
 
 
-def _binds(server: Server, args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+def _binds(server: Server, args: ComposeOptions) -> Iterator[tuple[str, str]]:
     """(from the Compose file's folder, in the container) of each file and folder."""
     config, output = Path(args.config), Path(args.output)
     yield _relative_to(output, config), f"{_FOLDER}/models.yaml"

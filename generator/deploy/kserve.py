@@ -6,16 +6,15 @@ gRPC and metrics have ports too and loading may take its time. Pods are those of
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from generator.deploy.kubernetes import (
     configmap,
     contents_of,
     kustomized,
     next_steps,
-    settings_of,
 )
+from generator.deploy.options import ClusterOptions
 from generator.deploy.rendering import render
 from generator.deploy.servers import Server
 from generator.errors import UsageError
@@ -24,9 +23,9 @@ __all__ = ["files", "next_steps"]
 _MAX_NAME = 63 - len("-predictor")  # what KServe calls the Service and the Deployment that it makes
 
 
-def files(servers: Sequence[Server], args: argparse.Namespace) -> dict[str, bytes]:
+def files(servers: Sequence[Server], settings: ClusterOptions) -> dict[str, bytes]:
     """Everything, with the kustomization that names what `kubectl apply -k` sends."""
-    if args.host:
+    if settings.host:
         raise UsageError("--host: KServe makes an InferenceService's Ingress itself; leave it out")
     for server in servers:
         if len(server.name) > _MAX_NAME:
@@ -34,17 +33,17 @@ def files(servers: Sequence[Server], args: argparse.Namespace) -> dict[str, byte
                 f"the InferenceService '{server.name}' would have {len(server.name)} letters, of "
                 f"which KServe takes {_MAX_NAME}: give a shorter --name"
             )
-    return kustomized(servers, settings_of(args), _server_files)
+    return kustomized(servers, settings, _server_files)
 
 
-def _server_files(server: Server, settings: Mapping[str, object]) -> dict[str, bytes]:
+def _server_files(server: Server, settings: ClusterOptions) -> dict[str, bytes]:
     values = {"server": server, "s": settings, "digest": contents_of(server).digest}
     found = {
         "configmap.yaml": configmap(server, settings),
         "inferenceservice.yaml": render("inferenceservice.yaml.j2", **values),
         "disruption.yaml": render("disruption.yaml.j2", **values),
     }
-    if settings["scales"]:
+    if settings.scales:
         scaled = f"{server.name}-predictor"
         found["autoscaler.yaml"] = render("autoscaler.yaml.j2", scaled=scaled, **values)
     return found

@@ -5,7 +5,6 @@ Knows which file holds what; what stands in them is in the templates.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import hashlib
 import json
@@ -14,16 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from generator.deploy import monitoring
+from generator.deploy.options import ClusterOptions
 from generator.deploy.rendering import render
 from generator.deploy.servers import Server, quantity
 from generator.errors import UsageError
 
-DRAIN_S = 10
-# Triton has 65 s to end what is in flight, OpenAI's API 5 more; some for the rest.
-_STOP_S = 80
 _MAX_CONFIG_BYTES = 2**20 - 2**14  # what a ConfigMap may hold, less its own names
 _MAX_ANNOTATION_BYTES = 2**18 - 2**13  # what all annotations may hold, less the object's rest
-_DEFAULT_MAX_REPLICAS = 4
 # https://lws.sigs.k8s.io/docs/installation/
 _LWS = "https://github.com/kubernetes-sigs/lws/releases/latest/download/manifests.yaml"
 
@@ -37,29 +33,15 @@ class Contents:
     digest: str
 
 
-def settings_of(args: argparse.Namespace) -> dict[str, object]:
-    """What the templates know of the command line."""
-    most = args.max_replicas or max(_DEFAULT_MAX_REPLICAS, args.replicas)
-    return {
-        **vars(args),
-        "max_replicas": most,
-        "scales": most > args.replicas,
-        "max_unavailable": int(args.rollout == "replace"),
-        "drain_s": DRAIN_S,
-        "grace_s": DRAIN_S + _STOP_S,
-        "node_labels": [label.split("=", 1) for label in args.node_selector],
-    }
-
-
-def files(servers: Sequence[Server], args: argparse.Namespace) -> dict[str, bytes]:
+def files(servers: Sequence[Server], settings: ClusterOptions) -> dict[str, bytes]:
     """Everything, with the kustomization that names what `kubectl apply -k` sends."""
-    return kustomized(servers, settings_of(args), _server_files)
+    return kustomized(servers, settings, _server_files)
 
 
 def kustomized(
     servers: Sequence[Server],
-    settings: Mapping[str, object],
-    files_of: Callable[[Server, Mapping[str, object]], dict[str, bytes]],
+    settings: ClusterOptions,
+    files_of: Callable[[Server, ClusterOptions], dict[str, bytes]],
 ) -> dict[str, bytes]:
     """The files of each server, in a folder where it has but one model, and those of all."""
     sent: dict[str, bytes] = {}
@@ -71,33 +53,33 @@ def kustomized(
     return _with_kustomization(sent, settings)
 
 
-def next_steps(servers: Sequence[Server], args: argparse.Namespace) -> list[str]:
+def next_steps(servers: Sequence[Server], settings: ClusterOptions) -> list[str]:
     """Commands that bring it up: secrets first."""
-    space = f" -n {args.namespace}" if args.namespace else ""
+    space = f" -n {settings.namespace}" if settings.namespace else ""
     steps = []
-    if args.image is None:
+    if settings.image is None:
         image = servers[0].image
         target = image.rpartition(":")[2]
         steps.append(
             f"docker build --target {target} -t {image} .   # push it where the cluster pulls "
             "from, and name it with --image"
         )
-    if args.namespace:
-        steps.append(f"kubectl create namespace {args.namespace}")
+    if settings.namespace:
+        steps.append(f"kubectl create namespace {settings.namespace}")
     if any(server.unit.from_hub for server in servers):
         steps.append(
-            f"kubectl{space} create secret generic {args.hf_token_secret} "
+            f"kubectl{space} create secret generic {settings.hf_token_secret} "
             '--from-literal=token="$HF_TOKEN"   # for gated models'
         )
-    openai = ' --from-literal=openai="$(openssl rand -hex 32)"' if args.openai else ""
+    openai = ' --from-literal=openai="$(openssl rand -hex 32)"' if settings.openai else ""
     steps.append(
-        f"kubectl{space} create secret generic {args.name}-keys "
+        f"kubectl{space} create secret generic {settings.name}-keys "
         f'--from-literal=admin="$(openssl rand -hex 32)"{openai}'
     )
     flag = " --server-side" if any(map(_is_long, servers)) else ""
     if any(server.nodes > 1 for server in servers):
         steps.append(f"kubectl apply --server-side -f {_LWS}   # once for a cluster")
-    return [*steps, f"kubectl apply{flag} -k {shlex.quote(args.output)}"]
+    return [*steps, f"kubectl apply{flag} -k {shlex.quote(settings.output)}"]
 
 
 def _is_long(server: Server) -> bool:
@@ -106,22 +88,22 @@ def _is_long(server: Server) -> bool:
     return len(json.dumps([contents.texts, contents.binaries])) > _MAX_ANNOTATION_BYTES
 
 
-def _shared_files(servers: Sequence[Server], settings: Mapping[str, object]) -> dict[str, bytes]:
+def _shared_files(servers: Sequence[Server], settings: ClusterOptions) -> dict[str, bytes]:
     """What all servers have in common and is sent."""
     shared: dict[str, bytes] = {}
     wanted = {
-        "networkpolicy.yaml": settings["network_policy"],
-        "ingress.yaml": settings["host"],
+        "networkpolicy.yaml": settings.network_policy,
+        "ingress.yaml": settings.host,
     }
     for name, is_wanted in wanted.items():
         if is_wanted:
             shared[name] = render(f"{name}.j2", servers=servers, s=settings)
-    if settings["shared_claim"] and any(server.unit.from_hub for server in servers):
+    if settings.shared_claim and any(server.unit.from_hub for server in servers):
         storage = quantity(sum(server.storage_mib for server in servers if server.unit.from_hub))
-        if settings["storage_size"]:
+        if settings.storage_size:
             storage = servers[0].storage
         shared["claim.yaml"] = render("claim.yaml.j2", s=settings, storage=storage)
-    if settings["monitoring"] == "operator":
+    if settings.monitoring == "operator":
         shared["podmonitor.yaml"] = render("podmonitor.yaml.j2", s=settings)
         shared["prometheusrule.yaml"] = render(
             "prometheusrule.yaml.j2", s=settings, groups=monitoring.rule_groups()
@@ -129,21 +111,19 @@ def _shared_files(servers: Sequence[Server], settings: Mapping[str, object]) -> 
     return shared
 
 
-def _with_kustomization(
-    sent: Mapping[str, bytes], settings: Mapping[str, object]
-) -> dict[str, bytes]:
+def _with_kustomization(sent: Mapping[str, bytes], settings: ClusterOptions) -> dict[str, bytes]:
     """What is sent, the kustomization that lists it, and the files for who watches and scales."""
     kustomization = render("kustomization.yaml.j2", resources=sorted(sent), s=settings)
     beside = {"monitoring/dashboard.json": monitoring.dashboard()}
-    if settings["scales"]:
+    if settings.scales:
         beside["monitoring/prometheus-adapter.yaml"] = render("prometheus-adapter.yaml.j2")
-    if settings["monitoring"] == "files":
+    if settings.monitoring == "files":
         beside["monitoring/rules.yaml"] = monitoring.rules()
         beside["monitoring/prometheus.yaml"] = render("prometheus-kubernetes.yaml.j2", s=settings)
     return {**sent, "kustomization.yaml": kustomization, **beside}
 
 
-def configmap(server: Server, settings: Mapping[str, object]) -> bytes:
+def configmap(server: Server, settings: ClusterOptions) -> bytes:
     """The ConfigMap of a server's files. Raises UsageError where they are too large for one."""
     size = sum(len(content) for content in server.files.values())
     if size > _MAX_CONFIG_BYTES:
@@ -176,7 +156,7 @@ def _decoded(content: bytes) -> str | None:
         return None
 
 
-def _server_files(server: Server, settings: Mapping[str, object]) -> dict[str, bytes]:
+def _server_files(server: Server, settings: ClusterOptions) -> dict[str, bytes]:
     values = {"server": server, "s": settings, "digest": contents_of(server).digest}
     workload = "deployment" if server.nodes == 1 else "leaderworkerset"
     found = {
@@ -185,6 +165,6 @@ def _server_files(server: Server, settings: Mapping[str, object]) -> dict[str, b
         "service.yaml": render("service.yaml.j2", **values),
         "disruption.yaml": render("disruption.yaml.j2", **values),
     }
-    if settings["scales"] and server.nodes == 1:
+    if settings.scales and server.nodes == 1:
         found["autoscaler.yaml"] = render("autoscaler.yaml.j2", scaled=server.name, **values)
     return found

@@ -5,8 +5,7 @@ Knows what vLLM is asked for; knows no template.
 
 from __future__ import annotations
 
-import argparse
-
+from generator.deploy.options import Options
 from generator.deploy.units import Unit
 from generator.errors import UsageError
 from generator.spec import vllm_arguments
@@ -25,13 +24,13 @@ def max_gpus(unit: Unit) -> int:
     return max(map(num_gpus, unit.specs))
 
 
-def nodes_and_gpus(unit: Unit, args: argparse.Namespace) -> tuple[int, int]:
+def nodes_and_gpus(unit: Unit, args: Options) -> tuple[int, int]:
     """Nodes, and GPUs of each, for the models of one server; 1 and none where one node does.
 
     Raises UsageError where several can't be had as models.yaml or the flags are.
     """
     spec = max(unit.specs, key=num_gpus)
-    total, most = num_gpus(spec), getattr(args, "gpus_per_node", None) or _DEFAULT_GPUS_PER_NODE
+    total, most = num_gpus(spec), args.gpus_per_node or _DEFAULT_GPUS_PER_NODE
     if total <= most:
         return 1, 0
     nodes = -(-total // most)
@@ -39,7 +38,7 @@ def nodes_and_gpus(unit: Unit, args: argparse.Namespace) -> tuple[int, int]:
     return nodes, total // nodes
 
 
-def _check(spec: ModelSpec, unit: Unit, args: argparse.Namespace, nodes: int, most: int) -> None:
+def _check(spec: ModelSpec, unit: Unit, args: Options, nodes: int, most: int) -> None:
     total = num_gpus(spec)
     asked = f"'{spec.name}' asks for {total} GPUs (options.vllm), of which a node has {most}"
     if args.target != "kubernetes":

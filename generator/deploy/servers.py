@@ -5,13 +5,13 @@ Holds flags against the models; every combination that can't work is refused her
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from generator.deploy.models_file import Source
 from generator.deploy.nodes import max_gpus, nodes_and_gpus
+from generator.deploy.options import Options
 from generator.deploy.units import Unit
 from generator.errors import UsageError
 from generator.spec.model_spec import ModelSpec
@@ -101,7 +101,7 @@ def quantity(mib: int) -> str:
     return f"{mib // _GIB}Gi" if mib % _GIB == 0 else f"{mib}Mi"
 
 
-def device_of(units: list[Unit], args: argparse.Namespace) -> str:
+def device_of(units: list[Unit], args: Options) -> str:
     """``gpu`` or ``cpu``. Raises UsageError where the flags forbid what models.yaml asks for."""
     able = any(unit.can_use_gpu for unit in units)
     device = str(args.device or ("gpu" if able and args.gpus != 0 else "cpu"))
@@ -119,7 +119,7 @@ def device_of(units: list[Unit], args: argparse.Namespace) -> str:
     return device
 
 
-def server_of(unit: Unit, source: Source, device: str, args: argparse.Namespace) -> Server:
+def server_of(unit: Unit, source: Source, device: str, args: Options) -> Server:
     """The server of a unit. Raises UsageError."""
     nodes, gpus = nodes_and_gpus(unit, args) if device == "gpu" else (1, 0)
     if nodes == 1:
@@ -138,7 +138,7 @@ def server_of(unit: Unit, source: Source, device: str, args: argparse.Namespace)
         cpu=args.cpu,
         memory_mib=args.memory or _memory(unit, shm_mib, gpus),
         shm_mib=shm_mib,
-        storage_mib=getattr(args, "storage_size", None) or _storage(unit),
+        storage_mib=args.storage_size or _storage(unit),
         nodes=nodes,
     )
 

@@ -10,6 +10,13 @@ from pathlib import Path
 
 from generator.deploy import compose, environments, kserve, kubernetes
 from generator.deploy.models_file import Source
+from generator.deploy.options import (
+    ClusterOptions,
+    ComposeOptions,
+    Options,
+    cluster_options,
+    compose_options,
+)
 from generator.deploy.servers import Server, device_of, server_of, unknown_weights
 from generator.deploy.units import one_unit, unit_for_each
 from generator.errors import Problem, SpecError, UsageError
@@ -36,30 +43,30 @@ class Deployment:
 
 def render(args: argparse.Namespace) -> Deployment:
     """Writes nothing. Raises SpecError for models.yaml, UsageError for flags."""
-    _check(args)
-    config = Path(args.config)
+    asked = compose_options(args) if args.target == "compose" else cluster_options(args)
+    if isinstance(asked, ClusterOptions):
+        _check(asked)
+    config = Path(asked.config)
     specs = load(config, find_tasks())
     root = reading.read(config)
-    per_model = getattr(args, "per_model", False)
-    units = unit_for_each(args.name, specs) if per_model else one_unit(args.name, specs)
-    local_base = getattr(args, "local_models", None)
-    if args.target != "compose":
-        refuse_local(config, specs, local_base, args.local_claim)
+    units = (unit_for_each if asked.per_model else one_unit)(asked.name, specs)
+    if isinstance(asked, ClusterOptions):
+        refuse_local(config, specs, asked.local_models, asked.local_claim)
         environments.refuse_unmovable(config, specs)
-    device = device_of(units, args)
-    source = Source(root, local_base, models_lock.read_lock(config))
-    servers = [server_of(unit, source, device, args) for unit in units]
-    if args.target == "compose":
-        files = compose.files(servers[0], args)
-        steps = compose.next_steps(servers[0], args)
+    device = device_of(units, asked)
+    source = Source(root, asked.local_models, models_lock.read_lock(config))
+    servers = [server_of(unit, source, device, asked) for unit in units]
+    if isinstance(asked, ComposeOptions):
+        files = compose.files(servers[0], asked)
+        steps = compose.next_steps(servers[0], asked)
     else:
-        target = kubernetes if args.target == "kubernetes" else kserve
-        files = target.files(servers, args)
-        steps = target.next_steps(servers, args)
-    return Deployment(dict(sorted(files.items())), tuple(_notes(servers, args)), tuple(steps))
+        target = kubernetes if asked.target == "kubernetes" else kserve
+        files = target.files(servers, asked)
+        steps = target.next_steps(servers, asked)
+    return Deployment(dict(sorted(files.items())), tuple(_notes(servers, asked)), tuple(steps))
 
 
-def _notes(servers: Sequence[Server], args: argparse.Namespace) -> Iterator[str]:
+def _notes(servers: Sequence[Server], args: Options) -> Iterator[str]:
     """What was assumed, where it may be wrong."""
     told = environments.note([spec for server in servers for spec in server.unit.specs])
     if told:
@@ -80,10 +87,8 @@ def _notes(servers: Sequence[Server], args: argparse.Namespace) -> Iterator[str]
             )
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check(args: ClusterOptions) -> None:
     """Raises UsageError for flags that would be ignored."""
-    if args.target == "compose":
-        return
     for flag, value, needed, given in (
         ("--ingress-class", args.ingress_class, "--host", args.host),
         ("--tls-secret", args.tls_secret, "--host", args.host),
@@ -95,7 +100,7 @@ def _check(args: argparse.Namespace) -> None:
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
         raise UsageError(f"--node-selector gives {', '.join(twice)} more than one value")
-    if args.max_replicas is not None and args.max_replicas < args.replicas:
+    if args.max_replicas < args.replicas:
         raise UsageError(
             f"got --max-replicas {args.max_replicas} with --replicas {args.replicas}, expected at "
             "least as many"

@@ -8,7 +8,6 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from generator.deploy import kubernetes
 from hf_triton.cli.main import make_parser
 from hf_triton.tritonserver import child_process, process
 from tests.deploy.conftest import Deploy
@@ -282,12 +281,6 @@ def test_files_too_large_for_a_configmap_are_refused(deploy: Deploy, work: Path)
     refused = deploy("kubernetes")
     assert refused.code == 2
     assert "of which a ConfigMap holds 1032192; the largest is mine.py" in refused.err
-
-
-def test_the_stop_is_as_long_as_it_is_for_compose() -> None:
-    from generator.deploy import compose
-
-    assert compose._STOP_S == kubernetes._STOP_S
 
 
 def test_pods_are_replaced_one_by_one_where_there_is_no_room_for_both(deploy: Deploy) -> None:

@@ -12,6 +12,7 @@ from hf_triton.runtime.engine.thread_count import ThreadCount
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.text_generation.engines.in_flight import runner_selection, storage
 from hf_triton.text_generation.forward.paged import plain_attention, step
+from hf_triton.text_generation.forward.transformers.runner import Making
 from hf_triton.text_generation.memory import paged_cache, pages
 from hf_triton.text_generation.memory.paged_cache import PagedSize, plan_pages
 from tests.engine import driving
@@ -53,7 +54,7 @@ def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
         raise UnsupportedLayersError("not here")
 
     for runner in ("fused_runner", "state_runner"):
-        monkeypatch.setattr(runner_selection, runner, missing)
+        monkeypatch.setattr(runner_selection, runner, Making(runner, missing))
 
 
 STORAGE_KINDS = ("slots", "pages", "few pages", "few pages, a step ahead")

@@ -108,7 +108,7 @@ def setup(model: Any, *, eos: Items[int] = (), **options: Any) -> EngineSetup:
         free_bytes=lambda device: GIB,
         prepare=lambda model: None,
         paged=PAGED,
-        runs_ahead=RUNS_AHEAD,
+        async_scheduling=RUNS_AHEAD,
     )
 
 

@@ -38,9 +38,9 @@ T = TypeVar("T")
 class Server(Protocol):
     """The calls to a server. Each raises OSError if it can't be reached."""
 
-    def index(self) -> list[ModelVersion]: ...  # noqa: D102
-    def load(self, name: str) -> str | None: ...  # noqa: D102
-    def unload(self, name: str) -> str | None: ...  # noqa: D102
+    def index(self) -> list[ModelVersion]: ...
+    def load(self, name: str) -> str | None: ...
+    def unload(self, name: str) -> str | None: ...
 
 
 class Healer:

@@ -33,8 +33,8 @@ class Death:
 class Server(Protocol):
     """The calls to a server."""
 
-    def index(self) -> list[ModelVersion]: ...  # noqa: D102
-    def model_config(self, name: str, version: str = "") -> dict[str, Any] | None: ...  # noqa: D102
+    def index(self) -> list[ModelVersion]: ...
+    def model_config(self, name: str, version: str = "") -> dict[str, Any] | None: ...
 
 
 class StubDeaths:

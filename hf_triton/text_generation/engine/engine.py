@@ -49,7 +49,7 @@ class EngineSetup:
     any. ``sending_share`` of the time is what sending streams' tokens may take. ``sources`` are
     those that an encoder-decoder of sounds is tried with, the longest first. ``paged`` has the
     in-flight engine keep keys and values in pages or in slots; None: in pages on a GPU. With
-    pages it ``runs_ahead`` of what the host has read by one step, or not; None: on a GPU. A
+    pages, ``async_scheduling`` has it a step ahead of what the host has read; None: on a GPU. A
     ``draft_model`` says ahead what ``model`` may say.
     ``trial_prompts`` makes prompts with images or sounds, of a model that is to take them;
     ``largest_prompts`` the largest that there can be of at most so many tokens.
@@ -66,7 +66,7 @@ class EngineSetup:
     sending_share: float = 1.0
     sources: tuple[Source, ...] = ()
     paged: bool | None = None
-    runs_ahead: bool | None = None
+    async_scheduling: bool | None = None
     draft_model: Any = None
     trial_prompts: Callable[[], Items[tuple[list[int], Source]]] | None = None
     largest_prompts: Callable[[int], Items[tuple[list[int], Source]]] | None = None
@@ -201,13 +201,13 @@ class Engine(ABC):
         if config.is_encoder_decoder:
             raise RequestError("prompt_logprobs: this model has none, an encoder reads its prompts")
         most = _MOST_LOGITS // int(config.get_text_config().vocab_size)
-        if num_prompt_tokens > most and not self._cuts_prompts(with_source=with_source):
+        if num_prompt_tokens > most and not self._chunked_prefill(with_source=with_source):
             raise RequestError(
                 f"prompt_logprobs: the prompt has {num_prompt_tokens} tokens; this model, which "
                 f"can't compute a prompt in chunks, tells those of at most {most}"
             )
 
-    def _cuts_prompts(self, *, with_source: bool) -> bool:
+    def _chunked_prefill(self, *, with_source: bool) -> bool:
         """Whether long prompts are computed chunk by chunk."""
         return False
 

@@ -38,9 +38,9 @@ from .step import PrefillChunk, Step
 class Scheduler:
     """Runs ``max_num_seqs`` sequences and computes at most ``max_num_batched_tokens`` a step.
     Without ``space``, each has a slot and no prefixes are shared. ``prompt_limit`` says how many
-    tokens of prompts a step may compute beside the given decodes. Unless it ``cuts_prompts``, or of
-    sequences with sources unless it ``cuts_sources``, a step that has tokens left computes all of
-    the next prompt. Of prompts whose log-probabilities are wanted a step computes at most
+    tokens of prompts a step may compute beside the given decodes. Without ``chunked_prefill``, and
+    of sequences with sources unless it ``cuts_sources``, a step that has tokens left computes all
+    of the next prompt. Of prompts whose log-probabilities are wanted a step computes at most
     ``max_num_scored`` tokens: each has a row of logits.
     """
 
@@ -50,7 +50,7 @@ class Scheduler:
         max_num_batched_tokens: int,
         space: Space | None = None,
         *,
-        cuts_prompts: bool = True,
+        chunked_prefill: bool = True,
         cuts_sources: bool = True,
         max_num_scored: int | None = None,
         prompt_limit: Callable[[list[Sequence]], int] | None = None,
@@ -62,7 +62,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.num_preempted = 0
         self._longest_short = max_num_batched_tokens // 2
-        self._cuts_prompts, self._cuts_sources = cuts_prompts, cuts_sources
+        self._chunked_prefill, self._cuts_sources = chunked_prefill, cuts_sources
         self._prompt_limit = prompt_limit
         self._short: deque[Sequence] = deque()
         self._long: deque[Sequence] = deque()
@@ -340,7 +340,7 @@ class Scheduler:
     def _is_whole(self, sequence: Sequence, budget: int) -> bool:
         """Whether a step with ``budget`` tokens left computes all of a prompt that waits."""
         num_left = sequence.num_prefill_tokens - self._space.find(sequence).num_ready
-        may_cut = self._cuts_prompts and (self._cuts_sources or sequence.source is None)
+        may_cut = self._chunked_prefill and (self._cuts_sources or sequence.source is None)
         return num_left <= self._most(sequence, budget) or not may_cut
 
     def _admit(self, sequence: Sequence, chunks: list[PrefillChunk]) -> int:

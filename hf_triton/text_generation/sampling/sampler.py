@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..forward.transformers.runner import argmax
 from ..sequence.sequence import NO_TOKEN, Sequence, Token
 from .columns import NOTHING, Columns, DeviceColumns, to_device
 from .draw_kernel import draws_alike
@@ -34,13 +35,6 @@ from .random_sampling import Draws, grouped
 from .token_logprobs import Asked
 
 _NONE_PENDING: Mapping[Sequence, int] = {}
-
-
-def argmax(logits: torch.Tensor) -> torch.Tensor:
-    """logits (rows, vocab) -> the first of the largest in each row, (rows,) int64; NaN, where
-    there is one, is the largest.
-    """
-    return logits.argmax(dim=-1)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def engine_on(
     *,
     adapters: Adapters | None = None,
     paged: bool = True,
-    runs_ahead: bool = True,
+    async_scheduling: bool = True,
     **options: Any,
 ) -> Iterator[InFlightEngine]:
     """The engine with these options; with pages and a step ahead on a CPU, too."""
@@ -100,7 +100,7 @@ def engine_on(
             prepare=lambda _: None,
             adapters=adapters,
             paged=paged,
-            runs_ahead=runs_ahead,
+            async_scheduling=async_scheduling,
         )
     )
     engine.start()

@@ -185,7 +185,7 @@ def num_steps_until_sampled(scheduler: Scheduler, awaited: Sequence) -> int:
 def test_prompts_that_are_not_cut_are_computed_whole_and_one_passes_the_budget(
     load: list[tuple[int, int]], max_num_seqs: int, budget: int
 ) -> None:
-    scheduler = Scheduler(max_num_seqs, budget, cuts_prompts=False)
+    scheduler = Scheduler(max_num_seqs, budget, chunked_prefill=False)
     everything = [sequence(prompt, output) for prompt, output in load]
     scheduler.add(everything)
     while scheduler.has_work:

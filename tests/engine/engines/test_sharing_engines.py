@@ -138,7 +138,7 @@ def test_what_a_failed_step_left_is_shared_with_nobody() -> None:
         forward = engine.runner.forward
 
         def failing(step: Step) -> torch.Tensor:
-            for stored in (*engine.runner.cache.keys, *engine.runner.cache.values):  # type: ignore[attr-defined]
+            for stored in (*engine.runner.cache.keys, *engine.runner.cache.values):
                 stored.fill_(9.0)
             raise RuntimeError("boom")
 

@@ -72,9 +72,9 @@ class Knowing:
         """Nothing is kept."""
 
 
-def _drafter(knowing: Knowing, *_: Any, runs_ahead: bool) -> Drafter:
+def _drafter(knowing: Knowing, *_: Any, async_scheduling: bool) -> Drafter:
     """In the place of what the engine would make."""
-    return Drafter(knowing, 5, 32, runs_ahead=runs_ahead)
+    return Drafter(knowing, 5, 32, async_scheduling=async_scheduling)
 
 
 def _with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
@@ -132,7 +132,7 @@ def expected() -> list[Completion]:
 
 
 IN_PAGES: dict[str, Any] = {"paged": True}
-AHEAD: dict[str, Any] = {"paged": True, "runs_ahead": True}
+AHEAD: dict[str, Any] = {"paged": True, "async_scheduling": True}
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,13 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-def answers_of(*, paged: bool, runs_ahead: bool, options: dict[str, Any]) -> list[Completion]:
+def answers_of(*, paged: bool, async_scheduling: bool, options: dict[str, Any]) -> list[Completion]:
     """The answers to a load of which some requests are cancelled."""
     rnd, answers = random.Random(1), Answers()
     made = replace(
-        setup(tiny_model("llama"), eos=[EOS], **options), paged=paged, runs_ahead=runs_ahead
+        setup(tiny_model("llama"), eos=[EOS], **options),
+        paged=paged,
+        async_scheduling=async_scheduling,
     )
     asked, gone = [], []
     for number in range(NUM_REQUESTS):
@@ -66,16 +68,16 @@ def answers_of(*, paged: bool, runs_ahead: bool, options: dict[str, Any]) -> lis
 @pytest.fixture(scope="module")
 def expected() -> list[Completion]:
     """In slots, one step after the other."""
-    return answers_of(paged=False, runs_ahead=False, options=OPTIONS)
+    return answers_of(paged=False, async_scheduling=False, options=OPTIONS)
 
 
 @pytest.mark.parametrize("options", [OPTIONS, LITTLE_ROOM], ids=["room", "little room"])
-@pytest.mark.parametrize("runs_ahead", [False, True], ids=["in step", "ahead"])
+@pytest.mark.parametrize("async_scheduling", [False, True], ids=["in step", "ahead"])
 def test_all_get_the_tokens_that_they_get_in_slots(
-    expected: list[Completion], options: dict[str, Any], runs_ahead: bool
+    expected: list[Completion], options: dict[str, Any], async_scheduling: bool
 ) -> None:
     assert {one.finish_reason for one in expected} == {"stop", "length"}
-    assert answers_of(paged=True, runs_ahead=runs_ahead, options=options) == expected
+    assert answers_of(paged=True, async_scheduling=async_scheduling, options=options) == expected
 
 
 class SometimesLate(EveryThird):
@@ -116,17 +118,17 @@ HELD: list[dict[str, Any]] = [
 def test_late_grammars_change_no_token(together: bool) -> None:
     """Alone, a step that is prepared may not be sampled at all."""
     found = []
-    for runs_ahead in (False, True):
+    for async_scheduling in (False, True):
         answers = Answers()
-        made = replace(setup(tiny_model("llama"), **OPTIONS), paged=runs_ahead)
+        made = replace(setup(tiny_model("llama"), **OPTIONS), paged=async_scheduling)
         asked = [
             answers.sequence(n, [5, 6, n], max_tokens=12, constraint=ANYTHING, **way)
             for n, way in enumerate(HELD)
         ]
         for number, one in enumerate(asked):
-            one.grammar = SometimesLate(number + 10 * runs_ahead)
+            one.grammar = SometimesLate(number + 10 * async_scheduling)
         grammars = [one.grammar for one in asked]
-        with running(InFlightEngine(replace(made, runs_ahead=runs_ahead))) as engine:
+        with running(InFlightEngine(replace(made, async_scheduling=async_scheduling))) as engine:
             if together:
                 engine.submit(asked)
             for number, one in enumerate(asked):
@@ -140,7 +142,7 @@ def test_late_grammars_change_no_token(together: bool) -> None:
 
 def test_a_failing_step_fails_those_that_run_and_the_others_are_answered() -> None:
     answers = Answers()
-    made = replace(setup(tiny_model("llama"), **LITTLE_ROOM), paged=True, runs_ahead=True)
+    made = replace(setup(tiny_model("llama"), **LITTLE_ROOM), paged=True, async_scheduling=True)
     with running(InFlightEngine(made)) as engine:
         assert isinstance(engine, InFlightEngine)
         forward, num_steps = engine.runner.forward, 0

@@ -64,7 +64,7 @@ def engine_with(monkeypatch: pytest.MonkeyPatch) -> MakeEngine:
             return graphed
 
         monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
-        return InFlightEngine(replace(setup(model, **OPTIONS), paged=True, runs_ahead=True))
+        return InFlightEngine(replace(setup(model, **OPTIONS), paged=True, async_scheduling=True))
 
     return make
 
@@ -172,7 +172,7 @@ def test_every_size_is_captured_at_load_the_largest_first(engine_with: MakeEngin
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_runners_of_slots_are_left_as_they_are(device: str) -> None:
-    runner = object()
+    runner: Any = object()
     assert with_cuda_graphs(runner, torch.device(device), 512) is runner
 
 

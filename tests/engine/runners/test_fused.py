@@ -28,6 +28,7 @@ from hf_triton.text_generation.forward.fused.runner import FusedRunner
 from hf_triton.text_generation.forward.transformers.attention_interface import (
     use_attention_interface,
 )
+from hf_triton.text_generation.forward.transformers.runner import Making
 from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from tests.engine.driving import generate_all, running, setup
@@ -388,7 +389,7 @@ def test_without_numba_the_engine_says_so_and_serves(
     def missing(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(runner_selection, "fused_runner", missing)
+    monkeypatch.setattr(runner_selection, "fused_runner", Making("fused", missing))
     engine = InFlightEngine(setup(tiny_model("llama"), max_num_seqs=2))
     with running(engine):
         assert engine.runner.name == "packed"

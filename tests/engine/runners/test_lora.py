@@ -135,7 +135,7 @@ def test_replayed_steps_with_adapters_give_pefts_tokens(
     monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
     made = setup(tiny_model("llama"), max_num_seqs=5, max_num_batched_tokens=24)
     adapters = read(made.model, llama)
-    engine = InFlightEngine(replace(made, adapters=adapters, paged=True, runs_ahead=True))
+    engine = InFlightEngine(replace(made, adapters=adapters, paged=True, async_scheduling=True))
     with running(engine):
         assert generated(engine, asked, at_once=len(asked)) == expected
         plain, adapted = captures

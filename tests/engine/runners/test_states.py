@@ -5,7 +5,7 @@ their sizes, their copies, their share of a prompt, and that a wrong one is foun
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -26,6 +26,7 @@ from hf_triton.text_generation.forward.transformers.cache_runner import (
     CacheRunner,
     WholePromptRunner,
 )
+from hf_triton.text_generation.forward.transformers.media_runner import MediaRunner
 from hf_triton.text_generation.memory import slot_cache
 from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache, plan_size
 from hf_triton.text_generation.memory.layer_shapes import (
@@ -321,3 +322,18 @@ def test_the_trial_run_finds_a_wrong_state_in_pages(
     model.set_attn_implementation(own_attention)
     monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
     assert select_runner(model, shapes, CPU, in_pages=True) is not PagedStateRunner
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["of text", "of images"])
+def test_no_answer_is_shared_where_one_of_two_runners_computes_it_otherwise(number: int) -> None:
+    both: list[Any] = [CacheRunner.__new__(CacheRunner) for _ in range(2)]
+    for runner in both:
+        runner.cache = None
+    both[number] = _Otherwise()
+    assert MediaRunner(both[0], both[1], cast("Any", None)).computes_answers_otherwise
+
+
+class _Otherwise(CacheRunner):
+    cache, computes_answers_otherwise = None, True
+
+    def __init__(self) -> None: ...

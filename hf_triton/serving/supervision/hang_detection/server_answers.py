@@ -18,8 +18,8 @@ _OURS = (errno.EMFILE, errno.ENFILE)  # the lack is this process' own
 class Server(Protocol):
     """The calls to a server."""
 
-    def index(self) -> list[ModelVersion]: ...  # noqa: D102
-    def is_live(self) -> bool: ...  # noqa: D102
+    def index(self) -> list[ModelVersion]: ...
+    def is_live(self) -> bool: ...
 
 
 class ServerAnswers:

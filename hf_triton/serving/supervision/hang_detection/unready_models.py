@@ -20,8 +20,8 @@ _PATIENCE_S = 60.0
 class Server(Protocol):
     """The calls to a server."""
 
-    def is_model_ready(self, name: str, version: str = "") -> bool: ...  # noqa: D102
-    def model_config(self, name: str, version: str = "") -> dict[str, Any] | None: ...  # noqa: D102
+    def is_model_ready(self, name: str, version: str = "") -> bool: ...
+    def model_config(self, name: str, version: str = "") -> dict[str, Any] | None: ...
 
 
 class UnreadyModels:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from hf_triton.runtime import log
 from hf_triton.text_generation.engine.own_logits import difference
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Draft
+from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.memory.space import Space
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
@@ -21,7 +20,7 @@ _LENGTHS = (5, 3)  # of prompts
 _FORCED = 3  # tokens that follow
 
 
-def computes_drafts(scheduler: Scheduler, space: Space, runner: Any, vocab_size: int) -> bool:
+def computes_drafts(scheduler: Scheduler, space: Space, runner: Runner, vocab_size: int) -> bool:
     """Tries two sequences with drafts; the log says by how much logits differ where they do.
     ``scheduler`` and ``space`` are empty, before and after.
     """
@@ -38,7 +37,7 @@ def computes_drafts(scheduler: Scheduler, space: Space, runner: Any, vocab_size:
 
 
 def _logits(
-    scheduler: Scheduler, space: Space, runner: Any, lengths: list[int], vocab_size: int
+    scheduler: Scheduler, space: Space, runner: Runner, lengths: list[int], vocab_size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(tokens, sequences, vocab) as drafts, and one by one."""
     random = torch.Generator().manual_seed(0)
@@ -66,7 +65,7 @@ def _logits(
 
 def _next(
     scheduler: Scheduler,
-    runner: Any,
+    runner: Runner,
     sequences: list[Sequence],
     forced: list[list[int]],
     number: int,

@@ -17,9 +17,9 @@ from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.forward.transformers.attention_interface import (
     use_attention_interface,
 )
+from hf_triton.text_generation.forward.transformers.runner import Runner, RunnerFactory
 from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache, context_length, plan_size
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states, layer_shapes
-from hf_triton.text_generation.sampling.sampler import argmax
 from hf_triton.text_generation.sampling.speculative.drafter import Drafter, Proposer
 from hf_triton.text_generation.sampling.speculative.model_proposer import ModelProposer
 from hf_triton.text_generation.sampling.speculative.ngram_proposer import NgramProposer
@@ -27,7 +27,6 @@ from hf_triton.text_generation.sampling.speculative.ngram_proposer import NgramP
 from .rotary import settle_rotary
 from .runner_selection import UnsupportedModelError, select_runner
 from .step_tokens import max_num_batched_tokens
-from .trial import RunnerFactory
 from .warm_up import dummy_sequence
 
 # Rows of logits in a step, for a sequence that a model serves at once, and at least. A GPU's memory
@@ -93,13 +92,18 @@ def beside_draft(setup: EngineSetup, draft: DraftPlan | None) -> EngineSetup:
 
 
 def make_drafter(
-    setup: EngineSetup, draft: DraftPlan | None, runner: Any, max_num_seqs: int, *, runs_ahead: bool
+    setup: EngineSetup,
+    draft: DraftPlan | None,
+    runner: Runner,
+    max_num_seqs: int,
+    *,
+    async_scheduling: bool,
 ) -> Drafter | None:
     """None where nothing is asked for, or the runner can't compute drafts; the log says so."""
     options = setup.options
     if draft is None and options.speculative_method in (None, "off"):
         return None
-    if not getattr(runner, "takes_drafts", False):
+    if not runner.supports_drafts:
         log.info(f"nothing is drafted: the {runner.name} runner can't take tokens back")
         return None
     proposer: Proposer = NgramProposer(options.prompt_lookup_min, options.prompt_lookup_max)
@@ -107,7 +111,9 @@ def make_drafter(
         proposer = _model_proposer(setup, draft, max_num_seqs)
     num_tokens = max_num_batched_tokens(options, setup.device, total_bytes, max_num_seqs)
     num_rows = min(num_tokens, max(_ROWS[setup.device.type] * max_num_seqs, _FEWEST_ROWS))
-    return Drafter(proposer, options.num_speculative_tokens, num_rows, runs_ahead=runs_ahead)
+    return Drafter(
+        proposer, options.num_speculative_tokens, num_rows, async_scheduling=async_scheduling
+    )
 
 
 def _model_proposer(setup: EngineSetup, draft: DraftPlan, max_num_seqs: int) -> ModelProposer:
@@ -115,7 +121,6 @@ def _model_proposer(setup: EngineSetup, draft: DraftPlan, max_num_seqs: int) -> 
     return ModelProposer(
         runner,
         draft.model,
-        getattr(runner, "argmax", argmax),
         dummy_sequence,
         int(setup.model.config.get_text_config().vocab_size),
         max_num_batched_tokens(setup.options, setup.device, total_bytes, max_num_seqs),

@@ -28,6 +28,7 @@ from hf_triton.text_generation.forward.transformers.encoder_decoder import (
     EqualPositionsRunner,
 )
 from hf_triton.text_generation.forward.transformers.encoding import Encoder
+from hf_triton.text_generation.forward.transformers.runner import Making, RunnerFactory
 from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, cross_layer_shapes
 from hf_triton.text_generation.memory.slot_contents import SlotContents
@@ -38,7 +39,7 @@ from hf_triton.text_generation.sequence.source import Source, text_source
 from ..generate.batches import SIZES
 from ..generate.lengths import max_lengths
 from .runner_selection import UnsupportedModelError
-from .trial import RunnerFactory, fill_with_nan, logits_after, tolerance
+from .trial import fill_with_nan, logits_after, tolerance
 from .warm_up import dummy_sequence
 
 _LENGTHS = (13, 10, 6, 6, 6)  # of sources, in tokens; a step encodes 16
@@ -141,19 +142,21 @@ class _Trial:
         return found
 
     def _matching(
-        self, candidates: Iterator[tuple[str, RunnerFactory]], reasons: list[str]
+        self, candidates: Iterator[RunnerFactory], reasons: list[str]
     ) -> RunnerFactory | None:
         expected = self._expected()
         most = tolerance(self._model, self._noise(expected[0]))
-        for name, candidate in candidates:
+        for candidate in candidates:
             try:
                 error = difference(self._logits(candidate), expected)
             except Exception as failure:
-                reasons.append(f"{name}: {type(failure).__name__}: {reason(failure, 120)}")
+                reasons.append(
+                    f"{candidate.name}: {type(failure).__name__}: {reason(failure, 120)}"
+                )
             else:
                 if error <= most:
                     return candidate
-                reasons.append(f"{name}: its logits differ by {error:.2g} of their range")
+                reasons.append(f"{candidate.name}: its logits differ by {error:.2g} of their range")
         return None
 
     def _expected(self) -> torch.Tensor:
@@ -183,10 +186,10 @@ class _Trial:
         cache.source_lengths = [cache.states[0][0].shape[2]] * len(sequences)
         runner = make_runner(self._model, cache, self._device)
         space = SlotContents(len(sequences), num_written=length)
-        scheduler = Scheduler(len(sequences), _NUM_ENCODED, space, cuts_prompts=False)
+        scheduler = Scheduler(len(sequences), _NUM_ENCODED, space, chunked_prefill=False)
         return logits_after(sequences, self._forced, scheduler, runner)
 
 
-def _runners(*, pads: bool) -> Iterator[tuple[str, RunnerFactory]]:
+def _runners(*, pads: bool) -> Iterator[RunnerFactory]:
     for kind in (EncoderDecoderRunner, EqualPositionsRunner):
-        yield kind.__name__, partial(kind, pads=pads)
+        yield Making(kind.name, partial(kind, pads=pads), chunked_prefill=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -24,10 +23,11 @@ from hf_triton.text_generation.forward.paged.graphs import with_cuda_graphs
 from hf_triton.text_generation.forward.paged.runner import AdaptedPageRunner, PageRunner
 from hf_triton.text_generation.forward.transformers.adapter_runner import AdaptedRunner
 from hf_triton.text_generation.forward.transformers.media_runner import MediaRunner
+from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.memory.known_prompts import KnownPrompts
 from hf_triton.text_generation.memory.kv_cache import CacheSize
 from hf_triton.text_generation.memory.paged_cache import PagedSize
-from hf_triton.text_generation.sampling.sampler import Sampled, Sampler, SamplerInputs, argmax
+from hf_triton.text_generation.sampling.sampler import Sampled, Sampler, SamplerInputs
 from hf_triton.text_generation.sampling.speculative.drafter import Drafter, runs_of
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
 from hf_triton.text_generation.sequence.source import text_source
@@ -40,7 +40,6 @@ from .encoding import encode, forget_embeddings
 from .plan import plan
 from .step_tokens import max_num_batched_tokens, max_num_scored, read_prompt_logprobs
 from .storage import allocate
-from .trial import Runner
 from .warm_up import warm_up
 
 _LONGEST_WAIT_S = 0.05  # for grammars, which mostly take less than the step
@@ -81,9 +80,9 @@ class InFlightEngine(Engine):
         held = self._plan.encoder_decoder
         return None if held is None else held.max_source_len
 
-    def _cuts_prompts(self, *, with_source: bool) -> bool:
+    def _chunked_prefill(self, *, with_source: bool) -> bool:
         media = self._plan.media
-        return self._plan.cuts_prompts and not (with_source and media and not media.cuts_sources)
+        return self._plan.chunked_prefill and not (with_source and media and not media.cuts_sources)
 
     @property
     def description(self) -> str:
@@ -108,11 +107,12 @@ class InFlightEngine(Engine):
         self._vocab_size = int(setup.model.config.get_text_config().vocab_size)
         self._cache = allocate(self._storage)
         runner = self._plan.make_runner(setup.model, self._cache, setup.device)
-        ahead = self._plan.runs_ahead
-        self._takes_snapshots = getattr(runner, "takes_snapshots", False)
-        self._drafter = make_drafter(setup, draft, runner, self.size.max_num_seqs, runs_ahead=ahead)
-        own_argmax = getattr(runner, "argmax", argmax)
-        self._sampler = Sampler(sorted(setup.eos_token_ids), own_argmax)
+        ahead = self._plan.async_scheduling
+        self._takes_snapshots = runner.takes_snapshots
+        self._drafter = make_drafter(
+            setup, draft, runner, self.size.max_num_seqs, async_scheduling=ahead
+        )
+        self._sampler = Sampler(sorted(setup.eos_token_ids), runner.argmax)
         if isinstance(runner, MediaRunner):
             runner.plain = self._with_graphs(runner.plain)
             self.runner = runner
@@ -131,8 +131,8 @@ class InFlightEngine(Engine):
             self._scheduler, self._space, self.runner, self._vocab_size
         ):
             self._drafter = None
-        shares = setup.options.prefix_cache and self._plan.cuts_prompts
-        shares = shares and not getattr(runner, "computes_answers_otherwise", False)
+        shares = setup.options.prefix_cache and self._plan.chunked_prefill
+        shares = shares and not runner.computes_answers_otherwise
         self._use_new_space(shares=shares)
 
     def _warm_up(self) -> None:
@@ -150,7 +150,7 @@ class InFlightEngine(Engine):
         setup = self.setup
         return max_num_batched_tokens(setup.options, setup.device, total_bytes, self.max_num_seqs)
 
-    def _with_graphs(self, runner: Any) -> Any:
+    def _with_graphs(self, runner: Runner) -> Runner:
         return with_cuda_graphs(runner, self.setup.device, self._max_num_batched_tokens)
 
     def _use_new_space(self, *, shares: bool) -> None:
@@ -162,7 +162,7 @@ class InFlightEngine(Engine):
             self.size.max_num_seqs,
             num_tokens,
             self._space,
-            cuts_prompts=self._plan.cuts_prompts,
+            chunked_prefill=self._plan.chunked_prefill,
             cuts_sources=media is None or media.cuts_sources,
             max_num_scored=max_num_scored(self._vocab_size),
             prompt_limit=self._prompt_limit,
@@ -247,7 +247,7 @@ class InFlightEngine(Engine):
             self._settle()
             self._sample(step, inputs, logits)
             self._begun_s, self._computed = begun_s, step
-        if step.drafts or failed or not (self._plan.runs_ahead and step.num_tokens):
+        if step.drafts or failed or not (self._plan.async_scheduling and step.num_tokens):
             self._settle()
         if drafter is not None:
             drafter.ended(step)

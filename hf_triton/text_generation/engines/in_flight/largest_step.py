@@ -17,6 +17,7 @@ from hf_triton.runtime.devices.device import devices_of, total_bytes
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
+from hf_triton.text_generation.forward.transformers.runner import Runner, RunnerFactory
 from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
@@ -38,7 +39,7 @@ _FULL_SAMPLING = SamplingParams(
 def free_beside_steps(
     setup: EngineSetup,
     shapes: list[LayerShape],
-    make_runner: Callable[[Any, Any, torch.device], Any],
+    make_runner: RunnerFactory,
     size: CacheSize | PagedSize,
     step: Step | None = None,
     encode: Callable[[], object] = lambda: None,
@@ -52,9 +53,9 @@ def free_beside_steps(
     """
     model, device = setup.model, setup.device
     num_tokens = max_num_batched_tokens(setup.options, device, total_bytes, size.max_num_seqs)
-    if not getattr(make_runner, "cuts_prompts", True):
+    if not make_runner.chunked_prefill:
         num_tokens = max(num_tokens, size.max_model_len)
-    in_pages = bool(getattr(make_runner, "keeps_pages", False))
+    in_pages = make_runner.keeps_pages
     try:
         encoding = _taken(model, encode)
     except torch.OutOfMemoryError as error:
@@ -101,7 +102,7 @@ def _small_cache(
     return KVCache(shapes, CacheSize(1, size.max_model_len, num_bytes=0))
 
 
-def _run(runner: Any, step: Step) -> None:
+def _run(runner: Runner, step: Step) -> None:
     sampler = Sampler(())
     logits = runner.forward(step)
     sampler.sample(logits, step.sampled)

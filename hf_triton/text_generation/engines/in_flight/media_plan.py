@@ -17,6 +17,7 @@ from hf_triton.text_generation.engine.own_logits import difference, narrowed, ow
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.forward.transformers.media_runner import MediaRunner
 from hf_triton.text_generation.forward.transformers.packed_runner import PackedRunner
+from hf_triton.text_generation.forward.transformers.runner import Runner, RunnerFactory
 from hf_triton.text_generation.media.encoded import Encoded
 from hf_triton.text_generation.media.entry import DecoderEntry
 from hf_triton.text_generation.media.outputs import tensors_of
@@ -31,10 +32,7 @@ from .trial import (
     TRIAL_WIDTH,
     WIDTHS,
     Expected,
-    Runner,
-    RunnerFactory,
     TrialRun,
-    name_of,
     trial_logits,
 )
 
@@ -104,7 +102,7 @@ def plan_media(
     """
     fed_first = fed_runner(plain)
     in_slots: tuple[RunnerFactory, ...] = (CacheRunner,)
-    if getattr(plain, "keeps_pages", False):
+    if plain.keeps_pages:
         in_slots = (PackedRunner, CacheRunner)
     reasons = []
     with narrowed(setup.model, WIDTHS.__contains__, TRIAL_WIDTH):
@@ -121,7 +119,7 @@ def plan_media(
             if not why_not:
                 trial.encode_together(expected.tolerance)
                 return MediaPlan(factory, entry, trial.cuts_sources, trial.shares)
-            reasons.append(f"{name_of(fed)}: {why_not}")
+            reasons.append(f"{fed.name}: {why_not}")
     raise UnsupportedModelError(f"with images: {'; '.join(reasons)}")
 
 
@@ -221,12 +219,16 @@ class _WithMedia:
     entry: DecoderEntry
 
     @property
-    def cuts_prompts(self) -> bool:
-        return getattr(self.fed, "cuts_prompts", True)
+    def name(self) -> str:
+        return self.fed.name
+
+    @property
+    def chunked_prefill(self) -> bool:
+        return self.fed.chunked_prefill
 
     @property
     def keeps_pages(self) -> bool:
-        return getattr(self.fed, "keeps_pages", False)
+        return self.fed.keeps_pages
 
     def __call__(self, model: Any, cache: Any, device: torch.device) -> Runner:
         # The one that runs the model last: another may reset how the model attends.

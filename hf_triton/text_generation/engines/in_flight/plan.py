@@ -15,6 +15,7 @@ from hf_triton.text_generation.engine.generation_rules import has_rules
 from hf_triton.text_generation.forward.transformers.attention_interface import (
     use_attention_interface,
 )
+from hf_triton.text_generation.forward.transformers.runner import RunnerFactory
 from hf_triton.text_generation.lora.linear import attach
 from hf_triton.text_generation.memory.kv_cache import context_length
 from hf_triton.text_generation.memory.layer_shapes import (
@@ -36,7 +37,6 @@ from .media_plan import (
 from .rotary import settle_rotary
 from .runner_selection import UnsupportedModelError, select_runner
 from .storage import Storage, plan_storage
-from .trial import RunnerFactory
 
 # Of an encoder-decoder whose sources are so long that fewer fit, the generate engine holds more.
 _FEWEST_SLOTS = 4
@@ -44,16 +44,16 @@ _FEWEST_SLOTS = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """``runs_ahead``: forwards are launched before the tokens of the step before are read.
-    ``cuts_prompts``: a prompt may be computed in chunks. ``keeps_states``: layers keep states of a
-    sequence, not of each token. ``media``: how prompts with images or sounds are held, where the
+    """``async_scheduling``: forwards are launched before the tokens of the step before are read.
+    ``chunked_prefill``: a prompt may be computed in chunks. ``keeps_states``: layers keep states of
+    a sequence, not of each token. ``media``: how prompts with images or sounds are held, where the
     model takes them; ``encoder_decoder``: how a model is held that is one.
     """
 
     make_runner: RunnerFactory
     storage: Storage
-    runs_ahead: bool
-    cuts_prompts: bool
+    async_scheduling: bool
+    chunked_prefill: bool
     keeps_states: bool
     media: MediaPlan | None = None
     encoder_decoder: EncoderDecoder | None = None
@@ -88,7 +88,7 @@ def plan(setup: EngineSetup) -> Plan:
         media = plan_media(setup, shapes, make_runner, entry)
         make_runner = media.make_runner
     settle_rotary(model, storage.size.max_model_len)
-    if in_pages and not getattr(make_runner, "keeps_pages", False):
+    if in_pages and not make_runner.keeps_pages:
         in_pages = False
         storage = _storage(setup, shapes, in_pages=in_pages)
     setup.prepare(model)
@@ -98,12 +98,12 @@ def plan(setup: EngineSetup) -> Plan:
         encode = partial(encode_largest, setup, entry, storage.size)
         free = free_beside_steps(setup, shapes, make_runner, storage.size, encode=encode)
         storage = _storage(replace(setup, free_bytes=free), shapes, in_pages=in_pages)
-    ahead = device.type == "cuda" if setup.runs_ahead is None else setup.runs_ahead
+    ahead = device.type == "cuda" if setup.async_scheduling is None else setup.async_scheduling
     return Plan(
         make_runner=make_runner,
         storage=storage,
-        runs_ahead=ahead and in_pages and not has_rules(model),
-        cuts_prompts=getattr(make_runner, "cuts_prompts", True),
+        async_scheduling=ahead and in_pages and not has_rules(model),
+        chunked_prefill=make_runner.chunked_prefill,
         keeps_states=keep_states(shapes),
         media=media,
     )
@@ -132,8 +132,8 @@ def _plan_encoder_decoder(setup: EngineSetup) -> Plan:
     return Plan(
         make_runner=held.make_runner,
         storage=planned,
-        runs_ahead=False,
-        cuts_prompts=False,
+        async_scheduling=False,
+        chunked_prefill=False,
         keeps_states=False,
         encoder_decoder=held,
     )

@@ -47,6 +47,7 @@ from hf_triton.text_generation.forward.transformers.packed_runner import (
     PackedCacheRunner,
     PackedRunner,
 )
+from hf_triton.text_generation.forward.transformers.runner import Making, Runner, RunnerFactory
 from hf_triton.text_generation.memory.kv_cache import KVCache
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states, own_cache
 from hf_triton.text_generation.memory.paged_cache import PagedCache
@@ -55,10 +56,7 @@ from .trial import (
     TRIAL_WIDTH,
     WIDTHS,
     Expected,
-    Runner,
-    RunnerFactory,
     TrialRun,
-    name_of,
     trial_logits,
 )
 
@@ -137,7 +135,7 @@ class InPages:
     runner: type[PagedRunner | GpuFusedRunner]
     attend: Attend
 
-    keeps_pages = True
+    keeps_pages, chunked_prefill = True, True
 
     @property
     def of_model(self) -> InPages:
@@ -178,7 +176,7 @@ def _attention_cases(
     return recording.cases
 
 
-def fused_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
+def _fused_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
     """The fastest runner on a CPU.
 
     Raises:
@@ -190,7 +188,10 @@ def fused_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
     return FusedRunner(model, cache, device)
 
 
-def state_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
+fused_runner = Making("fused", _fused_runner)
+
+
+def _state_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
     """The fastest runner of models with states on a CPU.
 
     Raises:
@@ -200,6 +201,9 @@ def state_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
     from hf_triton.text_generation.forward.states.runner import StateRunner
 
     return StateRunner(model, cache, device)
+
+
+state_runner = Making("packed, states", _state_runner)
 
 
 def _fits_fused(
@@ -247,7 +251,7 @@ def _first_matching(
                 return candidate
             allowed = f"allowed is {expected.tolerance:.2g}"
             why = f"logits differ by {error:.2g} of their range, {allowed}"
-        names.setdefault(why, {})[name_of(candidate)] = None
+        names.setdefault(why, {})[candidate.name] = None
         model.set_attn_implementation(own_attention)
     raise UnsupportedModelError(
         "none of the ways to compute its steps in flight gives what its own generate gives ("

@@ -7,13 +7,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from hf_triton.text_generation.engine.own_logits import difference, own_logits
 from hf_triton.text_generation.engine.scheduler import Scheduler
-from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.forward.transformers.runner import Runner, RunnerFactory
 from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
@@ -35,25 +35,6 @@ _TIMES_NOISE, _TIMES_EPS, WIDEST = 4.0, 3.0, 8e-2
 _TRIAL_LEN = 32
 TRIAL_WIDTH = 4
 WIDTHS = ("sliding_window", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
-
-
-class Runner(Protocol):
-    """What the engine needs of a runner."""
-
-    name: str
-
-    def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
-
-
-# From a model, a cache (of pages, where it has a true attribute ``keeps_pages``) and a device.
-# Where its attribute ``cuts_prompts`` is false, steps compute whole prompts.
-RunnerFactory = Callable[[Any, Any, torch.device], Runner]
-
-
-def name_of(factory: RunnerFactory) -> str:
-    """As the log has it."""
-    return getattr(factory, "name", None) or factory.__name__
 
 
 @dataclass(frozen=True)
@@ -116,25 +97,24 @@ class TrialRun:
         others decode, at most ``num_step_tokens`` a step.
         """
         sequences = self.sequences()
-        cache = runner.cache  # type: ignore[attr-defined]
+        cache = runner.cache
         in_pages = isinstance(cache, PagedCache)
         slots = SlotContents(len(sequences), num_written=self.length)
         space: Space = Pages(cache.size.num_pages, shares=False) if in_pages else slots
         if in_pages and keep_states(cache.shapes):
             space = StatePages(cache.size.num_pages, slots)
-        cuts_prompts = getattr(runner, "cuts_prompts", True)
         scheduler = Scheduler(
             len(sequences),
             self.num_step_tokens,
             space,
-            cuts_prompts=cuts_prompts,
+            chunked_prefill=runner.chunked_prefill,
             cuts_sources=self.cuts_sources,
         )
         return logits_after(sequences, self.forced, scheduler, runner)
 
 
 def logits_after(
-    sequences: list[Sequence], forced: list[list[int]], scheduler: Scheduler, runner: Any
+    sequences: list[Sequence], forced: list[list[int]], scheduler: Scheduler, runner: Runner
 ) -> torch.Tensor:
     """What a runner computes of sequences whose tokens are ``forced``, step by step -> (sequences,
     forced tokens + 1, vocab), float32.
@@ -173,7 +153,7 @@ def tolerance(model: Any, noise: Callable[[], float]) -> float:
 def trial_logits(factory: RunnerFactory, shapes: list[LayerShape], trial: TrialRun) -> torch.Tensor:
     """A trial run's, over a cache of its own, full of what another sequence may have left."""
     cache: KVCache | PagedCache
-    if getattr(factory, "keeps_pages", False):
+    if factory.keeps_pages:
         num_pages = 3 * (num_pages_of(trial.length) + 1) + 1  # none is preempted
         cache = PagedCache(shapes, PagedSize(num_pages, trial.length, max_num_seqs=3, num_bytes=0))
     else:

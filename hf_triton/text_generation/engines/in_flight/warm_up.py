@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence as Items
-from typing import Any
 
 from hf_triton.text_generation.engine.scheduler import Scheduler
+from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.memory.kv_cache import KVCache
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sampling.sampler import Sampler
@@ -59,7 +59,7 @@ def dummy_sequence(prompt_token_ids: list[int], params: SamplingParams) -> Seque
 
 def warm_up(
     scheduler: Scheduler,
-    runner: Any,
+    runner: Runner,
     sampler: Sampler,
     cache: KVCache | PagedCache,
     sources: Items[Source] = (),

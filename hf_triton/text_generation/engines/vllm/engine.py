@@ -152,7 +152,7 @@ class VllmEngine(Engine):
                 )
         super().submit(sequences)
 
-    def _cuts_prompts(self, *, with_source: bool) -> bool:
+    def _chunked_prefill(self, *, with_source: bool) -> bool:
         return True
 
     def _interrupt(self) -> None:

@@ -20,6 +20,7 @@ from hf_triton.text_generation.memory.kv_cache import KVCache
 
 from ..transformers.packed_attention import AttentionRule, PrefillSpan, prefill_attention
 from ..transformers.packed_runner import lay_out
+from ..transformers.runner import Runner
 from .reading import finished, read_decoder
 from .sizes import check_sizes
 
@@ -39,14 +40,14 @@ class _Way:
     attend_arguments: tuple[int, ...]
 
 
-class FusedRunner:
+class FusedRunner(Runner):
     """Computes steps with a decoder's weights; the model itself is not changed.
 
     Raises UnsupportedLayersError for a model of another shape, dtype or device.
     """
 
     name = "fused"
-    takes_drafts = True
+    supports_drafts = True
 
     def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
         if device.type != "cpu" or model.dtype not in _DTYPES:

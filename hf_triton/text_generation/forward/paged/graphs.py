@@ -17,7 +17,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -29,6 +28,8 @@ from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.memory.pages import PAGE_SIZE, num_pages_of
 
 from ..transformers.experts import MOST_TOKENS as MOST_TOKENS_OF_EXPERTS
+from ..transformers.runner import Runner
+from .runner import PageRunner
 from .step import PagedStep, StepShape, lay_out_pages, views
 
 MOST_TOKENS = 2048
@@ -45,9 +46,9 @@ class _Graph:
     replay: Replay
 
 
-def with_cuda_graphs(runner: Any, device: torch.device, max_num_batched_tokens: int) -> Any:
+def with_cuda_graphs(runner: Runner, device: torch.device, max_num_batched_tokens: int) -> Runner:
     """The runner with its steps under CUDA graphs where it can be captured, else itself."""
-    if device.type != "cuda" or not getattr(runner, "keeps_pages", False):
+    if device.type != "cuda" or not isinstance(runner, PageRunner):
         return runner
     if len(devices_of(runner.model)) > 1:
         return runner
@@ -56,12 +57,12 @@ def with_cuda_graphs(runner: Any, device: torch.device, max_num_batched_tokens: 
     return graphed if graphed.num_graphs else runner
 
 
-class GraphedRunner:
+class GraphedRunner(Runner):
     """A runner over pages whose steps replay what ``capture`` recorded."""
 
     keeps_pages = True
 
-    def __init__(self, inner: Any, capture: Capture, max_num_batched_tokens: int) -> None:
+    def __init__(self, inner: PageRunner, capture: Capture, max_num_batched_tokens: int) -> None:
         self.inner, self.cache, self.device = inner, inner.cache, inner.device
         self.name = f"{inner.name}, CUDA graphs"
         self._capture = capture
@@ -122,10 +123,10 @@ class GraphedRunner:
         """
         graph = self._graph(step)
         if graph is None:
-            return self.inner.forward(step)  # type: ignore[no-any-return]
+            return self.inner.forward(step)
         host = lay_out_pages(step, graph.shape, pinned=self._buffer.is_cuda)
         if len(host.buffer) > len(self._buffer):
-            return self.inner.forward(step)  # type: ignore[no-any-return]
+            return self.inner.forward(step)
         self._buffer[: len(host.buffer)].copy_(host.buffer, non_blocking=True)
         host.placed(self._buffer[: len(host.buffer)], self.cache)
         return graph.replay()[: len(step.all_rows)]

@@ -7,7 +7,7 @@ compute.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -17,17 +17,17 @@ from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.lora.linear import Adapters
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
+from ..transformers.runner import Runner
 from .attention import ATTENTION_NAME, Attend, attending, register
 from .plain_attention import plain_attention
 from .step import PagedStep, lay_out_pages
 
 
-class PageRunner(ABC):
+class PageRunner(Runner):
     """Computes steps over a cache in pages."""
 
-    name = ""
     keeps_pages = True
-    takes_drafts = True
+    supports_drafts = True
     captures_chunks = True  # a CUDA graph can hold steps with chunks too
 
     def __init__(self, model: Any, cache: PagedCache, device: torch.device) -> None:

@@ -22,7 +22,7 @@ class PagedStateRunner(PagedRunner):
     """
 
     name = "paged, states"
-    takes_drafts = False  # a state holds all tokens, those that were wrong too
+    supports_drafts = False  # a state holds all tokens, those that were wrong too
     takes_snapshots = True
     captures_chunks = False
 
@@ -33,7 +33,6 @@ class PagedStateRunner(PagedRunner):
 
     @property
     def computes_answers_otherwise(self) -> bool:
-        """Whether a token's state is another one where it was generated than in a prompt."""
         return self._functions.clamps_prompts
 
     def run(self, step: PagedStep) -> torch.Tensor:

@@ -26,7 +26,7 @@ class StateRunner(LatentRunner):
     """Raises UnsupportedStatesError for another device, ImportError without Numba."""
 
     name = "packed, states"
-    takes_drafts = False  # a state holds all tokens, those that were wrong too
+    supports_drafts = False  # a state holds all tokens, those that were wrong too
     takes_snapshots = True
 
     def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
@@ -39,7 +39,6 @@ class StateRunner(LatentRunner):
 
     @property
     def computes_answers_otherwise(self) -> bool:
-        """Whether a token's state is another one where it was generated than in a prompt."""
         return self._functions.clamps_prompts
 
     @torch.inference_mode()

@@ -6,7 +6,6 @@ Knows steps and runners; knows nothing of weights.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 
@@ -16,16 +15,19 @@ from hf_triton.text_generation.lora.rows import RowAdapters, StepAdapters
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 from .cache_runner import CacheRunner
+from .runner import Runner
 
 
-class AdaptedRunner:
+class AdaptedRunner(Runner):
     """``plain`` runs steps without adapters, ``inner`` those with them: the same runner, over pages
     in an ``AdaptedPageRunner`` (forward/paged/runner.py).
     """
 
     fixed_shapes = False  # tests set it
 
-    def __init__(self, plain: Any, inner: Any, adapters: Adapters, device: torch.device) -> None:
+    def __init__(
+        self, plain: Runner, inner: Runner, adapters: Adapters, device: torch.device
+    ) -> None:
         self.plain, self.inner, self.adapters, self.device = plain, inner, adapters, device
         self.fixed_shapes = self.fixed_shapes or device.type != "cpu"
         self.cache, self.name = plain.cache, f"{plain.name}, adapters"
@@ -34,10 +36,10 @@ class AdaptedRunner:
         """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
         computed = (*step.decodes, *(chunk.sequence for chunk in step.chunks))
         if all(sequence.lora_name is None for sequence in computed):
-            return self.plain.forward(step)  # type: ignore[no-any-return]
-        if getattr(self.plain, "keeps_pages", False):
+            return self.plain.forward(step)
+        if self.plain.keeps_pages:
             step.inputs.adapters = [self._number(sequence) for sequence in computed]
-            return self.inner.forward(step)  # type: ignore[no-any-return]
+            return self.inner.forward(step)
         if not isinstance(self.inner, CacheRunner):
             return self._forward(step)
         return self.inner.in_parts(step, self._forward)
@@ -48,8 +50,7 @@ class AdaptedRunner:
             numbers += [self._number(chunk.sequence)] * (chunk.end - chunk.start)
         sampled = [self._number(sequence) for sequence in step.all_rows]
         with self._applied(numbers, sampled):
-            logits: torch.Tensor = self.inner.forward(step)
-        return logits
+            return self.inner.forward(step)
 
     def _applied(self, numbers: list[int], sampled: list[int]) -> AbstractContextManager[None]:
         if self.fixed_shapes:

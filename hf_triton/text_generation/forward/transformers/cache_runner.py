@@ -31,6 +31,7 @@ from hf_triton.text_generation.memory.slot_layer import SlotLayer
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 from .positions import CountedPositions
+from .runner import Runner
 
 # Layers that keep states and attend to nothing: no row is padded, so they take no mask.
 _STATE_KINDS = {"linear_attention", "conv"}
@@ -42,7 +43,7 @@ _SLIDING_KINDS = {
 }
 
 
-class CacheRunner:
+class CacheRunner(Runner):
     """Runs the model as it is, with its own attention."""
 
     name = "cache"
@@ -199,7 +200,7 @@ class WholePromptRunner(CacheRunner):
     """
 
     name = "cache, whole prompts"
-    cuts_prompts = False
+    chunked_prefill = False
 
 
 class OpenPromptRunner(WholePromptRunner):

@@ -25,13 +25,14 @@ from hf_triton.text_generation.sequence.sequence import Sequence
 from .cache_runner import sliding_windows
 from .encoding import Encoder
 from .row_offsets import changes_by_row
+from .runner import Runner
 
 
-class EncoderDecoderRunner:
+class EncoderDecoderRunner(Runner):
     """Runs the model as it is, with its own attention."""
 
     name = "encoder-decoder"
-    cuts_prompts = False
+    chunked_prefill = False
 
     def __init__(
         self, model: Any, cache: KVCache, device: torch.device, *, pads: bool = False

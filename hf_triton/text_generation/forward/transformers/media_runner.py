@@ -5,7 +5,7 @@ Knows steps, runners and the decoder's entry; knows nothing of processors and en
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import torch
 
@@ -14,38 +14,41 @@ from hf_triton.text_generation.media.encoded import Part, columns_of
 from hf_triton.text_generation.media.entry import DecoderEntry
 
 from .cache_runner import CacheRunner
+from .runner import Runner
 
 
-class MediaRunner:
+class MediaRunner(Runner):
     """``plain`` runs steps of text, ``fed`` those with tokens that are computed from more than
     their ids: the model itself, whose decoder the ``entry`` feeds. Both use the same cache.
     """
 
-    def __init__(self, plain: Any, fed: Any, entry: DecoderEntry) -> None:
+    def __init__(self, plain: Runner, fed: Runner, entry: DecoderEntry) -> None:
         self.plain, self.fed, self.entry = plain, fed, entry
-        self.cache, self.cuts_prompts = fed.cache, getattr(fed, "cuts_prompts", True)
-        self.takes_drafts = all(getattr(one, "takes_drafts", False) for one in (plain, fed))
-        self.takes_snapshots = all(getattr(one, "takes_snapshots", False) for one in (plain, fed))
-        if hasattr(plain, "argmax"):
-            self.argmax = plain.argmax
+        self.cache, self.chunked_prefill = fed.cache, fed.chunked_prefill
+        self.supports_drafts = plain.supports_drafts and fed.supports_drafts
+        self.takes_snapshots = plain.takes_snapshots and fed.takes_snapshots
+        self.argmax = plain.argmax
         self.name = plain.name if plain is fed else f"{plain.name}, {fed.name} with images"
+
+    @property
+    def computes_answers_otherwise(self) -> bool:
+        return self.plain.computes_answers_otherwise or self.fed.computes_answers_otherwise
 
     def forward(self, step: Step) -> torch.Tensor:
         """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
         if not any(_is_changed(part) for part in parts_of(step)):
-            return self.plain.forward(step)  # type: ignore[no-any-return]
+            return self.plain.forward(step)
         if not isinstance(self.fed, CacheRunner):
             return self._feed(step)
-        return self.fed.in_parts(step, self._feed_rows)
+        return self.fed.in_parts(step, partial(self._feed_rows, self.fed))
 
-    def _feed_rows(self, step: Step) -> torch.Tensor:
-        with self.fed.columns_at(columns_of(parts_of(step))):
+    def _feed_rows(self, fed: CacheRunner, step: Step) -> torch.Tensor:
+        with fed.columns_at(columns_of(parts_of(step))):
             return self._feed(step)
 
     def _feed(self, step: Step) -> torch.Tensor:
         with self.entry.feeding(parts_of(step)):
-            logits: torch.Tensor = self.fed.forward(step)
-        return logits
+            return self.fed.forward(step)
 
 
 def parts_of(step: Step) -> list[Part]:

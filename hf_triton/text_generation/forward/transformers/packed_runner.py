@@ -18,18 +18,19 @@ from hf_triton.text_generation.memory.kv_cache import KVCache
 
 from .packed_attention import ATTENTION_NAME, PackedStep, PrefillSpan, attending, register
 from .positions import CountedPositions
+from .runner import Runner
 
 _LEN_STEP = 32  # tokens; cache views end at multiples of it, so that kernels see fewer shapes
 
 
-class PackedRunner:
+class PackedRunner(Runner):
     """Sets the model's attention implementation to packed attention, for as long as it runs, where
     it ``attends``.
     """
 
     name = "packed"
     attention = ATTENTION_NAME
-    takes_drafts = True
+    supports_drafts = True
 
     def __init__(
         self, model: Any, cache: KVCache, device: torch.device, *, attends: bool = True

@@ -45,7 +45,7 @@ class Proposer(Protocol):
 
 class Drafter:
     """Drafts at most ``num_speculative_tokens`` of a sequence, in steps of at most
-    ``max_num_rows`` rows of logits. Where an engine ``runs_ahead``, what a step took is known only
+    ``max_num_rows`` rows of logits. With ``async_scheduling``, what a step took is known only
     between two of a kind.
     """
 
@@ -55,13 +55,13 @@ class Drafter:
         num_speculative_tokens: int,
         max_num_rows: int,
         *,
-        runs_ahead: bool = False,
+        async_scheduling: bool = False,
     ) -> None:
         self.costs = Costs()
         self._proposer = proposer
         self._most = num_speculative_tokens
         self._max_num_rows = max_num_rows
-        self._runs_ahead = runs_ahead
+        self._async_scheduling = async_scheduling
         self._is_trying = False
         self._is_steady = True
         self._last_was_drafted: bool | None = None  # None: it was no step of decodes alone
@@ -109,7 +109,9 @@ class Drafter:
             self._last_was_drafted = None
             return
         is_drafted = bool(step.drafts)
-        is_known = self._last_was_drafted in ((is_drafted,) if self._runs_ahead else (True, False))
+        is_known = self._last_was_drafted in (
+            (is_drafted,) if self._async_scheduling else (True, False)
+        )
         self._last_was_drafted = is_drafted
         if is_known and is_steady:
             num_drafted = sum(len(draft.token_ids) for draft in step.drafts)

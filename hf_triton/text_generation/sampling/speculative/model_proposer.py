@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
+from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
 
@@ -43,15 +44,14 @@ class ModelProposer:
 
     def __init__(
         self,
-        runner: Any,
+        runner: Runner,
         model: Any,
-        argmax: Callable[[torch.Tensor], torch.Tensor],
         make_sequence: Callable[[list[int], SamplingParams], Sequence],
         vocab_size: int,
         max_num_batched_tokens: int,
     ) -> None:
         size = runner.cache.size
-        self._runner, self._argmax, self._make_sequence = runner, argmax, make_sequence
+        self._runner, self._make_sequence = runner, make_sequence
         self._vocab_size, self._max_num_tokens = vocab_size, max_num_batched_tokens
         self._own_vocab_size = int(model.config.get_text_config().vocab_size)
         self._max_model_len = size.max_model_len
@@ -79,7 +79,7 @@ class ModelProposer:
         logits, going = self._begin(known)
         wanted = {id(self._drafting[sequence]): length for sequence, length in lengths.items()}
         while going:
-            tokens = self._argmax(logits).tolist()
+            tokens = self._runner.argmax(logits).tolist()
             for one, token_id in zip(going, tokens, strict=True):
                 one.drafted.append(token_id)
             going = [

@@ -68,7 +68,7 @@ def _ways(told: Told, dtype: torch.dtype) -> Iterator[Way]:
             "each step read before the next",
             f"fused{_GRAPHS}",
             nullcontext,
-            {"runs_ahead": False},
+            {"async_scheduling": False},
         )
         yield "few pages: preempted", f"fused{_GRAPHS}", nullcontext, _FEW_PAGES
         if not told.is_cpu:
