@@ -9,37 +9,26 @@ stdin closes: then whoever started it is gone. Its errors are on stderr, and end
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 import traceback
+from functools import partial
 from typing import Any
 
 import uvloop
 
-from generator.errors import EXIT_OK, GeneratorError
-from hf_triton.ports.settings import VARIABLE, ProxySettings
-from hf_triton.tritonserver.child_process import end_with_parent, tell_ready
+from hf_triton.ports.settings import ProxySettings
+from hf_triton.tritonserver.child_process import run_child, settings_as, tell_ready
 
 
 def main(kind: str) -> int:
     """Serves until told to stop; returns the exit code."""
-    end_with_parent()
-    settings = ProxySettings.from_text(os.environ.pop(VARIABLE))
-    try:
-        uvloop.run(_serve(kind, settings))
-    except GeneratorError as error:
-        sys.stderr.write(f"hf-triton: the proxy of Triton's {kind} port: {error}\n")
-        return error.exit_code
-    return EXIT_OK
+    serve = partial(_serve, kind, settings_as(ProxySettings))
+    return run_child(f"the proxy of Triton's {kind} port", serve, uvloop.run)
 
 
-async def _serve(kind: str, settings: ProxySettings) -> None:
+async def _serve(kind: str, settings: ProxySettings, stop: asyncio.Event) -> None:
     # Imported here: one needs no gRPC, the other no HTTP.
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.set_exception_handler(_tell_bug)
+    asyncio.get_running_loop().set_exception_handler(_tell_bug)
     if kind == "http":
         from hf_triton.ports.http.server import serve_http
 

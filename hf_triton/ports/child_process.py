@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
+from functools import partial
 
 from generator.python_modules import run_module
-from hf_triton.ports.settings import VARIABLE, Access, ProxySettings
-from hf_triton.tritonserver.child_process import ChildProcess
+from hf_triton.ports.settings import Access, ProxySettings
+from hf_triton.tritonserver.child_process import ChildProcess, environment_for
 from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.restart_policy import RestartPolicy
 
@@ -30,14 +30,11 @@ def proxies(
         admin_key=admin_key,
     )
 
-    def environment() -> dict[str, str]:
-        return {**os.environ, VARIABLE: settings.to_text()}
-
     return tuple(
         ChildProcess(
             f"the proxy of Triton's {name} port",
             run_module("hf_triton.ports", kind),
-            environment,
+            partial(environment_for, settings),
             policy,
         )
         for kind, name in _KINDS.items()

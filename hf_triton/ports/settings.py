@@ -1,7 +1,4 @@
-"""What a proxy is told: where it listens and where Triton does, who may ask, how much.
-
-Travels to the proxy in its environment, which only the server's user can read: keys are in it.
-"""
+"""What a proxy is told: where it listens and where Triton does, who may ask, how much."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import msgspec
 
 from generator.spec.access import Limits, Tls
 
-VARIABLE = "HF_TRITON_PROXY_SETTINGS"
 MIB = 1 << 20
 
 
@@ -67,12 +63,3 @@ class ProxySettings(msgspec.Struct, frozen=True):
     left_calls: str
     access: Access = EVERYBODY
     admin_key: str = ""
-
-    def to_text(self) -> str:
-        """For VARIABLE."""
-        return msgspec.json.encode(self).decode()
-
-    @staticmethod
-    def from_text(text: str) -> ProxySettings:
-        """What ``to_text`` made."""
-        return msgspec.json.decode(text, type=ProxySettings)

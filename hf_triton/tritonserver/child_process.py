@@ -12,18 +12,25 @@ import asyncio
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
-from generator.errors import EXIT_OK, ServerError
+import msgspec
+
+from generator.errors import EXIT_OK, GeneratorError, ServerError
 from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
 
+_SETTINGS = "HF_TRITON_CHILD_SETTINGS"
 _START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0  # after Triton has ended, nothing is left to wait for
 _BEAT_EVERY_S = 1.0
+
+Settings = TypeVar("Settings")
 
 
 class ChildProcess:
@@ -170,9 +177,41 @@ def _says_something(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
     return bool(ready.poll(timeout_s * 1000)) and process.stdout.read(1 << 16) != b""
 
 
-def end_with_parent() -> None:
-    """In the child: ends it at once when its stdin closes, for then whoever started it is gone."""
+def environment_for(settings: object) -> dict[str, str]:
+    """The environment of a child that is told ``settings``: only its user can read it, and keys are
+    in them.
+    """
+    text = msgspec.json.encode(settings, enc_hook=str).decode()
+    return {**os.environ, _SETTINGS: text}
+
+
+def settings_as(kind: type[Settings]) -> Settings:
+    """In the child: what ``environment_for`` was told; the environment loses it."""
+    text = os.environ.pop(_SETTINGS)
+    return msgspec.json.decode(text, type=kind, dec_hook=lambda kind, value: kind(value))
+
+
+def run_child(
+    name: str,
+    serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]],
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+) -> int:
+    """In the child: serves until SIGTERM, after which ``serve`` is to end, or until its stdin
+    closes, for then whoever started it is gone. Returns the exit code; an error goes to stderr.
+    """
     threading.Thread(target=_end_with_input, daemon=True).start()
+
+    async def until_told() -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        await serve(stop)
+
+    try:
+        run(until_told())
+    except GeneratorError as error:
+        sys.stderr.write(f"hf-triton: {name}: {error}\n")
+        return error.exit_code
+    return EXIT_OK
 
 
 def _end_with_input() -> None:

@@ -235,7 +235,7 @@ class Starter:
 @pytest.fixture
 def starter(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starter]:
     # The fake is as busy as the machine.
-    monkeypatch.setattr("hf_triton.ports.openai.triton.client._QUESTION_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("hf_triton.ports.openai.triton.client.QUESTION_TIMEOUT_S", 60.0)
     starter = Starter(loop)
     yield starter
     starter.end()

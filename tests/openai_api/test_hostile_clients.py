@@ -227,7 +227,7 @@ async def an_endless_answer_ends() -> bool:
     application.router.add_get("/", answer)
     runner = web.AppRunner(application, handler_cancellation=True)
     await runner.setup()
-    new = connections.protocol(runner.server, connections.Connections(9))
+    new = connections.protocol(runner.server, 9)
     server = await asyncio.get_running_loop().create_server(new, "127.0.0.1", 0)
     with socket.create_connection(server.sockets[0].getsockname()) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")

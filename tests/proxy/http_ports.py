@@ -214,7 +214,7 @@ async def open_port(
         finally:
             for client in port.clients:
                 client.writer.transport.abort()
-            await port.until(lambda: proxy.num_connections == 0)
+            await port.until(lambda: len(proxy.connections) == 0)
             server.close()
             proxy.pool.close()
             behind.close()

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from hf_triton.ports.http import proxy as proxy_module
+from hf_triton.ports import port as port_module
 from hf_triton.ports.settings import MIB
 from tests.proxy.http_ports import (
     CLASSIFIED,
@@ -52,14 +52,14 @@ async def test_a_client_that_goes_while_a_check_is_under_way_leaves_nothing() ->
         client.post(INFER, json.dumps(CLASSIFIED).encode())
         await port.until(lambda: len(port.triton.asked) == 1)
         client.writer.transport.abort()
-        await port.until(lambda: port.proxy.num_connections == 0)
+        await port.until(lambda: len(port.proxy.connections) == 0)
         go.set()
         assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
         assert len(port.triton.asked) == 2
         client = await port.client()  # goes before the check has begun
         client.post(INFER, json.dumps(CLASSIFIED).encode())
         client.writer.close()
-        await port.until(lambda: port.proxy.num_connections == 1)
+        await port.until(lambda: len(port.proxy.connections) == 1)
 
 
 async def test_clients_may_go_at_any_byte() -> None:
@@ -74,7 +74,7 @@ async def test_clients_may_go_at_any_byte() -> None:
             client.send(whole[:cut])
             await asyncio.sleep(0)
             client.writer.close()
-        await port.until(lambda: port.proxy.num_connections == 0)
+        await port.until(lambda: len(port.proxy.connections) == 0)
         assert (await port.ask(whole)).status == 200
 
 
@@ -108,7 +108,7 @@ async def test_a_kept_connection_is_read_again_after_one_who_did_not_read() -> N
         for _ in range(3):
             assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
         await port.pass_time(121)
-        await port.until(lambda: port.proxy.num_connections <= 3)
+        await port.until(lambda: len(port.proxy.connections) <= 3)
         small.close()
 
 
@@ -126,7 +126,7 @@ async def send_part(port: Port, num_bytes: int) -> Client:
 async def test_bodies_that_wait_have_a_room_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(proxy_module, "_BUFFERED_MIB", 1)
+    monkeypatch.setattr(port_module, "_BUFFERED_MIB", 1)
     async with open_port() as port:
         waiting = await send_part(port, MIB - 1000)
         client = await port.client()
@@ -172,16 +172,16 @@ async def test_a_body_counts_until_tritonserver_has_read_it() -> None:
 @pytest.mark.threat("slow-http-clients")
 async def test_where_there_are_too_many_connections_an_idle_one_goes() -> None:
     async with open_port(script=never) as port:
-        port.proxy._max_connections = 3
+        port.proxy.connections.most = 3
         busy = await port.client()
         busy.get("/busy")
         await port.until(lambda: len(port.triton.asked) == 1)
         oldest = await port.client()
-        await port.until(lambda: port.proxy.num_connections == 2)
+        await port.until(lambda: len(port.proxy.connections) == 2)
         await port.pass_time(1)
         others = [await port.client() for _ in range(4)]
         assert await oldest.is_closed()
-        await port.until(lambda: port.proxy.num_connections == 3)
+        await port.until(lambda: len(port.proxy.connections) == 3)
         port.triton.script = echo
         others[-1].get("/v2")
         assert (await others[-1].answer()).status == 200

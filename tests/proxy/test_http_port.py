@@ -227,7 +227,7 @@ async def test_stopping_ends_what_is_idle_and_lets_the_rest_end() -> None:
         go.set()
         assert (await busy.answer()).json[0] == "GET /busy HTTP/1.1"
         assert await busy.is_closed()
-        await port.until(lambda: port.proxy.num_connections == 0)
+        await port.until(lambda: len(port.proxy.connections) == 0)
         await port.until(lambda: port.triton.num_open == 0)
 
 

@@ -67,7 +67,7 @@ class Calls:
             call.began_at_s = self._port.now()
         call.incoming += data
         try:
-            for message in call.messages(self._port.max_message_bytes):
+            for message in call.messages(self._port.max_body_bytes):
                 self._take_message(call, message)
             self._port.hold(call)
         except RefusedError as refusal:

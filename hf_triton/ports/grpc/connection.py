@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
 
 from hf_triton.ports.grpc import frames as h2
 from hf_triton.ports.grpc.call import Call
 from hf_triton.ports.grpc.calls import Calls
-from hf_triton.ports.grpc.frames import Frame, ProtocolError, Splitter
+from hf_triton.ports.grpc.frames import End, Frame, ProtocolError
 from hf_triton.ports.grpc.heads import HeadReader
 from hf_triton.ports.grpc.port import GrpcPort
 from hf_triton.ports.grpc.triton_end import (
@@ -30,17 +29,15 @@ _MAX_BUSY_S, _REST = 0.01, 4
 _MAX_SETTINGS = 64  # that tritonserver has not taken yet
 
 
-class GrpcConnection(asyncio.Protocol):
+class GrpcConnection(End):
     """The client's end."""
 
     def __init__(self, port: GrpcPort) -> None:
+        super().__init__(h2.MAX_FRAME_BYTES)
         self._port = port
-        self._transport: Any = None
-        self._unwritten: list[bytes] = []
-        self._triton = TritonEnd(self, port.soon)
+        self._triton = TritonEnd(self)
         self._calls = Calls(port, self._triton, self.take_answer, self._end_if_done)
         self._preface: bytes | None = b""  # what has come of it; None once it is complete
-        self._splitter = Splitter(h2.MAX_FRAME_BYTES)
         self._unread: deque[Frame] = deque()
         self._rests = False
         self._heads = HeadReader(keeps_keys=port.callers.have_keys)
@@ -52,17 +49,16 @@ class GrpcConnection(asyncio.Protocol):
         self.answer_window = h2.DEFAULT_WINDOW_BYTES
         self.last_stream = 0
         self.has_client = True
-        self.is_closing = False
-        self.began_at_s = port.now()
+        self.deadline = port.now() + _HANDSHAKE_S
 
     # Of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come: nothing is read before tritonserver is reached."""
-        self._transport = transport
+        self.transport = transport
         self._address = (transport.get_extra_info("peername") or ("",))[0]
-        self._transport.pause_reading()
-        self._port.add(self)
+        self.transport.pause_reading()
+        self._port.connections.add(self)
         self._port.run(self._connect())
 
     async def _connect(self) -> None:
@@ -70,7 +66,7 @@ class GrpcConnection(asyncio.Protocol):
             loop = asyncio.get_running_loop()
             await loop.create_unix_connection(lambda: self._triton, self._port.socket)
         except OSError:
-            self._transport.abort()
+            self.transport.abort()
         else:
             self.resume()
             self._end_if_done()
@@ -80,7 +76,7 @@ class GrpcConnection(asyncio.Protocol):
         try:
             if self._preface is not None:
                 data = self._take_preface(data)
-            self._unread.extend(self._splitter.feed(data))
+            self._unread.extend(self.splitter.feed(data))
             if not self._rests:
                 self._take_all()
         except ProtocolError:
@@ -95,7 +91,7 @@ class GrpcConnection(asyncio.Protocol):
             if took_s > _MAX_BUSY_S and self._unread:
                 self._rests = True
                 self.pause()
-                self._port.later(took_s * _REST, self._go_on)
+                asyncio.get_running_loop().call_later(took_s * _REST, self._go_on)
                 return
 
     def _go_on(self) -> None:
@@ -107,9 +103,9 @@ class GrpcConnection(asyncio.Protocol):
             self._give_up()
 
     def _give_up(self) -> None:
-        self._write(h2.goaway(self.last_stream, h2.PROTOCOL_ERROR))
-        self._write_all()
-        self._transport.close()
+        self.write(h2.goaway(self.last_stream, h2.PROTOCOL_ERROR))
+        self.write_all()
+        self.transport.close()
         self.connection_lost(None)
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -139,26 +135,26 @@ class GrpcConnection(asyncio.Protocol):
     def pause(self) -> None:
         """Reads no more for now."""
         self._reasons_to_pause += 1
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
 
     def resume(self) -> None:
         """Reads again, where nothing else is against it."""
         self._reasons_to_pause -= 1
-        if not self._reasons_to_pause and not self._transport.is_closing():
-            self._transport.resume_reading()
+        if not self._reasons_to_pause and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def _end_if_done(self) -> None:
         if self._calls.by_stream:
             return
         if not self.has_client:
-            self._port.remove(self)
+            self._port.connections.remove(self)
             if self._triton.transport:
                 self._triton.write_all()
                 self._triton.transport.close()
-        elif self.is_closing:
-            self._write_all()
-            self._transport.close()
+        elif self._port.is_stopping:
+            self.write_all()
+            self.transport.close()
 
     # What the client sends.
 
@@ -190,7 +186,7 @@ class GrpcConnection(asyncio.Protocol):
         elif kind == h2.SETTINGS and not flags & h2.ACK:
             self._take_settings(whole)
         elif kind == h2.PING and not flags & h2.ACK:
-            self._write(h2.frame(h2.PING, h2.ACK, 0, whole[9:17]))
+            self.write(h2.frame(h2.PING, h2.ACK, 0, whole[9:17]))
         elif kind == h2.PUSH_PROMISE:
             raise ProtocolError
 
@@ -253,8 +249,8 @@ class GrpcConnection(asyncio.Protocol):
             raise ProtocolError
         self.last_stream = stream
         head = self._heads.read(block)
-        if len(self._calls.by_stream) >= MAX_CALLS or self.is_closing:
-            self._write(h2.rst_stream(stream, h2.REFUSED_STREAM))
+        if len(self._calls.by_stream) >= MAX_CALLS or self._port.is_stopping:
+            self.write(h2.rst_stream(stream, h2.REFUSED_STREAM))
             return None
         call = Call(stream, head, self._port.now(), self._call_window)
         self._calls.begin(call, self._address)
@@ -264,7 +260,7 @@ class GrpcConnection(asyncio.Protocol):
         num_bytes = len(whole) - 9
         self._num_unread += num_bytes
         if self._num_unread > CONNECTION_WINDOW_BYTES // 2:
-            self._write(h2.window_update(0, self._num_unread))
+            self.write(h2.window_update(0, self._num_unread))
             self._num_unread = 0
         payload = h2.payload_of(flags, whole)
         call = self._calls.by_stream.get(stream)
@@ -276,7 +272,7 @@ class GrpcConnection(asyncio.Protocol):
             return
         call.num_unread += num_bytes
         if call.num_unread > WINDOW_BYTES // 2 and not call.is_left:
-            self._write(h2.window_update(stream, call.num_unread))
+            self.write(h2.window_update(stream, call.num_unread))
             call.num_unread = 0
 
     # What the client is told.
@@ -284,18 +280,7 @@ class GrpcConnection(asyncio.Protocol):
     def take_answer(self, data: bytes) -> None:
         """A frame for the client."""
         if self.has_client:
-            self._write(data)
-
-    def _write(self, data: bytes) -> None:
-        if not self._unwritten:
-            self._port.soon(self._write_all)
-        self._unwritten.append(data)
-
-    def _write_all(self) -> None:
-        """Once for all that came together: each write costs as much as all else for a call."""
-        if not self._transport.is_closing():
-            self._transport.write(b"".join(self._unwritten))
-        self._unwritten.clear()
+            self.write(data)
 
     # Of tritonserver's end.
 
@@ -311,15 +296,14 @@ class GrpcConnection(asyncio.Protocol):
         """Triton has closed the connection, or died."""
         for call in list(self._calls.by_stream.values()):
             self._calls.forget(call)
-        self._write_all()
-        self._transport.close()
+        self.write_all()
+        self.transport.close()
 
     # Of the port.
 
     def stop(self) -> None:
-        """Takes no more calls, and closes when the last one has ended."""
-        self.is_closing = True
-        self._write(h2.goaway(self.last_stream, h2.NO_ERROR))
+        """Takes no more calls, and closes once the last one is answered."""
+        self.write(h2.goaway(self.last_stream, h2.NO_ERROR))
         self._end_if_done()
 
     @property
@@ -327,12 +311,12 @@ class GrpcConnection(asyncio.Protocol):
         """Whether nothing is asked."""
         return not self._calls.by_stream
 
-    def close(self) -> None:
-        """At once."""
-        self._transport.close()
+    def abort(self) -> None:
+        """Closes at once."""
+        self.transport.abort()
 
     def time_out(self, now: float) -> None:
         """Ends what takes too long to come."""
-        if self._preface is not None and now - self.began_at_s > _HANDSHAKE_S:
-            self._transport.abort()
+        if self._preface is not None and now > self.deadline:
+            self.transport.abort()
         self._calls.time_out(now)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Iterable
+from typing import Any
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY = range(8)
@@ -50,6 +52,29 @@ class Splitter:
             place = stop
         self._rest = buffer[place:]
         return found
+
+
+class End(asyncio.Protocol):
+    """One of the two connections between which calls are passed on. A frame that comes has at most
+    ``max_bytes``.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.splitter = Splitter(max_bytes)
+        self.transport: Any = None
+        self.unwritten: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Soon, with all that comes together: each write costs as much as all else for a call."""
+        if self.transport and not self.unwritten:
+            asyncio.get_running_loop().call_soon(self.write_all)
+        self.unwritten.append(data)
+
+    def write_all(self) -> None:
+        """What has come together."""
+        if not self.transport.is_closing():
+            self.transport.write(b"".join(self.unwritten))
+        self.unwritten.clear()
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

@@ -21,7 +21,7 @@ class OurModels:
     def __init__(
         self,
         ask: Callable[[str], Awaitable[bool]],
-        run: Callable[[Coroutine[Any, Any, None]], None],
+        run: Callable[[Coroutine[Any, Any, None]], object],
         now: Callable[[], float],
     ) -> None:
         self._ask, self._run, self._now = ask, run, now

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
-
 from tritonclient.grpc import service_pb2
 
 from generator.spec.runtime_rules import CALLER
 from hf_triton.ports.admin import GRPC_HEADER, needs_key
-from hf_triton.ports.callers import Account, Callers
+from hf_triton.ports.callers import Account
 from hf_triton.ports.grpc.call import Call
 from hf_triton.ports.grpc.heads import Head
 from hf_triton.ports.grpc.messages import Output, checked
 from hf_triton.ports.grpc.our_models import OurModels
 from hf_triton.ports.grpc.triton import GrpcTriton
 from hf_triton.ports.left_calls import LeftCalls
+from hf_triton.ports.port import SMALL_BYTES, Port
 from hf_triton.ports.refusal import NO_METHOD, RefusedError
-from hf_triton.ports.settings import MIB, Access
-from hf_triton.tritonserver.listen import most_connections
+from hf_triton.ports.settings import Access
 
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 _PREFIX = f"/{_SERVICE.full_name}/"
@@ -41,33 +36,10 @@ _ADMIN = {
 }
 _METHODS = {f"{_PREFIX}{method.name}" for method in _SERVICE.methods} | {_HEALTH}
 _OPEN = {_HEALTH, f"{_PREFIX}ServerLive", f"{_PREFIX}ServerReady"}
-_MAX_SMALL_BYTES = 65_536  # of a request that is a name or two, or some settings
-_HELD_MIB = 512  # of requests that have not gone on yet, of all clients
-_SWEEP_EVERY_S = 1.0
-_MAX_CONNECTIONS = 16_384
-_SPARE_DESCRIPTORS, _DESCRIPTORS_EACH = 64, 2
+_DESCRIPTORS_EACH = 2  # a client's connection, and its own to tritonserver
 
 
-class Connection(Protocol):
-    """One client's."""
-
-    began_at_s: float
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is asked."""
-
-    def close(self) -> None:
-        """At once."""
-
-    def stop(self) -> None:
-        """When the last call has ended."""
-
-    def time_out(self, now: float) -> None:
-        """Ends what takes too long to come."""
-
-
-class GrpcPort:
+class GrpcPort(Port):
     """What the connections of the port share."""
 
     def __init__(
@@ -78,31 +50,9 @@ class GrpcPort:
         left: LeftCalls,
         admin_key: str = "",
     ) -> None:
-        self.socket = socket
-        self._admin_key = admin_key.encode()
-        self.triton, self.left = triton, left
-        self.callers = Callers(access)
-        self.max_message_bytes = access.max_body_mib * MIB
-        self.connections: set[Connection] = set()
-        self.now: Callable[[], float] = time.monotonic
-        self._loop = asyncio.get_running_loop()
-        self._num_held = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(access, admin_key, _DESCRIPTORS_EACH)
+        self.socket, self.triton, self.left = socket, triton, left
         self._our_models = OurModels(triton.is_ours, self.run, self.now)
-        self._max_connections = most_connections(
-            _MAX_CONNECTIONS, _SPARE_DESCRIPTORS, _DESCRIPTORS_EACH
-        )
-
-    def add(self, connection: Connection) -> None:
-        """A client has come; where there are too many, one that asks nothing goes."""
-        self.connections.add(connection)
-        if len(self.connections) > self._max_connections:
-            idle = (other for other in self.connections if other.is_idle)
-            min(idle, key=lambda other: other.began_at_s, default=connection).close()
-
-    def remove(self, connection: Connection) -> None:
-        """It has gone, and what it left has ended."""
-        self.connections.discard(connection)
 
     def admit(self, head: Head, address: str) -> Account | None:
         """Whose call it is, which counts from now on. Raises RefusedError."""
@@ -144,8 +94,8 @@ class GrpcPort:
             model, classified = checked(message, may_name_caller=may_name_caller)
             call.asks_ours = self._our_models.have(model)
             return classified
-        if path != _LOAD and len(message) > _MAX_SMALL_BYTES:
-            text = f"got {len(message)} bytes, allowed: {_MAX_SMALL_BYTES}"
+        if path != _LOAD and len(message) > SMALL_BYTES:
+            text = f"got {len(message)} bytes, allowed: {SMALL_BYTES}"
             raise RefusedError(400, text)
         return []
 
@@ -163,33 +113,11 @@ class GrpcPort:
     def hold(self, call: Call) -> None:
         """Counts what there is of a call. Raises RefusedError where that is too much."""
         self.release(call)
-        if call.num_held > _MAX_SMALL_BYTES and self._num_held > _HELD_MIB * MIB:
+        if not self.has_room(0, call.num_held):
             raise RefusedError(503, "too many large requests come at once; try again")
 
     def release(self, call: Call) -> None:
         """Counts what is left of a call."""
         num_held = len(call.incoming) + len(call.pending)
-        self._num_held += num_held - call.num_held
+        self.num_buffered += num_held - call.num_held
         call.num_held = num_held
-
-    def soon(self, work: Callable[[], None]) -> None:
-        """Runs it when what has come is read."""
-        self._loop.call_soon(work)
-
-    def later(self, seconds: float, work: Callable[[], None]) -> None:
-        """Runs it when so much time has passed."""
-        self._loop.call_later(seconds, work)
-
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs it beside the others."""
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def sweep(self) -> None:
-        """Ends what takes too long to come, for ever."""
-        while True:
-            await asyncio.sleep(_SWEEP_EVERY_S)
-            now = self.now()
-            for connection in list(self.connections):
-                connection.time_out(now)

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from hf_triton.ports.accepting import accept
 from hf_triton.ports.grpc.connection import GrpcConnection
 from hf_triton.ports.grpc.port import GrpcPort
 from hf_triton.ports.grpc.triton import GrpcTriton
 from hf_triton.ports.left_calls import LeftCalls
+from hf_triton.ports.port import Door, serve
 from hf_triton.ports.settings import ProxySettings
 from hf_triton.ports.tls import tls_context
 
@@ -32,21 +32,7 @@ async def serve_grpc(
         tls.set_alpn_protocols(["h2"])
     try:
         new = partial(GrpcConnection, port)
-        server = await accept(new, settings.host, settings.grpc_port, "--grpc-port", tls)
-        sweep = asyncio.create_task(port.sweep())
-        on_ready()
-        await stop.wait()
-        server.close()
-        await _let_end(port)
-        sweep.cancel()
+        door = Door(port, new, settings.grpc_port, "--grpc-port", tls)
+        await serve((door,), settings.host, stop, on_ready, _GRACE_S)
     finally:
         await triton.close()
-
-
-async def _let_end(port: GrpcPort) -> None:
-    """Ends each connection when the last of its calls has ended."""
-    deadline = port.now() + _GRACE_S
-    for connection in list(port.connections):
-        connection.stop()
-    while port.connections and port.now() < deadline:
-        await asyncio.sleep(0.05)

@@ -8,15 +8,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from generator.spec.triton_models import ROLE_PARAMETER, runs_our_code
 from hf_triton.ports.grpc.messages import Output
 from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S, triton_channel
 
-_OPTIONS = [
-    # A Triton that comes back is found within a second, however long it was away.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),
-]
-_QUESTION_TIMEOUT_S = 5.0
 _NO_METADATA = "classification: tritonserver says nothing of this model"
 _TEXT = "BYTES"
 
@@ -25,7 +18,7 @@ class GrpcTriton:
     """Made and used within one event loop; ``close`` it in the end."""
 
     def __init__(self, socket: str) -> None:
-        self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS)
+        self._channel = triton_channel(f"unix:{socket}")
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     async def close(self) -> None:
@@ -36,7 +29,7 @@ class GrpcTriton:
         """Whether a model runs our library; False where it can't be asked."""
         request = service_pb2.ModelConfigRequest(name=model)
         try:
-            found = await self._stub.ModelConfig(request, timeout=_QUESTION_TIMEOUT_S)
+            found = await self._stub.ModelConfig(request, timeout=QUESTION_TIMEOUT_S)
         except grpc.aio.AioRpcError:
             return False
         return runs_our_code(found.config.parameters[ROLE_PARAMETER].string_value)
@@ -48,7 +41,7 @@ class GrpcTriton:
         """
         request = service_pb2.ModelMetadataRequest(name=output.model, version=output.version)
         try:
-            model = await self._stub.ModelMetadata(request, timeout=_QUESTION_TIMEOUT_S)
+            model = await self._stub.ModelMetadata(request, timeout=QUESTION_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             is_down = error.code() == grpc.StatusCode.UNAVAILABLE
             raise RefusedError(503 if is_down else 400, _NO_METADATA) from None

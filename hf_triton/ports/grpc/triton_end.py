@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from hf_triton.ports.grpc import frames as h2
 from hf_triton.ports.grpc.call import Call
-from hf_triton.ports.grpc.frames import Frame, ProtocolError, Splitter
+from hf_triton.ports.grpc.frames import End, Frame, ProtocolError
 
 MAX_CALLS = 1024  # of one connection at once
 WINDOW_BYTES = 1 << 20  # of one call: a client may send so much before it is read
@@ -45,24 +44,22 @@ class ClientEnd(Protocol):
         """Triton has closed the connection, or died."""
 
 
-class TritonEnd(asyncio.Protocol):
+class TritonEnd(End):
     """Frames are passed on, but those of flow control: each end has its own for what is sent."""
 
-    def __init__(self, client: ClientEnd, soon: Callable[[Callable[[], None]], None]) -> None:
-        self._client, self._soon = client, soon
-        self._unwritten: list[bytes] = []
-        self.transport: Any = None
+    def __init__(self, client: ClientEnd) -> None:
+        super().__init__(_ANY_LENGTH)
+        self._client = client
         self.calls: dict[int, Call] = {}  # by tritonserver's numbers
         self.initial_window = h2.DEFAULT_WINDOW_BYTES
         self._window = h2.DEFAULT_WINDOW_BYTES
         self._last_stream = -1
-        self._splitter = Splitter(_ANY_LENGTH)
         self._is_known = False  # its settings have come
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is reached."""
         self.transport = transport
-        self._unwritten.insert(0, h2.PREFACE)
+        self.unwritten.insert(0, h2.PREFACE)
         self.write_all()
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -76,18 +73,6 @@ class TritonEnd(asyncio.Protocol):
     def resume_writing(self) -> None:
         """It has caught up."""
         self._client.resume()
-
-    def write(self, data: bytes) -> None:
-        """Soon, with all that comes together."""
-        if self.transport and not self._unwritten:
-            self._soon(self.write_all)
-        self._unwritten.append(data)
-
-    def write_all(self) -> None:
-        """What has come together."""
-        if not self.transport.is_closing():
-            self.transport.write(b"".join(self._unwritten))
-        self._unwritten.clear()
 
     def open(self, call: Call) -> int:
         """A number for a call."""
@@ -121,7 +106,7 @@ class TritonEnd(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """It answers."""
         try:
-            for frame in self._splitter.feed(data):
+            for frame in self.splitter.feed(data):
                 self._take(frame)
         except ProtocolError:
             self.transport.abort()

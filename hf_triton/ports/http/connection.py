@@ -6,11 +6,13 @@ import asyncio
 import json
 import math
 from collections import deque
+from collections.abc import Mapping
+from http import HTTPStatus
+from http.client import responses
 from typing import Any
 
 from hf_triton.ports import cors
 from hf_triton.ports.callers import Account
-from hf_triton.ports.http.answer import answer
 from hf_triton.ports.http.proxy import HttpProxy, Payload
 from hf_triton.ports.http.reading import HEAD_S, RequestReader
 from hf_triton.ports.http.request import Request
@@ -47,7 +49,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport = transport
         self._reader.address = (transport.get_extra_info("peername") or ("",))[0]
         self.deadline = self._proxy.now() + HEAD_S
-        self._proxy.add(self)
+        self._proxy.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         """The client sends."""
@@ -56,7 +58,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """The client has gone: so does its request."""
         self._reader.is_over = True
-        self._proxy.remove(self)
+        self._proxy.connections.remove(self)
         for request in (*self._waiting, self._reader.incoming, self._current):
             if request:
                 self._proxy.free(request)
@@ -176,7 +178,7 @@ class HttpConnection(asyncio.Protocol):
         request = self._current
         closes = is_last or self._proxy.is_stopping or bool(request and request.is_last)
         extra, self._extra_headers = self._extra_headers, b""
-        self._transport.write(answer(status, body, headers, extra, closes=closes))
+        self._transport.write(_answer_bytes(status, body, headers, extra, closes=closes))
         self._end(is_last=is_last)
 
     def _end(self, *, is_last: bool) -> None:
@@ -219,12 +221,19 @@ class HttpConnection(asyncio.Protocol):
         """Whether no request of its is under way."""
         return self._current is None and not self._waiting
 
-    def time_out(self) -> None:
-        """Its deadline has passed."""
+    def time_out(self, now: float) -> None:
+        """Ends what its deadline has passed for."""
+        if now <= self.deadline:
+            return
         if self._reader.incoming and not self._reader.is_over and self._current is None:
             self._reader.refuse(RefusedError(408, "the request did not come in time"))
         else:
             self.abort()
+
+    def stop(self) -> None:
+        """Closes once what is under way is answered."""
+        if self.is_idle:
+            self.close()
 
     def close(self) -> None:
         """Once the client has read what was written."""
@@ -246,3 +255,18 @@ class HttpConnection(asyncio.Protocol):
             self.deadline = self._proxy.now() + _LINGER_S
         else:
             self.deadline = self._reader.deadline(self._proxy.now())
+
+
+def _answer_bytes(
+    status: int, body: bytes, headers: Mapping[str, str], extra: bytes, *, closes: bool
+) -> bytes:
+    """A whole answer; ``extra`` are header lines as they are, ``closes`` says that it is the
+    connection's last.
+    """
+    lines = [f"HTTP/1.1 {status} {responses.get(status, 'Unknown')}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if status != HTTPStatus.NO_CONTENT:
+        lines.append(f"Content-Length: {len(body)}")
+    lines.append(f"Connection: {'close' if closes else 'keep-alive'}")
+    head = "".join(f"{line}\r\n" for line in lines).encode("latin-1", "replace")
+    return b"".join((head, extra, b"\r\n", body))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
 from urllib.parse import quote
 
 from hf_triton.ports import cors
 from hf_triton.ports.admin import HTTP_HEADER, needs_key
-from hf_triton.ports.callers import Callers
 from hf_triton.ports.http.json_bodies import (
     checked_generate,
     checked_index,
@@ -25,14 +21,10 @@ from hf_triton.ports.http.json_bodies import (
 )
 from hf_triton.ports.http.request import Request
 from hf_triton.ports.http.upstream import Pool, Question, Upstream
+from hf_triton.ports.port import Port
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.settings import MIB, Access
-from hf_triton.tritonserver.listen import most_connections
+from hf_triton.ports.settings import Access
 
-_BUFFERED_MIB = 512  # of bodies that tritonserver does not have yet, of all clients
-_SMALL_BYTES = 65_536  # of a body that there is always room for
-_MAX_CONNECTIONS = 16_384
-_SPARE_DESCRIPTORS = 64
 _DESCRIPTORS_EACH = 4  # on each of two ports a client's connection, and one to tritonserver
 _STARTING = "tritonserver does not answer: it is being started; try again"
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
@@ -46,56 +38,12 @@ _ADMIN_PATH = re.compile(
 Payload = bytes | Callable[[], Awaitable[bytes]]
 
 
-class Connection(Protocol):
-    """A client's, with the time by which it must have got on, in seconds of ``now``."""
-
-    deadline: float
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request of its is under way."""
-
-    def time_out(self) -> None:
-        """Its deadline has passed."""
-
-    def close(self) -> None:
-        """Once the client has read what was written."""
-
-    def abort(self) -> None:
-        """At once."""
-
-
-class HttpProxy:
+class HttpProxy(Port):
     """One public port, and the connections to it."""
 
     def __init__(self, access: Access, socket_path: str, admin_key: str = "") -> None:
+        super().__init__(access, admin_key, _DESCRIPTORS_EACH)
         self.pool = Pool(socket_path)
-        self.callers = Callers(access)
-        self.is_stopping = False
-        self.access = access
-        self._admin_key = admin_key.encode()
-        self._max_body = access.max_body_mib * MIB
-        self.num_buffered = 0
-        self._connections: set[Connection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._max_connections = most_connections(
-            _MAX_CONNECTIONS, _SPARE_DESCRIPTORS, _DESCRIPTORS_EACH
-        )
-        self.now: Callable[[], float] = time.monotonic
-
-    def add(self, connection: Connection) -> None:
-        """A client has come; where there are too many, one that does nothing goes."""
-        self._connections.add(connection)
-        if len(self._connections) > self._max_connections:
-            others = (other for other in self._connections if other is not connection)
-            idle = (other for other in others if other.is_idle)
-            oldest = min(idle, key=lambda other: other.deadline, default=connection)
-            self._connections.discard(oldest)
-            oldest.abort()
-
-    def remove(self, connection: Connection) -> None:
-        """It has gone."""
-        self._connections.discard(connection)
 
     def judge(self, request: Request, address: str) -> None:
         """What can be said against a request before its body comes."""
@@ -103,7 +51,7 @@ class HttpProxy:
             if not cors.allows(self.access, request.text_of(b"origin")):
                 request.refuse(405, "got OPTIONS, allowed: GET, POST", {"Allow": "GET, POST"})
             return
-        if request.length > self._max_body:
+        if request.length > self.max_body_bytes:
             request.refuse(413, self._too_large(f"{request.length} bytes"))
         if request.path in _OPEN_PATHS and request.method == b"GET":
             return
@@ -126,10 +74,9 @@ class HttpProxy:
         if request.method != b"POST":
             return  # nobody reads it
         num_bytes = len(request.body) + len(piece)
-        if num_bytes > self._max_body:
+        if num_bytes > self.max_body_bytes:
             raise RefusedError(413, self._too_large("more"))
-        is_full = self.num_buffered + len(piece) > _BUFFERED_MIB * MIB
-        if is_full and num_bytes > _SMALL_BYTES:
+        if not self.has_room(len(piece), num_bytes):
             raise RefusedError(503, "too many large bodies come at once", {"Retry-After": "1"})
         self.num_buffered += len(piece)
         request.num_buffered += len(piece)
@@ -204,27 +151,7 @@ class HttpProxy:
         except OSError as error:
             raise RefusedError(503, _STARTING, {"Retry-After": "1"}) from error
 
-    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Runs it beside the others."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def sweep(self) -> None:
-        """Ends the connections whose time is over."""
-        now = self.now()
-        for connection in [other for other in self._connections if other.deadline < now]:
-            connection.time_out()
-
     def begin_stop(self) -> None:
         """Connections close after the answers that are under way."""
-        self.is_stopping = True
         self.pool.close()
-        for connection in [other for other in self._connections if other.is_idle]:
-            connection.close()
-
-    @property
-    def num_connections(self) -> int:
-        """How many are open."""
-        return len(self._connections)
+        super().begin_stop()

@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from hf_triton.ports.accepting import accept
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
+from hf_triton.ports.port import Door, serve
 from hf_triton.ports.settings import EVERYBODY, ProxySettings
 from hf_triton.ports.tls import tls_context
-
-_SWEEP_EVERY_S = 1.0
 
 
 async def serve_http(
@@ -23,40 +21,12 @@ async def serve_http(
     Raises ServerError where a port can't be listened on.
     """
     access = settings.access
-    tls = tls_context(access.tls)
-    proxies = (
-        (
-            HttpProxy(access, settings.http_socket, settings.admin_key),
-            *(settings.http_port, "--http-port", tls),
-        ),
+    triton = HttpProxy(access, settings.http_socket, settings.admin_key)
+    metrics = HttpProxy(EVERYBODY, settings.metrics_socket)
+    tls, new = tls_context(access.tls), partial(partial, HttpConnection)
+    doors = (
+        Door(triton, new(triton), settings.http_port, "--http-port", tls),
         # For scrapers of one's own network, as the health port is.
-        (
-            HttpProxy(EVERYBODY, settings.metrics_socket),
-            settings.metrics_port,
-            "--metrics-port",
-            None,
-        ),
+        Door(metrics, new(metrics), settings.metrics_port, "--metrics-port", None),
     )
-    servers = []
-    for proxy, port, flag, encryption in proxies:
-        new = partial(HttpConnection, proxy)
-        servers.append(await accept(new, settings.host, port, flag, encryption))
-    on_ready()
-    while not stop.is_set():
-        for proxy, *_ in proxies:
-            proxy.sweep()
-        await _wait(stop, _SWEEP_EVERY_S)
-    for server, (proxy, *_) in zip(servers, proxies, strict=True):
-        server.close()
-        proxy.begin_stop()
-    while any(proxy.num_connections for proxy, *_ in proxies):
-        for proxy, *_ in proxies:
-            proxy.sweep()
-        await asyncio.sleep(0.05)
-
-
-async def _wait(stop: asyncio.Event, timeout_s: float) -> None:
-    try:
-        await asyncio.wait_for(stop.wait(), timeout_s)
-    except asyncio.TimeoutError:
-        return
+    await serve(doors, settings.host, stop, on_ready)

@@ -25,7 +25,7 @@ from hf_triton.ports.hosts import WRONG_HOST, is_host
 from hf_triton.ports.openai.about import About, with_schema
 from hf_triton.ports.openai.access import AccessCheck, caller_of
 from hf_triton.ports.openai.bodies import Bodies, check_encoding
-from hf_triton.ports.openai.connections import Connections
+from hf_triton.ports.openai.connections import set_idle
 from hf_triton.ports.openai.media_hosts import MediaHosts
 from hf_triton.ports.openai.one_model import OneModel, routes_of
 from hf_triton.ports.openai.openapi_schema import answers
@@ -84,7 +84,6 @@ class OpenAiApp:
         self,
         triton: Triton,
         access: Access,
-        connections: Connections,
         catalog: Catalog,
         media_hosts: MediaHosts,
         metrics_socket: str = "",
@@ -97,7 +96,6 @@ class OpenAiApp:
         self._playground = playground
         self._catalog = catalog
         self._access = AccessCheck(access, playground.pages if playground else ())
-        self._connections = connections
         self._lengths = ContextLengths(triton)
         self._kept = kept
         fitting = (
@@ -161,7 +159,7 @@ class OpenAiApp:
             return await handler(request)
         finally:
             self._access.leave(request, left)
-            self._connections.waits(request.protocol)
+            set_idle(request, True)
 
     async def _asked(
         self, request: web.Request, read: Callable[[dict[str, Any]], Asked], more_bytes: int = 0
@@ -172,7 +170,7 @@ class OpenAiApp:
         if request.method == "GET":
             return read(dict(request.query))
         data = await self._bodies.read(request)
-        self._connections.is_answered(request.protocol)
+        set_idle(request, False)
         path = request.match_info
 
         def read_named() -> Asked:
@@ -275,7 +273,7 @@ class OpenAiApp:
     def _hearing(self, task: str) -> Handler:
         async def hear(request: web.Request) -> web.StreamResponse:
             asked = speech.read(task, await self._bodies.read_form(request))
-            self._connections.is_answered(request.protocol)
+            set_idle(request, False)
             model = await self._catalog.find(asked.model, SPEECH_TASKS)
             request_id = id_of(request, f"tr-{uuid.uuid4().hex}")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from generator.render.sample_requests import sample_chat
 from generator.spec.triton_models import TASK_PARAMETER
 from hf_triton.ports.openai.key import VARIABLE as KEY_VARIABLE
 from hf_triton.ports.openai.key import with_key
-from hf_triton.ports.openai.settings import VARIABLE, Settings
+from hf_triton.ports.openai.settings import Settings
 from hf_triton.ports.openai.triton.catalog import (
     CLASSIFIER_TASKS,
     COMPLETION_TASKS,
@@ -22,7 +22,7 @@ from hf_triton.ports.openai.triton.catalog import (
     MEDIA_TASKS,
 )
 from hf_triton.ports.settings import EVERYBODY, Access
-from hf_triton.tritonserver.child_process import ChildProcess
+from hf_triton.tritonserver.child_process import ChildProcess, environment_for
 from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.restart_policy import RestartPolicy
 
@@ -60,12 +60,8 @@ class OpenAiProcess(ChildProcess):
             keep_s,
             verbose,
         )
-
-        def environment() -> dict[str, str]:
-            return {**os.environ, VARIABLE: settings.to_text()}
-
         command = run_module("hf_triton.ports.openai")
-        super().__init__("the OpenAI API", command, environment, policy)
+        super().__init__("the OpenAI API", command, partial(environment_for, settings), policy)
         self._listen = listen
         self._key, self._access = key, access
         self.has_playground = has_playground

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 
+from hf_triton.ports.connections import Connections
 from hf_triton.tritonserver import listen
 
 _MOST = 4096
@@ -34,46 +36,14 @@ def most_connections() -> int:
     return listen.most_connections(_MOST, _KEPT_DESCRIPTORS)
 
 
-class Connections:
-    """At most ``most`` open ones. One more, and the one is closed that has gone longest without a
-    request that was received in whole; so slow senders keep nobody out.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._waiting: dict[web.RequestHandler, None] = {}  # the longest first
-        self._answered: set[web.RequestHandler] = set()
-
-    def waits(self, connection: web.RequestHandler) -> None:
-        """It has no request, or not all of one."""
-        self.lost(connection)
-        if connection.transport is not None:
-            self._waiting[connection] = None
-            if len(self._waiting) + len(self._answered) > self._most:
-                longest = next(iter(self._waiting))
-                del self._waiting[longest]
-                longest.force_close()
-
-    def is_answered(self, connection: web.RequestHandler) -> None:
-        """Its request has been received in whole."""
-        if connection in self._waiting:
-            del self._waiting[connection]
-            self._answered.add(connection)
-
-    def lost(self, connection: web.RequestHandler) -> None:
-        """It is no longer open."""
-        self._waiting.pop(connection, None)
-        self._answered.discard(connection)
-
-
 class _Connection(web.RequestHandler):
     """One that is counted. Headers that don't come in time end it as idleness does, and nothing
     is decompressed: a body can be a thousand times as large as what was sent.
     """
 
-    __slots__ = ("_connections",)
+    __slots__ = ("_connections", "deadline", "is_idle")
 
-    def __init__(self, server: web.Server, connections: Connections) -> None:
+    def __init__(self, server: web.Server, connections: Connections[_Connection]) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -84,18 +54,32 @@ class _Connection(web.RequestHandler):
             auto_decompress=False,
         )
         self._connections = connections
+        self.set_idle(True)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         connected = transport.get_extra_info("socket")
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
-        self._connections.waits(self)
+        self._connections.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._connections.lost(self)
+        self._connections.remove(self)
         super().connection_lost(exc)
 
+    def set_idle(self, is_idle: bool) -> None:
+        self.is_idle, self.deadline = is_idle, time.monotonic() + _IDLE_S
 
-def protocol(server: Any, connections: Connections) -> Callable[[], web.RequestHandler]:
-    """What an event loop makes for each connection to ``server``."""
+    def abort(self) -> None:
+        self.force_close()
+
+
+def set_idle(request: web.Request, is_idle: bool) -> None:
+    """Whether its connection waits for a request, or for the rest of one."""
+    if isinstance(request.protocol, _Connection):
+        request.protocol.set_idle(is_idle)
+
+
+def protocol(server: Any, most: int) -> Callable[[], web.RequestHandler]:
+    """What an event loop makes for each connection to ``server``, of ``most`` at once."""
+    connections = Connections[_Connection](most)
     return lambda: _Connection(server, connections)

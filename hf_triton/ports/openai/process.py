@@ -15,7 +15,6 @@ from generator.repository import served_record
 from hf_triton.ports.openai.app import OpenAiApp
 from hf_triton.ports.openai.connections import (
     ACCEPTED_AT_ONCE,
-    Connections,
     most_connections,
     protocol,
 )
@@ -44,12 +43,11 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
     media_hosts = MediaHosts(settings.media_hosts)
     try:
         await _check(triton)
-        connections = Connections(most_connections())
         reasons = functools.partial(why_not_ready, settings.health_url)
         catalog = Catalog(triton, lambda: _to_be_served(settings.repository), reasons)
         playground = Playground(triton, reasons, settings.repository)
         app = OpenAiApp(
-            *(triton, settings.access, connections, catalog, media_hosts),
+            *(triton, settings.access, catalog, media_hosts),
             metrics_socket=settings.metrics_socket,
             playground=playground if settings.has_playground else None,
             kept=KeptResponses(settings.keep_s),
@@ -60,7 +58,7 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
         tls = tls_context(settings.access.tls)
         listening = listening_socket(settings.host, settings.port, "--openai-port")
         await runner.setup()
-        new = protocol(runner.server, connections)
+        new = protocol(runner.server, most_connections())
         loop = asyncio.get_running_loop()
         server = await loop.create_server(new, sock=listening, backlog=ACCEPTED_AT_ONCE, ssl=tls)
         listening.listen(_BACKLOG)

@@ -1,17 +1,11 @@
-"""What the translator is told. Travels to it in its environment, which only the server's user can
-read: keys are in it.
-"""
+"""What the translator is told."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from hf_triton.ports.settings import EVERYBODY, Access
-
-VARIABLE = "HF_TRITON_OPENAI_SETTINGS"
 
 
 @dataclass(frozen=True)
@@ -35,12 +29,3 @@ class Settings:
     left_calls: str = ""
     keep_s: float = 1800.0
     verbose: bool = False
-
-    def to_text(self) -> str:
-        """For VARIABLE."""
-        return msgspec.json.encode(self, enc_hook=str).decode()
-
-    @staticmethod
-    def from_text(text: str) -> Settings:
-        """What ``to_text`` made."""
-        return msgspec.json.decode(text, type=Settings, dec_hook=lambda kind, value: kind(value))

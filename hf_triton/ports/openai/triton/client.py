@@ -18,20 +18,7 @@ from hf_triton.ports.openai.triton.inference import Inference, errors_translated
 from hf_triton.ports.openai.triton.request_headers import Metadata
 from hf_triton.ports.openai.triton.statuses import NO_VERSION_IS_READY, UNREACHABLE
 from hf_triton.ports.openai.triton.tensors import OUTPUTS, Chunk, infer_request, read_chunk
-
-_CHANNEL_OPTIONS = [
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    # A Triton that comes back is found within a second, however long it was away.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    # A test or a second translator in this process has its own connection.
-    ("grpc.use_local_subchannel_pool", 1),
-    # Prompts are not for the proxy that the environment may name for what is outside.
-    ("grpc.enable_http_proxy", 0),
-]
-_QUESTION_TIMEOUT_S = 5.0
+from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S, triton_channel
 
 
 class Triton:
@@ -42,7 +29,7 @@ class Triton:
         has left; empty where it is elsewhere.
         """
         self.address = address
-        self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._channel = triton_channel(address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         left = LeftCalls(left_calls) if left_calls else None
         self._inference = Inference(self._channel, self._stub, left)
@@ -56,7 +43,7 @@ class Triton:
         """The reason in one line; None where it answers."""
         try:
             request = service_pb2.ServerLiveRequest()
-            await self._stub.ServerLive(request, timeout=_QUESTION_TIMEOUT_S)
+            await self._stub.ServerLive(request, timeout=QUESTION_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             return " ".join(str(error.details() or error.code().name).split())
         return None
@@ -68,7 +55,7 @@ class Triton:
         """
         request = service_pb2.ModelStatisticsRequest()
         with errors_translated():
-            found = await self._stub.ModelStatistics(request, timeout=_QUESTION_TIMEOUT_S)
+            found = await self._stub.ModelStatistics(request, timeout=QUESTION_TIMEOUT_S)
         versions: dict[str, list[str]] = {}
         for entry in sorted(found.model_stats, key=lambda entry: (entry.name, int(entry.version))):
             versions.setdefault(entry.name, []).append(entry.version)
@@ -93,7 +80,7 @@ class Triton:
         request = service_pb2.ModelConfigRequest(name=model)
         try:
             with errors_translated():
-                answer = await self._stub.ModelConfig(request, timeout=_QUESTION_TIMEOUT_S)
+                answer = await self._stub.ModelConfig(request, timeout=QUESTION_TIMEOUT_S)
         except ApiError as error:
             if error.status == 504 or error.message == UNREACHABLE:
                 raise

@@ -20,9 +20,9 @@ from hf_triton.ports.left_calls import LeftCalls
 from hf_triton.ports.openai.triton.request_headers import Metadata
 from hf_triton.ports.openai.triton.statuses import of_status, of_text
 from hf_triton.ports.refusal import NO_METHOD
+from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S
 
 _CLOSE_S = 30.0  # as long as Triton itself waits for what is in flight
-_QUESTION_S = 5.0
 # The proxy of a gRPC port refuses it in words of its own.
 _NO_METHOD_OF_TRITONS = "/inference.GRPCInferenceService/AskProxy"
 # Of one client's request: those that go on though nobody waits for them.
@@ -116,7 +116,7 @@ class Inference:
     async def _asks_proxy(self) -> bool:
         """Whether a proxy stands before Triton: it tells models of calls that are cancelled."""
         try:
-            await self._ask_proxy(b"", timeout=_QUESTION_S)
+            await self._ask_proxy(b"", timeout=QUESTION_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             return bool(error.details() == NO_METHOD)
         return False
