@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,6 +76,11 @@ class Row:
 
 def names_of(kind: str) -> list[str]:
     """The model types of a kind that the installed transformers has, and variants of them."""
+    return sorted(classes_of(kind))
+
+
+def classes_of(kind: str) -> dict[str, Any]:
+    """What computes each model type of a kind, by name; a variant counts as a class of its own."""
     from transformers.models.auto import modeling_auto as auto
 
     mappings: dict[str, Any] = {
@@ -84,20 +89,20 @@ def names_of(kind: str) -> list[str]:
         "image-text": auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     }
     variants = VARIANTS if kind == "causal" else {}
-    names = {*mappings[kind], *(name for name in variants if name.split(":")[0] in mappings[kind])}
-    return sorted(names)
+    own = {name: name for name in variants if name.split(":")[0] in mappings[kind]}
+    return {**mappings[kind], **own}
 
 
-def measure(kind: str, name: str, folder: Path) -> Row:
+def measure(kind: str, name: str, folder: Path, dtypes: Sequence[str] = DTYPES) -> Row:
     """The row of a model type; ``folder`` is an empty one, for its weights."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _save(kind, name, folder / "weights")
     except Exception as error:  # noqa: BLE001 - whatever an architecture raises
-        return Row(kind, name, "-", ("-",) * len(DTYPES), f"not built: {_line(error)}")
+        return Row(kind, name, "-", ("-",) * len(dtypes), f"not built: {_line(error)}")
     images, refused = _images(kind, folder)
-    found = [_served(kind, folder, dtype, images) for dtype in DTYPES]
+    found = [_served(kind, folder, dtype, images) for dtype in dtypes]
     runners = list(dict.fromkeys(runner for runner, _, _ in found))
     if refused and runners != ["-"]:
         runners = [f"{runner}, text alone" for runner in runners]

@@ -28,6 +28,7 @@ def test_a_page_read_and_written_again_is_the_same() -> None:
     [
         ("packed", ("equal", "near tie"), ""),
         ("packed", ("equal", "wrong"), "bfloat16: equal before, wrong now"),
+        ("packed", ("wrong",), "float32: equal before, wrong now"),
         (
             "generate, padded batches",
             ("equal", "equal"),

@@ -6,11 +6,12 @@ import contextlib
 import io
 import os
 import tempfile
+from functools import cache
 from pathlib import Path
 
 from hf_triton.cli import main as cli
 from tests.deploy.workspace import GOLDEN, read_folder, write_lock, write_workspace
-from tests.support.text_sections import write_tree
+from tests.support.text_sections import tree_text
 
 # The dashboard and the rules are long, the same everywhere, and tested by themselves.
 LEFT_OUT = ("dashboard.json", "hf-triton.json", "rules.yaml", "prometheusrule.yaml")
@@ -27,13 +28,25 @@ CASES: dict[str, tuple[str, ...]] = {
     "kubernetes-several-nodes": ("kubernetes", "--config", "spread.yaml"),
     "kserve": ("kserve", "--max-replicas", "8"),
 }
+BASES = {
+    "compose-local": "compose",
+    "kubernetes-per-model": "kubernetes",
+    "kubernetes-several-nodes": "kubernetes",
+    "kserve": "kubernetes",
+}
 
 
 def main() -> None:
     for case in CASES:
-        write_tree(GOLDEN / f"{case}.txt", rendered(case))
+        (GOLDEN / f"{case}.txt").write_text(golden(case), encoding="utf-8")
 
 
+def golden(case: str) -> str:
+    """What is expected; of a case with a base, what differs from that."""
+    return tree_text(rendered(case), rendered(BASES[case]) if case in BASES else None)
+
+
+@cache
 def rendered(case: str) -> dict[str, str]:
     """What ``deploy`` writes, but for LEFT_OUT and ALIKE."""
     before = Path.cwd()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.deploy.regenerate import CASES, rendered
+from tests.deploy.regenerate import CASES, golden
 from tests.deploy.workspace import GOLDEN
-from tests.support.text_sections import read_tree
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_files_are_the_golden_ones(case: str) -> None:
-    assert rendered(case) == read_tree(GOLDEN / f"{case}.txt")
+    assert golden(case) == (GOLDEN / f"{case}.txt").read_text(encoding="utf-8")

@@ -78,12 +78,6 @@ def native(folder: Path, task: str, model: Path, **keys: Any) -> Iterator[tuple[
     [
         ("feature-extraction", "AutoModel", "bert", {"text_input": "the cat sat"}),
         (
-            "text-classification",
-            "AutoModelForSequenceClassification",
-            "distilbert",
-            {"text_input": "the cat", "text_pair": "a dog ran"},
-        ),
-        (
             "question-answering",
             "AutoModelForQuestionAnswering",
             "roberta",

@@ -31,7 +31,7 @@ from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.weights.served_model import ServedModel
 from tests.encoders.served_encoders import served_model
-from tests.encoders.tiny_encoders import ARCHITECTURES, Wrapping, tiny_encoder
+from tests.encoders.tiny_encoders import Wrapping, tiny_encoder
 from tests.support.triton import eventually
 
 pytest.importorskip("onnxscript", reason="the extra onnx needs numpy 2 on Python 3.13")
@@ -99,8 +99,8 @@ def bert(exported: tuple[Path, ServedModel], tmp_path: Path) -> tuple[RunnerSetu
     return setup_of(copied), served_model(copied, tmp_path)
 
 
-# BERT is in the other tests; XLM-RoBERTa's modules are RoBERTa's.
-@pytest.mark.parametrize("architecture", sorted({*ARCHITECTURES} - {"bert", "xlm-roberta"}))
+# BERT is in the other tests; these differ from it in what is exported, others in names.
+@pytest.mark.parametrize("architecture", ["deberta-v2", "distilbert", "modernbert"])
 def test_onnx_runtime_computes_what_the_model_does(architecture: str, tmp_path: Path) -> None:
     files = small(architecture, "AutoModel", tmp_path / "model")
     assert difference(setup_of(files), served_model(files, tmp_path)) < 1e-4
@@ -110,7 +110,6 @@ def test_onnx_runtime_computes_what_the_model_does(architecture: str, tmp_path: 
     "auto_class, output",
     [
         ("AutoModelForSequenceClassification", "sequences"),
-        ("AutoModelForQuestionAnswering", "tokens"),
         ("AutoModelForMaskedLM", "tokens"),
     ],
 )
@@ -146,10 +145,9 @@ def test_a_changed_model_is_exported_anew_and_its_old_file_goes(
     assert new != old
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data"])
-def test_a_broken_file_is_made_anew(name: str, bert: tuple[RunnerSetup, ServedModel]) -> None:
+def test_a_broken_file_is_made_anew(bert: tuple[RunnerSetup, ServedModel]) -> None:
     setup, served = bert
-    broken = onnx_files(served)[0].with_name(name)
+    (broken,) = onnx_files(served)
     size = broken.stat().st_size
     broken.write_bytes(broken.read_bytes()[: size // 2])
     assert difference(setup, served) < 1e-4

@@ -34,7 +34,6 @@ from tests.encoders.served_encoder import (
     written,
 )
 from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
-from tests.support.slow_cases import slow_but
 
 LABELS = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC", 4: "I-LOC"}
 AUTO_CLASS = "AutoModelForTokenClassification"
@@ -99,7 +98,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[1:])
-@pytest.mark.parametrize("stride", slow_but([0, 1, 40], [0, 1, 40, 125]))
+@pytest.mark.parametrize("stride", [0, 1, 40])
 def test_windows_of_a_long_text_are_merged_as_in_transformers(
     stride: int, strategy: str, server: StubServer, model: Path
 ) -> None:

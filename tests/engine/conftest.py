@@ -16,7 +16,6 @@ from hf_triton.text_generation.forward.transformers.runner import Making
 from hf_triton.text_generation.memory import paged_cache, pages
 from hf_triton.text_generation.memory.paged_cache import PagedSize, plan_pages
 from tests.engine import driving
-from tests.support.slow_cases import slow_but
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -57,8 +56,7 @@ def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(runner_selection, runner, Making(runner, missing))
 
 
-STORAGE_KINDS = ("slots", "pages", "few pages", "few pages, a step ahead")
-_QUICK = ("slots", "few pages, a step ahead")
+STORAGE_KINDS = ("slots", "few pages, a step ahead")
 _SMALL_PAGE = 4  # tokens
 
 
@@ -69,7 +67,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PAGE_SIZE", _SMALL_PAGE)
 
 
-@pytest.fixture(params=slow_but(_QUICK, STORAGE_KINDS))
+@pytest.fixture(params=STORAGE_KINDS)
 def storage_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the in-flight engines of a test keep keys and values; of few (small) pages, the longest
     sequence takes all but two, so that others are preempted. Only in pages may an engine run ahead.

@@ -21,12 +21,15 @@ from generator.spec.task_folders import Task, find_tasks
 from generator.spec.triton_models import triton_models
 from hf_triton.cli import main as cli
 from tests.generator import workspace
-from tests.support.text_sections import write_tree
+from tests.support.text_sections import tree_text
+
+BASE_TASK = "text-generation"
 
 
 def main() -> None:
     for task in find_tasks().values():
-        write_tree(workspace.GOLDEN_TASKS / f"{task.folder.name}.txt", rendered_task(task))
+        golden = workspace.GOLDEN_TASKS / f"{task.folder.name}.txt"
+        golden.write_text(golden_task(task), encoding="utf-8")
     with tempfile.TemporaryDirectory() as scratch:
         folder = workspace.make_templates(Path(scratch) / "templates")
         task_folders.default_directory = lambda: folder
@@ -36,7 +39,8 @@ def main() -> None:
             new = [case._replace(says=report_of(case.text, Path(scratch))) for case in cases]
             workspace.write_broken(file, new)
         for case in workspace.golden_cases():
-            write_tree(workspace.GOLDEN / f"{case}.txt", rendered_case(case, Path(scratch)))
+            text = tree_text(rendered_case(case, Path(scratch)))
+            (workspace.GOLDEN / f"{case}.txt").write_text(text, encoding="utf-8")
 
 
 def rendered_case(case: str, work: Path) -> dict[str, str]:
@@ -51,6 +55,12 @@ def rendered_case(case: str, work: Path) -> dict[str, str]:
         for path, content in workspace.snapshot(work / "golden" / case).items()
         if not path.endswith((".py", MANIFEST_FILE))
     }
+
+
+def golden_task(task: Task) -> str:
+    """What is expected of a task; of most, what differs from BASE_TASK's."""
+    base = find_tasks()[BASE_TASK]
+    return tree_text(rendered_task(task), None if task.tag == BASE_TASK else rendered_task(base))
 
 
 def rendered_task(task: Task) -> dict[str, str]:

@@ -16,16 +16,17 @@ import pytest
 from generator.render.manifest import MANIFEST_FILE
 from generator.spec.task_folders import find_tasks
 from tests.generator.conftest import Run
-from tests.generator.regenerate import rendered_case, rendered_task
+from tests.generator.regenerate import golden_task, rendered_case
 from tests.generator.workspace import GOLDEN, GOLDEN_TASKS, golden_cases, snapshot
-from tests.support.text_sections import read_tree
+from tests.support.text_sections import tree_text
 
 TASKS = find_tasks()
 
 
 @pytest.mark.parametrize("case", golden_cases())
 def test_the_tree_is_the_golden_one(case: str, work: Path) -> None:
-    assert rendered_case(case, work) == read_tree(GOLDEN / f"{case}.txt")
+    golden = (GOLDEN / f"{case}.txt").read_text(encoding="utf-8")
+    assert tree_text(rendered_case(case, work)) == golden
 
 
 @pytest.mark.parametrize("case", golden_cases())
@@ -54,5 +55,5 @@ def test_the_manifest_lists_every_other_file_with_its_hash(case: str, work: Path
 
 @pytest.mark.parametrize("tag", TASKS)
 def test_a_tasks_config_and_values_are_the_golden_ones(tag: str) -> None:
-    golden = read_tree(GOLDEN_TASKS / f"{TASKS[tag].folder.name}.txt")
-    assert rendered_task(TASKS[tag]) == golden
+    golden = (GOLDEN_TASKS / f"{TASKS[tag].folder.name}.txt").read_text(encoding="utf-8")
+    assert golden_task(TASKS[tag]) == golden

@@ -84,11 +84,6 @@ IN_A_LAYER = {
 }
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_without_a_fault_nothing_is_found(name: str) -> None:
-    assert found_in(name) == []
-
-
 @pytest.mark.parametrize("what", IN_A_LAYER)
 def test_a_fault_in_a_layer_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault, expected = IN_A_LAYER[what]

@@ -17,31 +17,20 @@ SECRET = "hf_SecretThatNobodyMaySee0123456789"
 NAN, INF = math.nan, math.inf
 WAYS = ("tensors", "parameters")
 
-# The option, its value, how it is given, and what the refusal names besides the option.
+# What travels otherwise than a number in its range: the ranges of all options are held by
+# tests/engine/requests. The option, its value, how it is given, and what the refusal names.
 BAD_OPTIONS: list[tuple[str, Any, str, tuple[str, ...]]] = [
-    *(("max_tokens", value, how, ("1",)) for value in (0, -1, -(2**31)) for how in WAYS),
+    *(("max_tokens", 0, how, ("1",)) for how in WAYS),
     ("max_tokens", 2**31 - 1, "tensors", (str(2**31 - 1),)),
-    ("max_tokens", 2**31, "parameters", (str(2**31),)),
     ("max_tokens", 2**63 - 1, "parameters", (str(2**63 - 1),)),
     ("max_tokens", 2.5, "parameters", ("2.5", "integer")),
     ("max_tokens", True, "parameters", ("true", "integer")),
     ("max_tokens", "seven", "parameters", ("integer",)),
-    ("min_tokens", -1, "tensors", ("-1", "0 to")),
-    ("min_tokens", 9, "tensors", ("9", "max_tokens")),
-    ("temperature", -1.0, "tensors", ("-1", "0")),
-    ("temperature", -0.001, "parameters", ("-0.001", "0")),
-    ("temperature", NAN, "tensors", ("nan", "0")),
-    ("temperature", NAN, "parameters", ("nan", "0")),
-    ("temperature", INF, "tensors", ("inf", "0")),
-    ("temperature", INF, "parameters", ("inf", "0")),
-    ("temperature", "warm", "parameters", ("number",)),
+    *(("temperature", NAN, how, ("nan", "0")) for how in WAYS),
+    *(("temperature", INF, how, ("inf", "0")) for how in WAYS),
     ("temperature", False, "parameters", ("false", "number")),
-    *(("top_p", value, how, ("0", "1")) for value in (-0.1, 1.5, NAN, INF) for how in WAYS),
-    ("top_k", -2, "tensors", ("-2", "-1")),
-    ("top_k", -2, "parameters", ("-2", "-1")),
-    *(("repetition_penalty", value, "tensors", ("above 0",)) for value in (0.0, -1.0, NAN, INF)),
+    *(("top_p", 1.5, how, ("0", "1")) for how in WAYS),
     ("seed", -1, "parameters", ("-1", "0 to")),
-    ("exclude_input_in_output", 1, "parameters", ("true or false",)),
     ("return_finish_reason", "yes", "parameters", ("true or false",)),
     ("stop_words", 5, "parameters", ("a text",)),
 ]

@@ -87,20 +87,10 @@ class SamplingParameters:
         "sampling, named",
         [
             ("{", "sampling_parameters"),
-            ("[1]", "sampling_parameters"),
             ('{"max_tokns": 3}', "max_tokns"),
             ('{"max_tokens": "three"}', "max_tokens"),
-            ('{"max_tokens": [3]}', "max_tokens"),
-            ('{"max_tokens": 0}', "max_tokens"),
-            ('{"temperature": "warm"}', "temperature"),
             ('{"temperature": NaN}', "temperature"),
-            ('{"stop": 3}', "stop"),
-            ('{"n": 0}', "n"),
             ('{"beam_width": 2}', "beam_width"),
-            ('{"use_beam_search": true}', "use_beam_search"),
-            ('{"frequency_penalty": 2.5}', "frequency_penalty"),
-            ('{"presence_penalty": -3}', "presence_penalty"),
-            ('{"min_p": 1.5}', "min_p"),
         ],
     )
     def test_what_it_can_not_mean_is_a_400_that_names_it(
@@ -212,27 +202,6 @@ class MoreOptions:
         reply = model.ask("tensors", PROMPT, max_tokens=6, beam_width=1)
 
         assert reply.outputs["text_output"].shape == (1,)
-
-    @pytest.mark.parametrize(
-        "name, value, allowed",
-        [
-            ("beam_width", 2, "1"),
-            ("length_penalty", 0.5, "1"),
-            ("n", 0, "1 to"),
-            ("n", 1_000_000, "1 to"),
-            ("frequency_penalty", 2.5, "-2"),
-            ("presence_penalty", -2.5, "-2"),
-            ("presence_penalty", math.nan, "-2"),
-        ],
-    )
-    def test_an_option_out_of_its_range_is_refused(
-        self, model: Model, name: str, value: Any, allowed: str
-    ) -> None:
-        reply = model.ask("tensors", PROMPT, **{"max_tokens": 4, name: value})
-
-        assert reply.status == 400, reply
-        assert reply.error.startswith(f"{name}: ")
-        assert allowed in reply.error
 
     def test_two_seeds_are_refused(self, model: Model) -> None:
         reply = model.ask("tensors", PROMPT, max_tokens=4, seed=1, random_seed=2)

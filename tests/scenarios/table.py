@@ -52,19 +52,19 @@ TABLE = (
     Row(
         Answers,
         stub="demo, batched, padded",
-        server="http demo, grpc batched; http padded, grpc whole",
+        server="http demo, grpc batched",
         vllm="http demo, grpc batched",
     ),
     Row(
         Sampling,
-        stub="demo, batched, padded",
-        server="http demo, grpc batched; http padded",
+        stub="demo, padded",
+        server="http demo, grpc batched",
         vllm="http demo, grpc batched",
     ),
     Row(
         StopWords,
         stub="demo, batched, padded",
-        server="http demo, grpc batched; http padded",
+        server="http demo, grpc batched",
         vllm="http demo, grpc batched",
     ),
     Row(
@@ -88,7 +88,7 @@ TABLE = (
     Row(
         SamplingParameters,
         stub="demo, padded",
-        server="grpc demo; http padded",
+        server="grpc demo",
         vllm="http demo, grpc batched",
     ),
     Row(
@@ -99,8 +99,8 @@ TABLE = (
     ),
     Row(
         Streams,
-        stub="demo, batched, padded",
-        server="grpc demo, http batched; http demo, grpc padded",
+        stub="demo, padded",
+        server="grpc demo, http batched",
         vllm="http demo, grpc batched",
     ),
     Row(
@@ -126,10 +126,10 @@ TABLE = (
     Row(
         Metrics,
         stub="demo, padded",
-        server="http demo; grpc padded",
+        server="http demo",
         vllm="http demo, grpc batched",
     ),
-    Row(SharedPrefixes, stub="demo", server="; http demo, grpc batched", vllm=""),
+    Row(SharedPrefixes, stub="demo", server="; http demo", vllm=""),
     Row(
         CacheSalts,
         stub="demo, padded",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,10 +21,28 @@ def write_sections(file: Path, sections: Iterable[tuple[str, str]]) -> None:
     file.write_text("".join(f"=== {name}\n{text}" for name, text in sections), encoding="utf-8")
 
 
-def read_tree(file: Path) -> dict[str, str]:
-    """A folder's files by their path, each a section."""
-    return dict(read_sections(file))
+def tree_text(tree: Mapping[str, str], like: Mapping[str, str] | None = None) -> str:
+    """A folder's files, each a section with its path; of a file that is mostly as another of its
+    name, before it or in ``like``, only what differs.
+    """
+    whole = [(f"the base's {path}", text) for path, text in (like or {}).items()]
+    sections = []
+    for path, text in sorted(tree.items()):
+        alike = (each for each in whole if Path(each[0]).name == Path(path).name)
+        differing = [(_difference(other, text), name) for name, other in alike]
+        least, name = min(differing, key=lambda each: len(each[0]), default=([], ""))
+        if name and 2 * len(least) < text.count("\n"):
+            sections.append(f"=== {path}: as {name} but for\n" + "".join(least))
+        else:
+            sections.append(f"=== {path}\n{text}")
+            whole.append((path, text))
+    return "".join(sections)
 
 
-def write_tree(file: Path, tree: Mapping[str, str]) -> None:
-    write_sections(file, sorted(tree.items()))
+def _difference(before: str, after: str) -> list[str]:
+    """The lines of a unified difference with one around each, without numbers, which all change
+    with a line at the top.
+    """
+    one, other = (text.splitlines(keepends=True) for text in (before, after))
+    found = list(difflib.unified_diff(one, other, n=1))[2:]
+    return ["@@\n" if line.startswith("@@") else line for line in found]

@@ -253,8 +253,6 @@ def test_a_stop_word_ends_one_sequence_and_not_its_neighbours(model: Any) -> Non
 def test_the_description_names_runner_and_size(engine: InFlightEngine, storage_kind: str) -> None:
     expected = {
         "slots": "fused), 2 sequences x 128 tokens",
-        "pages": "paged), 16 pages of 16 tokens, at most 2 sequences of 128",
-        "few pages": "paged), 34 pages of 4 tokens, at most 2 sequences of 128",
         "few pages, a step ahead": "paged), 34 pages of 4 tokens, at most 2 sequences of 128",
     }
     assert engine.description == f"in_flight engine ({expected[storage_kind]}, KV cache 0.00 GiB"

@@ -29,7 +29,6 @@ from tests.engine.driving import GIB, Answers, running, setup
 from tests.engine.runners.test_cuda_graphs import Captures
 from tests.engine.tiny_adapters import peft_reference, read, save_adapter, served_with
 from tests.engine.tiny_models import LATENT, Asked, mixed_load, random_model, tiny_model
-from tests.support.slow_cases import slow_but
 
 # What each of two adapters changes: attention alone; with other ranks, everything and the head.
 TARGETS: dict[str, tuple[list[str], list[str]]] = {
@@ -38,7 +37,16 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
     "falcon-rotary": (["query_key_value"], ["dense", "dense_4h_to_h", "lm_head"]),
     "qwen3-next": (["in_proj_qkvz", "q_proj"], ["in_proj_ba", "out_proj", "o_proj", "lm_head"]),
 }
-WAYS = ("prepacked", "plain", "fixed_shapes", "gathered")
+RUNNERS = (
+    ("llama", "fused"),
+    ("gpt2", "fused"),
+    ("falcon-rotary", "fused"),
+    ("llama", "packed"),
+    ("qwen3-next", "packed, states"),
+    ("llama", "paged"),
+    ("gpt2", "paged"),
+    ("qwen3-next", "paged, states"),
+)
 NAMES = ("polite", "sql", None, "sql", None, "polite", "polite", "sql")
 
 
@@ -76,19 +84,12 @@ def generated(
 
 
 @pytest.mark.parametrize(
-    "name, runner",
+    "name, runner, way",
     [
-        ("llama", "fused"),
-        ("gpt2", "fused"),
-        ("falcon-rotary", "fused"),
-        ("llama", "packed"),
-        ("qwen3-next", "packed, states"),
-        ("llama", "paged"),
-        ("gpt2", "paged"),
-        ("qwen3-next", "paged, states"),
+        *((*each, way) for each in RUNNERS for way in ("prepacked", "gathered")),
+        *((*RUNNERS[0], way) for way in ("plain", "fixed_shapes")),
     ],
 )
-@pytest.mark.parametrize("way", slow_but(["prepacked", "gathered"], WAYS))
 def test_each_request_gets_the_tokens_of_pefts_own_model(
     name: str,
     runner: str,
