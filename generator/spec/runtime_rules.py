@@ -20,6 +20,8 @@ from hf_triton.python_env.find_environment import (
 )
 from hf_triton.runtime.link.protocol import VERSION as LINK_VERSION
 from hf_triton.runtime.private_folders import is_made_private
+from hf_triton.runtime.request.abandoned_requests import CALL
+from hf_triton.runtime.request.abandoned_requests import VARIABLE as LEFT_CALLS_VARIABLE
 from hf_triton.runtime.request.cache_salt import CACHE_SALT, CALLER
 from hf_triton.runtime.request.chat_formats import (
     MAX_HEAD,
@@ -30,8 +32,6 @@ from hf_triton.runtime.request.chat_formats import (
     read_format,
 )
 from hf_triton.runtime.request.empty_final import EMPTY_FINAL
-from hf_triton.runtime.request.left_calls import CALL
-from hf_triton.runtime.request.left_calls import VARIABLE as LEFT_CALLS_VARIABLE
 from hf_triton.runtime.request.tokenizer_question import TOKENIZER_QUESTION
 from hf_triton.runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file
 from hf_triton.runtime.weights.hub_files import (

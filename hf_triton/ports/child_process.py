@@ -25,7 +25,7 @@ def proxies(
         http_socket=listen.http_socket,
         metrics_socket=listen.metrics_socket,
         grpc_socket=listen.grpc_socket,
-        left_calls=listen.left_calls,
+        abandoned_requests=listen.abandoned_requests,
         access=access,
         admin_key=admin_key,
     )

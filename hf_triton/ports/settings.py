@@ -50,7 +50,7 @@ EVERYBODY = Access()
 class ProxySettings(msgspec.Struct, frozen=True):
     """``host`` and the ports are the public ones, the sockets tritonserver's; without
     ``admin_key`` all its APIs are open. The files by which models learn who has left have paths
-    that begin with ``left_calls``.
+    that begin with ``abandoned_requests``.
     """
 
     host: str
@@ -60,6 +60,6 @@ class ProxySettings(msgspec.Struct, frozen=True):
     http_socket: str
     metrics_socket: str
     grpc_socket: str
-    left_calls: str
+    abandoned_requests: str
     access: Access = EVERYBODY
     admin_key: str = ""

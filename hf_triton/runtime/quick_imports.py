@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import kept
+from . import disk_cache
 from .regular_file import MOST_JSON_BYTES, read_regular
 from .weights.hub_files import ADAPTER_CONFIG
 
@@ -153,10 +153,10 @@ def _kept_scan(scan: Callable[[Any], Any], path: Any) -> Any:
     if folder.name != "models":
         return scan(path)
     key = (metadata.version("transformers"), str(folder), folder.stat().st_mtime_ns)
-    found = kept.read("imports", key)
+    found = disk_cache.get("imports", key)
     if found is None:
         found = scan(path)
-        kept.keep("imports", key, found)
+        disk_cache.put("imports", key, found)
     return found
 
 

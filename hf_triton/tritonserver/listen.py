@@ -82,7 +82,7 @@ class Listen:
         return f"hf_triton_{os.getpid()}_{self.http_port}_"
 
     @property
-    def left_calls(self) -> str:
+    def abandoned_requests(self) -> str:
         """What the paths of the files begin with by which its models learn who has left."""
         return f"{SHARED_MEMORY / self.shared_memory}left_"
 

@@ -119,7 +119,7 @@ class TritonServer:
             env={
                 **binary.full_environment(),
                 HEARTBEATS_VARIABLE: self.heartbeats,
-                LEFT_CALLS_VARIABLE: self.listen.left_calls,
+                LEFT_CALLS_VARIABLE: self.listen.abandoned_requests,
             },
             stdin=subprocess.PIPE,  # closes with this process, and the guard sees it
             stdout=subprocess.PIPE,

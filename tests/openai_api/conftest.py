@@ -192,7 +192,7 @@ class Starter:
 
     def proxy(self, fake: FakeTriton, folder: Path) -> str:
         """The gRPC port of a ``serve`` in front of a fake; its address."""
-        fake.left_calls = f"{folder}/left_"
+        fake.abandoned_requests = f"{folder}/left_"
         return self.loop.run(self._proxy(fake, folder))
 
     async def _proxy(self, fake: FakeTriton, folder: Path) -> str:
@@ -201,7 +201,9 @@ class Starter:
         server.add_insecure_port(f"unix:{folder}/grpc")
         await server.start()
         ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
-        proxy = ProxySettings("127.0.0.1", *ports, "", "", f"{folder}/grpc", fake.left_calls)
+        proxy = ProxySettings(
+            "127.0.0.1", *ports, "", "", f"{folder}/grpc", fake.abandoned_requests
+        )
         stop, ready = asyncio.Event(), asyncio.Event()
         serving = asyncio.create_task(serve_grpc(proxy, stop, ready.set))
         await ready.wait()
@@ -245,5 +247,5 @@ def starter(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starter]:
 def api(starter: Starter, tmp_path: Path) -> Translator:
     """A translator without a key, in front of a fake of its own, which it tells who has left."""
     fake, port = starter.triton()
-    fake.left_calls = f"{tmp_path}/left_"
-    return starter.translator(fake, f"127.0.0.1:{port}", left_calls=fake.left_calls)
+    fake.abandoned_requests = f"{tmp_path}/left_"
+    return starter.translator(fake, f"127.0.0.1:{port}", abandoned_requests=fake.abandoned_requests)

@@ -94,8 +94,8 @@ class Model:
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """``seen`` are the inputs of each request by name; ``shapes`` theirs; ``cancelled`` the prompts
     of those whose callers left, ``left`` those that it was told so of by files whose paths begin
-    with ``left_calls``; whether it ``is_told`` of the last request's caller. An error comes once
-    ``num_waiting_at_errors`` requests wait.
+    with ``abandoned_requests``; whether it ``is_told`` of the last request's caller. An error comes
+    once ``num_waiting_at_errors`` requests wait.
     """
 
     models: dict[str, Model] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     most_answered: int = 10**6
     num_waiting_at_errors: int = 0
     num_waiting: int = 0
-    left_calls: str = ""
+    abandoned_requests: str = ""
     left: list[str] = field(default_factory=list)
     is_told: bool = False
     num_indexed: int = 0
@@ -324,7 +324,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         if not prompt.endswith("!waits"):
             return
         self.num_waiting += 1
-        file = Path(f"{self.left_calls}{inputs.get(CALL, '')}")
+        file = Path(f"{self.abandoned_requests}{inputs.get(CALL, '')}")
         try:
             while not file.is_file():
                 await asyncio.sleep(0.01)

@@ -193,8 +193,8 @@ def test_slow_senders_keep_nobody_out(
 ) -> None:
     monkeypatch.setattr(process, "most_connections", lambda: 8)
     fake, port = starter.triton()
-    fake.left_calls = f"{tmp_path}/left_"
-    api = starter.translator(fake, f"127.0.0.1:{port}", left_calls=fake.left_calls)
+    fake.abandoned_requests = f"{tmp_path}/left_"
+    api = starter.translator(fake, f"127.0.0.1:{port}", abandoned_requests=fake.abandoned_requests)
     body = b'{"model": "whole", "prompt": "a !waits"}'
     request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
     answered = opened(api, closing, request)

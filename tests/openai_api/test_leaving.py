@@ -51,14 +51,14 @@ def test_a_triton_elsewhere_without_a_proxy_ends_what_is_left_by_itself(
 ) -> None:
     """It would die of what is cancelled. Until then it counts for who left it."""
     fake, port = starter.triton()
-    fake.left_calls = str(tmp_path / "ends")
+    fake.abandoned_requests = str(tmp_path / "ends")
     one = Access(limits=Limits(concurrent_requests=1))
     api = starter.translator(fake, f"127.0.0.1:{port}", access=one)
     with connect(api, model=model, prompt="a !waits", stream=True):
         assert eventually(lambda: fake.num_waiting == 1)
     assert not eventually(lambda: bool(fake.cancelled), 1)
     assert api.completion(model=model).status == 429
-    Path(fake.left_calls).touch()
+    Path(fake.abandoned_requests).touch()
     assert eventually(lambda: api.completion(model=model).status == 200)
     assert (fake.left, fake.cancelled) == (["a !waits"], [])
 

@@ -24,7 +24,7 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
     def __init__(self) -> None:
         self.keys: list[Any] = []
         self.told: list[bool] = []
-        self.left_calls = ""
+        self.abandoned_requests = ""
         self.named: list[bool] = []
         self.roles: dict[str, str] = {}
         self.num_waiting = self.num_left = self.num_cancelled = 0
@@ -55,7 +55,7 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
             return
         self.num_waiting += 1
         try:
-            file = Path(f"{self.left_calls}{request.parameters[CALL].string_param}")
+            file = Path(f"{self.abandoned_requests}{request.parameters[CALL].string_param}")
             while not file.is_file():
                 await asyncio.sleep(0.01)
             self.num_left += 1
@@ -72,13 +72,13 @@ async def grpc_port(
 ) -> AsyncIterator[tuple[Triton, Any]]:
     """A fake behind the proxy, and the stub of a client."""
     listen, triton, server = free_ports(), Triton(), grpc.aio.server()
-    socket, triton.left_calls = str(folder / "grpc:1"), f"{folder}/left_"
+    socket, triton.abandoned_requests = str(folder / "grpc:1"), f"{folder}/left_"
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(triton, server)
     server.add_insecure_port(f"unix:{socket}")
     await server.start()
     ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
     settings = ProxySettings(
-        "127.0.0.1", *ports, "", "", socket, triton.left_calls, access, admin_key
+        "127.0.0.1", *ports, "", "", socket, triton.abandoned_requests, access, admin_key
     )
     stop, ready = asyncio.Event(), asyncio.Event()
     serving = asyncio.create_task(serve_grpc(settings, stop, ready.set))

@@ -9,12 +9,12 @@ from urllib.parse import quote
 from tritonclient.grpc import service_pb2
 
 from generator.spec.runtime_rules import CALL, EMPTY_FINAL
+from hf_triton.ports.abandoned_requests import LEFT_S
 from hf_triton.ports.grpc import frames as h2
 from hf_triton.ports.grpc.call import Call, prefixed
 from hf_triton.ports.grpc.messages import Output
 from hf_triton.ports.grpc.port import GrpcPort
 from hf_triton.ports.grpc.triton_end import TritonEnd
-from hf_triton.ports.left_calls import LEFT_S
 from hf_triton.ports.refusal import RefusedError
 
 _WANTS_EMPTY_FINAL = b"triton_enable_empty_final_response"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tritonclient.grpc import service_pb2
 
 from generator.spec.runtime_rules import CALLER
+from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.admin import GRPC_HEADER, needs_key
 from hf_triton.ports.callers import Account
 from hf_triton.ports.grpc.call import Call
@@ -12,7 +13,6 @@ from hf_triton.ports.grpc.heads import Head
 from hf_triton.ports.grpc.messages import Output, checked
 from hf_triton.ports.grpc.our_models import OurModels
 from hf_triton.ports.grpc.triton import GrpcTriton
-from hf_triton.ports.left_calls import LeftCalls
 from hf_triton.ports.port import SMALL_BYTES, Port
 from hf_triton.ports.refusal import NO_METHOD, RefusedError
 from hf_triton.ports.settings import Access
@@ -47,7 +47,7 @@ class GrpcPort(Port):
         access: Access,
         socket: str,
         triton: GrpcTriton,
-        left: LeftCalls,
+        left: AbandonedRequests,
         admin_key: str = "",
     ) -> None:
         super().__init__(access, admin_key, _DESCRIPTORS_EACH)

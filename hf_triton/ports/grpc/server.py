@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.grpc.connection import GrpcConnection
 from hf_triton.ports.grpc.port import GrpcPort
 from hf_triton.ports.grpc.triton import GrpcTriton
-from hf_triton.ports.left_calls import LeftCalls
 from hf_triton.ports.port import Door, serve
 from hf_triton.ports.settings import ProxySettings
 from hf_triton.ports.tls import tls_context
@@ -25,7 +25,7 @@ async def serve_grpc(
     Raises ServerError where the port can't be listened on.
     """
     triton = GrpcTriton(settings.grpc_socket)
-    left = LeftCalls(settings.left_calls)
+    left = AbandonedRequests(settings.abandoned_requests)
     port = GrpcPort(settings.access, settings.grpc_socket, triton, left, settings.admin_key)
     tls = tls_context(settings.access.tls)
     if tls:

@@ -9,8 +9,8 @@ from aiohttp import web
 
 from generator.spec.runtime_rules import CALLER
 from hf_triton.ports import cors
+from hf_triton.ports.abandoned_requests import LEFT_S
 from hf_triton.ports.callers import Account, Callers
-from hf_triton.ports.left_calls import LEFT_S
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.settings import Access

@@ -56,7 +56,7 @@ class OpenAiProcess(ChildProcess):
             listen.metrics_socket if listen.sockets else "",
             has_playground,
             health,
-            listen.left_calls,
+            listen.abandoned_requests,
             keep_s,
             verbose,
         )

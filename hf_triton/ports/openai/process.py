@@ -39,7 +39,7 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
 
     Raises ServerError where Triton can't be reached or the port can't be listened on.
     """
-    triton = Triton(settings.triton_address, settings.left_calls)
+    triton = Triton(settings.triton_address, settings.abandoned_requests)
     media_hosts = MediaHosts(settings.media_hosts)
     try:
         await _check(triton)

@@ -13,8 +13,8 @@ class Settings:
     """Where to listen, and the gRPC ``host:port`` of Triton; its repository and the Unix socket of
     its metrics, where they are here; ``media_hosts`` are those from which images and sounds are
     fetched; ``health_url`` is the supervisor's /ready, where there is one; the files by which
-    models learn who has left have paths that begin with ``left_calls``, empty where Triton is
-    elsewhere; responses are kept for ``keep_s``; ``verbose`` shows the debug log.
+    models learn who has left have paths that begin with ``abandoned_requests``, empty where Triton
+    is elsewhere; responses are kept for ``keep_s``; ``verbose`` shows the debug log.
     """
 
     host: str
@@ -26,6 +26,6 @@ class Settings:
     metrics_socket: str = ""
     has_playground: bool = True
     health_url: str = ""
-    left_calls: str = ""
+    abandoned_requests: str = ""
     keep_s: float = 1800.0
     verbose: bool = False

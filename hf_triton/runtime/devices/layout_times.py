@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import kept
+from .. import disk_cache
 
 _KIND = "layouts"
 _REPEATS = 4
@@ -50,7 +50,7 @@ class LayoutTimes:
 
     def _kept(self) -> dict[str, tuple[float, int]]:
         """Seconds, and how often they are to be timed anew."""
-        return kept.read(_KIND, self._conditions) or {}
+        return disk_cache.get(_KIND, self._conditions) or {}
 
     def known(self, key: str) -> float:
         """0 where they are not known yet."""
@@ -75,7 +75,7 @@ class LayoutTimes:
         would disturb each other's times.
         """
         self._alone = ExitStack()
-        self._alone.enter_context(kept.alone(kept.path_of(_KIND, self._conditions)))
+        self._alone.enter_context(disk_cache.exclusive(disk_cache.path_of(_KIND, self._conditions)))
         now = self._kept()
         if now != self._before:
             self._before = now
@@ -102,7 +102,7 @@ class LayoutTimes:
         for key in self._timed:
             _, num_left = self._before.get(key, (0.0, _MOST_TIMINGS))
             new[key] = self._seconds[key], 0 if is_quiet else num_left - 1
-        kept.keep(_KIND, self._conditions, self._kept() | new)
+        disk_cache.put(_KIND, self._conditions, self._kept() | new)
 
 
 def num_interruptions() -> int:

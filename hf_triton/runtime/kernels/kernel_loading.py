@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hf_triton.runtime import kept, log
+from hf_triton.runtime import disk_cache, log
 from hf_triton.runtime.errors import reason
 from hf_triton.runtime.private_folders import private_folders
 
@@ -50,11 +50,11 @@ def load_kernel(name: str, dtype: str, source: str = KERNELS) -> Kernel:
     """
     key = (name, dtype, source, *_conditions())
     path = _path(key)
-    found = path and kept.read_at(path, key)
+    found = path and disk_cache.get_at(path, key)
     if found:
         return _loaded(*found)
-    with kept.alone(path):
-        found = path and kept.read_at(path, key)
+    with disk_cache.exclusive(path):
+        found = path and disk_cache.get_at(path, key)
         if not found:
             function = _compiled(name, dtype, source)
             _keep(path, key, function)
@@ -105,7 +105,7 @@ def _keep(path: Path | None, key: tuple[Any, ...], function: Any) -> None:
         missing = [one for one in undefined_symbols(code) if not _has_symbol(one)]
         if missing:
             raise ValueError(f"they call {', '.join(missing)}")
-        kept.keep_at(path, key, (function.native_name, code))
+        disk_cache.put_at(path, key, (function.native_name, code))
     except Exception as error:  # whatever another Numba raises
         _say_not_kept(f"{type(error).__name__}: {reason(error)}")
 

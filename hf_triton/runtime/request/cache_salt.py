@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import RequestError
-from .left_calls import CALL
+from .abandoned_requests import CALL
 
 CACHE_SALT = "cache_salt"
 CALLER = "hf-triton-caller"

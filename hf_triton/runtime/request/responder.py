@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from .. import log
 from ..errors import EngineError, RuntimeModelError, place, reason
+from .abandoned_requests import left_file
 from .empty_final import EMPTY_FINAL
-from .left_calls import left_file
 from .request_ids import labelled
 
 Array = npt.NDArray[Any]

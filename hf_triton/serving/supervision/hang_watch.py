@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hf_triton.serving.supervision.children import Children
+from hf_triton.serving.supervision.hang_detection.dead_process_memory import Leftovers, left_behind
 from hf_triton.serving.supervision.hang_detection.heartbeats import Heartbeats
-from hf_triton.serving.supervision.hang_detection.leftovers import Leftovers, left_behind
 from hf_triton.serving.supervision.hang_detection.processes import (
     SILENT_THOUGH_BUSY_S,
     HangingProcesses,

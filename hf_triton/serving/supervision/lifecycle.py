@@ -19,7 +19,7 @@ from hf_triton.serving.apply.file_watch import Watch
 from hf_triton.serving.apply.target import Target
 from hf_triton.serving.supervision import limits
 from hf_triton.serving.supervision.children import Children
-from hf_triton.serving.supervision.hang_detection.leftovers import remove_of_dead_servers
+from hf_triton.serving.supervision.hang_detection.dead_process_memory import remove_of_dead_servers
 from hf_triton.serving.supervision.healing import Healer
 from hf_triton.serving.supervision.health import Health
 from hf_triton.serving.supervision.health_port import health_port

@@ -29,8 +29,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
+from ..memory.kv_cache_manager import KVCacheManager
 from ..memory.slot_contents import SlotContents, SlotCopy
-from ..memory.space import Space
 from ..sequence.sequence import Sequence
 from .step import PrefillChunk, Step
 
@@ -48,7 +48,7 @@ class Scheduler:
         self,
         max_num_seqs: int,
         max_num_batched_tokens: int,
-        space: Space | None = None,
+        space: KVCacheManager | None = None,
         *,
         chunked_prefill: bool = True,
         cuts_sources: bool = True,
@@ -68,7 +68,7 @@ class Scheduler:
         self._long: deque[Sequence] = deque()
         self._num_arrived = 0
         self._partial: Sequence | None = None
-        self._space: Space = space or SlotContents(max_num_seqs)
+        self._space: KVCacheManager = space or SlotContents(max_num_seqs)
         self._copies: list[SlotCopy] = []  # of the step that is being made
         self._num_encoded = 0  # tokens of sources, in the step that is being made
 
@@ -130,7 +130,7 @@ class Scheduler:
         gone = set(finished)
         for sequence in self.holding if gone else ():
             if sequence in gone:
-                self._space.release(sequence)
+                self._space.free(sequence)
         if gone.difference(self.holding):
             self._short = deque(sequence for sequence in self._short if sequence not in gone)
             self._long = deque(sequence for sequence in self._long if sequence not in gone)
@@ -138,7 +138,7 @@ class Scheduler:
             self._partial = None
         if gone:
             self.running = [sequence for sequence in self.running if sequence not in gone]
-        return self._space.arrange(self.running)
+        return self._space.compact(self.running)
 
     def discard(self, failed: Iterable[Sequence]) -> list[SlotCopy]:
         """As ``retire``, of sequences that the last step began and did not compute: nobody shares
@@ -146,7 +146,7 @@ class Scheduler:
         """
         failed = list(failed)
         for sequence in failed:
-            self._space.discard(sequence)
+            self._space.free_uncomputed(sequence)
         return self.retire(failed)
 
     def expel(self, doubted: Iterable[Sequence]) -> list[SlotCopy]:
@@ -216,15 +216,15 @@ class Scheduler:
                 self._preempt(max(self.holding, key=_order))
         if num_preempted == self.num_preempted:
             return decodes
-        self._copies += self._space.arrange(self.running)
+        self._copies += self._space.compact(self.running)
         return [sequence for sequence in decodes if sequence.num_computed_tokens]
 
     def _grows(self, sequence: Sequence) -> bool:
-        return self._space.grow(sequence, sequence.num_computed_tokens + 1)
+        return self._space.append(sequence, sequence.num_computed_tokens + 1)
 
     def _preempt(self, sequence: Sequence) -> None:
         """Takes a started sequence's room; it waits first in its line."""
-        self._space.release(sequence)
+        self._space.free(sequence)
         sequence.preempt()
         if sequence is self._partial:
             self._partial = None
@@ -345,7 +345,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, chunks: list[PrefillChunk]) -> int:
         """Books all of a prompt that is to be computed; returns its tokens."""
-        self._copies += self._space.place(sequence, whole=True)
+        self._copies += self._space.allocate(sequence, whole=True)
         self.running.append(sequence)
         return self._book(sequence, sequence.num_prefill_tokens, chunks)
 
@@ -361,7 +361,7 @@ class Scheduler:
             if is_whole:
                 self._partial = None
                 return self._admit(sequence, chunks)
-            self._copies += self._space.place(sequence, whole=False)
+            self._copies += self._space.allocate(sequence, whole=False)
         end = min(sequence.num_prefill_tokens, sequence.num_computed_tokens + most)
         if end == sequence.num_prefill_tokens:
             self.running.append(sequence)

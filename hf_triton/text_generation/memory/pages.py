@@ -119,7 +119,7 @@ class Pages:
         num_idle = sum(not self._num_holders[page] for page in shared)
         return num_needed + num_idle <= self._num_free
 
-    def place(self, sequence: Sequence, *, whole: bool) -> list[SlotCopy]:
+    def allocate(self, sequence: Sequence, *, whole: bool) -> list[SlotCopy]:
         """Gives a sequence the pages that it shares, and its own for the rest of its prompt."""
         shared = self.find(sequence)
         for page in shared.pages:
@@ -132,7 +132,7 @@ class Pages:
         self._note_full(sequence, held, sequence.num_prefill_tokens, is_ready=False)
         return []
 
-    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
+    def append(self, sequence: Sequence, num_tokens: int) -> bool:
         """Adds the pages that so many tokens need; False where there are none."""
         num_more = num_pages_of(num_tokens) - len(sequence.pages)
         if num_more <= 0:
@@ -157,11 +157,11 @@ class Pages:
         """Nothing waits for it."""
         self._found.clear()  # holds no sequence that is gone
 
-    def arrange(self, running: list[Sequence]) -> list[SlotCopy]:
+    def compact(self, running: list[Sequence]) -> list[SlotCopy]:
         """Any order will do."""
         return []
 
-    def release(self, sequence: Sequence) -> None:
+    def free(self, sequence: Sequence) -> None:
         """Takes a sequence's pages back, the last one first; full ones stay known."""
         held = self._held.get(sequence)
         if held is None:
@@ -180,7 +180,7 @@ class Pages:
             if page in self._content_of:
                 self._forget(self._content_of[page])
 
-    def discard(self, sequence: Sequence) -> None:
+    def free_uncomputed(self, sequence: Sequence) -> None:
         """Takes a sequence's pages back, and knows none that was to be its own."""
         for page in sequence.pages[sequence.num_reused_tokens // PAGE_SIZE :]:
             if page in self._content_of:
@@ -188,7 +188,7 @@ class Pages:
         if sequence in self._held:
             self._held[sequence].coming.clear()
         sequence.num_computed_tokens = 0
-        self.release(sequence)
+        self.free(sequence)
 
     @property
     def _num_free(self) -> int:

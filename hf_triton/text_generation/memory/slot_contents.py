@@ -108,7 +108,7 @@ class SlotContents:
         """Whether the slot that it needs is free, as long as fewer than all sequences have one."""
         return whole or self._parked is None
 
-    def place(self, sequence: Sequence, *, whole: bool) -> list[SlotCopy]:
+    def allocate(self, sequence: Sequence, *, whole: bool) -> list[SlotCopy]:
         """Gives a sequence the next slot, or the last where one step does not compute it whole, and
         the keys and values shared with another slot.
         """
@@ -132,7 +132,7 @@ class SlotContents:
             self._leave_snapshot(sequence, num_common)
         return copies
 
-    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
+    def append(self, sequence: Sequence, num_tokens: int) -> bool:
         """A slot has room for the longest sequence."""
         self._note_written(sequence.slot, num_tokens)
         return True
@@ -154,7 +154,7 @@ class SlotContents:
                 prefix.left_by = None
         self._noted.clear()
 
-    def arrange(self, running: list[Sequence]) -> list[SlotCopy]:
+    def compact(self, running: list[Sequence]) -> list[SlotCopy]:
         """Moves the last running sequences into the slots of those that are gone; sorts them by
         slot.
         """
@@ -194,7 +194,7 @@ class SlotContents:
             self._num_written[slot] = num_tokens
             self._most_written = max(self._most_written, num_tokens)
 
-    def release(self, sequence: Sequence) -> None:
+    def free(self, sequence: Sequence) -> None:
         """Takes a sequence's slot back when its last step is over; keeps what it computed."""
         if sequence not in self._holding:
             return
@@ -210,11 +210,11 @@ class SlotContents:
         token_ids = sequence.keys(0, num_tokens)
         self._keep(prefix_of(sequence, token_ids, num_tokens, self._tick()))
 
-    def discard(self, sequence: Sequence) -> None:
+    def free_uncomputed(self, sequence: Sequence) -> None:
         """Takes a sequence's slot back, and keeps nothing of it."""
         self._noted = [noted for noted in self._noted if noted[0].left_by is not sequence]
         sequence.num_computed_tokens = 0
-        self.release(sequence)
+        self.free(sequence)
 
     def distrust(self, sequence: Sequence) -> None:
         """Forgets what is kept that begins as a sequence does."""

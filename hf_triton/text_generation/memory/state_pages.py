@@ -58,14 +58,14 @@ class StatePages:
         num_needed += sum(not self._num_running[page] for page in shared)
         return self._slots.has_room(sequence, whole=whole) and num_needed <= self._num_left
 
-    def place(self, sequence: Sequence, *, whole: bool) -> list[SlotCopy]:
+    def allocate(self, sequence: Sequence, *, whole: bool) -> list[SlotCopy]:
         """Gives a sequence a slot, the pages that it shares, and its own for the rest."""
         found = self._slots.find(sequence)
         shared = self._full_pages(found)
         num_full = len(shared)
         begun = self._pages_of[found.source][num_full:] if found.source is not None else ()
         self._hold(shared)
-        copies = self._slots.place(sequence, whole=whole)
+        copies = self._slots.allocate(sequence, whole=whole)
         self._drop_forgotten()
         self._running.add(sequence)
         sequence.pages = shared
@@ -78,7 +78,7 @@ class StatePages:
             self._keep(kept, sequence.pages[: num_pages_of(len(kept))])
         return copies
 
-    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
+    def append(self, sequence: Sequence, num_tokens: int) -> bool:
         """Adds the pages that so many tokens need; False where there are none."""
         if num_pages_of(num_tokens) - len(sequence.pages) > self._num_left:
             return False
@@ -93,19 +93,19 @@ class StatePages:
         """What was noted is computed now."""
         self._slots.finish_step()
 
-    def arrange(self, running: list[Sequence]) -> list[SlotCopy]:
+    def compact(self, running: list[Sequence]) -> list[SlotCopy]:
         """Moves states into the slots of those that are gone; pages stay."""
-        copies = self._slots.arrange(running)
+        copies = self._slots.compact(running)
         self._drop_forgotten()
         return copies
 
-    def release(self, sequence: Sequence) -> None:
+    def free(self, sequence: Sequence) -> None:
         """Takes a sequence's room back; its state may stay known, and its pages with that."""
-        self._give_back(sequence, self._slots.release)
+        self._give_back(sequence, self._slots.free)
 
-    def discard(self, sequence: Sequence) -> None:
+    def free_uncomputed(self, sequence: Sequence) -> None:
         """Takes a sequence's room back, and keeps nothing of it."""
-        self._give_back(sequence, self._slots.discard)
+        self._give_back(sequence, self._slots.free_uncomputed)
 
     def distrust(self, sequence: Sequence) -> None:
         """Forgets the kept states of what a sequence begins with."""

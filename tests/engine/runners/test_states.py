@@ -253,12 +253,12 @@ def test_a_snapshot_that_its_sequence_does_not_live_to_leave_is_forgotten() -> N
     prompt = list(range(90))
     first, second, third = (dummy_sequence([*prompt[:60], n], SamplingParams(1)) for n in range(3))
     for sequence in (first, second):
-        space.place(sequence, whole=False)
+        space.allocate(sequence, whole=False)
     assert second.snapshot == Snapshot(60, 2)
     assert space.find(third).is_worth_waiting_for
     space.note_computed(second, 40)
     space.finish_step()
-    space.release(second)
+    space.free(second)
     assert not space.find(third).is_worth_waiting_for
 
 
@@ -266,9 +266,9 @@ def test_a_slot_that_a_sequence_needs_takes_no_snapshot() -> None:
     space = SlotContents(3, max_kept=3, states=True, snapshots=True)
     made = [dummy_sequence([*range(60), n], SamplingParams(1)) for n in range(2)]
     for sequence in made:
-        space.place(sequence, whole=True)
+        space.allocate(sequence, whole=True)
     assert made[1].snapshot == Snapshot(60, 2)
-    space.place(dummy_sequence([7] * 40, SamplingParams(1)), whole=True)
+    space.allocate(dummy_sequence([7] * 40, SamplingParams(1)), whole=True)
     assert made[1].snapshot is None
     assert space.num_kept == 0
 

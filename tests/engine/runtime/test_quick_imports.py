@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_triton.runtime import kept
+from hf_triton.runtime import disk_cache
 from hf_triton.runtime.quick_imports import RELEASES
 from tests.engine.tiny_adapters import save_adapter
 from tests.engine.tiny_models import tiny_model
@@ -106,13 +106,13 @@ def test_nothing_is_left_where_a_value_cannot_be_kept(
 ) -> None:
     monkeypatch.setattr("hf_triton.runtime.version_folder", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    kept.keep("imports", ("a key",), 1)
+    disk_cache.put("imports", ("a key",), 1)
     (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
     file.unlink()
     file.mkdir()
-    kept.keep("imports", ("a key",), 1)
+    disk_cache.put("imports", ("a key",), 1)
     assert [*file.parent.iterdir()] == [file]
-    assert kept.read("imports", ("a key",)) is None
+    assert disk_cache.get("imports", ("a key",)) is None
 
 
 def test_the_releases_are_those_that_are_installed() -> None:

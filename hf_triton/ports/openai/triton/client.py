@@ -10,7 +10,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from generator.spec.runtime_rules import CACHE_SALT, CALLER
-from hf_triton.ports.left_calls import LeftCalls
+from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.request import TensorValue
 from hf_triton.ports.openai.triton.catalog import ServedModel
@@ -24,14 +24,14 @@ from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S, triton_channel
 class Triton:
     """A Triton's gRPC endpoint. Made and used within one event loop; ``close`` it in the end."""
 
-    def __init__(self, address: str, left_calls: str = "") -> None:
-        """``left_calls`` is what the paths of the files begin with by which its models learn who
-        has left; empty where it is elsewhere.
+    def __init__(self, address: str, abandoned_requests: str = "") -> None:
+        """``abandoned_requests`` is what the paths of the files begin with by which its models
+        learn who has left; empty where it is elsewhere.
         """
         self.address = address
         self._channel = triton_channel(address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        left = LeftCalls(left_calls) if left_calls else None
+        left = AbandonedRequests(abandoned_requests) if abandoned_requests else None
         self._inference = Inference(self._channel, self._stub, left)
 
     async def close(self) -> None:

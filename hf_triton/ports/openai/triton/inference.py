@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from generator.spec.runtime_rules import CALL
-from hf_triton.ports.left_calls import LeftCalls
+from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.openai.triton.request_headers import Metadata
 from hf_triton.ports.openai.triton.statuses import of_status, of_text
 from hf_triton.ports.refusal import NO_METHOD
@@ -32,7 +32,7 @@ LEFT: ContextVar[set[asyncio.Task[None]]] = ContextVar("LEFT")
 class Inference:
     """The calls to one Triton; all raise ApiError."""
 
-    def __init__(self, channel: Any, stub: Any, left: LeftCalls | None) -> None:
+    def __init__(self, channel: Any, stub: Any, left: AbandonedRequests | None) -> None:
         """``left`` is None where Triton is elsewhere."""
         self._stub, self._left = stub, left
         self._ask_proxy = channel.unary_unary(_NO_METHOD_OF_TRITONS)

@@ -9,7 +9,7 @@ from hf_triton.text_generation.engine.own_logits import difference
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Draft
 from hf_triton.text_generation.forward.transformers.runner import Runner
-from hf_triton.text_generation.memory.space import Space
+from hf_triton.text_generation.memory.kv_cache_manager import KVCacheManager
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
 
@@ -20,7 +20,9 @@ _LENGTHS = (5, 3)  # of prompts
 _FORCED = 3  # tokens that follow
 
 
-def computes_drafts(scheduler: Scheduler, space: Space, runner: Runner, vocab_size: int) -> bool:
+def computes_drafts(
+    scheduler: Scheduler, space: KVCacheManager, runner: Runner, vocab_size: int
+) -> bool:
     """Tries two sequences with drafts; the log says by how much logits differ where they do.
     ``scheduler`` and ``space`` are empty, before and after.
     """
@@ -37,7 +39,7 @@ def computes_drafts(scheduler: Scheduler, space: Space, runner: Runner, vocab_si
 
 
 def _logits(
-    scheduler: Scheduler, space: Space, runner: Runner, lengths: list[int], vocab_size: int
+    scheduler: Scheduler, space: KVCacheManager, runner: Runner, lengths: list[int], vocab_size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(tokens, sequences, vocab) as drafts, and one by one."""
     random = torch.Generator().manual_seed(0)
@@ -55,7 +57,7 @@ def _logits(
     step = scheduler.schedule()
     order = [sequences.index(sequence) for sequence in step.decodes]
     for sequence, row in zip(step.decodes, order, strict=True):
-        space.grow(sequence, sequence.num_computed_tokens + _FORCED - 1)
+        space.append(sequence, sequence.num_computed_tokens + _FORCED - 1)
         step.drafts.append(Draft(sequence, forced[row][1:]))
     drafted = runner.forward(step).clone()[len(order) :].unflatten(0, (len(order), _FORCED - 1))
     alone = [_next(scheduler, runner, sequences, forced, number) for number in range(1, _FORCED)]

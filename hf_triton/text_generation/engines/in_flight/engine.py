@@ -227,7 +227,7 @@ class InFlightEngine(Engine):
             self._cache.copy_slots(step.copies)
             step, failed = self._encoded(step)
         if drafter is not None and self._launched is None:
-            drafter.draft(step, self._space.grow)
+            drafter.draft(step, self._space.append)
         if step.num_tokens:
             inputs = self._sampler.prepare(step.rows, self._vocab_size, self._pending_rows)
             step.inputs.columns, step.inputs.pending_rows = inputs.array, self._pending_rows

@@ -18,11 +18,11 @@ from hf_triton.text_generation.memory.kv_cache import (
     prefix_slots,
     spread_free_bytes,
 )
+from hf_triton.text_generation.memory.kv_cache_manager import KVCacheManager
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize, plan_pages
 from hf_triton.text_generation.memory.pages import PAGE_SIZE, Pages
 from hf_triton.text_generation.memory.slot_contents import SlotContents
-from hf_triton.text_generation.memory.space import Space
 from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sequence import Sequence
 
@@ -42,7 +42,7 @@ class Storage(Protocol):
     def new_cache(self) -> KVCache | PagedCache:
         """Takes the memory."""
 
-    def new_space(self, *, shares: bool, snapshots: bool = False) -> Space:
+    def new_space(self, *, shares: bool, snapshots: bool = False) -> KVCacheManager:
         """What a scheduler sees of the empty cache, with prefixes shared or not, and with
         ``snapshots`` of states.
         """

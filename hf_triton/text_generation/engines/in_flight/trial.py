@@ -15,11 +15,11 @@ from hf_triton.text_generation.engine.own_logits import difference, own_logits
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.forward.transformers.runner import Runner, RunnerFactory
 from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
+from hf_triton.text_generation.memory.kv_cache_manager import KVCacheManager
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.memory.pages import Pages, num_pages_of
 from hf_triton.text_generation.memory.slot_contents import SlotContents
-from hf_triton.text_generation.memory.space import Space
 from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
@@ -100,7 +100,7 @@ class TrialRun:
         cache = runner.cache
         in_pages = isinstance(cache, PagedCache)
         slots = SlotContents(len(sequences), num_written=self.length)
-        space: Space = Pages(cache.size.num_pages, shares=False) if in_pages else slots
+        space: KVCacheManager = Pages(cache.size.num_pages, shares=False) if in_pages else slots
         if in_pages and keep_states(cache.shapes):
             space = StatePages(cache.size.num_pages, slots)
         scheduler = Scheduler(

@@ -16,9 +16,9 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from generator.spec.access import Limits
+from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.grpc import calls
 from hf_triton.ports.grpc.our_models import OurModels
-from hf_triton.ports.left_calls import LeftCalls
 from hf_triton.ports.settings import Access
 from tests.proxy.grpc_ports import Triton, grpc_port
 
@@ -89,7 +89,7 @@ async def test_what_is_left_counts_for_its_caller_until_it_ends_or_for_a_minute(
     monkeypatch.setattr(calls, "LEFT_S", 60.0 if ends else 0.0)
     one = Access(limits=Limits(concurrent_requests=1))
     async with grpc_port(tmp_path, access=one) as (triton, stub):
-        triton.left_calls, end = str(tmp_path / "end"), tmp_path / "end"
+        triton.abandoned_requests, end = str(tmp_path / "end"), tmp_path / "end"
         left = stub.ModelInfer(asked("theirs", waits=True))
         assert await becomes(lambda: triton.num_waiting == 1)
         left.cancel()
@@ -141,7 +141,7 @@ async def test_a_model_is_asked_about_again_after_a_while() -> None:
 
 
 def test_a_port_that_can_make_no_file_lets_calls_run_to_their_end(tmp_path: Path) -> None:
-    left = LeftCalls(f"{tmp_path}/none/left_")
+    left = AbandonedRequests(f"{tmp_path}/none/left_")
     left.tell(left.new_call())
     call = left.new_call()
     left.tell(call)

@@ -23,13 +23,13 @@ _DIGEST_BYTES = 32
 _MOST_WAIT_S, _BETWEEN_S = 60.0, 0.02  # for others, and until it is asked again
 
 
-def read(kind: str, key: tuple[Any, ...]) -> Any:
+def get(kind: str, key: tuple[Any, ...]) -> Any:
     """The value that was kept under this key, or None. It is the caller's to change."""
     path = path_of(kind, key)
-    return path and read_at(path, key)
+    return path and get_at(path, key)
 
 
-def read_at(path: Path, key: tuple[Any, ...]) -> Any:
+def get_at(path: Path, key: tuple[Any, ...]) -> Any:
     """The value that a file holds, or None where it was kept under another key."""
     try:
         data = path.read_bytes()
@@ -41,15 +41,15 @@ def read_at(path: Path, key: tuple[Any, ...]) -> Any:
     return None
 
 
-def keep(kind: str, key: tuple[Any, ...], value: Any) -> None:
+def put(kind: str, key: tuple[Any, ...], value: Any) -> None:
     """Keeps a value of numbers, texts, tuples, sets and dicts, if that can be."""
     path = path_of(kind, key)
     if path is not None:
         with suppress(OSError):
-            keep_at(path, key, value)
+            put_at(path, key, value)
 
 
-def keep_at(path: Path, key: tuple[Any, ...], value: Any) -> None:
+def put_at(path: Path, key: tuple[Any, ...], value: Any) -> None:
     """The same in a file of a private folder. Raises OSError where that can't be."""
     data = marshal.dumps((_named(key), value))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -61,7 +61,7 @@ def keep_at(path: Path, key: tuple[Any, ...], value: Any) -> None:
 
 
 @contextmanager
-def alone(path: Path | None) -> Iterator[None]:
+def exclusive(path: Path | None) -> Iterator[None]:
     """No other process works out meanwhile what a file keeps, so that copies of a model that load
     at once don't all do the same: look again what is kept. Goes on beside them after a minute, and
     where nothing can be kept.

@@ -13,8 +13,8 @@ import pytest
 
 from generator.errors import ServerError
 from hf_triton.serving.supervision import lifecycle, limits
-from hf_triton.serving.supervision.hang_detection import leftovers
-from hf_triton.serving.supervision.hang_detection.leftovers import Leftovers, left_behind
+from hf_triton.serving.supervision.hang_detection import dead_process_memory
+from hf_triton.serving.supervision.hang_detection.dead_process_memory import Leftovers, left_behind
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_too_many_are_what_a_container_has_no_room_for(
 def test_shared_memory_of_dead_servers_is_removed_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(dead_process_memory, "_SHARED_MEMORY", tmp_path)
     dead = 2**22 + 1
     kept = [f"hf_triton_{os.getpid()}_8000_a", "hf_triton_mine_8000_a", f"other_{dead}_8000_a"]
     old = [*kept, f"hf_triton_{dead}_8000_a", f"hf_triton_{dead}_8000_beat_7"]
@@ -65,7 +65,7 @@ def test_shared_memory_of_dead_servers_is_removed_and_no_other(
         (tmp_path / name).touch()
     for name in old:
         os.utime(tmp_path / name, (0, 0))
-    leftovers.remove_of_dead_servers()
+    dead_process_memory.remove_of_dead_servers()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, young])
 
 
@@ -73,7 +73,7 @@ def test_serve_removes_it_when_it_starts(tmp_path: Path, monkeypatch: pytest.Mon
     def stop() -> None:
         raise ServerError("far enough")
 
-    monkeypatch.setattr(leftovers, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(dead_process_memory, "_SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(limits, "raise_all", stop)
     region = tmp_path / f"hf_triton_{2**22 + 1}_8000_a"
     region.touch()
@@ -85,4 +85,4 @@ def test_serve_removes_it_when_it_starts(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_process_that_has_gone_uses_nothing() -> None:
-    assert leftovers._mapped(2**22 + 1) == set()
+    assert dead_process_memory._mapped(2**22 + 1) == set()

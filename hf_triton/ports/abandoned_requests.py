@@ -16,7 +16,7 @@ from pathlib import Path
 LEFT_S = 60.0
 
 
-class LeftCalls:
+class AbandonedRequests:
     """The files of the calls of one port; ``prefix`` is what their paths begin with."""
 
     def __init__(self, prefix: str) -> None:

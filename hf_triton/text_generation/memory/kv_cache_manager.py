@@ -37,9 +37,9 @@ class Shared(Protocol):
     def is_worth_waiting_for(self) -> bool: ...
 
 
-class Space(Protocol):
-    """Where the keys and values of sequences lie. ``place`` and ``arrange`` answer with the copies
-    to be made, in order.
+class KVCacheManager(Protocol):
+    """Where the keys and values of sequences lie. ``allocate`` and ``compact`` answer with the
+    copies to be made, in order.
     """
 
     @property
@@ -54,10 +54,10 @@ class Space(Protocol):
         its prompt.
         """
 
-    def place(self, sequence: Sequence, *, whole: bool) -> list[SlotCopy]:
+    def allocate(self, sequence: Sequence, *, whole: bool) -> list[SlotCopy]:
         """Gives a sequence room for its prompt, and what it shares as computed already."""
 
-    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
+    def append(self, sequence: Sequence, num_tokens: int) -> bool:
         """Makes room for ``num_tokens`` in all; False where there is none."""
 
     def note_computed(self, sequence: Sequence, num_computed: int) -> None:
@@ -66,13 +66,13 @@ class Space(Protocol):
     def finish_step(self) -> None:
         """What was noted is computed now."""
 
-    def arrange(self, running: list[Sequence]) -> list[SlotCopy]:
+    def compact(self, running: list[Sequence]) -> list[SlotCopy]:
         """Puts the running sequences into the order in which a step decodes them."""
 
-    def release(self, sequence: Sequence) -> None:
+    def free(self, sequence: Sequence) -> None:
         """Takes a sequence's room back, if it has any, when its last step is over."""
 
-    def discard(self, sequence: Sequence) -> None:
+    def free_uncomputed(self, sequence: Sequence) -> None:
         """Takes a sequence's room back where what its last step was to compute was not."""
 
     def distrust(self, sequence: Sequence) -> None:
