@@ -16,8 +16,9 @@ from typing import Any
 
 import uvloop
 
+from hf_triton.ports.repeats import ALONE, Repeats
 from hf_triton.ports.settings import ProxySettings
-from hf_triton.tritonserver.child_process import run_child, settings_as, tell_ready
+from hf_triton.tritonserver.child_process import Parent, run_child, settings_as, tell_ready
 
 
 def main(kind: str) -> int:
@@ -26,17 +27,19 @@ def main(kind: str) -> int:
     return run_child(f"the proxy of Triton's {kind} port", serve, uvloop.run)
 
 
-async def _serve(kind: str, settings: ProxySettings, stop: asyncio.Event) -> None:
+async def _serve(kind: str, settings: ProxySettings, parent: Parent) -> None:
     # Imported here: one needs no gRPC, the other no HTTP.
     asyncio.get_running_loop().set_exception_handler(_tell_bug)
+    repeats = Repeats(f"{settings.abandoned_requests}{ALONE}")
+    parent.follow(repeats.follow)
     if kind == "http":
         from hf_triton.ports.http.server import serve_http
 
-        await serve_http(settings, stop, tell_ready)
+        await serve_http(settings, parent.stop, tell_ready, repeats)
     else:
         from hf_triton.ports.grpc.server import serve_grpc
 
-        await serve_grpc(settings, stop, tell_ready)
+        await serve_grpc(settings, parent.stop, tell_ready, repeats)
 
 
 def _tell_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

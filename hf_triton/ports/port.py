@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from hf_triton.ports import connections
 from hf_triton.ports.callers import Callers
+from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import MIB, Access
 from hf_triton.tritonserver.listen import listening_socket, most_connections
 
@@ -42,8 +43,11 @@ class Port:
     ``num_buffered`` are the bytes of all clients' requests that tritonserver does not have yet.
     """
 
-    def __init__(self, access: Access, admin_key: str, descriptors: int) -> None:
+    def __init__(
+        self, access: Access, admin_key: str, descriptors: int, repeats: Repeats | None = None
+    ) -> None:
         self.access = access
+        self.repeats = repeats or Repeats()
         self.callers = Callers(access)
         self.is_stopping = False
         self.num_buffered = 0
@@ -59,6 +63,10 @@ class Port:
         """Whether ``num_bytes`` more may be held, of a request of which there are then so many."""
         is_full = self.num_buffered + num_bytes > self._max_buffered
         return request_bytes <= SMALL_BYTES or not is_full
+
+    def may_keep(self, request_bytes: int) -> bool:
+        """Whether a request that tritonserver has may be held still, to be sent again."""
+        return request_bytes <= SMALL_BYTES or self.num_buffered <= self._max_buffered // 2
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs it beside the others."""
@@ -76,6 +84,7 @@ class Port:
     def begin_stop(self) -> None:
         """Connections close after the answers that are under way."""
         self.is_stopping = True
+        self.repeats.begin_stop()
         for connection in self.connections:
             connection.stop()
 

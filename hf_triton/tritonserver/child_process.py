@@ -2,8 +2,8 @@
 
 What it does is a process of its own so that a bug or a lack of memory there affects neither Triton
 nor its supervisor. It writes a line to stdout when it listens, and from then on a byte a second. It
-stops at SIGTERM after what is in flight, and ends at once when its stdin closes: then whoever
-started it is gone. Knows no HTTP.
+stops at SIGTERM after what is in flight. To its stdin its parent writes lines that it follows; it
+ends at once when that closes: then whoever started it is gone. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ class ChildProcess:
         self._is_starting = False
         self._heard_at_s = 0.0
         self._why_not_up = ""
+        self._line = b""
+        self._untold = b""  # of the line
+        self._is_mid_line = False
 
     def start(self) -> None:
         """Starts it and waits until it listens. Raises ServerError."""
@@ -68,6 +71,26 @@ class ChildProcess:
             start_new_session=True,  # the terminal's Ctrl-C is for us
         )
         self._heard_at_s, self._is_starting = time.monotonic(), True
+        if self._process.stdin:
+            os.set_blocking(self._process.stdin.fileno(), False)
+        self._untold, self._is_mid_line = self._line, False
+        self._tell_rest()
+
+    def tell(self, line: bytes) -> None:
+        """Tells it how things are, with a line that it follows; each is told the last one when it
+        starts.
+        """
+        if line != self._line:
+            self._line = line
+            self._untold = b"\n" * self._is_mid_line + line  # the rest of the one before is dropped
+        self._tell_rest()
+
+    def _tell_rest(self) -> None:
+        if self._untold and self._process and self._process.stdin:
+            with contextlib.suppress(OSError):  # it reads slowly, or has died
+                num_told = os.write(self._process.stdin.fileno(), self._untold)
+                self._is_mid_line = num_told < len(self._untold)
+                self._untold = self._untold[num_told:]
 
     def wait_until_it_listens(self) -> None:
         """Raises ServerError where it ends before, or takes too long."""
@@ -191,20 +214,49 @@ def settings_as(kind: type[Settings]) -> Settings:
     return msgspec.json.decode(text, type=kind, dec_hook=lambda kind, value: kind(value))
 
 
+class Parent:
+    """In the child, on its event loop: what it is told. ``stop`` comes with SIGTERM."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self._take: Callable[[bytes], None] | None = None
+        self._line: bytes | None = None
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.stop.set)
+        threading.Thread(target=self._read, args=(loop,), daemon=True).start()
+
+    def follow(self, take: Callable[[bytes], None]) -> None:
+        """``take`` is called with the last line, and each that comes."""
+        self._take = take
+        if self._line is not None:
+            take(self._line)
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        rest = b""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            while data := os.read(0, 1 << 16):
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    loop.call_soon_threadsafe(self._note, line)
+            os._exit(EXIT_OK)  # whoever started it is gone
+
+    def _note(self, line: bytes) -> None:
+        self._line = line
+        if self._take:
+            self._take(line)
+
+
 def run_child(
     name: str,
-    serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]],
+    serve: Callable[[Parent], Coroutine[Any, Any, None]],
     run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
 ) -> int:
     """In the child: serves until SIGTERM, after which ``serve`` is to end, or until its stdin
-    closes, for then whoever started it is gone. Returns the exit code; an error goes to stderr.
+    closes. Returns the exit code; an error goes to stderr.
     """
-    threading.Thread(target=_end_with_input, daemon=True).start()
 
     async def until_told() -> None:
-        stop = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        await serve(stop)
+        await serve(Parent())
 
     try:
         run(until_told())
@@ -212,12 +264,6 @@ def run_child(
         sys.stderr.write(f"hf-triton: {name}: {error}\n")
         return error.exit_code
     return EXIT_OK
-
-
-def _end_with_input() -> None:
-    while os.read(0, 1):
-        pass
-    os._exit(EXIT_OK)
 
 
 def tell_ready() -> None:

@@ -23,6 +23,8 @@ from hf_triton.ports.openai.child_process import OpenAiProcess
 from hf_triton.ports.openai.key import with_key
 from hf_triton.ports.openai.process import serve
 from hf_triton.ports.openai.settings import Settings
+from hf_triton.ports.repeats import Model as Told
+from hf_triton.ports.repeats import Repeats, line_of
 from hf_triton.ports.settings import EVERYBODY, Access, ProxySettings
 from tests.openai_api.fake_triton import FakeTriton, Model
 from tests.support.triton import Triton, free_ports
@@ -85,7 +87,12 @@ class Translator:
     triton: FakeTriton
     loop: asyncio.AbstractEventLoop
     stop: asyncio.Event
+    repeats: Repeats
     headers: dict[str, str] = field(default_factory=dict)
+
+    def tell(self, **models: Told) -> None:
+        """As the supervisor tells of Triton's models."""
+        self.loop.call_soon_threadsafe(self.repeats.follow, line_of(models))
 
     def get(self, path: str) -> Reply:
         return self.send("GET", path)
@@ -217,8 +224,8 @@ class Starter:
         return listen.address(listen.grpc_port)
 
     async def _translator(self, triton: FakeTriton, settings: Settings) -> Translator:
-        stop, ready = asyncio.Event(), asyncio.Event()
-        serving = asyncio.create_task(serve(settings, stop, ready.set))
+        stop, ready, repeats = asyncio.Event(), asyncio.Event(), Repeats()
+        serving = asyncio.create_task(serve(settings, stop, ready.set, repeats))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
@@ -231,7 +238,7 @@ class Starter:
 
         self._endings.append(end())
         loop = asyncio.get_running_loop()
-        return Translator(f"http://127.0.0.1:{settings.port}", triton, loop, stop)
+        return Translator(f"http://127.0.0.1:{settings.port}", triton, loop, stop, repeats)
 
 
 @pytest.fixture

@@ -60,6 +60,9 @@ def _unknown(model: str) -> str:
     return f"Request for unknown model: '{model}' has no available versions"
 
 
+AWAY = "the engine echo_stream went away before it answered: try again"
+
+
 @dataclass(frozen=True)
 class Model:
     """One folder of the repository."""
@@ -95,7 +98,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     """``seen`` are the inputs of each request by name; ``shapes`` theirs; ``cancelled`` the prompts
     of those whose callers left, ``left`` those that it was told so of by files whose paths begin
     with ``abandoned_requests``; whether it ``is_told`` of the last request's caller. An error comes
-    once ``num_waiting_at_errors`` requests wait.
+    once ``num_waiting_at_errors`` requests wait. The next ``num_away`` requests find no engine;
+    only while it ``waits`` some are not answered.
     """
 
     models: dict[str, Model] = field(default_factory=dict)
@@ -113,6 +117,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     is_told: bool = False
     num_indexed: int = 0
     loading: set[str] = field(default_factory=set)
+    num_away: int = 0
+    waits: bool = True
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
         return service_pb2.ServerLiveResponse(live=True)
@@ -141,6 +147,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._trace(context)
+        if self._is_away():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, AWAY)
         if request.model_name not in self.models:
             await context.abort(grpc.StatusCode.NOT_FOUND, _unknown(request.model_name))
         if self.models[request.model_name].role is None:
@@ -169,6 +177,9 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         assert "triton_grpc_error" not in dict(context.invocation_metadata())
         self._trace(context)
         async for request in requests:
+            if self._is_away():
+                yield service_pb2.ModelStreamInferResponse(error_message=AWAY)
+                return
             if request.model_name not in self.models:
                 text = _unknown(request.model_name)
                 yield service_pb2.ModelStreamInferResponse(error_message=text)
@@ -316,12 +327,16 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.shapes += [list(tensor.shape) for tensor in request.inputs]
         return inputs
 
+    def _is_away(self) -> bool:
+        self.num_away -= 1
+        return self.num_away >= 0
+
     async def _let_others_begin(self) -> None:
         while self.num_waiting < self.num_waiting_at_errors:
             await asyncio.sleep(0.01)
 
     async def _wait(self, prompt: str, inputs: Mapping[str, Any]) -> None:
-        if not prompt.endswith("!waits"):
+        if not prompt.endswith("!waits") or not self.waits:
             return
         self.num_waiting += 1
         file = Path(f"{self.abandoned_requests}{inputs.get(CALL, '')}")

@@ -14,7 +14,9 @@ from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 from generator.spec.runtime_rules import CALL, EMPTY_FINAL
 from hf_triton.ports.admin import GRPC_HEADER
 from hf_triton.ports.grpc.server import serve_grpc
+from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import EVERYBODY, Access, ProxySettings
+from tests.proxy.http_ports import Supervisor
 from tests.support.triton import free_ports
 
 
@@ -22,12 +24,18 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
     """Notes what it is asked; ``roles`` are those of its models by name."""
 
     def __init__(self) -> None:
+        self.supervisor: Supervisor
+        self.relay: Relay
         self.keys: list[Any] = []
         self.told: list[bool] = []
         self.abandoned_requests = ""
         self.named: list[bool] = []
         self.roles: dict[str, str] = {}
         self.num_waiting = self.num_left = self.num_cancelled = 0
+        self.errors: list[str] = []  # of the requests that come next
+        self.num_dead = 0  # of those the ones that are not answered before the test is over
+        self.is_over = asyncio.Event()
+        self.prompts: list[str] = []
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
         self.keys.append(dict(context.invocation_metadata()).get(GRPC_HEADER.decode()))
@@ -36,17 +44,30 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
     async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         async for request in requests:
             self.told.append(EMPTY_FINAL in request.parameters)
+            if error := await self._error(request):
+                yield service_pb2.ModelStreamInferResponse(error_message=error)
+                return
             yield service_pb2.ModelStreamInferResponse()
             await self._wait(request)
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if error := await self._error(request):
+            await context.abort(grpc.StatusCode.INTERNAL, error)
         await self._wait(request)
-        return service_pb2.ModelInferResponse()
+        return service_pb2.ModelInferResponse(id=request.id)
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
         config = model_config_pb2.ModelConfig(name=request.name)
         config.parameters["hf_triton_role"].string_value = self.roles.get(request.name, "")
         return service_pb2.ModelConfigResponse(config=config)
+
+    async def _error(self, request: Any) -> str:
+        """What a request fails with, "" for none."""
+        self.prompts.append(request.id)
+        if self.num_dead:
+            self.num_dead -= 1
+            await self.is_over.wait()
+        return self.errors.pop(0) if self.errors else ""
 
     async def _wait(self, request: Any) -> None:
         """Until its caller has left, where it asks for that."""
@@ -56,7 +77,7 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
         self.num_waiting += 1
         try:
             file = Path(f"{self.abandoned_requests}{request.parameters[CALL].string_param}")
-            while not file.is_file():
+            while not (file.is_file() or self.is_over.is_set()):
                 await asyncio.sleep(0.01)
             self.num_left += 1
         except asyncio.CancelledError:
@@ -64,6 +85,33 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
             raise
         finally:
             self.num_waiting -= 1
+
+
+class Relay:
+    """Passes bytes on to the fake's socket, until it ends as a killed process does."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        behind, out = await asyncio.open_unix_connection(self._path)
+        self._writers += (writer, out)
+        await asyncio.gather(_pass_on(reader, out), _pass_on(behind, writer))
+
+    def cut(self) -> None:
+        """Closes all connections at once."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+    writer.close()
 
 
 @contextlib.asynccontextmanager
@@ -74,19 +122,24 @@ async def grpc_port(
     listen, triton, server = free_ports(), Triton(), grpc.aio.server()
     socket, triton.abandoned_requests = str(folder / "grpc:1"), f"{folder}/left_"
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(triton, server)
-    server.add_insecure_port(f"unix:{socket}")
+    server.add_insecure_port(f"unix:{folder}/fake")
     await server.start()
+    triton.relay = Relay(f"{folder}/fake")
+    relaying = await asyncio.start_unix_server(triton.relay.serve, socket)
     ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
     settings = ProxySettings(
         "127.0.0.1", *ports, "", "", socket, triton.abandoned_requests, access, admin_key
     )
     stop, ready = asyncio.Event(), asyncio.Event()
-    serving = asyncio.create_task(serve_grpc(settings, stop, ready.set))
+    triton.supervisor = Supervisor(repeats := Repeats())
+    serving = asyncio.create_task(serve_grpc(settings, stop, ready.set, repeats))
     await ready.wait()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{listen.grpc_port}") as channel:
             yield triton, service_pb2_grpc.GRPCInferenceServiceStub(channel)
     finally:
+        triton.is_over.set()
         stop.set()
         await serving
         await server.stop(0)
+        relaying.close()

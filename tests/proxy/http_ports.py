@@ -15,6 +15,7 @@ from typing import Any
 from generator.spec.access import Limits
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
+from hf_triton.ports.repeats import Model, Repeats, line_of
 from hf_triton.ports.settings import EVERYBODY, Access
 
 PATIENCE_S = 10.0
@@ -155,12 +156,30 @@ class Client:
         return True
 
 
+class Supervisor:
+    """Tells a port of the model ``m``."""
+
+    def __init__(self, port: Repeats) -> None:
+        self._port, self._num_deaths = port, 0
+
+    def tell(self, *, is_coming: bool = False) -> None:
+        """It is ready, or down and comes back."""
+        self._port.follow(line_of({"m": Model(is_coming, self._num_deaths, "it was killed")}))
+
+    def kill(self) -> None:
+        """Its process dies, and it is back at once."""
+        self._num_deaths += 1
+        self.tell(is_coming=True)
+        self.tell()
+
+
 class Port:
     """The proxy with its port, and the tritonserver behind."""
 
     def __init__(self, proxy: HttpProxy, triton: FakeTriton, number: int) -> None:
         self.proxy, self.triton, self._number = proxy, triton, number
         self.clients: list[Client] = []
+        self.supervisor = Supervisor(proxy.repeats)
         self._now_s = 1000.0
         proxy.now = lambda: self._now_s
 

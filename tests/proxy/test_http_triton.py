@@ -24,9 +24,10 @@ from tests.proxy.http_ports import (
 async def test_a_tritonserver_that_dies_is_told_of() -> None:
     async with open_port(ONE_AT_ONCE, script=answering(then=lambda w: w.close())) as port:
         client = await port.client()
-        client.post(GENERATE, b"{}")
+        client.get("/v2")
         got = await client.answer()
-        assert (got.status, got.headers["connection"]) == (502, "close")
+        assert (got.status, got.headers["connection"]) == (503, "close")
+        assert got.headers["retry-after"] == "1"
         assert "ended" in got.error
         assert await client.is_closed()
         port.triton.script = answering(answer(b"12345")[:-1], then=lambda w: w.close())

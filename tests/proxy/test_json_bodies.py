@@ -11,10 +11,10 @@ from generator.spec.runtime_rules import CALLER
 from hf_triton.ports.http.json_bodies import (
     MAX_KEYS,
     MAX_VALUES,
+    asked_of,
     checked_generate,
     checked_infer,
     checked_object,
-    endpoint_of,
     texts_with_zero_byte,
 )
 from hf_triton.ports.refusal import RefusedError
@@ -213,4 +213,4 @@ def test_an_empty_list_for_a_tensor_is_left_out() -> None:
     ],
 )
 def test_what_is_asked_of_a_model(path: str, endpoint: str) -> None:
-    assert endpoint_of(path) == endpoint
+    assert asked_of(path) == ("m" if endpoint else "", endpoint)

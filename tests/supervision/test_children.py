@@ -42,6 +42,20 @@ def child_of(started: list[ChildProcess], program: str) -> ChildProcess:
     return child
 
 
+TELLS = """
+import asyncio, sys
+from hf_triton.tritonserver.child_process import Parent, run_child, tell_ready
+
+async def serve(parent: Parent):
+    tell_ready()
+    await asyncio.sleep(0.05)
+    parent.follow(lambda line: print(line.decode(), file=sys.stderr, flush=True))
+    await parent.stop.wait()
+
+run_child("the child", serve)
+"""
+
+
 def has_told(child: ChildProcess, told: list[str], num: int) -> bool:
     """Whether ``told`` has so many lines, with what it tells now."""
     line = child.revive()
@@ -112,3 +126,24 @@ def test_one_that_says_nothing_keeps_nobody_waiting_and_is_started_again(
 def test_one_that_does_not_start_at_first_is_an_error(started: list[ChildProcess]) -> None:
     with pytest.raises(ServerError, match="the child did not start"):
         child_of(started, "raise SystemExit(1)").start()
+
+
+def test_it_is_told_how_things_are_at_each_start_and_change(
+    started: list[ChildProcess], capfd: pytest.CaptureFixture[str]
+) -> None:
+    child, said = child_of(started, TELLS), ""
+
+    def has_said(text: str) -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return said == text
+
+    child.tell(b"one\n")
+    child.start()
+    assert eventually(lambda: has_said("one\n"))
+    child.tell(b"one\n")
+    child.tell(b"two\n")
+    assert eventually(lambda: has_said("one\ntwo\n"))
+    child.end_now("hangs")
+    assert eventually(lambda: child.revive() == "the child is back")
+    assert eventually(lambda: has_said("one\ntwo\ntwo\n"))

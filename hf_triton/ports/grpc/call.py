@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from dataclasses import dataclass, field
 
 from hf_triton.ports.callers import Account
 from hf_triton.ports.grpc.heads import Head
 from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.repeats import Held
 
 _PREFIX_BYTES = 5  # whether a message is compressed, and its length
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
@@ -27,9 +29,16 @@ class Call:
     window: int = 0  # how much tritonserver lets it send
     account: Account | None = None
     triton_stream: int = 0
-    asks_ours: bool = False  # with its last message
+    model: str = ""  # of its last message
+    asks_ours: bool = False  # with that
+    held: Held | None = None  # what may be sent again, until the answer ends
+    payload: bytearray | None = None  # of that, until the answer begins
+    is_waiting: bool = False  # for its model
+    has_head: bool = False  # of an answer, at the client
+    has_new_head: bool = False  # since it was sent last
     name: str = ""  # by which our models know it
     num_sent: int = 0
+    task: asyncio.Task[None] | None = None  # that sends it later
     has_answer: bool = False
     is_sent: bool = False  # the client sends no more
     is_left: bool = False  # the client wants no answer

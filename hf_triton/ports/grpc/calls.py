@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -11,12 +12,17 @@ from tritonclient.grpc import service_pb2
 from generator.spec.runtime_rules import CALL, EMPTY_FINAL
 from hf_triton.ports.abandoned_requests import LEFT_S
 from hf_triton.ports.grpc import frames as h2
+from hf_triton.ports.grpc.answer_errors import error_in
 from hf_triton.ports.grpc.call import Call, prefixed
 from hf_triton.ports.grpc.messages import Output
 from hf_triton.ports.grpc.port import GrpcPort
 from hf_triton.ports.grpc.triton_end import TritonEnd
+from hf_triton.ports.infer_timeout import timeout_s_of
 from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.repeats import Held
 
+LOST = "the process of this model died while it answered; ask again"
+_GONE = "tritonserver ended while it had this request; try again"
 _WANTS_EMPTY_FINAL = b"triton_enable_empty_final_response"
 
 
@@ -116,17 +122,110 @@ class Calls:
                 self._flush(call)
 
     def _send(self, call: Call, message: bytes) -> None:
-        if not call.triton_stream:
-            self._open(call)
         call.num_sent += 1
         if call.asks_ours:
             call.name = call.name or self._port.left.new_call()
             message += _parameter(CALL, string_param=call.name)
         if self._port.is_stream(call) and _WANTS_EMPTY_FINAL in message:
             message += _SAYS_EMPTY_FINAL
-        call.pending += prefixed(message)
-        if self._port.is_stream(call):  # others go on with the end of sending
+        data = prefixed(message)
+        if call.model and call.num_sent == 1:
+            self._hold(call, message)
+        if call.payload is not None:
+            call.payload += data
+        if not call.is_waiting:
+            self._pass_on(call, data)
+
+    def _pass_on(self, call: Call, data: bytes) -> None:
+        if not call.triton_stream:
+            self._open(call)
+        call.pending += data
+        if self._port.is_stream(call) or call.is_sent:  # others go on with the end of sending
             self._flush(call)
+
+    def _hold(self, call: Call, message: bytes) -> None:
+        call.payload = bytearray()
+        request = partial(service_pb2.ModelInferRequest.FromString, message)
+        call.held = Held(
+            *(self._port.repeats, call.model, partial(self._lose, call)),
+            timeout_s=lambda: timeout_s_of(request()),
+            request_id=lambda: str(request().id),
+        )
+        if not call.held.may_go():
+            self._wait(call)
+
+    def _wait(self, call: Call) -> None:
+        call.is_waiting = True
+        call.task = self._port.run(self._go_later(call))
+
+    async def _go_later(self, call: Call) -> None:
+        """Sends a call once its model is there."""
+        try:
+            if call.held:
+                await call.held.turn()
+        except RefusedError as refusal:
+            self.refuse(call, refusal)
+        else:
+            call.is_waiting = False
+            self._pass_on(call, bytes(call.payload or b""))
+
+    def _lose(self, call: Call) -> None:
+        """The process of its model has died."""
+        if call.is_left or call.is_waiting:
+            return
+        if call.held and call.payload is not None:
+            call.held.lost()
+            self.ask_again(call)
+        else:
+            self.refuse(call, RefusedError(503, LOST))
+
+    def ask_again(self, call: Call) -> None:
+        """What was sent of it is forgotten."""
+        self._triton.calls.pop(call.triton_stream, None)
+        call.pending.clear()
+        call.triton_stream, call.is_passed_on, call.is_over = 0, False, False
+        call.has_new_head = False
+        call.credit = max(0, call.answer_window - self._triton.client.call_window)
+        self._wait(call)
+
+    def lose_triton(self, triton: TritonEnd) -> None:
+        """Tritonserver has gone; ``triton`` is the connection to the next one."""
+        self._triton = triton
+        for call in list(self.by_stream.values()):
+            if call.held and call.payload is not None and not call.is_left:
+                if not call.is_waiting:
+                    call.held.lost()
+                    self.ask_again(call)
+            else:
+                call.triton_stream = 0
+                self.refuse(call, RefusedError(503, _GONE))
+                self.forget(call)
+
+    def holds_back(self, call: Call, frame: h2.Frame) -> bool:
+        """Whether a frame of an answer is not for the client: it says that the model is away, and
+        the call is sent again; or it is the head of a second try.
+        """
+        kind, flags = frame[:2]
+        if kind == h2.HEADERS and not flags & h2.END_STREAM:
+            had_head, call.has_head, call.has_new_head = call.has_head, True, True
+            return had_head
+        error = error_in(frame)
+        if error and call.held and call.held.is_away(error):
+            self.ask_again(call)
+            return True
+        self._begin_answer(call)
+        if call.has_head and not call.has_new_head and kind == h2.HEADERS:
+            self.refuse(call, RefusedError(503, error))
+            return True
+        return False
+
+    def _begin_answer(self, call: Call) -> None:
+        """It is not sent again from here on. Whole answers are safe, streams can be lost still."""
+        call.payload = None
+        self._port.release(call)
+        if call.held and not self._port.is_stream(call):
+            call.held.end()
+            call.held = None
 
     def _open(self, call: Call) -> None:
         call.triton_stream = self._triton.open(call)
@@ -138,6 +237,8 @@ class Calls:
     def _flush(self, call: Call) -> None:
         if call.triton_stream:
             self._triton.flush(call)
+            if call.is_passed_on and not self._port.may_keep(len(call.payload or b"")):
+                call.payload = None
             self._port.release(call)
 
     def flush_all(self) -> None:
@@ -168,6 +269,7 @@ class Calls:
             return
         call.is_left, call.began_at_s = True, self._port.now()
         call.incoming.clear()
+        self._drop_held(call)
         if not call.triton_stream:
             self.forget(call)
             return
@@ -184,11 +286,19 @@ class Calls:
         call.is_left = True
         call.incoming.clear()
         call.pending.clear()
+        self._drop_held(call)
         self._port.release(call)
         self._triton.calls.pop(call.triton_stream, None)
         self._port.left.forget(call.name)
         self._give_place_back(call)
         self._on_end()
+
+    def _drop_held(self, call: Call) -> None:
+        held, call.held, call.payload = call.held, None, None
+        if held:
+            held.end()
+        if call.is_waiting and call.task:
+            call.task.cancel()
 
     def _give_place_back(self, call: Call) -> None:
         account, call.account = call.account, None

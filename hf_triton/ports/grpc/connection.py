@@ -22,10 +22,12 @@ from hf_triton.ports.grpc.triton_end import (
     WINDOW_BYTES,
     TritonEnd,
 )
+from hf_triton.ports.repeats import WAIT_S
 
 _HANDSHAKE_S = 10.0
 _MAX_HEAD_BYTES, _MAX_CONTINUATIONS = 16_384, 16
 _MAX_BUSY_S, _REST = 0.01, 4
+_RECONNECT_EVERY_S = 0.1
 _MAX_SETTINGS = 64  # that tritonserver has not taken yet
 
 
@@ -44,7 +46,8 @@ class GrpcConnection(End):
         self._block: tuple[int, int, list[bytes]] | None = None  # a head that is not complete
         self._num_unread = 0
         self._num_settings = 0
-        self._call_window = h2.DEFAULT_WINDOW_BYTES
+        self._settings: dict[int, int] = {}  # of the client
+        self.call_window = h2.DEFAULT_WINDOW_BYTES
         self._reasons_to_pause = 1  # tritonserver is not reached yet
         self.answer_window = h2.DEFAULT_WINDOW_BYTES
         self.last_stream = 0
@@ -62,14 +65,26 @@ class GrpcConnection(End):
         self._port.run(self._connect())
 
     async def _connect(self) -> None:
-        try:
-            loop = asyncio.get_running_loop()
-            await loop.create_unix_connection(lambda: self._triton, self._port.socket)
-        except OSError:
-            self.transport.abort()
-        else:
+        if await self._reach(self._triton):
             self.resume()
             self._end_if_done()
+        else:
+            self.transport.abort()
+
+    async def _reach(self, triton: TritonEnd) -> bool:
+        """Connects to tritonserver, for as long as one that has died may take to come back."""
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + WAIT_S
+        while self.has_client:
+            try:
+                await loop.create_unix_connection(lambda: triton, self._port.socket)
+            except OSError:
+                if not self._port.repeats.may_come_back or loop.time() > ends_at_s:
+                    return False
+            else:
+                return True
+            await asyncio.sleep(_RECONNECT_EVERY_S)
+        return False
 
     def data_received(self, data: bytes) -> None:
         """The client sends."""
@@ -192,12 +207,13 @@ class GrpcConnection(End):
 
     def _take_settings(self, whole: bytes) -> None:
         settings = h2.settings_for_triton(whole)
-        window = settings.get(h2.INITIAL_WINDOW_SIZE, self._call_window)
+        window = settings.get(h2.INITIAL_WINDOW_SIZE, self.call_window)
         for call in self._calls.by_stream.values():
-            call.answer_window += window - self._call_window
+            call.answer_window += window - self.call_window
             if call.answer_window > h2.MAX_WINDOW_BYTES:
                 raise ProtocolError
-        self._call_window = window
+        self.call_window = window
+        self._settings |= settings
         self._num_settings += 1
         if self._num_settings > _MAX_SETTINGS:
             raise ProtocolError
@@ -252,7 +268,7 @@ class GrpcConnection(End):
         if len(self._calls.by_stream) >= MAX_CALLS or self._port.is_stopping:
             self.write(h2.rst_stream(stream, h2.REFUSED_STREAM))
             return None
-        call = Call(stream, head, self._port.now(), self._call_window)
+        call = Call(stream, head, self._port.now(), self.call_window)
         self._calls.begin(call, self._address)
         return call
 
@@ -284,6 +300,10 @@ class GrpcConnection(End):
 
     # Of tritonserver's end.
 
+    def holds_back(self, call: Call, frame: Frame) -> bool:
+        """Whether a frame is not for the client, because its call is sent again."""
+        return self._calls.holds_back(call, frame)
+
     def end_call(self, call: Call) -> None:
         """Triton has ended it."""
         self._calls.forget(call)
@@ -292,12 +312,34 @@ class GrpcConnection(End):
         """Triton takes more."""
         self._calls.flush_all()
 
-    def lose_triton(self) -> None:
-        """Triton has closed the connection, or died."""
+    def lose_triton(self, triton: TritonEnd) -> None:
+        """Triton has closed the connection, or died: calls go to the next one."""
+        if triton is not self._triton:
+            return
+        if self.has_client and self._port.repeats.may_come_back and not self.transport.is_closing():
+            self._follow(triton)
+            return
         for call in list(self._calls.by_stream.values()):
             self._calls.forget(call)
         self.write_all()
         self.transport.close()
+
+    def _follow(self, gone: TritonEnd) -> None:
+        while self._num_settings:
+            self.acknowledge()
+        if gone.is_full:
+            self.resume()
+        self._triton = TritonEnd(self)
+        self._triton.follow(self._settings, self.answer_window)
+        self._calls.lose_triton(self._triton)
+        self._port.run(self._connect_again(self._triton))
+
+    async def _connect_again(self, triton: TritonEnd) -> None:
+        if await self._reach(triton):
+            self._end_if_done()
+        elif self.has_client:
+            self.transport.close()
+            self.connection_lost(None)
 
     # Of the port.
 

@@ -15,6 +15,7 @@ from hf_triton.ports.grpc.our_models import OurModels
 from hf_triton.ports.grpc.triton import GrpcTriton
 from hf_triton.ports.port import SMALL_BYTES, Port
 from hf_triton.ports.refusal import NO_METHOD, RefusedError
+from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import Access
 
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
@@ -49,8 +50,9 @@ class GrpcPort(Port):
         triton: GrpcTriton,
         left: AbandonedRequests,
         admin_key: str = "",
+        repeats: Repeats | None = None,
     ) -> None:
-        super().__init__(access, admin_key, _DESCRIPTORS_EACH)
+        super().__init__(access, admin_key, _DESCRIPTORS_EACH, repeats)
         self.socket, self.triton, self.left = socket, triton, left
         self._our_models = OurModels(triton.is_ours, self.run, self.now)
 
@@ -91,8 +93,8 @@ class GrpcPort(Port):
         if path in (_INFER, _STREAM):
             # Without keys it may be an OpenAI API that asks, and knows them (--triton-url).
             may_name_caller = not self.callers.have_keys
-            model, classified = checked(message, may_name_caller=may_name_caller)
-            call.asks_ours = self._our_models.have(model)
+            call.model, classified = checked(message, may_name_caller=may_name_caller)
+            call.asks_ours = self._our_models.have(call.model)
             return classified
         if path != _LOAD and len(message) > SMALL_BYTES:
             text = f"got {len(message)} bytes, allowed: {SMALL_BYTES}"
@@ -118,6 +120,6 @@ class GrpcPort(Port):
 
     def release(self, call: Call) -> None:
         """Counts what is left of a call."""
-        num_held = len(call.incoming) + len(call.pending)
+        num_held = len(call.incoming) + max(len(call.pending), len(call.payload or b""))
         self.num_buffered += num_held - call.num_held
         call.num_held = num_held

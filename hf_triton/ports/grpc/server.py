@@ -11,6 +11,7 @@ from hf_triton.ports.grpc.connection import GrpcConnection
 from hf_triton.ports.grpc.port import GrpcPort
 from hf_triton.ports.grpc.triton import GrpcTriton
 from hf_triton.ports.port import Door, serve
+from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import ProxySettings
 from hf_triton.ports.tls import tls_context
 
@@ -18,7 +19,10 @@ _GRACE_S = 30.0  # as long as Triton itself waits for what is in flight
 
 
 async def serve_grpc(
-    settings: ProxySettings, stop: asyncio.Event, on_ready: Callable[[], None]
+    settings: ProxySettings,
+    stop: asyncio.Event,
+    on_ready: Callable[[], None],
+    repeats: Repeats | None = None,
 ) -> None:
     """Serves until ``stop``; then takes no more calls, and lets those in flight end.
 
@@ -26,7 +30,8 @@ async def serve_grpc(
     """
     triton = GrpcTriton(settings.grpc_socket)
     left = AbandonedRequests(settings.abandoned_requests)
-    port = GrpcPort(settings.access, settings.grpc_socket, triton, left, settings.admin_key)
+    socket, key = settings.grpc_socket, settings.admin_key
+    port = GrpcPort(settings.access, socket, triton, left, key, repeats)
     tls = tls_context(settings.access.tls)
     if tls:
         tls.set_alpn_protocols(["h2"])

@@ -13,17 +13,22 @@ MAX_CALLS = 1024  # of one connection at once
 WINDOW_BYTES = 1 << 20  # of one call: a client may send so much before it is read
 CONNECTION_WINDOW_BYTES = 1 << 24
 _ANY_LENGTH = 1 << 24
+_HEAD_BYTES = 9
 
 
 class ClientEnd(Protocol):
     """What it needs of the client's end."""
 
     has_client: bool
+    call_window: int  # how much the client lets Triton send of a call that begins
     last_stream: int
     answer_window: int  # how much the client lets Triton send, all calls together
 
     def take_answer(self, data: bytes) -> None:
         """A frame for the client."""
+
+    def holds_back(self, call: Call, frame: Frame) -> bool:
+        """Whether it is not for the client, because the call is sent again."""
 
     def end_call(self, call: Call) -> None:
         """Triton has ended it."""
@@ -40,8 +45,8 @@ class ClientEnd(Protocol):
     def acknowledge(self) -> None:
         """Triton has taken the client's settings."""
 
-    def lose_triton(self) -> None:
-        """Triton has closed the connection, or died."""
+    def lose_triton(self, triton: TritonEnd) -> None:
+        """Triton has closed this connection, or died."""
 
 
 class TritonEnd(End):
@@ -49,12 +54,21 @@ class TritonEnd(End):
 
     def __init__(self, client: ClientEnd) -> None:
         super().__init__(_ANY_LENGTH)
-        self._client = client
+        self.client = self._client = client
+        self.is_full = False
         self.calls: dict[int, Call] = {}  # by tritonserver's numbers
         self.initial_window = h2.DEFAULT_WINDOW_BYTES
         self._window = h2.DEFAULT_WINDOW_BYTES
         self._last_stream = -1
         self._is_known = False  # its settings have come
+        self._follows = False  # one that has gone
+
+    def follow(self, settings: dict[int, int], window: int) -> None:
+        """It takes the place of one that has gone: the client has been greeted."""
+        self._is_known = self._follows = True
+        self.write(h2.settings_frame(settings))
+        if window > self._window:
+            self.write(h2.window_update(0, window - self._window))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is reached."""
@@ -64,14 +78,16 @@ class TritonEnd(End):
 
     def connection_lost(self, _error: Exception | None) -> None:
         """It has ended, or both ends have said all."""
-        self._client.lose_triton()
+        self._client.lose_triton(self)
 
     def pause_writing(self) -> None:
         """It reads slower than the client sends."""
+        self.is_full = True
         self._client.pause()
 
     def resume_writing(self) -> None:
         """It has caught up."""
+        self.is_full = False
         self._client.resume()
 
     def open(self, call: Call) -> int:
@@ -117,6 +133,8 @@ class TritonEnd(End):
             call = self.calls.get(stream)
             if call:
                 self._take_answer(call, frame)
+            elif kind == h2.DATA and len(whole) > _HEAD_BYTES:  # of one that is sent again
+                self.write(h2.window_update(0, len(whole) - _HEAD_BYTES))
         elif kind == h2.WINDOW_UPDATE:
             self._take_window_update(stream, whole)
         elif kind == h2.SETTINGS:
@@ -128,6 +146,8 @@ class TritonEnd(End):
             self.write(h2.frame(h2.PING, h2.ACK, 0, whole[9:]))
 
     def _take_answer(self, call: Call, frame: Frame) -> None:
+        if call.payload is not None and self._client.holds_back(call, frame):
+            return
         kind, flags, stream, whole = frame
         if kind != h2.CONTINUATION:
             call.is_over = kind == h2.RST_STREAM or bool(flags & h2.END_STREAM)
@@ -161,7 +181,9 @@ class TritonEnd(End):
 
     def _take_settings(self, flags: int, whole: bytes) -> None:
         if flags & h2.ACK:
-            self._client.acknowledge()
+            if not self._follows:
+                self._client.acknowledge()
+            self._follows = False
             return
         self.write(h2.frame(h2.SETTINGS, h2.ACK, 0))
         settings = h2.settings_of(whole)

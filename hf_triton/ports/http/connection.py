@@ -6,24 +6,30 @@ import asyncio
 import json
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from http.client import responses
-from typing import Any
+from typing import Any, TypeVar
 
 from hf_triton.ports import cors
 from hf_triton.ports.callers import Account
+from hf_triton.ports.http.json_bodies import id_of, timeout_s_of
 from hf_triton.ports.http.proxy import HttpProxy, Payload
 from hf_triton.ports.http.reading import HEAD_S, RequestReader
 from hf_triton.ports.http.request import Request
 from hf_triton.ports.http.upstream import Upstream
 from hf_triton.ports.refusal import RefusedError, refusal_of
+from hf_triton.ports.repeats import Held
 
 _MAX_WAITING = 64  # requests that a client sent before the one under way was answered
 _READ_S = 120.0  # for a client that does not read its answer
 _LINGER_S = 5.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_GONE = "tritonserver ended while it had this request"
+_GONE = "tritonserver ended while it had this request; try again"
+_LOST = b'data: {"error":"the process of this model died while it answered; ask again"}\n\n'
+_LOST_EVENT = b"%x\r\n%b\r\n0\r\n\r\n" % (len(_LOST), _LOST)
+T = TypeVar("T")
 
 
 class HttpConnection(asyncio.Protocol):
@@ -36,6 +42,10 @@ class HttpConnection(asyncio.Protocol):
         self._waiting: deque[Request] = deque()
         self._current: Request | None = None  # it is being answered
         self._account: Account | None = None
+        self._held: Held | None = None  # what may be sent again
+        self._payload: Payload | None = None  # of that
+        self._unsaid = bytearray()  # of an answer that may be none
+        self._has_begun = False
         self._upstream: Upstream | None = None
         self._task: asyncio.Task[None] | None = None
         self._extra_headers = b""  # for the answer that comes next
@@ -116,11 +126,23 @@ class HttpConnection(asyncio.Protocol):
         self._proxy.callers.enter(request.account)
         self._account = request.account
         payload = self._proxy.checked(request)
-        upstream = self._proxy.pool.take() if isinstance(payload, bytes) else None
+        may_go = True
+        if request.asked:
+            self._payload = payload
+            self._held = self._hold(request.asked)
+            may_go = self._held.may_go()
+        upstream = self._proxy.pool.take() if may_go and isinstance(payload, bytes) else None
         if upstream and isinstance(payload, bytes):
             self._ask(upstream, payload)
         else:
-            self._task = self._proxy.run(self._ask_later(payload))
+            self._task = self._proxy.run(self._ask_later(payload, may_go=may_go))
+
+    def _hold(self, model: str) -> Held:
+        def read(find: Callable[[bytes], T]) -> T:
+            return find(self._payload if isinstance(self._payload, bytes) else b"")
+
+        times = partial(read, timeout_s_of), partial(read, id_of)
+        return Held(self._proxy.repeats, model, self._lose_model, *times)
 
     def _ask(self, upstream: Upstream, payload: bytes) -> None:
         self._upstream = upstream
@@ -128,22 +150,78 @@ class HttpConnection(asyncio.Protocol):
         if self._is_full:
             upstream.pause()
 
-    async def _ask_later(self, payload: Payload) -> None:
-        """The same where a check or a connection takes a moment."""
+    async def _ask_later(self, payload: Payload, *, may_go: bool) -> None:
+        """The same where its model, a check or a connection takes a moment."""
         try:
+            if self._held and not may_go:
+                await self._held.turn()
             upstream, ready = await self._proxy.prepared(payload)
         except Exception as error:  # noqa: BLE001, the edge of a request
-            self._answer_refusal(refusal_of(error))
+            refusal = refusal_of(error)
+            if not self._ask_again_after(refusal.text):
+                self._answer_refusal(refusal)
         else:
             self._ask(upstream, ready)
 
+    def _ask_again_after(self, error: str) -> bool:
+        """Whether it is asked again, because an error says that its model is away."""
+        if not (self._held and self._payload is not None and self._held.is_away(error)):
+            return False
+        self._task = self._proxy.run(self._ask_later(self._payload, may_go=False))
+        return True
+
+    def _lose_model(self) -> None:
+        """The process of its model has died."""
+        upstream, self._upstream = self._upstream, None
+        if upstream:
+            upstream.forget()
+            self._lose(upstream)
+
+    def _lose(self, upstream: Upstream) -> None:
+        """What has begun ends; what has not is asked again."""
+        self._unsaid.clear()
+        if self._held and self._payload is not None:
+            self._held.lost()
+            self._task = self._proxy.run(self._ask_later(self._payload, may_go=False))
+        elif not upstream.status:
+            self._answer_refusal(RefusedError(503, _GONE, {"Retry-After": "1"}, is_last=True))
+        elif upstream.is_between_chunks:
+            self._transport.write(_LOST_EVENT)
+            self._end(is_last=True)
+        elif self._current and self._current.version == b"1.0":
+            self.close()  # which is how its answer ends
+        else:
+            self._transport.abort()
+
     def end_request(self) -> None:
         """Tritonserver has all of it."""
-        if self._current:
+        if self._current and not (self._held and self._proxy.may_keep(self._current.num_buffered)):
+            self._payload = None
             self._proxy.free(self._current)
 
     def take_answer(self, data: bytes) -> None:
-        """Bytes of the answer."""
+        """Bytes of the answer. Those of an error are held: it may say that the model is away."""
+        if self._held and self._upstream and not self._has_begun:
+            status = self._upstream.status
+            if not status or (status >= HTTPStatus.BAD_REQUEST and self._payload is not None):
+                self._unsaid += data
+                return
+            self._begin_answer()
+        self._write_answer(data)
+
+    def _begin_answer(self) -> None:
+        """It is not asked again from here on; whole answers are safe, streams can be lost still."""
+        self._has_begun, self._payload = True, None
+        if self._unsaid:
+            self._write_answer(bytes(self._unsaid))
+            self._unsaid.clear()
+        if self._current:
+            self._proxy.free(self._current)
+        if self._held and not (self._current and self._current.streams):
+            self._held.end()
+            self._held = None
+
+    def _write_answer(self, data: bytes) -> None:
         if self._extra_headers:
             line, end, rest = data.partition(b"\r\n")
             if end:
@@ -154,18 +232,18 @@ class HttpConnection(asyncio.Protocol):
     def end_answer(self, upstream: Upstream) -> None:
         """The answer is complete."""
         self._upstream = None
+        if self._unsaid:
+            body = self._unsaid.partition(b"\r\n\r\n")[2].decode(errors="replace")
+            if self._ask_again_after(body):
+                self._unsaid.clear()
+                return
+            self._begin_answer()
         self._end(is_last=not upstream.keeps_alive)
 
     def lose_answer(self, upstream: Upstream) -> None:
         """Tritonserver has closed the connection, or died."""
         self._upstream = None
-        request = self._current
-        if not upstream.has_begun:
-            self._answer_refusal(RefusedError(502, _GONE, is_last=True))
-        elif request and request.version == b"1.0":
-            self.close()  # which is how its answer ends
-        else:
-            self._transport.abort()
+        self._lose(upstream)
 
     def _answer_refusal(self, refusal: RefusedError) -> None:
         body = json.dumps({"error": refusal.text}).encode()
@@ -210,6 +288,10 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write_eof()
 
     def _leave(self) -> None:
+        held, self._held, self._payload = self._held, None, None
+        self._has_begun = False
+        if held:
+            held.end()
         account, self._account = self._account, None
         if account:
             account.leave()

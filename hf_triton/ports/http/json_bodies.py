@@ -29,7 +29,10 @@ _ZERO_BYTE = rb"\u0000"
 _EMPTY_LIST = re.compile(rb"\[\s*\]")
 _BINARY_SIZE = "binary_data_size"
 _SHARED_MEMORY = "shared_memory_region"
-_MODEL_PATH = re.compile(r"/v2/models/[^/]+(?:/versions/[^/]+)?/([a-z_]+)/?")
+_MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/[^/]+)?/([a-z_]+)/?")
+# In what was written anew; a text's own quotes are escaped.
+_TIMEOUT_MS = re.compile(rb'"timeout_ms"\s*(?::\s*|,[^{}]*"data"\s*:[\s[]*)(\d{1,15})(?![\d.])')
+_ID = re.compile(rb'"id"\s*:\s*"([ -!#-\[\]-~]{1,128})"')
 
 Raw = msgspec.Raw
 Unset = msgspec.UnsetType
@@ -73,10 +76,22 @@ _ANY = msgspec.json.Decoder()
 _ENCODER = msgspec.json.Encoder()
 
 
-def endpoint_of(path: str) -> str:
-    """What is asked of a model, such as ``infer``; "" where nothing is."""
+def asked_of(path: str) -> tuple[str, str]:
+    """The model that is asked, and what, such as ``infer``; "" where nothing is."""
     match = _MODEL_PATH.fullmatch(unquote(path))
-    return match[1] if match else ""
+    return (match[1], match[2]) if match else ("", "")
+
+
+def timeout_s_of(request: bytes) -> float:
+    """The timeout in a request that was written anew, in seconds."""
+    found = _TIMEOUT_MS.search(request)
+    return int(found[1]) / 1000 if found else math.inf
+
+
+def id_of(request: bytes) -> str:
+    """The id in a request that was written anew; "" where it is none to be shown."""
+    found = _ID.search(request)
+    return found[1].decode() if found else ""
 
 
 def checked_infer(head: bytes, num_bytes: int, alias: str = "") -> tuple[bytes, list[str]]:

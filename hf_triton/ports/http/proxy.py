@@ -11,11 +11,11 @@ from urllib.parse import quote
 from hf_triton.ports import cors
 from hf_triton.ports.admin import HTTP_HEADER, needs_key
 from hf_triton.ports.http.json_bodies import (
+    asked_of,
     checked_generate,
     checked_index,
     checked_infer,
     checked_object,
-    endpoint_of,
     refuse_zero_bytes,
     texts_with_zero_byte,
 )
@@ -23,6 +23,7 @@ from hf_triton.ports.http.request import Request
 from hf_triton.ports.http.upstream import Pool, Question, Upstream
 from hf_triton.ports.port import Port
 from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import Access
 
 _DESCRIPTORS_EACH = 4  # on each of two ports a client's connection, and one to tritonserver
@@ -41,8 +42,14 @@ Payload = bytes | Callable[[], Awaitable[bytes]]
 class HttpProxy(Port):
     """One public port, and the connections to it."""
 
-    def __init__(self, access: Access, socket_path: str, admin_key: str = "") -> None:
-        super().__init__(access, admin_key, _DESCRIPTORS_EACH)
+    def __init__(
+        self,
+        access: Access,
+        socket_path: str,
+        admin_key: str = "",
+        repeats: Repeats | None = None,
+    ) -> None:
+        super().__init__(access, admin_key, _DESCRIPTORS_EACH, repeats)
         self.pool = Pool(socket_path)
 
     def judge(self, request: Request, address: str) -> None:
@@ -99,7 +106,9 @@ class HttpProxy(Port):
         body, request.body = bytes(request.body), b""
         alias = request.account.alias if request.account else ""
         classified, zero_bytes = list[str](), list[str]()
-        endpoint = endpoint_of(request.path)
+        model, endpoint = asked_of(request.path)
+        if request.method == b"POST" and endpoint in ("infer", *_GENERATE):
+            request.asked, request.streams = model, endpoint == "generate_stream"
         if endpoint == "infer" and request.method == b"POST":
             end = len(body) if head_length is None else head_length
             head, classified = checked_infer(body[:end], len(body), alias)

@@ -37,8 +37,8 @@ class Request:
     """Filled while its head and body come; ``refusal`` is why it does not go on."""
 
     __slots__ = (
-        *("account", "awaits_continue", "body", "is_last", "lines", "method", "noted"),
-        *("num_buffered", "num_head_bytes", "path", "refusal", "target", "version"),
+        *("account", "asked", "awaits_continue", "body", "is_last", "lines", "method", "noted"),
+        *("num_buffered", "num_head_bytes", "path", "refusal", "streams", "target", "version"),
     )
 
     def __init__(self) -> None:
@@ -51,6 +51,8 @@ class Request:
         self.num_buffered = 0  # bytes of the body that tritonserver does not have yet
         self.awaits_continue = False  # the client sends its body only when it is told to
         self.account: Account | None = None
+        self.asked = ""  # the model that is to answer
+        self.streams = False  # its answer
         self.is_last = False
         self.refusal: RefusedError | None = None
 

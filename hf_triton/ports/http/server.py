@@ -9,19 +9,23 @@ from functools import partial
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.port import Door, serve
+from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import EVERYBODY, ProxySettings
 from hf_triton.ports.tls import tls_context
 
 
 async def serve_http(
-    settings: ProxySettings, stop: asyncio.Event, on_ready: Callable[[], None]
+    settings: ProxySettings,
+    stop: asyncio.Event,
+    on_ready: Callable[[], None],
+    repeats: Repeats | None = None,
 ) -> None:
     """Serves both ports until ``stop``, and then until every answer under way is complete.
 
     Raises ServerError where a port can't be listened on.
     """
     access = settings.access
-    triton = HttpProxy(access, settings.http_socket, settings.admin_key)
+    triton = HttpProxy(access, settings.http_socket, settings.admin_key, repeats)
     metrics = HttpProxy(EVERYBODY, settings.metrics_socket)
     tls, new = tls_context(access.tls), partial(partial, HttpConnection)
     doors = (

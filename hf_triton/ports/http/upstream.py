@@ -29,8 +29,9 @@ class Asker(Protocol):
 
 
 class Upstream(asyncio.Protocol):
-    """One connection, with at most one request on it. ``status`` is the last answer's, and
-    ``keeps_alive`` whether the connection goes on after it.
+    """One connection, with at most one request on it. ``status`` is the answer's, 0 before it is
+    known, ``keeps_alive`` whether the connection goes on after it, and ``is_between_chunks``
+    whether another chunk may follow what has come.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -40,6 +41,7 @@ class Upstream(asyncio.Protocol):
         self.has_begun = self._is_complete = self.keeps_alive = False
         self._is_sent = True
         self.status = 0
+        self.is_between_chunks = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Of asyncio."""
@@ -48,7 +50,8 @@ class Upstream(asyncio.Protocol):
     def ask(self, asker: Asker, request: bytes) -> None:
         """Sends a whole request; the answer goes to ``asker``."""
         self._asker = asker
-        self.has_begun = self._is_complete = False
+        self.has_begun = self._is_complete = self.is_between_chunks = False
+        self.status = 0
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(request)
         if self._is_sent:
@@ -104,6 +107,14 @@ class Upstream(asyncio.Protocol):
         """Of httptools."""
         self.status = self._parser.get_status_code()
         self.keeps_alive = self._parser.should_keep_alive()
+
+    def on_chunk_header(self) -> None:
+        """Of httptools."""
+        self.is_between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        """Of httptools."""
+        self.is_between_chunks = True
 
     def on_message_complete(self) -> None:
         """Of httptools."""

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import logging
 import sys
+from functools import partial
 
 from hf_triton.ports.openai.process import serve
 from hf_triton.ports.openai.settings import Settings
-from hf_triton.tritonserver.child_process import run_child, settings_as, tell_ready
+from hf_triton.ports.repeats import ALONE, Repeats
+from hf_triton.tritonserver.child_process import Parent, run_child, settings_as, tell_ready
 
 
 def main() -> int:
@@ -23,7 +25,14 @@ def main() -> int:
     if settings.verbose:
         logging.basicConfig(format="hf-triton: the OpenAI API: %(message)s")
         logging.getLogger("hf_triton.ports").setLevel(logging.DEBUG)
-    return run_child("the OpenAI API", lambda stop: serve(settings, stop, tell_ready))
+    return run_child("the OpenAI API", partial(_serve, settings))
+
+
+async def _serve(settings: Settings, parent: Parent) -> None:
+    prefix = settings.abandoned_requests
+    repeats = Repeats(f"{prefix}{ALONE}" if prefix else "")
+    parent.follow(repeats.follow)
+    await serve(settings, parent.stop, tell_ready, repeats)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from hf_triton.ports.openai.settings import Settings
 from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.supervisor import why_not_ready
+from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.tls import tls_context
 from hf_triton.tritonserver.listen import listening_socket
 
@@ -34,17 +35,25 @@ _BACKLOG = 1024
 _LATE_CONNECTIONS_S = 0.1
 
 
-async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
+async def serve(
+    settings: Settings,
+    stop: asyncio.Event,
+    on_ready: Callable[[], None],
+    repeats: Repeats | None = None,
+) -> None:
     """Serves until ``stop``; then accepts nothing more and lets what is in flight end.
 
     Raises ServerError where Triton can't be reached or the port can't be listened on.
     """
-    triton = Triton(settings.triton_address, settings.abandoned_requests)
+    repeats = repeats or Repeats()
+    triton = Triton(settings.triton_address, settings.abandoned_requests, repeats)
     media_hosts = MediaHosts(settings.media_hosts)
     try:
         await _check(triton)
         reasons = functools.partial(why_not_ready, settings.health_url)
-        catalog = Catalog(triton, lambda: _to_be_served(settings.repository), reasons)
+        catalog = Catalog(
+            triton, lambda: _to_be_served(settings.repository), reasons, repeats.is_coming
+        )
         playground = Playground(triton, reasons, settings.repository)
         app = OpenAiApp(
             *(triton, settings.access, catalog, media_hosts),
@@ -65,6 +74,7 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
         try:
             on_ready()
             await stop.wait()
+            repeats.begin_stop()
             await _accept_no_more(listening)
         finally:
             server.close()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hf_triton.ports.openai.child_process import OpenAiProcess
+from hf_triton.ports.repeats import Models, line_of
 from hf_triton.ports.settings import EVERYBODY, Access
 from hf_triton.serving.supervision.health import Health
 from hf_triton.tritonserver.child_process import STOP_TIMEOUT_S, ChildProcess
@@ -51,6 +52,11 @@ class Children:
             if message:
                 say(message)
                 health.set_child(child.name, child.why_not_up)
+
+    def tell(self, models: Models) -> None:
+        """Tells them which models are to come back, and which have died."""
+        for child in self.all:
+            child.tell(line_of(models))
 
     def begin_stop(self) -> None:
         """They accept nothing more; what is in flight goes on while Triton answers it."""

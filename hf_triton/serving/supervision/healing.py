@@ -68,6 +68,8 @@ class Healer:
         self._loading: dict[str, frozenset[int]] = {}  # folder -> processes that are not loading
         self._ended = threading.Event()  # of the server that the threads work on
         self.has_deaths = False
+        self.deaths: dict[str, tuple[int, str]] = {}  # folder -> how many, and why the last one
+        self._counted: dict[str, Death] = {}
 
     def look(self, sweep: bool = False) -> None:
         """Starts to reload the models whose processes have died since the last call."""
@@ -118,6 +120,11 @@ class Healer:
         """The Triton models that are not reloaded any more."""
         with self._lock:
             return set(self._given_up)
+
+    def healing(self) -> set[str]:
+        """The Triton models that are being reloaded."""
+        with self._lock:
+            return set(self._healing)
 
     def is_healing(self) -> bool:
         """Whether any model is being reloaded."""
@@ -171,9 +178,17 @@ class Healer:
         with self._locked(death.folder):
             if ended.is_set() or not self._deaths.is_dead(death):
                 return False
+            self._count(death)
             self._server.unload(death.folder)
             self._health.died(self._model_of(death.folder))
             return True
+
+    def _count(self, death: Death) -> None:
+        """Once, though the server may be too busy to unload it at first."""
+        if self._counted.get(death.folder) is not death:
+            self._counted[death.folder] = death
+            num, _ = self.deaths.get(death.folder, (0, ""))
+            self.deaths[death.folder] = (num + 1, death.reason)
 
     def _tried(self, step: Callable[[], T], death: Death, ended: threading.Event) -> T | None:
         """What ``step`` returns; None where the server ends first. Tried again where it fails for

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from generator.errors import ServerError
+from hf_triton.ports.repeats import Model, Models
 from hf_triton.serving.apply.file_watch import WatchedFiles
 from hf_triton.serving.supervision.children import Children
 from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
@@ -198,6 +199,8 @@ class Supervisor:
         say(f"tritonserver is ended, after the requests in flight: {why}")
         self._health.enter("restarting", f"tritonserver is started again: {why}")
         self._healer.end()
+        self._states = None
+        self._tell_health()
         deadline = time.monotonic() + _RENEW_AFTER_S
         self._server.stop(lambda: time.monotonic() > deadline)
         self._restart("tritonserver has ended")
@@ -245,6 +248,21 @@ class Supervisor:
         if applied:
             self._health.applied(applied.is_good, applied.at_s)
         self._health.set_models({name: self._reason(name, healing) for name in names})
+        self._tell_children()
+
+    def _tell_children(self) -> None:
+        """Which models are ready, and which are down and come back: requests wait for those."""
+        deaths, healing, told = self._healer.deaths, self._healer.healing(), Models()
+        lost = self._failures.keys() | self._healer.given_up()
+        for name in self._served.names():
+            parts = self._parts(name)
+            if name in self._were_ready | self._seen_ready and not lost & {name, *parts}:
+                is_coming = self._states is None or name in self._loading or bool(parts & healing)
+                found = [deaths[part] for part in sorted(parts & deaths.keys())]
+                why = found[-1][1] if found else ""
+                model = Model(is_coming, sum(num for num, _ in found), why)
+                told |= dict.fromkeys(parts, model)
+        self._children.tell(told)
 
     def _reason(self, model: str, healing: Mapping[str, str]) -> str:
         """Why a model is not ready; empty if it is."""

@@ -102,10 +102,14 @@ class Catalog:
     """
 
     def __init__(
-        self, source: Source, to_be_served: ToBeServed, why_not_ready: WhyNotReady
+        self,
+        source: Source,
+        to_be_served: ToBeServed,
+        why_not_ready: WhyNotReady,
+        is_coming: Callable[[str], bool] = lambda _name: False,
     ) -> None:
         self._source = source
-        self._why_not_ready = why_not_ready
+        self._why_not_ready, self._is_coming = why_not_ready, is_coming
         self._to_be_served = to_be_served
         self._models: dict[str, ServedModel] = {}
         self._own_names: dict[str, str] = {}  # of aliases, also while their models are loaded again
@@ -178,12 +182,18 @@ class Catalog:
     def _is_younger_than(self, age_s: float) -> bool:
         return self._read_at_s is not None and time.monotonic() - self._read_at_s < age_s
 
+    def _returning(self) -> dict[str, ServedModel]:
+        """Those that are down and come back: their requests wait."""
+        known = self._models.items()
+        return {name: one for name, one in known if self._is_coming(one.triton_name)}
+
     async def _read(self) -> None:
         try:
             names = await self._source.ready_models()
         except ApiError as error:
-            # A Triton that is busy loading can be slow to tell; most likely they are the same.
-            if error.status == 504 and self._models:
+            # A Triton that is busy loading can be slow to tell; most likely they are the same. One
+            # that has died comes back with them.
+            if self._models and (error.status == 504 or self._returning()):
                 return
             raise
         configs = await asyncio.gather(*map(self._source.config, names))
@@ -191,7 +201,10 @@ class Catalog:
         found = [one for model in known for one in under_all_names(model)]
         # Aliases first: a model's own name stands above them.
         found.sort(key=lambda one: one.alias_of is None)
-        self._models = {one.name: one for one in found if one.task in ALL_TASKS}
+        self._models = {
+            **self._returning(),
+            **{one.name: one for one in found if one.task in ALL_TASKS},
+        }
         self._own_names.update((one.name, one.alias_of) for one in found if one.alias_of)
         self._elsewhere = {one.name: one.task for one in found if one.task not in ALL_TASKS}
         self._read_at_s = time.monotonic()

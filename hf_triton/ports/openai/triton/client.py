@@ -18,13 +18,16 @@ from hf_triton.ports.openai.triton.inference import Inference, errors_translated
 from hf_triton.ports.openai.triton.request_headers import Metadata
 from hf_triton.ports.openai.triton.statuses import NO_VERSION_IS_READY, UNREACHABLE
 from hf_triton.ports.openai.triton.tensors import OUTPUTS, Chunk, infer_request, read_chunk
+from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S, triton_channel
 
 
 class Triton:
     """A Triton's gRPC endpoint. Made and used within one event loop; ``close`` it in the end."""
 
-    def __init__(self, address: str, abandoned_requests: str = "") -> None:
+    def __init__(
+        self, address: str, abandoned_requests: str = "", repeats: Repeats | None = None
+    ) -> None:
         """``abandoned_requests`` is what the paths of the files begin with by which its models
         learn who has left; empty where it is elsewhere.
         """
@@ -32,7 +35,8 @@ class Triton:
         self._channel = triton_channel(address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         left = AbandonedRequests(abandoned_requests) if abandoned_requests else None
-        self._inference = Inference(self._channel, self._stub, left)
+        self.repeats = repeats or Repeats()
+        self._inference = Inference(self._channel, self._stub, left, self.repeats)
 
     async def close(self) -> None:
         """Ends the connection and what still goes on over it."""

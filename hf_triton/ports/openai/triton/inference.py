@@ -9,32 +9,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import grpc
 
 from generator.spec.runtime_rules import CALL
 from hf_triton.ports.abandoned_requests import AbandonedRequests
+from hf_triton.ports.infer_timeout import timeout_s_of
+from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.triton.request_headers import Metadata
 from hf_triton.ports.openai.triton.statuses import of_status, of_text
-from hf_triton.ports.refusal import NO_METHOD
+from hf_triton.ports.refusal import NO_METHOD, RefusedError
+from hf_triton.ports.repeats import Held, Repeats
 from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S
 
+_LOST = "the process of this model died while it answered; ask again"
+_CODES = {503: "unavailable"}
 _CLOSE_S = 30.0  # as long as Triton itself waits for what is in flight
 # The proxy of a gRPC port refuses it in words of its own.
 _NO_METHOD_OF_TRITONS = "/inference.GRPCInferenceService/AskProxy"
 # Of one client's request: those that go on though nobody waits for them.
 LEFT: ContextVar[set[asyncio.Task[None]]] = ContextVar("LEFT")
+_Ask = Callable[[Any, Metadata, bool, "_Loss"], AsyncGenerator[Any, None]]
 
 
 class Inference:
     """The calls to one Triton; all raise ApiError."""
 
-    def __init__(self, channel: Any, stub: Any, left: AbandonedRequests | None) -> None:
+    def __init__(
+        self, channel: Any, stub: Any, left: AbandonedRequests | None, repeats: Repeats
+    ) -> None:
         """``left`` is None where Triton is elsewhere."""
-        self._stub, self._left = stub, left
+        self._stub, self._left, self._repeats = stub, left, repeats
         self._ask_proxy = channel.unary_unary(_NO_METHOD_OF_TRITONS)
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -47,21 +57,65 @@ class Inference:
         """A ModelInferRequest's response; ``is_ours`` where its model is one of ours, which can be
         told that a caller has left: another takes each parameter for one of its own.
         """
-        name = self._name(request) if is_ours else ""
-        call = self._stub.ModelInfer(request, metadata=metadata)
-        answer = asyncio.ensure_future(_answer(call))
-        try:
-            with errors_translated():
-                # Whoever waits for a call itself and is cancelled cancels the call.
-                return await asyncio.shield(answer)
-        finally:
-            if not call.done():
-                self._leave(name, call, answer)
+        async with aclosing(self._repeated(self._infer_once, request, metadata, is_ours)) as found:
+            return await found.__anext__()
 
     async def stream(
         self, request: Any, metadata: Metadata, *, is_ours: bool = True
     ) -> AsyncGenerator[Any, None]:
         """The ModelInferResponses to a ModelInferRequest."""
+        async with aclosing(self._repeated(self._stream_once, request, metadata, is_ours)) as found:
+            async for response in found:
+                yield response
+
+    async def _repeated(
+        self, ask: _Ask, request: Any, metadata: Metadata, is_ours: bool
+    ) -> AsyncGenerator[Any, None]:
+        """The same, asked again until the answer begins where its model dies or is away."""
+        loss = _Loss()
+        find_timeout = partial(timeout_s_of, request)
+        held = Held(
+            self._repeats, request.model_name, loss.set, find_timeout, lambda: str(request.id)
+        )
+        may_go, has_begun = held.may_go(), False
+        try:
+            while True:
+                if not may_go:
+                    await _turn(held)
+                may_go = False
+                loss.clear()
+                try:
+                    async with aclosing(ask(request, metadata, is_ours, loss)) as responses:
+                        async for response in responses:
+                            has_begun = True
+                            yield response
+                        return
+                except _LostError:
+                    if has_begun:
+                        raise ApiError(503, _LOST, code="unavailable") from None
+                    held.lost()
+                except ApiError as error:
+                    if has_begun or not held.is_away(error.message):
+                        raise
+        finally:
+            held.end()
+
+    async def _infer_once(
+        self, request: Any, metadata: Metadata, is_ours: bool, loss: _Loss
+    ) -> AsyncGenerator[Any, None]:
+        name = self._name(request) if is_ours else ""
+        call = self._stub.ModelInfer(request, metadata=metadata)
+        answer = asyncio.ensure_future(_answer(call))
+        try:
+            with errors_translated():
+                yield await loss.first(answer)
+        finally:
+            if not call.done():
+                self._leave(name, call, answer)
+
+    async def _stream_once(
+        self, request: Any, metadata: Metadata, is_ours: bool, loss: _Loss
+    ) -> AsyncGenerator[Any, None]:
         name = self._name(request) if is_ours else ""
         call = self._stub.ModelStreamInfer(iter((request,)), metadata=metadata)
         answer, error = None, ""
@@ -69,7 +123,7 @@ class Inference:
             with errors_translated():
                 while True:
                     answer = asyncio.ensure_future(call.read())
-                    response = await asyncio.shield(answer)
+                    response = await loss.first(answer)
                     if response is grpc.aio.EOF:
                         return
                     error = response.error_message
@@ -120,6 +174,54 @@ class Inference:
         except grpc.aio.AioRpcError as error:
             return bool(error.details() == NO_METHOD)
         return False
+
+
+class _LostError(Exception):
+    """The process of the model has died."""
+
+
+class _Loss:
+    """Whether what is asked has died."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiting: asyncio.Future[Any] | None = None
+
+    def clear(self) -> None:
+        """It is asked anew."""
+        self._is_set = False
+
+    def set(self) -> None:
+        """It has died."""
+        self._is_set = True
+        if self._waiting and not self._waiting.done():
+            self._waiting.set_exception(_LostError())
+
+    async def first(self, answer: asyncio.Future[Any]) -> Any:
+        """The answer, which goes on where whoever waits for it is cancelled: whoever waits for a
+        call itself cancels the call. Raises _LostError where what is asked dies before.
+        """
+        if self._is_set:
+            raise _LostError
+        waiting = self._waiting = asyncio.get_running_loop().create_future()
+
+        def take(_: object) -> None:
+            if waiting.done():
+                answer.exception()  # seen by nobody else
+            elif error := answer.exception():
+                waiting.set_exception(error)
+            else:
+                waiting.set_result(answer.result())
+
+        answer.add_done_callback(take)
+        return await waiting
+
+
+async def _turn(held: Held) -> None:
+    try:
+        await held.turn()
+    except RefusedError as refusal:
+        raise ApiError(refusal.status, refusal.text, code=_CODES.get(refusal.status)) from None
 
 
 async def _answer(call: Any) -> Any:

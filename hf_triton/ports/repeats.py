@@ -1,0 +1,329 @@
+"""Requests that outlive the process that computes them.
+
+A request that a death has ended is sent again once its model is back. What two deaths have ended
+goes alone from then on, at whichever port it came: a death that it meets alone is its own work, and
+it is refused. The supervisor tells which models are to come back, and how often each has died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import math
+import os
+import re
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from hf_triton.ports.refusal import RefusedError
+
+ALONE = "alone"  # the name of the file by which requests of all ports take turns
+WAIT_S = 300.0
+NOTICED_S = 3.0  # after a death, until the supervisor knows of it
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_ASKS_LOCK_EVERY_S = 0.05
+# Somebody else may kill a process, by chance twice. A process that ends itself does so because of
+# what it computes, though of several requests it may be any.
+_SUSPECT = 2
+_BY_CHANCE = re.compile(r"SIGKILL|^[^()]*$")
+# What Triton, a front and a router say of a model whose process has died, or is not back.
+_AWAY = re.compile(
+    r"went away before it answered|is not healthy|no available versions|no engine runs"
+    r"|is being unloaded|engine \S+ can't be reached|no connection to Triton|is not ready"
+    r"|stopped accepting|unknown model: '[^']*' is not found|tritonserver does not answer"
+    r"|stub process|shutting down|server shutdown",
+    re.IGNORECASE,
+)
+
+
+class Model(msgspec.Struct, frozen=True, array_like=True):
+    """A Triton model that is ready, or down and ``is_coming`` back; how many of its processes have
+    died, and why the last one did.
+    """
+
+    is_coming: bool = False
+    num_deaths: int = 0
+    why: str = ""
+
+
+Models = dict[str, Model]
+_UNKNOWN = Model()
+_DECODER = msgspec.json.Decoder(Models)
+
+
+def line_of(models: Models) -> bytes:
+    """As the supervisor tells its child processes."""
+    return msgspec.json.encode(models) + b"\n"
+
+
+class Repeats:
+    """The requests of one port. ``lock`` is a file that all ports of one server share; without, no
+    request waits for those of other ports.
+    """
+
+    def __init__(self, lock: str = "") -> None:
+        self._lock_path = Path(lock) if lock else None
+        self._models: Models = {}
+        self._changed = asyncio.Event()
+        self._sent: dict[str, set[Held]] = defaultdict(set)
+        self._turn = asyncio.Lock()
+        self.is_stopping = False
+
+    def follow(self, line: bytes) -> None:
+        """Takes what the supervisor says. Requests in flight at what has died are lost."""
+        try:
+            models = _DECODER.decode(line)
+        except msgspec.DecodeError:
+            return  # a line that was cut
+        before, self._models = self._models, models
+        self._wake()
+        for name, model in models.items():
+            if model.num_deaths > before.get(name, _UNKNOWN).num_deaths:
+                for held in list(self._sent.get(name, ())):
+                    held.on_lost()
+
+    def begin_stop(self) -> None:
+        """Nothing waits any more."""
+        self.is_stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether somebody looks after tritonserver, and starts it again."""
+        return bool(self._models) and not self.is_stopping
+
+    def is_coming(self, name: str) -> bool:
+        """Whether a Triton model is down, and being brought back."""
+        return self._models.get(name, _UNKNOWN).is_coming
+
+    def model(self, name: str) -> Model | None:
+        """What the supervisor says of a Triton model; None where it is not ready, nor coming."""
+        return self._models.get(name)
+
+    async def change(self, timeout_s: float) -> None:
+        """Returns when the supervisor has said something, or the time is over."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), max(0.0, timeout_s))
+        except asyncio.TimeoutError:
+            return
+
+    async def alone(self, timeout_s: float) -> int:
+        """Waits until no other request runs alone. Returns what ``let_others`` takes back. Raises
+        asyncio.TimeoutError.
+        """
+        await asyncio.wait_for(self._turn.acquire(), timeout_s)
+        file = -1
+        try:
+            if self._lock_path:
+                file = os.open(self._lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+                await asyncio.wait_for(_lock(file), timeout_s)
+        except BaseException:
+            self.let_others(file)
+            raise
+        return file
+
+    def let_others(self, file: int) -> None:
+        """The one that ran alone has ended."""
+        if file >= 0:
+            os.close(file)
+        self._turn.release()
+
+    def enter(self, held: Held) -> None:
+        """It is sent."""
+        self._sent[held.model].add(held)
+
+    def leave(self, held: Held) -> None:
+        """It is sent no more."""
+        sent = self._sent[held.model]
+        sent.discard(held)
+        if not sent:
+            del self._sent[held.model]
+
+
+async def _lock(file: int) -> None:
+    while not _has_locked(file):
+        await asyncio.sleep(_ASKS_LOCK_EVERY_S)
+
+
+def _has_locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class Held:
+    """One request to a Triton model, until its answer begins or it is refused. While it is sent,
+    ``on_lost`` is called when its model's process has died, or its own time is over.
+    """
+
+    def __init__(
+        self,
+        repeats: Repeats,
+        model: str,
+        on_lost: Callable[[], None],
+        timeout_s: Callable[[], float] = lambda: math.inf,
+        request_id: Callable[[], str] = str,
+    ) -> None:
+        """``timeout_s`` and ``request_id`` read the request; they are asked once it is lost."""
+        self.model, self.on_lost = model, on_lost
+        self._repeats, self._timeout_s, self._request_id = repeats, timeout_s, request_id
+        self._began_s = time.monotonic()
+        self._deadline_s: float | None = None  # known once it is in trouble
+        self._ends_s = math.inf  # until which it may wait
+        self._away_since_s: float | None = None
+        self._pause_s = 0.0
+        self._num_known = 0  # deaths of its model before it was sent
+        self._is_lost = False
+        self._num_deaths = self._suspicion = 0
+        self._lock: int | None = None  # where it runs alone
+        self._timer: asyncio.TimerHandle | None = None
+
+    def may_go(self) -> bool:
+        """Whether nothing is against sending it at once; it is sent then."""
+        if self._deadline_s is not None or self._is_coming():
+            return False
+        self._enter()
+        return True
+
+    async def turn(self) -> None:
+        """Waits until it may be sent, and it is sent then. Raises RefusedError where it is not to
+        be sent any more.
+        """
+        self._leave()
+        self._begin_trouble()
+        try:
+            await asyncio.sleep(self._pause_s)
+            if self._lock is not None:
+                await self._verdict()
+            await self._come()
+            self._count_death()
+            if self._suspicion >= _SUSPECT:
+                self._lock = await self._repeats.alone(self._left_s())
+                await self._come()
+            self._left_s()
+        except asyncio.TimeoutError:
+            raise self._too_late() from None
+        self._enter()
+
+    async def _come(self) -> None:
+        """Waits for its model. Raises asyncio.TimeoutError."""
+        while self._is_coming():
+            self._away_since_s = None
+            await self._repeats.change(self._left_s())
+
+    def lost(self) -> None:
+        """What computes it has closed the connection, or its process has died."""
+        self._is_lost, self._ends_s = True, math.inf
+        self._away_since_s, self._pause_s = None, 0.0
+        self._leave()
+
+    def is_away(self, text: str) -> bool:
+        """Whether an error says that its model is not there, and may come back: it is to be sent
+        again.
+        """
+        if not _AWAY.search(text) or self._repeats.model(self.model) is None:
+            return False
+        now = time.monotonic()
+        if self._is_coming() or self._has_died():
+            self._away_since_s = None
+        elif self._away_since_s is None:
+            self._away_since_s = now
+        elif now - self._away_since_s > NOTICED_S:
+            return False  # nobody brings it back
+        self._pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * self._pause_s))
+        return True
+
+    def end(self) -> None:
+        """It is answered, refused or left."""
+        self._leave()
+        self._let_others()
+
+    def _enter(self) -> None:
+        self._num_known, self._is_lost = self._model.num_deaths, False
+        self._repeats.enter(self)
+        if self._deadline_s is not None and self._deadline_s < math.inf:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._deadline_s - time.monotonic(), self.on_lost)
+
+    def _leave(self) -> None:
+        self._repeats.leave(self)
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def _let_others(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            self._repeats.let_others(lock)
+
+    def _begin_trouble(self) -> None:
+        if self._deadline_s is None:
+            self._deadline_s = self._began_s + self._timeout_s()
+        if self._ends_s == math.inf:
+            self._ends_s = min(time.monotonic() + WAIT_S, self._deadline_s)
+
+    def _left_s(self) -> float:
+        """The seconds that it may still wait. Raises asyncio.TimeoutError where there are none."""
+        left_s = self._ends_s - time.monotonic()
+        if left_s <= 0 or self._repeats.is_stopping:
+            raise asyncio.TimeoutError
+        return left_s
+
+    def _has_died(self) -> bool:
+        return self._is_lost or self._model.num_deaths > self._num_known
+
+    @property
+    def _model(self) -> Model:
+        return self._repeats.model(self.model) or _UNKNOWN
+
+    def _is_coming(self) -> bool:
+        return self._model.is_coming
+
+    def _count_death(self) -> None:
+        if self._has_died():
+            self._num_deaths += 1
+            self._suspicion += _SUSPECT - self._may_be_chance()
+            self._num_known, self._is_lost = self._model.num_deaths, False
+
+    def _may_be_chance(self) -> bool:
+        has_ended_itself = self._model.num_deaths > self._num_known
+        return not has_ended_itself or bool(_BY_CHANCE.search(self._model.why))
+
+    async def _verdict(self) -> None:
+        """Raises RefusedError for one that ran alone where its model's process died: others run
+        alone once that is known.
+        """
+        noticed_s = time.monotonic() + NOTICED_S
+        while not self._has_died() and time.monotonic() < noticed_s:
+            await self._repeats.change(noticed_s - time.monotonic())
+        self._let_others()
+        before, why = self._suspicion, self._model.why or "tritonserver ended"
+        self._count_death()
+        if self._suspicion >= 2 * _SUSPECT and self._suspicion > before:
+            told = f"{self._num_deaths} times while it computed this request, at last alone ({why})"
+            label = self._request_id() or "without an id"
+            tell(f"model '{self.model}': request {label} is refused: the model died {told}")
+            text = f"model '{self.model}' died {told}: it is not sent again"
+            raise RefusedError(500, text)
+
+    def _too_late(self) -> RefusedError:
+        text = f"model '{self.model}' did not come back in time; try again"
+        if self._repeats.is_stopping:
+            text = "the server is stopping; try again"
+        return RefusedError(503, text, {"Retry-After": "5"})
+
+
+def tell(text: str) -> None:
+    """Writes a line to the log."""
+    sys.stderr.write(f"hf-triton: {text}\n")

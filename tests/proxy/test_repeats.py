@@ -1,0 +1,188 @@
+"""Requests that outlive the process that computes them: when they are sent, alone or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from hf_triton.ports import repeats as module
+from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.repeats import Held, Model, Repeats, line_of
+
+CRASH = "its Python process died (exit code 3)"
+KILLED = "its Python process died (killed by SIGKILL: out of memory?)"
+AWAY = "the engine m_stream went away before it answered: try again"
+
+
+class Supervisor:
+    """Tells ports of one model; as ``Held`` waits for it, a death is told and the model is back."""
+
+    def __init__(self, *ports: Repeats) -> None:
+        self.ports, self.num_deaths = ports, 0
+        self.tell()
+
+    def tell(self, why: str = "", *, is_coming: bool = False) -> None:
+        line = line_of({"m": Model(is_coming, self.num_deaths, why)})
+        for port in self.ports:
+            port.follow(line)
+
+    def kill(self, why: str) -> None:
+        """The process dies, and is back at once."""
+        self.num_deaths += 1
+        self.tell(why, is_coming=True)
+        self.tell(why)
+
+
+def held_of(port: Repeats, timeout_s: float = 60.0, name: str = "") -> tuple[Held, list[str]]:
+    """A request that is sent again when it is lost; and how often it was lost."""
+    losses: list[str] = []
+
+    def lose() -> None:
+        losses.append("lost")
+        held.lost()
+
+    held = Held(port, "m", lose, lambda: timeout_s, lambda: name)
+    return held, losses
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NOTICED_S", 0.2)
+    monkeypatch.setattr(module, "_ASKS_LOCK_EVERY_S", 0.005)
+
+
+async def test_a_request_goes_at_once_and_waits_only_for_what_comes_back() -> None:
+    supervisor = Supervisor(port := Repeats())
+    assert Held(port, "m", lambda: None).may_go()
+    assert Held(port, "elsewhere", lambda: None).may_go()
+    supervisor.tell(is_coming=True)
+    held = Held(port, "m", lambda: None)
+    assert not held.may_go()
+    waiting = asyncio.create_task(held.turn())
+    await asyncio.sleep(0.02)
+    assert not waiting.done()
+    supervisor.tell()
+    await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_death_is_told_to_those_that_are_computed_alone() -> None:
+    supervisor = Supervisor(port := Repeats())
+    (sent, losses), (answered, none), (waiting, neither) = (held_of(port) for _ in range(3))
+    assert all(held.may_go() for held in (sent, answered))
+    answered.end()
+    supervisor.kill(CRASH)
+    assert (losses, none, neither) == (["lost"], [], [])
+    assert waiting.may_go()
+
+
+@pytest.mark.threat("requests-that-kill")
+@pytest.mark.parametrize("why, deaths", [(CRASH, 2), (KILLED, 4), ("it hangs", 4)])
+async def test_what_ends_its_process_alone_is_refused(
+    capsys: pytest.CaptureFixture[str], why: str, deaths: int
+) -> None:
+    supervisor = Supervisor(port := Repeats())
+    held, losses = held_of(port, name="an-id")
+    assert held.may_go()
+
+    async def die_again() -> None:
+        while True:
+            supervisor.kill(why)
+            await held.turn()
+
+    with pytest.raises(RefusedError, match=f"died {deaths} times") as refused:
+        await asyncio.wait_for(die_again(), 5)
+    held.end()
+    assert (refused.value.status, len(losses)) == (500, deaths)
+    assert why in refused.value.text
+    assert "request an-id is refused" in capsys.readouterr().err
+
+
+@pytest.mark.threat("requests-that-kill")
+async def test_suspects_of_all_ports_go_one_by_one_and_neighbours_are_cleared(
+    tmp_path: Path,
+) -> None:
+    lock = str(tmp_path / "alone")
+    supervisor = Supervisor(*(ports := [Repeats(lock), Repeats(lock)]))
+    culprit, _ = held_of(ports[0])
+    neighbours = [held_of(port)[0] for port in (*ports, *ports)]
+    running: list[Held] = []
+    assert all(held.may_go() for held in (culprit, *neighbours))
+    supervisor.kill(CRASH)
+
+    async def again(held: Held) -> int:
+        await held.turn()
+        running.append(held)
+        assert len(running) == 1
+        await asyncio.sleep(0.01)
+        if held is culprit:
+            supervisor.kill(CRASH)
+            running.remove(held)
+            await held.turn()
+        running.remove(held)
+        held.end()
+        return 200
+
+    answers = [again(held) for held in (neighbours[0], culprit, *neighbours[1:])]
+    found = await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), 10)
+    culprit.end()
+    assert isinstance(refused := found.pop(1), RefusedError)
+    assert refused.status == 500
+    assert found == [200] * 4
+
+
+async def test_a_request_waits_no_longer_than_its_own_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    supervisor = Supervisor(port := Repeats())
+    supervisor.tell(is_coming=True)
+    for timeout_s, most_s in ((0.05, 120.0), (60.0, 0.05)):
+        monkeypatch.setattr(module, "WAIT_S", most_s)
+        held, _ = held_of(port, timeout_s)
+        with pytest.raises(RefusedError) as refused:
+            await asyncio.wait_for(held.turn(), 5)
+        assert (refused.value.status, refused.value.headers) == (503, {"Retry-After": "5"})
+        assert "did not come back in time" in refused.value.text
+
+
+async def test_a_second_try_is_lost_when_its_time_is_over() -> None:
+    supervisor = Supervisor(port := Repeats())
+    held, losses = held_of(port, 0.1)
+    assert held.may_go()
+    supervisor.kill(KILLED)
+    await held.turn()
+    while len(losses) < 2:
+        await asyncio.sleep(0.005)
+    with pytest.raises(RefusedError, match="in time"):
+        await held.turn()
+
+
+async def test_an_error_says_that_a_model_is_away_only_where_it_may_come_back() -> None:
+    supervisor = Supervisor(port := Repeats())
+    held, _ = held_of(port)
+    assert held.may_go()
+    assert not held.is_away("text_input: missing, a text is required")
+    assert not Held(port, "elsewhere", lambda: None).is_away(AWAY)
+    assert held.is_away(AWAY)
+    await asyncio.sleep(0.25)
+    assert not held.is_away(AWAY)  # nobody brings it back
+    supervisor.tell(is_coming=True)
+    assert held.is_away(AWAY)
+
+
+async def test_nothing_waits_where_the_server_stops() -> None:
+    supervisor = Supervisor(port := Repeats())
+    supervisor.tell(is_coming=True)
+    held, _ = held_of(port)
+    waiting = asyncio.create_task(held.turn())
+    await asyncio.sleep(0.02)
+    port.begin_stop()
+    with pytest.raises(RefusedError, match="the server is stopping"):
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_half_a_line_changes_nothing() -> None:
+    Supervisor(port := Repeats()).tell(is_coming=True)
+    port.follow(b'{"m":[false')
+    assert port.is_coming("m")
