@@ -9,8 +9,11 @@ that tell the model's role as it is.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import re
+import sys
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -53,15 +56,29 @@ def check(text: str, name: str) -> None:
 
 def parse(text: str) -> Message:
     """The ModelConfig that ``text`` is. Raises TemplateError where it is none."""
-    # Imported here: gRPC's import costs more than validating a small models.yaml.
     from google.protobuf import text_format
-    from tritonclient.grpc import model_config_pb2
 
     try:
-        config: Message = text_format.Parse(text, model_config_pb2.ModelConfig())
+        config: Message = text_format.Parse(text, _messages().ModelConfig())
     except text_format.ParseError as error:
         raise TemplateError(f"can't be parsed: {error}") from None
     return config
+
+
+@functools.cache
+def _messages() -> Any:
+    """The messages of tritonclient without the rest of it: importing gRPC takes longer than
+    validating a hundred models.
+    """
+    name = "tritonclient.grpc.model_config_pb2"
+    found = importlib.util.find_spec("tritonclient")  # which is not imported
+    for part in (name.rpartition(".")[0], name):
+        found = found and PathFinder.find_spec(part, found.submodule_search_locations)
+    if found is None or found.loader is None or name in sys.modules:
+        return importlib.import_module(name)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return sys.modules.setdefault(name, module)
 
 
 def as_text(config: Message) -> str:

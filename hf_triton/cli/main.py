@@ -1,7 +1,8 @@
 """The command line: verbs in, exit codes out. Results go to stdout, messages to stderr.
 
-Each verb is a module with HELP, ``add_arguments`` and ``run``; this one knows nothing of what they
-do. It is one of the two places where exceptions are caught; errors.py lists the exit codes.
+Each verb is a module with ``add_arguments`` and ``run``; this one knows what they do only in a
+line of help. It is one of the two places where exceptions are caught; errors.py lists the exit
+codes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import stat
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,22 +27,23 @@ from generator.errors import (
 )
 from generator.python_modules import leave_out_working_directory
 
-VERBS = (
-    "validate",
-    "generate",
-    "diff",
-    "prune",
-    "tasks",
-    "fetch",
-    "verify",
-    "optimize",
-    "serve",
-    "apply",
-    "deploy",
-    "perf",
-)
-# Verbs of other packages, which need not be installed: their module, and what they are for.
-OTHERS = {"perf": ("perf.verbs", "measure served models, compare results, find settings")}
+# Each with what --help says of it: here, so that only the verb that runs is imported.
+VERBS = {
+    "validate": "check models.yaml; report every mistake with its line and column",
+    "generate": "write the model repository: only what has changed, and never over your own edits",
+    "diff": "show what generate would change; exit 1 when the repository is stale",
+    "prune": "remove generated models that models.yaml no longer names; never your files",
+    "tasks": "list the tasks, whether they stream, and their options with units, ranges, defaults",
+    "fetch": "download the models of models.yaml into their caches, and lock them in models.lock",
+    "verify": "hash every downloaded file again and compare it with models.lock",
+    "optimize": "compare a model's engines on this machine: check and time them, recommend one",
+    "serve": "generate, start Triton, wait until every model is ready, and print the curl lines",
+    "apply": "make a running server run what models.yaml says; no request is lost",
+    "deploy": "write the files to run the models on Docker Compose, Kubernetes or KServe",
+    "perf": "measure served models, compare results, find settings",
+}
+# Of another package, which need not be installed.
+OTHERS = {"perf": "perf.verbs"}
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -75,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns the exit code. Raises SystemExit(2) for a wrong command line."""
     leave_out_working_directory()
     os.umask(os.umask(0) | stat.S_IWOTH)  # what is written is run: nobody else may change it
-    args = make_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = make_parser(words).parse_args(words)
     try:
         return run_verb(args)
     except GeneratorError as error:
@@ -113,20 +116,19 @@ def run_verb(args: argparse.Namespace) -> int:
     return code
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def make_parser(words: Collection[str] = VERBS) -> argparse.ArgumentParser:
+    """The command line; only verbs among ``words`` have arguments, for which they are imported."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         "hf-triton", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=raw
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name in VERBS:
-        module = _module(name)
-        summary = OTHERS[name][1] if name in OTHERS else module.HELP
+    for name, summary in VERBS.items():
         sentence = f"{summary[0].upper()}{summary[1:]}."
         verb = verbs.add_parser(name, help=summary, description=sentence)
         _add_places(verb)
-        module.add_arguments(verb)
+        if name in words:
+            _module(name).add_arguments(verb)
     return parser
 
 
@@ -134,7 +136,7 @@ def _module(verb: str) -> Any:
     """With ``add_arguments`` and ``run``."""
     if verb not in OTHERS:
         return importlib.import_module(f"hf_triton.cli.verbs.{verb}")
-    name = OTHERS[verb][0]
+    name = OTHERS[verb]
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

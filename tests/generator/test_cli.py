@@ -57,6 +57,20 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
     assert "--repository FOLDER" in out
 
 
+@pytest.mark.parametrize(
+    "arguments, unneeded",
+    [("--help", "yaml jinja2 google"), ("validate", "grpc numpy hf_triton.cli.verbs.serve")],
+)
+def test_a_verb_imports_what_it_needs_alone(work: Path, arguments: str, unneeded: str) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL.replace("fake-task", "feature-extraction"))
+    code = "import atexit, sys; from hf_triton.cli.main import main; atexit.register(lambda: print"
+    code += f"(sys.modules.keys() & {unneeded.split()})); sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "set()")
+
+
 def test_the_help_teaches_with_an_example_that_is_right(
     work: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

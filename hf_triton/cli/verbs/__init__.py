@@ -1,1 +1,1 @@
-"""The verbs of ``hf-triton``: each module has HELP, ``add_arguments`` and ``run``."""
+"""The verbs of ``hf-triton``: each module has ``add_arguments`` and ``run``."""

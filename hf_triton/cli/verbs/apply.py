@@ -13,8 +13,6 @@ from pathlib import Path
 from generator.errors import ServerError, UsageError
 from generator.flag_values import address, port, zero_or_more
 
-HELP = "make a running server run what models.yaml says; no request is lost"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds which server, and how far to go."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from generator.deploy.arguments import add_targets
 from generator.errors import EXIT_INPUT, EXIT_OK, ConflictError, UsageError
 
-HELP = "write the files to run the models on Docker Compose, Kubernetes or KServe"
 _HINT = "nothing was written: move your edits away, or use --force"
 
 

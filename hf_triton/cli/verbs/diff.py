@@ -12,8 +12,6 @@ from generator.repository.compare import Action, Change, ModelPlan
 from generator.repository.plan import make_plan
 from generator.repository.writing import Removal
 
-HELP = "show what generate would change; exit 1 when the repository is stale"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Has no arguments of its own."""

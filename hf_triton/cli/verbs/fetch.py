@@ -20,7 +20,6 @@ from generator.spec.task_folders import find_tasks
 if TYPE_CHECKING:
     from generator.fetch.fetching import FetchRun
 
-HELP = "download the models of models.yaml into their caches, and lock them in models.lock"
 NUM_WORKERS = 8
 EPILOG = """\
   hf-triton fetch --dry-run     # what would be downloaded, and does it fit on the disk?

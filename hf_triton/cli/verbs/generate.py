@@ -18,7 +18,6 @@ from generator.repository.progress import track
 from generator.spec.task_folders import find_tasks
 
 MAX_LISTED = 5
-HELP = "write the model repository: only what has changed, and never over your own edits"
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ from hf_triton.cli.verbs.generate import generate, refuse_conflicts
 from hf_triton.serving.python_env.building import folder_of
 from hf_triton.serving.python_env.ensuring import ensure_environments
 
-HELP = "compare a model's engines on this machine: check and time them, recommend one"
 ENGINES = ("torch", "torch-compile", "onnxruntime", "onnxruntime-int8")
 _PACKAGE = "encoder"
 

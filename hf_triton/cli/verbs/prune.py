@@ -11,8 +11,6 @@ from generator.repository import writing as writer
 from generator.repository.plan import find_orphans
 from generator.spec.task_folders import find_tasks
 
-HELP = "remove generated models that models.yaml no longer names; never your files"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --dry-run, --weights and --force."""

@@ -24,9 +24,7 @@ from hf_triton.cli.verbs.serve_arguments import add_arguments, check_openai
 if TYPE_CHECKING:
     from hf_triton.ports.settings import Access, Caller
 
-__all__ = ["HELP", "add_arguments", "run"]
-
-HELP = "generate, start Triton, wait until every model is ready, and print the curl lines"
+__all__ = ["add_arguments", "run"]
 
 
 def run(args: argparse.Namespace) -> int:

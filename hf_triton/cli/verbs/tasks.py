@@ -9,8 +9,6 @@ from collections.abc import Iterator
 
 from generator.spec.task_folders import Option, Task, find_tasks
 
-HELP = "list the tasks, whether they stream, and their options with units, ranges and defaults"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --json."""

@@ -11,8 +11,6 @@ from generator.repository.progress import track
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 
-HELP = "check models.yaml; report every mistake with its line and column"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Has no arguments of its own."""

@@ -19,7 +19,6 @@ from generator.spec.model_spec import LockedSnapshot, ModelSpec
 from generator.spec.runtime_rules import Difference, differences, hash_file
 from generator.spec.task_folders import find_tasks
 
-HELP = "hash every downloaded file again and compare it with models.lock"
 EPILOG = """\
   hf-triton verify              # names each missing, short, altered or added file; exit code 1
   hf-triton verify --repair     # and fetches those files again, from the locked commit
