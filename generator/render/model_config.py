@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import re
 import sys
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
@@ -35,21 +34,11 @@ if TYPE_CHECKING:
 
 GENERATED_VERSION = 1
 _KIND_CPU, _KIND_MODEL = "KIND_CPU", "KIND_MODEL"
-_OWNER = re.compile(rf'(key: "{ARM_PARAMETER}"\s+value {{ string_value: )"[^"]*"')
 
 
 def check(text: str, name: str) -> None:
     """Raises TemplateError, with every rule that is broken, unless Triton would load ``text``."""
-    # Parsing takes milliseconds and most models share a config but for its name: parsed once.
-    line = f'name: "{name}"'
-    found = re.search(r'^name: "[^"]*"$', text, re.MULTILINE)
-    shared = text.replace(line, 'name: "model"', 1)
-    for named, anonymous in zip(_other_names(name), _other_names("model"), strict=True):
-        shared = shared.replace(named, anonymous, 1)
-    shared = _OWNER.sub(r'\g<1>"model"', shared)
-    problems = _problems(shared if found else text)
-    if found is None or found[0] != line:
-        problems = (*problems, f"has no line {line}, its folder's name")
+    problems = _problems(text, name)
     if problems:
         raise TemplateError("\n".join(f"{name}/config.pbtxt: {problem}" for problem in problems))
 
@@ -149,17 +138,13 @@ def _read(config_file: Path) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _problems(text: str) -> tuple[str, ...]:
+def _problems(text: str, name: str) -> tuple[str, ...]:
     try:
-        return tuple(rules_broken(parse(text)))
+        config: Any = parse(text)
     except TemplateError as error:
         return (str(error),)
-
-
-def _other_names(name: str) -> list[str]:
-    """How the folders that belong to a model stand in its config."""
-    engine = f'string_value: "{engine_name(name)}"'
-    return [engine, *(f'model_name: "{step_name(name, step)}"' for step in STEPS)]
+    wrong = f'has no line name: "{name}", its folder\'s name'
+    return (*rules_broken(config), *([wrong] if config.name != name else []))
 
 
 def _tensor_rules(what: str, tensors: Any) -> Iterator[str]:

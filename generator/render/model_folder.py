@@ -2,8 +2,9 @@
 
 Computes only: reads a task's folder once, touches no output. In a template every string passes a
 filter that makes it safe where it stands; printing one that passed none is refused, so that no
-value from models.yaml can end a string early. The code that runs is the installed library's
-(hf_triton/): a folder names it and holds none of it.
+value from models.yaml can end a string early. Models alike but for their names, and what the head
+of a model.py says, are rendered once, as a form with holes for these. The code that runs is the
+installed library's (hf_triton/): a folder names it and holds none of it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import operator
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import Markup
@@ -22,7 +25,7 @@ from markupsafe import Markup
 from generator.errors import TemplateError
 from generator.render import model_config
 from generator.render.digest import CONFIG_FILE, MODEL_FILE, parameter_line, with_digest
-from generator.render.ensemble_tensors import NATIVE_FILES, ensemble_tensors
+from generator.render.ensemble_tensors import NATIVE_FILES, EnsembleTensors, ensemble_tensors
 from generator.render.labels import LABELS_FILE, labels
 from generator.render.python_env import environment_files
 from generator.render.routing_json import routing_files
@@ -30,7 +33,14 @@ from generator.render.strict_jinja import Filter, strict_environment
 from generator.render.vllm_model_json import engine_arguments
 from generator.spec.library import library_version
 from generator.spec.model_source import Source
-from generator.spec.model_spec import ModelSpec
+from generator.spec.model_spec import (
+    DynamicBatching,
+    Ensemble,
+    InstanceGroup,
+    ModelSpec,
+    PythonEnv,
+    VersionPolicy,
+)
 from generator.spec.runtime_rules import LIBRARY_PARAMETER, OPTIONS
 from generator.spec.task_folders import (
     CONFIG_TEMPLATE,
@@ -41,16 +51,59 @@ from generator.spec.task_folders import (
     VLLM_BACKEND_FOLDER,
     Task,
 )
-from generator.spec.triton_models import STEPS, TritonModel, step_name
+from generator.spec.triton_models import (
+    ENGINE_PARAMETER,
+    ROLE_PARAMETER,
+    STEPS,
+    TritonModel,
+    step_name,
+)
 
 VALUES_FILE = f"{VERSION_FOLDER}/model.json"
 HOOKS_FILE = f"{VERSION_FOLDER}/hooks.py"
+# What a form leaves open; every filter prints it as it is.
+_HOLE = re.compile("<<([a-z_]+)>>")
+_NAME = "<<name>>"
+_HEAD = {name: f"<<{name}>>" for name in ("model", "revision", "weights", "dtype", "device_map")}
+
+
+class _EntryOfForm(NamedTuple):
+    """All of an entry that a template may read."""
+
+    max_batch_size: int
+    dynamic_batching: DynamicBatching | None
+    instance_groups: tuple[InstanceGroup, ...]
+    version_policy: VersionPolicy | None
+    python_env: PythonEnv | None
+    ensemble: Ensemble | None
+    pipeline: object
+    name: str
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The one by which tensors differ."""
+        return {"pipeline": self.pipeline}
+
+
+_read = operator.attrgetter(*_EntryOfForm._fields[:-2])
+
+
+@dataclasses.dataclass(frozen=True)
+class _ModelOfForm(TritonModel):
+    """A model as templates see it: equal for all that are alike."""
+
+    parameter_names: tuple[str, ...]
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Those whose values model_config.py checks, and a hole for each other one."""
+        ruled = {ROLE_PARAMETER: self.role, ENGINE_PARAMETER: self.engine}
+        return {name: ruled.get(name) or f"<<{name}>>" for name in self.parameter_names}
 
 
 def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:
     """The model's files, sorted by path. Raises TemplateError where the task folder is broken."""
     config = render_config(model, task) + _library_line(model, task)
-    model_config.check(config, model.name)
     files = {
         CONFIG_FILE: config.encode(),
         VALUES_FILE: (
@@ -67,7 +120,7 @@ def _library_line(model: TritonModel, task: Task) -> str:
     """The parameter of config.pbtxt that says which code of the library the folder is for."""
     if not (model.runs_python and task.library):
         return ""
-    version = library_version([FRONT_FOLDER]) if model.role == "front" else task.library
+    version = library_version((FRONT_FOLDER,)) if model.role == "front" else task.library
     return parameter_line(LIBRARY_PARAMETER, version)
 
 
@@ -94,10 +147,10 @@ def _values(model: TritonModel, repository: Path) -> dict[str, object]:
 
 def _render_model(model: TritonModel, task: Task) -> str:
     """The text of model.py."""
-    if model.role == "front":
-        return _rendered(task, f"{FRONT_FOLDER}/{MODEL_TEMPLATE}", model=model)
-    shown = _shown_values(model.spec)
-    return _rendered(task, f"{task.folder.name}/{MODEL_TEMPLATE}", model=model, values=shown)
+    folder = FRONT_FOLDER if model.role == "front" else task.folder.name
+    form = _rendered(task, f"{folder}/{MODEL_TEMPLATE}", model)
+    shown = {"name": model.spec.name, **_shown_values(model.spec)}
+    return _filled(form, shown, docstring)
 
 
 def _shown_values(spec: ModelSpec) -> dict[str, str]:
@@ -115,35 +168,66 @@ def _shown_values(spec: ModelSpec) -> dict[str, str]:
 
 
 def render_config(model: TritonModel, task: Task) -> str:
-    """The text of config.pbtxt."""
+    """The text of config.pbtxt. Raises TemplateError unless Triton would load it."""
+    form, values = _config_form(model, task), {"name": model.spec.name, **model.parameters}
+    try:
+        model_config.check(form, _of_form(model).name)
+    except TemplateError as error:
+        raise TemplateError(_filled(str(error), values, str)) from None
+    return _filled(form, values, lambda text: quote(text)[1:-1])
+
+
+def _config_form(model: TritonModel, task: Task) -> str:
     if model.role == "ensemble" or model.is_step:
-        return _render_part(model, task)
+        return _part_form(model, task)
     if model.role == "vllm":
-        return _rendered(task, f"{VLLM_BACKEND_FOLDER}/model.pbtxt.j2", model=model)
+        return _rendered(task, f"{VLLM_BACKEND_FOLDER}/model.pbtxt.j2", model)
     labels_file = LABELS_FILE if labels(model.spec) else ""
     name = f"{task.folder.name}/{CONFIG_TEMPLATE}"
-    return _rendered(task, name, model=model, labels_file=labels_file)
+    return _rendered(task, name, model, labels_file=labels_file)
 
 
-def _render_part(model: TritonModel, task: Task) -> str:
+def _part_form(model: TritonModel, task: Task) -> str:
     """The config of an ensemble or of its step: made of the tensors that the task has as a single
     model.
     """
     single = TritonModel(model.spec.name, "whole", model.spec)
-    outer = model_config.parse(render_config(single, task))
+    outer = _config_form(single, task)
     if model.spec.ensemble is None or task.output is None:
         raise TemplateError(f"{task.options_file}: has no OUTPUT, which an ensemble needs")
-    tensors = ensemble_tensors(outer, model.spec.ensemble, task.output)
-    return _rendered(task, f"{ENSEMBLE_FOLDER}/{model.role}.pbtxt.j2", model=model, tensors=tensors)
+    tensors = _tensors_of_steps(outer, model.spec.ensemble, task.output)
+    return _rendered(task, f"{ENSEMBLE_FOLDER}/{model.role}.pbtxt.j2", model, tensors=tensors)
 
 
-def _rendered(task: Task, name: str, **values: object) -> str:
-    environment = _environment(task.folder.parent)
+@functools.lru_cache(maxsize=4096)
+def _tensors_of_steps(outer: str, ensemble: Ensemble, output: str) -> EnsembleTensors:
+    return ensemble_tensors(model_config.parse(outer), ensemble, output)
+
+
+def _rendered(task: Task, name: str, model: TritonModel, **values: Hashable) -> str:
+    """The form that a template makes for all models alike."""
+    return _form(_environment(task.folder.parent), name, model=_of_form(model), **values)
+
+
+@functools.lru_cache(maxsize=4096)
+def _form(environment: jinja2.Environment, name: str, **values: Hashable) -> str:
+    """A template's text. It is given nothing but what the cache goes by."""
     try:
         return environment.get_template(name).render(**values)
     except jinja2.TemplateError as error:
         place = f"{getattr(error, 'name', None) or name}:{getattr(error, 'lineno', None) or '?'}"
         raise TemplateError(f"{place}: {error}") from error
+
+
+def _of_form(model: TritonModel) -> _ModelOfForm:
+    spec, suffix = model.spec, model.name[len(model.spec.name) :]
+    entry: Any = _EntryOfForm._make((*_read(spec), spec.options.get("pipeline"), _NAME))
+    return _ModelOfForm(_NAME + suffix, model.role, entry, tuple(model.parameters))
+
+
+def _filled(form: str, values: Mapping[str, str], printed: Callable[[str], str]) -> str:
+    """A form with its holes filled; what looks like a hole in a value is none."""
+    return _HOLE.sub(lambda hole: printed(values[hole[1]]), form)
 
 
 def model_values(model: TritonModel, repository: Path) -> dict[str, object]:
@@ -269,8 +353,9 @@ def word(text: str) -> Markup:
 
 def docstring(text: str) -> Markup:
     """``text`` within a docstring of Python, on its line."""
-    escaped = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
-    return Markup(escaped.replace("\\", "\\\\").replace('"', '\\"'))  # noqa: S704
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return Markup(text.replace("\\", "\\\\").replace('"', '\\"'))  # noqa: S704
 
 
 def numbers(values: Iterable[int]) -> Markup:
@@ -311,5 +396,5 @@ def _environment(folder: Path) -> jinja2.Environment:
         "docstring": docstring,
     }
     environment = strict_environment(folder, filters, "without quote, word, numbers or docstring")
-    environment.globals.update(tensor=tensor, options=OPTIONS)
+    environment.globals.update(tensor=tensor, options=OPTIONS, values=_HEAD)
     return environment

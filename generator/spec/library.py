@@ -7,7 +7,6 @@ longer what is installed, and only models whose code has changed are loaded anew
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,7 +18,8 @@ _SHARED = ("runtime", "python_env")  # the packages that all tasks share
 _FOLDER = Path(str(hf_triton.__file__)).parent
 
 
-def library_version(packages: Iterable[str]) -> str:
+@lru_cache
+def library_version(packages: tuple[str, ...]) -> str:
     """Such as ``0.1.0-1a2b3c4d5e6f``, for models that run these packages of hf_triton. Raises
     TemplateError where there is no such package.
     """

@@ -31,6 +31,8 @@ EVIL = [
     "é😀",
     "'",
     "\\n",
+    "<<name>>",
+    "<<hf_triton_role>>",
 ]
 
 
@@ -84,11 +86,12 @@ def test_even_an_unchecked_name_stays_in_its_string(
 @pytest.mark.parametrize(
     "template, message",
     [
-        ("{{ model.name }}", "a template prints 'demo' without quote, word, numbers or docstring"),
+        ("{{ model.backend }}", "a template prints 'python' without quote, word, numbers or doc"),
         ("{{ model.nothing }}", "has no attribute 'nothing'"),
         ("{{ nothing | quote }}", "'nothing' is undefined"),
         ("{% if %}", "Expected an expression"),
-        ("{{ model.spec.trust_remote_code }}", "a template prints False without"),
+        ("{{ model.is_decoupled }}", "a template prints False without"),
+        ("{{ model.spec.trust_remote_code }}", "has no attribute 'trust_remote_code'"),
     ],
 )
 def test_a_broken_template_is_named(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from generator.render import model_config
 from generator.render.digest import CONFIG_FILE, MODEL_FILE
 from generator.render.model_folder import render
 from generator.spec import task_folders
+from generator.spec.model_source import Source
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task, find_tasks
 from generator.spec.triton_models import TritonModel as ModelFolder
@@ -68,6 +70,16 @@ def model_py(task: Task, text: str = "") -> str:
     config.write_text(example + text, encoding="utf-8")
     model = triton_models(load(config, TASKS)[0])[-1]
     return render(model, task, Path("model_repository"))[MODEL_FILE].decode()
+
+
+def test_no_value_leaves_the_docstring_of_its_model_py(spec: ModelSpec, task: Task) -> None:
+    odd = dataclasses.replace(spec, source=Source('\\"""\nimport os\0<<dtype>>\\', None))
+    for usual, model in zip(triton_models(spec), triton_models(odd), strict=True):
+        texts = [render(one, task, Path("r"))[MODEL_FILE].decode() for one in (usual, model)]
+        plain, made = map(ast.parse, texts)
+        assert list(map(ast.dump, plain.body[1:])) == list(map(ast.dump, made.body[1:]))
+        line = 'model       \\"""\\nimport os\\x00<<dtype>>\\\n'
+        assert model.role == "front" or line in (ast.get_docstring(made) or "")
 
 
 def test_its_model_is_a_class_of_the_library_to_be_changed(task: Task, in_folder: Path) -> None:
