@@ -148,8 +148,10 @@ class _Loader:
             return
         self.targets += [Target(arm.to, name.value) for arm in routes.all if arm.to is not None]
         if spec is not None and len(self.report.problems) == before:
-            canary, shadow = routes.canary(spec.name), routes.shadowed(spec.name)
-            yield dataclasses.replace(spec, canary=canary, shadow=shadow)
+            if routes.all:
+                canary, shadow = routes.canary(spec.name), routes.shadowed(spec.name)
+                spec = dataclasses.replace(spec, canary=canary, shadow=shadow)
+            yield spec
         if "task" not in given or "model" not in given:
             return  # told of already
         for branch in routes.all:
@@ -223,7 +225,7 @@ class _Loader:
             self.refuse(place, message, node)
         if len(self.report.problems) > before or task is None or source is None:
             return None
-        return dataclasses.replace(_spec(values, source, options), places=given)
+        return _spec(values, source, options, given)
 
     def task(self, given: Mapping[str, Node], values: Mapping[str, Any]) -> Task | None:
         tag = values.get("task")
@@ -251,7 +253,7 @@ class _Loader:
         for name, message in getattr(options, "problems", list)():
             place = nodes.get(name)
             self.refuse(place or model, message if place else f"options.{name}: {message}", model)
-        return dataclasses.asdict(options)
+        return {name: getattr(options, name) for name in task.options}
 
     def streaming(
         self,
@@ -301,7 +303,12 @@ def folder_suffixes(values: Mapping[str, Any]) -> tuple[str, ...]:
     return (ENGINE_SUFFIX,) if values["streaming"] else ()
 
 
-def _spec(values: Mapping[str, Any], source: Source, options: Mapping[str, object]) -> ModelSpec:
+def _spec(
+    values: Mapping[str, Any],
+    source: Source,
+    options: Mapping[str, object],
+    places: Mapping[str, Node],
+) -> ModelSpec:
     groups = values["instance_group"]
     if groups is None:
         # Where a device map spreads one copy over the GPUs, Triton must not make one on each.
@@ -312,4 +319,6 @@ def _spec(values: Mapping[str, Any], source: Source, options: Mapping[str, objec
         values = {**values, "ensemble": None}
     kept = ("model", "instance_group", "options", "canary", "shadow")
     direct = {name: value for name, value in values.items() if name not in kept}
-    return ModelSpec(source=source, instance_groups=groups, options=options, **direct)
+    return ModelSpec(
+        source=source, instance_groups=groups, options=options, places=places, **direct
+    )

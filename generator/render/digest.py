@@ -28,7 +28,10 @@ def with_digest(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The rendered files, by paths such as ``1/model.json``, with their digest in config.pbtxt, in
     the place of one that is there.
     """
-    config = _LINE.sub(b"", files[CONFIG_FILE]).rstrip(b"\n") + b"\n"
+    config = files[CONFIG_FILE]
+    if DIGEST_PARAMETER.encode() in config:
+        config = _LINE.sub(b"", config)
+    config = config.rstrip(b"\n") + b"\n"
     line = parameter_line(DIGEST_PARAMETER, _digest({**files, CONFIG_FILE: config}))
     return {**files, CONFIG_FILE: config + line.encode()}
 

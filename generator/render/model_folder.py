@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+import msgspec
 from markupsafe import Markup
 
 from generator.errors import TemplateError
@@ -104,11 +105,10 @@ class _ModelOfForm(TritonModel):
 def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:
     """The model's files, sorted by path. Raises TemplateError where the task folder is broken."""
     config = render_config(model, task) + _library_line(model, task)
+    values = json.dumps(_values(model, repository), sort_keys=True, allow_nan=False)
     files = {
         CONFIG_FILE: config.encode(),
-        VALUES_FILE: (
-            json.dumps(_values(model, repository), indent=2, sort_keys=True, allow_nan=False) + "\n"
-        ).encode(),
+        VALUES_FILE: (msgspec.json.format(values) + "\n").encode(),  # json indents in Python
         **_code(model, task, repository),
         **routing_files(model),
         **({LABELS_FILE: labels(model.spec)} if LABELS_FILE in config else {}),

@@ -4,7 +4,7 @@ Looks at the file system only to tell the two apart; never asks the Hub.
 """
 
 # os.path rather than pathlib: it never raises, and abspath leaves symbolic links as written.
-# ruff: noqa: PTH100, PTH111, PTH112, PTH113
+# ruff: noqa: PTH100, PTH111, PTH112, PTH113, PTH118
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Source:
 def find_source(node: Node, value: str, base: Path, report: Report) -> Source | None:
     """The source that ``value`` names, paths relative to ``base``; reports one that is none."""
     path = os.path.expanduser(value)
-    folder = Path(os.path.abspath(base / path))
+    folder = os.path.abspath(os.path.join(base, path))
     if "://" in value:
         report.expected(node, _EXPECTED)
     elif _is_written_as_path(value) or os.path.isdir(folder):
         if os.path.isdir(folder):
-            return Source(path, folder)
+            return Source(path, Path(folder))
         what = "a file" if os.path.isfile(folder) else "no such folder"
         report.add(node, f"got {show(node)}, a local path, but {folder} is {what}")
     elif not _is_hub_id(value):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import yaml
 
@@ -34,8 +34,7 @@ _WORDS: dict[str, bool | None] = {
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """A key of a map, and where it stands."""
 
     name: str
@@ -97,6 +96,8 @@ def _meaning(text: str) -> Scalar:
     """What a plain (unquoted) scalar means. Raises ValueError for a number too long to be one."""
     if text in _WORDS:
         return _WORDS[text]
+    if text[0] not in "+-.0123456789":
+        return text
     if _INT.fullmatch(text):
         if len(text) > MAX_DIGITS:
             raise ValueError(f"a number of {len(text)} digits")

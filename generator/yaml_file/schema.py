@@ -156,7 +156,9 @@ def text(
             report.expected(node, expected)
         elif len(value) > MAX_TEXT:
             report.add(node, f"got {len(value)} characters, expected at most {MAX_TEXT}")
-        elif any(unicodedata.category(one) in ("Cc", "Cs") for one in value if one not in allowed):
+        elif not value.isprintable() and any(
+            unicodedata.category(one) in ("Cc", "Cs") for one in value if one not in allowed
+        ):
             report.expected(node, f"{expected}, without control characters")
         else:
             return value
