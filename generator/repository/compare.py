@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,7 +88,7 @@ class ModelPlan:
         older = versions.older_files(self.known, self.version)
         return Manifest({**older, **hashes, **self.kept})
 
-    @property
+    @functools.cached_property
     def is_current(self) -> bool:
         """Whether there is nothing to do."""
         untouched = all(change.action is Action.IDENTICAL for change in self.changes)
@@ -187,14 +187,14 @@ def _parts(text: bytes) -> tuple[bytes, bytes]:
     return text[:end], text[end:]
 
 
-def owned_folders(repository: Path) -> Iterator[Path]:
-    """The model folders that carry a manifest of ours, sorted."""
+def owned_folders(repository: Path, but: Container[str] = ()) -> Iterator[Path]:
+    """The model folders that carry a manifest of ours, sorted, ``but`` for those names."""
     if not repository.exists():
         return
     with readable_errors():
         entries = sorted(os.scandir(repository), key=lambda entry: entry.name)
     for entry in entries:
-        is_folder = entry.is_dir(follow_symlinks=False)
+        is_folder = entry.name not in but and entry.is_dir(follow_symlinks=False)
         if is_folder and os.path.lexists(os.path.join(entry.path, MANIFEST_FILE)):  # noqa: PTH118
             yield Path(entry.path)
 
@@ -321,7 +321,7 @@ def parents(paths: Iterable[str]) -> set[str]:
 def _known(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, bool]:
     """The folder's manifest, why the folder isn't ours where it isn't, and if a run broke off."""
     try:
-        raw = read_file(folder / MANIFEST_FILE)
+        raw = read_file(f"{folder}/{MANIFEST_FILE}")
         if raw is not None:
             known = manifest.parse(raw)
             leftovers = (temporary(f"{folder}/{MANIFEST_FILE}"), f"{folder}/{STAGE}")

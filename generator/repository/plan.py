@@ -78,8 +78,7 @@ def find_orphans(
 ) -> Iterator[Removal]:
     """The folders of ours that no model needs and that hold something to take away."""
     names = {model.name for spec in specs for model in triton_models(spec)}
-    for folder in owned_folders(repository):
-        if folder.name not in names:
-            removal = plan_removal(folder, weights, force)
-            if not removal.is_empty:
-                yield removal
+    for folder in owned_folders(repository, but=names):
+        removal = plan_removal(folder, weights, force)
+        if not removal.is_empty:
+            yield removal
