@@ -21,6 +21,7 @@ from pathlib import Path
 
 from hf_triton.runtime.engine.lane import Lane
 from hf_triton.runtime.engine.reception import PooledReception
+from hf_triton.runtime.engine.triton_model import Instance
 from hf_triton.runtime.errors import CancelledError
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.cancellation import has_left
@@ -31,9 +32,10 @@ from hf_triton.runtime.request.tensors import RequestFields
 
 from .engine.engine import Array, Work
 from .engine.metrics import families
+from .ensemble.roles import load_role
 from .loading import LoadedEncoder
 from .options import EncoderOptions
-from .task import Prepared
+from .task import EncoderTask, Prepared
 
 _SHORT_TEXT_BYTES = 1024  # a fifth of a millisecond of a tokenizer's time
 _LONG_TEXT_BYTES = 16 * 1024  # a millisecond or two
@@ -141,3 +143,15 @@ class Reception(PooledReception):
             raise results
         responder.send(prepared.answer(results), final=True)
         self._requests.end()
+
+
+def serve(
+    options_class: type[EncoderOptions], task_class: type[EncoderTask], instance: Instance
+) -> Reception:
+    """Loads what the instance's role says. Raises LoadError."""
+    served = instance.served
+    options = served.read_options(options_class)
+    place, num_threads = instance.placement, instance.num_threads
+    loaded = load_role(served, options, task_class, place, num_threads)
+    batched = served.max_batch_size > 0
+    return Reception(loaded, options, inputs=instance.inputs, batched=batched)

@@ -24,6 +24,6 @@ class EncoderModel(TritonModel):
 
     def loader(self) -> Loader:
         """Of weights, tokenizer and engine; of an ensemble's step, of what that needs."""
-        from .serving import serve
+        from .reception import serve
 
         return partial(serve, *self.parts())

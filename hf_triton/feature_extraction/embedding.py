@@ -18,8 +18,7 @@ from hf_triton.encoder.texts.tokenization import Tokenization
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.tensors import RequestFields, each_row
 
-from .pooling import Pooling
-from .post_pooling import Normalize, module_of
+from .pooling import Normalize, Pooling, module_of
 from .prompts import Prompts
 from .request import EmbeddingRequest, EmbeddingRow, read_request
 from .sentence_transformers_files import SentenceFiles, read_sentence_files

@@ -1,15 +1,25 @@
-"""The hidden states of a text's tokens to one vector; knows nothing of requests.
+"""The hidden states of a text's tokens to one vector, and sentence-transformers' modules after that
+(Dense, LayerNorm, Normalize), with their weights; knows nothing of requests.
 
-Source: sentence-transformers, sentence_transformer/modules/pooling.py.
+Source: sentence-transformers, sentence_transformer/modules/pooling.py and layer_norm.py,
+base/modules/dense.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
+
+from hf_triton.runtime.errors import LoadError, reason
+from hf_triton.runtime.weights.declared_size import WithinFiles
+
+from .sentence_transformers_files import Step
 
 # (tokens, hidden) and the place of each token in its text, from 1 on -> (hidden,)
 _Pool = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
@@ -93,3 +103,103 @@ _POOLS: dict[str, _Pool] = {
     "mean_sqrt_len_tokens": _mean_sqrt_len,
     "weightedmean": _weighted_mean,
 }
+
+
+class Dense(nn.Module):
+    """A linear layer with an activation, and perhaps its input added."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        size_in, size_out = int(config["in_features"]), int(config["out_features"])
+        self.linear = nn.Linear(size_in, size_out, bias=bool(config.get("bias", True)))
+        self.activation = activation(config.get("activation_function", "torch.nn.Tanh"))
+        self.adds_input = bool(config.get("use_residual", False))
+        if self.adds_input and size_in != size_out:
+            self.residual: nn.Module = nn.Linear(size_in, size_out, bias=False)
+        else:
+            self.residual = nn.Identity()
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """(n, in_features) -> (n, out_features)."""
+        found: torch.Tensor = self.activation(self.linear(vectors))
+        return found + self.residual(vectors) if self.adds_input else found
+
+
+class LayerNorm(nn.Module):
+    """torch's, under the name that the weights' file has for it."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(int(config["dimension"]))
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """(n, dimension) -> the same shape."""
+        found: torch.Tensor = self.norm(vectors)
+        return found
+
+
+class Normalize(nn.Module):
+    """Vectors of length 1."""
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """(n, size) -> the same shape."""
+        return nn.functional.normalize(vectors, p=2.0, dim=-1)
+
+
+def module_of(step: Step, size: int) -> tuple[nn.Module, int]:
+    """A step's module in float32 with its weights, and the size of what it answers; ``size`` is
+    the size of what it is given.
+
+    Raises:
+        LoadError: its configuration or its weights are missing, broken, or of another size.
+    """
+    if step.kind == "Normalize":
+        return Normalize(), size
+    kind, size_in, size_out = {
+        "Dense": (Dense, "in_features", "out_features"),
+        "LayerNorm": (LayerNorm, "dimension", "dimension"),
+    }[step.kind]
+    where = step.folder.name
+    try:
+        with WithinFiles(step.folder):
+            module = kind(step.config)
+        given, answered = int(step.config[size_in]), int(step.config[size_out])
+    except LoadError as error:
+        raise LoadError(f"{where}/{error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise LoadError(f"{where}/config.json: {reason(error)} is missing or no number") from error
+    if given != size:
+        raise LoadError(f"{where}/config.json: {size_in} is {given}, but vectors of {size} come in")
+    _load_weights(module, step.folder)
+    return module.float().eval().requires_grad_(False), answered
+
+
+def activation(name: str | None) -> nn.Module:
+    """The torch module of a dotted name such as ``torch.nn.modules.activation.Tanh``.
+
+    Raises:
+        LoadError: it is none of torch.nn's.
+    """
+    if name is None:
+        return nn.Identity()
+    package, _, last = name.rpartition(".")
+    found = getattr(nn, last, None)
+    known = package.split(".")[:2] == ["torch", "nn"]
+    if not known or not isinstance(found, type) or not issubclass(found, nn.Module):
+        raise LoadError(f"activation_function {name} is none of torch.nn's")
+    return found()
+
+
+def _load_weights(module: nn.Module, folder: Path) -> None:
+    safetensors, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    try:
+        if safetensors.is_file():
+            from safetensors.torch import load_file
+
+            weights = load_file(safetensors)
+        else:
+            weights = torch.load(pickled, map_location="cpu", weights_only=True)
+        module.load_state_dict(weights)
+    except Exception as error:
+        # Missing files, pickles with code in them, other shapes: the operator gets one line.
+        raise LoadError(f"{folder.name}: {type(error).__name__}: {reason(error)}") from error

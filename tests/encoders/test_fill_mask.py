@@ -12,7 +12,7 @@ import triton_python_backend_utils as pb_utils
 from stub_server import StubServer
 
 from hf_triton.encoder.texts.encoding import Encoding
-from hf_triton.fill_mask.candidates import Choice, MaskedEncoding, best_tokens
+from hf_triton.fill_mask.filling import Choice, MaskedEncoding, best_tokens
 from hf_triton.fill_mask.options import Options
 from tests.encoders.other_tokenizers import KINDS, spelt_otherwise
 from tests.encoders.served_encoder import (

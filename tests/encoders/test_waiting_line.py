@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_triton.encoder.engine.waiting_line import WaitingLine
+from hf_triton.encoder.engine.engine import WaitingLine
 from hf_triton.encoder.texts.encoding import Encoding
 
 

@@ -9,19 +9,26 @@ from __future__ import annotations
 import codecs
 import contextlib
 import functools
+import itertools
 import locale
 import os
 import shutil
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
+from torch import nn
 
+from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
 from hf_triton.runtime.errors import LoadError
 
 from ..onnx.export import USE_TORCH, cause, example_inputs, quiet
 from ..runners.padded_runner import Forward, padded_runners
 from ..runners.runner import Runner, RunnerSetup, output_of, random_encodings, select_runner
-from .opaque_linear import make_opaque
+
+# The operator is given a number: its arguments can't be modules.
+_LAYERS: WeakValueDictionary[int, PrepackedLinear] = WeakValueDictionary()
+_NUMBERS = itertools.count()
 
 # torch.compile specializes for a batch of 1 and may do so for some lengths. Beyond so many compiled
 # versions a batch is computed uncompiled.
@@ -94,3 +101,44 @@ def _check_compiler(device: torch.device) -> None:
             f"engine: torch-compile needs a C++ compiler on a CPU, and there is no {command}: "
             f"install one (Debian: apt-get install g++), or {USE_TORCH}"
         )
+
+
+@torch.library.custom_op("hf_triton::prepacked_linear", mutates_args=())
+def _linear(x: torch.Tensor, number: int, out_features: int) -> torch.Tensor:
+    """(..., in_features) -> (..., out_features)."""
+    y: torch.Tensor = _LAYERS[number](x)
+    return y
+
+
+@_linear.register_fake
+def _shape(x: torch.Tensor, number: int, out_features: int) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], out_features))
+
+
+class OpaqueLinear(nn.Module):
+    """A PrepackedLinear behind that operator."""
+
+    def __init__(self, layer: PrepackedLinear) -> None:
+        super().__init__()
+        self.layer = layer
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self._number = next(_NUMBERS)
+        _LAYERS[self._number] = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = _linear(x, self._number, self.out_features)
+        return y
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """As PrepackedLinear's."""
+        return self.layer.weight
+
+
+def make_opaque(model: nn.Module) -> None:
+    """Replaces the linear layers of a CPU model where torch can lay their weights out."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear and child.weight.dtype in (torch.float32, torch.bfloat16):
+                with contextlib.suppress(AttributeError, RuntimeError):
+                    setattr(parent, name, OpaqueLinear(PrepackedLinear(child.weight, child.bias)))

@@ -6,9 +6,10 @@ Knows neither Triton nor what the results mean.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,6 @@ from hf_triton.runtime.request.request_ids import labelled
 from ..runners.runner import Runner
 from ..texts.encoding import Encoding
 from .metrics import EncoderMetrics
-from .waiting_line import WaitingLine
 
 # Sending an answer takes as long, most of it waiting for the server.
 _SEND_S = 0.0003
@@ -174,3 +174,56 @@ def _arrays(parts: Sequence[torch.Tensor]) -> list[Array]:
         flats = flat.split([shape.numel() for shape in shapes])
         parts = [part.view(shape) for part, shape in zip(flats, shapes, strict=True)]
     return [part.float().numpy() for part in parts]
+
+
+class Request(Protocol):
+    """Something whose encodings are to be computed, in order."""
+
+    @property
+    def items(self) -> Sequence[Encoding]:
+        """All of them."""
+
+
+R = TypeVar("R", bound=Request)
+
+
+class WaitingLine(Generic[R]):
+    """The requests with encodings that no step has taken yet.
+
+    They take turns, one encoding each, oldest first: a client's batch of a thousand rows, or a long
+    document's windows, share the steps with requests of one text instead of standing before them.
+    """
+
+    def __init__(self, max_num_tokens: int) -> None:
+        self._max_num_tokens = max_num_tokens
+        self._line: deque[tuple[R, int]] = deque()  # and its next encoding's index
+
+    def __bool__(self) -> bool:
+        return bool(self._line)
+
+    def add(self, requests: Iterable[R]) -> None:
+        """Puts requests at the end of the line; each has at least one encoding."""
+        self._line.extend((request, 0) for request in requests)
+
+    def take(self) -> list[tuple[R, int]]:
+        """The next step: (request, index of its encoding), at most ``max_num_batched_tokens``
+        together, but at least one.
+        """
+        taken: list[tuple[R, int]] = []
+        num_left = self._max_num_tokens
+        while self._line:
+            request, index = self._line[0]
+            num_tokens = len(request.items[index])
+            if taken and num_tokens > num_left:
+                break
+            self._line.popleft()
+            taken.append((request, index))
+            num_left -= num_tokens
+            if index + 1 < len(request.items):
+                self._line.append((request, index + 1))
+        return taken
+
+    def remove(self, requests: Iterable[R]) -> None:
+        """Forgets what is left of some requests."""
+        gone = set(map(id, requests))
+        self._line = deque(entry for entry in self._line if id(entry[0]) not in gone)

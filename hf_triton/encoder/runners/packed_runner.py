@@ -1,20 +1,30 @@
 """Computes a batch as one forward of packed tokens, without padding.
 
+Texts lie one after the other in one ``[1, num_tokens]`` row. Attention over it is registered as an
+attention function of transformers (``AttentionInterface``), so that linear layers and norms run
+over the row without padding; in attention, and only there, texts are told apart. Texts of equal
+length lie side by side, so that each length is one call without a copy.
+
 For models that use transformers' attention interface. A model that mixes tokens outside of
 attention (such as by convolutions) would mix texts: the trial at load detects that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain, groupby
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from ..texts.encoding import Encoding
-from .packed_attention import ATTENTION_NAME, PackedRow, attending, register
 from .packed_rows import PackedRows
 from .runner import RunnerSetup, check_rotation
+
+ATTENTION_NAME = "hf_triton_packed_encoder"
 
 
 class PackedRunner(PackedRows):
@@ -64,3 +74,95 @@ class PackedRunner(PackedRows):
             found = self._body(**self._inputs(row), **self._options)
         hidden: torch.Tensor = found.last_hidden_state[0]
         return hidden if wanted is None else hidden[wanted]
+
+
+@dataclass
+class PackedRow:
+    """The texts of a row, by their ``lengths`` in tokens, equal ones beside each other."""
+
+    lengths: list[int]
+    _masks: dict[tuple[object, ...], torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> Iterator[tuple[int, int]]:
+        """(how many texts, their length), in the row's order."""
+        for length, group in groupby(self.lengths):
+            yield sum(1 for _ in group), length
+
+    def window_mask(self, length: int, window: int, *, causal: bool, like: Any) -> torch.Tensor:
+        """(length, length) bool: True where token i may look at token j, at most ``window - 1``
+        away.
+        """
+        key = (length, window, causal, like.device)
+        if key not in self._masks:
+            places = torch.arange(length, device=like.device)
+            distance = places.unsqueeze(1) - places
+            near = distance.abs() < window
+            self._masks[key] = near & (distance >= 0) if causal else near
+        return self._masks[key]
+
+
+_current: list[PackedRow] = []
+
+
+@contextmanager
+def attending(row: PackedRow) -> Iterator[None]:
+    """Makes ``row`` what the attention function works on. One engine thread a process: no lock."""
+    _current.append(row)
+    try:
+        yield
+    finally:
+        _current.pop()
+
+
+def register() -> None:
+    """Makes the attention function known to transformers under ATTENTION_NAME.
+
+    Without a mask function of that name transformers builds no masks.
+    """
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION_NAME, packed_attention)
+
+
+def packed_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    is_causal: bool | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """query (1, heads, num_tokens, dim), key and value (1, kv_heads, num_tokens, dim) -> (1,
+    num_tokens, heads, dim).
+
+    Keyword arguments that are not known here are ignored: what they would change shows in the check
+    at load.
+    """
+    row = _current[-1]
+    causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
+    grouped = query.shape[1] != key.shape[1]
+    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # (tokens, heads, dim)
+    out = torch.empty((q.shape[0], q.shape[1], v.shape[2]), dtype=q.dtype, device=q.device)
+    first = 0
+    for count, length in row.groups:
+        last = first + count * length
+        mask = None
+        if sliding_window and sliding_window < length:
+            mask = row.window_mask(length, sliding_window, causal=causal, like=q)
+        texts = [t[first:last].unflatten(0, (count, length)).transpose(1, 2) for t in (q, k, v)]
+        attended = F.scaled_dot_product_attention(
+            texts[0],
+            texts[1],
+            texts[2],
+            attn_mask=mask,
+            is_causal=causal and mask is None,
+            scale=scaling,
+            enable_gqa=grouped,
+        )  # (count, heads, length, dim)
+        out[first:last].unflatten(0, (count, length)).copy_(attended.transpose(1, 2))
+        first = last
+    return out.unsqueeze(0), None

@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import importlib
 import os
+import struct
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -21,8 +22,12 @@ from hf_triton.runtime import disk_cache, log
 from hf_triton.runtime.errors import reason
 from hf_triton.runtime.private_folders import private_folders
 
-from .object_code import undefined_symbols
 from .thread_team import Kernel
+
+_SYMBOLS = 2  # SHT_SYMTAB
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
 
 KERNELS = "kernels.py"
 # Which import the first.
@@ -141,3 +146,23 @@ def _new_engine() -> Any:
 @cache
 def _say_not_kept(why: str) -> None:
     log.warn(f"each load compiles the kernels anew, for seconds: they can't be kept: {why}")
+
+
+def undefined_symbols(code: bytes) -> list[str]:
+    """The names that an object file uses and doesn't define. Raises ValueError of other bytes.
+
+    Object files of machine code are read as far as it takes to know what else they need (ELF, 64
+    bits: https://refspecs.linuxfoundation.org/elf/elf.pdf).
+    """
+    if not code.startswith(b"\x7fELF\x02\x01"):
+        raise ValueError("no object file of this kind of processor")
+    offset, size, count = (_HEADER.unpack_from(code)[index] for index in (6, 11, 12))
+    sections = [_SECTION.unpack_from(code, offset + n * size) for n in range(count)]
+    names = []
+    for _, kind, _, _, begin, length, link, _, _, _ in sections:
+        texts = sections[link][4]
+        for place in range(begin, begin + length, _SYMBOL.size) if kind == _SYMBOLS else ():
+            name, _, _, section, _, _ = _SYMBOL.unpack_from(code, place)
+            if name and not section:
+                names.append(code[texts + name : code.index(b"\0", texts + name)].decode())
+    return names

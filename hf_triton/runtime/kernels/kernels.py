@@ -273,7 +273,7 @@ _TAIL_8, _TAIL_7, _TAIL_6, _TAIL_5, _TAIL_4, _TAIL_3, _TAIL_2, _TAIL_1, _TAIL_0 
 TAIL_END = np.float32(6)
 _SEARCH_BLOCK = 1024
 _LOWEST = np.float32(-np.inf)
-# The ranges of devices/row_quantization.py. Adding 0.5 makes the cast to int32, which truncates,
+# The ranges of devices/int8_linear.py. Adding 0.5 makes the cast to int32, which truncates,
 # round to the nearest.
 _ONE_DIGIT, _ONE_DIGIT_FROM = np.float32(127), np.float32(128.5)
 _TWO_DIGITS, _TWO_DIGITS_FROM = np.float32(32767), np.float32(32768.5)
@@ -648,7 +648,7 @@ def _argmax(a: Any, x: Any) -> None:
 # Only "contract": NaN and infinity must stay, so that a broken row shows in its own logits.
 @njit(fastmath={"contract"}, error_model="numpy")
 def _digits(a: Any, x: Any) -> None:
-    """Quantizes each row to digits of 8 bits, as devices/row_quantization.py says.
+    """Quantizes each row to digits of 8 bits, as devices/int8_linear.py says.
 
     2 rows, 3 size, 4 x (rows, size), 5 parts (rows,) float32, 6 out (digits, rows, size) bytes,
     7 digits, 1 or 2.

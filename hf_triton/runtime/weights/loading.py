@@ -5,21 +5,25 @@ model_files.py gets the files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..devices.device import Placement, choose_attention_kernels
 from ..errors import LoadError, is_panic
-from ..log import info
+from ..log import info, warn
 from ..tokenizing.guarded import guard
 from ..tokenizing.trust import check_growth
-from .added_tokens import tell_dropped_tokens
 from .config_rules import FROM_PACKAGES
 from .hub_token import error_line
-from .missing import check_report
 from .quantization import quantization_config, repair_quantized_model, weights_line
 from .served_model import ServedModel
+
+# Read in training alone, or by a head that would be missing, too.
+_UNREAD = re.compile(r"(^|\.)(pooler\.|masked_spec_embed$|mask_token$)")
+_NUM_NAMED = 3
 
 _MOST_WORDS, _LONGEST_WORD = 2**16, 64  # some 20 MB
 
@@ -173,3 +177,80 @@ def load_part(
                 "to allow it"
             ) from error
         raise LoadError(f"{served.source}: {part}{error_line(error)}") from error
+
+
+def tell_dropped_tokens(served: ServedModel, files: Path, tokenizer: Any) -> None:
+    """Logs a line for the tokens that the files ask for and no text gets, and how to add them.
+
+    Where there is a tokenizer.json, transformers 5 takes it as it is, whatever ``add_bos_token``
+    and ``add_eos_token`` of tokenizer_config.json say. A model that was trained with an end of
+    text, such as an embedder that pools it, answers something else without one.
+    """
+    path = files / "tokenizer_config.json"
+    if not path.is_file() or not getattr(tokenizer, "is_fast", False):
+        return
+    asked = json.loads(path.read_text(encoding="utf-8"))
+    ends = {
+        "add_bos_token": (0, tokenizer.bos_token_id),
+        "add_eos_token": (-1, tokenizer.eos_token_id),
+    }
+    wanted = {name: end for name, end in ends.items() if asked.get(name) is True}
+    made = tokenizer("a").input_ids if wanted else []
+    dropped = [n for n, (at, token) in wanted.items() if made and token not in (None, made[at])]
+    if dropped:
+        arguments = ", ".join(f"{name}=True" for name in dropped)
+        warn(
+            f"{served.name}: tokenizer_config.json asks for {' and '.join(dropped)}, but "
+            "tokenizer.json, which counts, adds no such token. To have it: AutoTokenizer."
+            f"from_pretrained(FOLDER, {arguments}).save_pretrained(FOLDER)"
+        )
+
+
+def check_report(served: ServedModel, model: Any, report: Mapping[str, Any]) -> None:
+    """Refuses random weights, unless ``allow_missing_weights``; logs what the files have beside.
+
+    Transformers fills what is missing with random numbers and only warns: such a model would
+    answer otherwise at each start. What transformers ties or computes itself is not in its
+    report, and buffers come out of their code alike each time.
+
+    Raises:
+        LoadError: names the first tensors that the files lack, or have in another shape.
+    """
+    missing, mismatched = _missing(model, report["missing_keys"]), _mismatched(report)
+    problems = [f"has no weights for {_listed(missing)}"] if missing else []
+    problems += [f"has weights of another shape: {_listed(mismatched)}"] if mismatched else []
+    if problems and not served.allow_missing_weights:
+        raise LoadError(
+            f"{served.source} {' and '.join(problems)}: it is no model for {served.task}, or its "
+            "files are incomplete; allow_missing_weights: true takes random numbers instead"
+        )
+    for problem in problems:
+        warn(f"{served.name}: {served.source} {problem}: they are random numbers")
+    if any(name.startswith("pooler.") for name in report["missing_keys"]):
+        _leave_out_pooler(served, model)
+    if report["unexpected_keys"]:
+        info(f"{served.name}: not used of the files: {_listed(sorted(report['unexpected_keys']))}")
+
+
+def _missing(model: Any, names: Collection[str]) -> list[str]:
+    """The missing parameters that answers depend on, in the model's order."""
+    every = (name for name, _ in model.named_parameters(remove_duplicate=False))
+    return [name for name in every if name in names and not _UNREAD.search(name)]
+
+
+def _leave_out_pooler(served: ServedModel, model: Any) -> None:
+    """A pipeline of a model without a head answers what the pooler makes, where a request asks."""
+    if served.task == "pipeline" and not served.allow_missing_weights:
+        model.pooler = None
+
+
+def _mismatched(report: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name} {list(found)} for {list(wanted)}"
+        for name, found, wanted in sorted(report["mismatched_keys"])
+    ]
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _NUM_NAMED
+    return ", ".join(names[:_NUM_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -19,12 +19,16 @@ from torchao.quantization import (
 )
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from hf_triton.runtime.devices import int8_linear, layout_times, row_quantization
+from hf_triton.runtime.devices import int8_linear, layout_times
 from hf_triton.runtime.devices.device import Placement
-from hf_triton.runtime.devices.int8_linear import Int8Linear
+from hf_triton.runtime.devices.int8_linear import (
+    CompiledKernels,
+    Int8Linear,
+    RowKernels,
+    TorchKernels,
+)
 from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
 from hf_triton.runtime.devices.prepacked_linear import prepack
-from hf_triton.runtime.devices.row_quantization import CompiledKernels, RowKernels, TorchKernels
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights import quantization
 from hf_triton.runtime.weights.loading import load_config, load_model
@@ -122,7 +126,7 @@ def test_digits_are_the_nearest_whole_numbers(
     numbers = torch.zeros(7, 80, dtype=torch.float64)
     for digit in digits.view(num_digits, 7, 80):
         numbers = numbers * 256 + digit
-    numbers -= row_quantization.zero_point(num_digits)
+    numbers -= int8_linear.zero_point(num_digits)
     wide = x[:, 10:90].double()
     assert (numbers - wide / scales.double().unsqueeze(1)).abs().max() <= 0.51
     # The largest of each row is the largest number.
@@ -150,8 +154,8 @@ def test_without_numba_torchs_loops_are_taken(
     def missing(name: str, dtype: str) -> None:
         raise ImportError("No module named 'numba'")
 
-    monkeypatch.setattr(row_quantization, "load_kernel", missing)
-    assert type(row_quantization.row_kernels.__wrapped__(2)) is TorchKernels
+    monkeypatch.setattr(int8_linear, "load_kernel", missing)
+    assert type(int8_linear.row_kernels.__wrapped__(2)) is TorchKernels
     assert log_lines == [
         "I int8 layers are slower on this CPU without Numba: No module named 'numba'"
     ]
