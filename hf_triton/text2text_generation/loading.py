@@ -7,7 +7,7 @@ from typing import Any
 
 from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import Placement
-from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engines.generate.lengths import max_lengths
@@ -23,11 +23,12 @@ from hf_triton.text_generation.loading import (
 from hf_triton.text_generation.options import Options as EngineOptions
 from hf_triton.text_generation.request.bad_words import word_tokenizer
 
-from .generation_defaults import apply_task_params, default_max_tokens, default_min_tokens
 from .languages import Languages, find_languages
 from .options import Options
 from .reader import SourceReader
 from .source import SourceTokenizer
+
+_MAX_TOKENS = 128
 
 _LONGEST = 1_000_000  # tokenizers without a limit say 10^30
 
@@ -153,3 +154,35 @@ def _log_what_may_surprise(name: str, parts: ModelParts, options: Options) -> No
     if known and options.task_specific_params is None and options.prefix is None:
         listed = ", ".join(sorted(known))
         log.info(f"{name}: no prefix; the option task_specific_params can be {listed}")
+
+
+def apply_task_params(model: Any, name: str | None) -> str:
+    """Changes the model's settings for generation to those of its ``task_specific_params`` of that
+    name; returns the prefix that goes with them, else the model's own, which may be empty.
+
+    Raises:
+        LoadError: the model has none of that name.
+    """
+    known = getattr(model.config, "task_specific_params", None) or {}
+    if name is not None and name not in known:
+        listed = ", ".join(sorted(known)) or "nothing, for the model has none"
+        raise LoadError(f"task_specific_params: got {name!r}, allowed: {listed}")
+    params = dict(known[name]) if name is not None else {}
+    prefix = params.pop("prefix", None) or getattr(model.config, "prefix", None)
+    try:
+        model.generation_config.update(**params)
+    except (ValueError, TypeError) as error:
+        raise LoadError(f"task_specific_params: {name}: {reason(error)}") from error
+    return str(prefix or "")
+
+
+def default_max_tokens(own: Any) -> int:
+    """The output length of a generation config; its max_length counts the decoder's start."""
+    if own.max_new_tokens:
+        return int(own.max_new_tokens)
+    return max(1, int(own.max_length) - 1) if own.max_length else _MAX_TOKENS
+
+
+def default_min_tokens(own: Any) -> int:
+    """The shortest output of a generation config; its min_length counts the decoder's start."""
+    return max(int(own.min_new_tokens or 0), int(own.min_length or 0) - 1, 0)

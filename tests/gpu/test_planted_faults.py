@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 
-from hf_triton.text_generation.forward.gpu.joint_linear import JointLinear
+from hf_triton.text_generation.forward.gpu.runner import JointLinear
 from hf_triton.text_generation.sampling.sampler import Sampler
 from tests.gpu.fake.engine import engine_on
 from tests.gpu.fake.gpu import GIB, FakeGpu

@@ -10,9 +10,12 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_triton.automatic_speech_recognition.transcript import Segment, Wanted, Window
-from hf_triton.automatic_speech_recognition.whisper.rule import WhisperRule
-from hf_triton.automatic_speech_recognition.whisper.segments import complete_segments, split
-from hf_triton.automatic_speech_recognition.whisper.transcript import WhisperModel
+from hf_triton.automatic_speech_recognition.whisper.transcript import (
+    WhisperModel,
+    WhisperRule,
+    complete_segments,
+    split,
+)
 from hf_triton.runtime.errors import RequestError
 from tests.speech.conftest import load, reference
 from tests.speech.tiny_whisper import END, TIMESTAMP_BEGIN, speech, tiny_whisper

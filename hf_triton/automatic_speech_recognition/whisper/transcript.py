@@ -1,13 +1,22 @@
 """How Whisper reads a sound: 30 seconds at a time, each window from where the last one ended.
 
-The windows are those of WhisperForConditionalGeneration.generate: features of the whole sound, and
-the next window begins at the last timestamp. Longer sounds need timestamps, whether asked for or
-not.
+The windows are those of WhisperForConditionalGeneration.generate: features of the whole sound,
+and the next window begins at the last timestamp. Longer sounds need timestamps, whether asked for
+or not. A window's tokens become segments as in its _retrieve_segment, which follows section 3.8
+of https://arxiv.org/abs/2212.04356.
+
+What the decoder may write next (no suppressed token, and timestamps in pairs) is the rule of
+transformers' SuppressTokensLogitsProcessor, SuppressTokensAtBeginLogitsProcessor and
+WhisperTimeStampLogitsProcessor, which follow
+https://github.com/openai/whisper/blob/main/whisper/decoding.py (ApplyTimestampRules).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,9 +28,13 @@ from hf_triton.runtime.tokenizing.lengths import check_characters
 from hf_triton.text_generation.sequence.source import Source
 
 from ..transcript import Samples, Segment, Wanted, Window
-from .rule import WhisperRule
-from .segments import FRAME_S, complete_segments, split
-from .tokens import DETECTED, whisper_tokens
+from .tokens import DETECTED, WhisperTokens, whisper_tokens
+
+_NEVER = float("-inf")
+
+TIME_STEP_S = 0.02  # between one timestamp token and the next
+FRAME_S = 0.01  # between one frame of features and the next
+_FRAMES_A_STEP = 2
 
 
 class WhisperModel:
@@ -188,3 +201,122 @@ class WhisperTranscript:
         found = split(own, begin, self._seek * FRAME_S, num_frames)
         self._seek += found.num_frames
         return found.segments
+
+
+@dataclass(frozen=True)
+class Split:
+    """``num_frames`` are those that the next window leaves out."""
+
+    segments: list[Segment]
+    num_frames: int
+
+
+def complete_segments(token_ids: list[int], begin: int, offset_s: float) -> list[Segment]:
+    """Those that end within the tokens so far: where one time follows another. ``begin`` is the
+    token of time 0, ``offset_s`` the window's own time.
+    """
+    return [_timed(part, begin, offset_s) for part in _parts(token_ids, _ends(token_ids, begin))]
+
+
+def split(token_ids: list[int], begin: int, offset_s: float, num_frames: int) -> Split:
+    """The segments of a finished window of ``num_frames``, without its end of text."""
+    ends = _ends(token_ids, begin)
+    if not ends:
+        last_s = offset_s + _last_time(token_ids, begin, num_frames) * TIME_STEP_S
+        return Split([Segment(offset_s, last_s, token_ids)], num_frames)
+    is_time = [token_id >= begin for token_id in token_ids]
+    if is_time[-2:] == [False, True]:  # no speech after the last time
+        parts = _parts(token_ids, [*ends, len(token_ids)])
+        return Split([_timed(part, begin, offset_s) for part in parts], num_frames)
+    # What follows the last whole segment is cut off in the middle: the next window reads it again.
+    segments = complete_segments(token_ids, begin, offset_s)
+    last = token_ids[ends[-1] - 1] - begin
+    return Split(segments, last * _FRAMES_A_STEP or num_frames)
+
+
+def _ends(token_ids: list[int], begin: int) -> list[int]:
+    pairs = pairwise(token_ids)
+    return [n for n, (a, b) in enumerate(pairs, start=1) if a >= begin and b >= begin]
+
+
+def _parts(token_ids: list[int], ends: list[int]) -> list[list[int]]:
+    starts = [0, *ends]
+    return [token_ids[a:b] for a, b in zip(starts, ends, strict=False)]
+
+
+def _timed(part: list[int], begin: int, offset_s: float) -> Segment:
+    start, end = ((token_id - begin) * TIME_STEP_S for token_id in (part[0], part[-1]))
+    return Segment(offset_s + start, offset_s + end, part)
+
+
+def _last_time(token_ids: list[int], begin: int, num_frames: int) -> int:
+    """In steps: the last time that was written and is not 0, else the window's end."""
+    last = next((token_id for token_id in reversed(token_ids) if token_id >= begin), begin)
+    return last - begin or num_frames // _FRAMES_A_STEP
+
+
+@dataclass(frozen=True)
+class WhisperRule:
+    """``forced`` are the first tokens of the output, each one of several."""
+
+    tokens: WhisperTokens
+    forced: tuple[tuple[int, ...], ...] = ()
+    timestamps: bool = False
+
+    def restrict(self, logits: Any, token_ids: Sequence[int]) -> None:
+        """Changes float32 logits (vocab,) in place; ``token_ids`` is the output so far."""
+        step = len(token_ids)
+        if step < len(self.forced):
+            _only(logits, self.forced[step])
+            return
+        own = token_ids[len(self.forced) :]
+        _forbid(logits, self.tokens.suppressed)
+        if not own:
+            _forbid(logits, self.tokens.suppressed_at_first)
+        if self.timestamps:
+            self._restrict_times(logits, own)
+
+    def _restrict_times(self, logits: torch.Tensor, own: Sequence[int]) -> None:
+        begin, text = self.tokens.timestamp_begin, logits[: self.tokens.timestamp_begin]
+        times = logits[begin:]
+        text[begin - 1] = _NEVER  # <|notimestamps|>
+        last_is_time = bool(own) and own[-1] >= begin
+        one_before_is_time = len(own) < 2 or own[-2] >= begin
+        if last_is_time and one_before_is_time:
+            times.fill_(_NEVER)
+        elif last_is_time:
+            text[: self.tokens.end].fill_(_NEVER)
+        times[: self._num_passed(own)].fill_(_NEVER)
+        if not own:
+            text.fill_(_NEVER)
+            if self.tokens.max_initial_timestamp is not None:
+                times[self.tokens.max_initial_timestamp + 1 :].fill_(_NEVER)
+        # A time where all times together are likelier than the likeliest other token.
+        likelier = times.logsumexp(dim=0) > text.max()
+        text.masked_fill_(likelier, _NEVER)
+
+    def _num_passed(self, own: Sequence[int]) -> int:
+        """How many times are before the last; that one itself may come again to open a segment."""
+        begin = self.tokens.timestamp_begin
+        last = next((token for token in reversed(own) if token >= begin), None)
+        if last is None:
+            return 0
+        opens = own[-1] >= begin and not (len(own) < 2 or own[-2] >= begin)
+        return last - begin + (0 if opens else 1)
+
+
+def _forbid(logits: torch.Tensor, token_ids: tuple[int, ...]) -> None:
+    if token_ids:
+        logits.index_fill_(0, _index(token_ids, logits.device), _NEVER)
+
+
+def _only(logits: torch.Tensor, token_ids: tuple[int, ...]) -> None:
+    index = _index(token_ids, logits.device)
+    kept = logits[index] if len(token_ids) > 1 else 0.0
+    logits.fill_(_NEVER)
+    logits[index] = kept
+
+
+@lru_cache(maxsize=256)
+def _index(token_ids: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    return torch.tensor(token_ids, device=device)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,20 +17,24 @@ from generator.errors import (
     EXIT_OK,
     GeneratorError,
     NoRoomError,
+    RepositoryError,
 )
 from generator.models_yaml.reading import load
+from generator.render.digest import ROUTING_FILE
 from generator.repository import served_record
 from generator.repository import writing as writer
+from generator.repository.compare import ModelPlan, compare, edited_hash, folder_version
 from generator.repository.native_model import place_models
 from generator.repository.plan import Plan, make_plan
 from generator.repository.served_record import LastApply, LastChange, ServedRecord
+from generator.repository.version_folders import current_files, files_of_version
 from generator.spec.task_folders import find_tasks
+from hf_triton.serving.apply.changes import decide_group, model_of_folder, split_unwanted
 from hf_triton.serving.apply.execution import ApplyResult, PlanExecution, Say
 from hf_triton.serving.apply.memory import with_shortages
 from hf_triton.serving.apply.model_control import ModelControl
 from hf_triton.serving.apply.model_update import UpdateSettings
 from hf_triton.serving.apply.planning import ApplyPlan, plan_apply
-from hf_triton.serving.apply.rollback import plan_rollback
 from hf_triton.serving.apply.target import Target
 from hf_triton.serving.python_env.ensuring import ensure_environments
 
@@ -253,3 +257,67 @@ class Recorder:
             if name in loaded or group.folders[0].served.ready
         }
         return (kept | served) - {removed.name for removed in self._plan.removed}
+
+
+def plan_rollback(repository: Path, control: ModelControl) -> ApplyPlan:
+    """The plan. Raises RepositoryError if there is nothing to undo, or its files are gone.
+
+    Folders that the last apply changed get their previous version again, models that it added are
+    removed, models that it removed are loaded again. Reads only.
+    """
+    last = (served_record.read(repository) or ServedRecord()).last
+    if last.is_empty:
+        raise RepositoryError(
+            f"{repository}: nothing to roll back: no apply has changed anything, or the last one "
+            "is rolled back already"
+        )
+    active = [name for name in control.active_folders() if (repository / name).is_dir()]
+    groups = _groups(last, set(active) - set(last.added))
+    obsolete, removed = split_unwanted(set(last.added) & set(active), groups)
+    served = control.served({name for folders in groups.values() for name in folders})
+    decided = tuple(
+        decide_group(_plans(folders, repository, last), served, obsolete.get(name, ()), force=True)
+        for name, folders in groups.items()
+    )
+    return ApplyPlan(decided, tuple(removed))
+
+
+def _groups(last: LastChange, active: set[str]) -> dict[str, list[str]]:
+    """Every folder of the models that were changed or removed, the public one first."""
+    touched = {*last.changed, *last.routing, *last.removed}
+    folders = touched | active
+    models = sorted({model_of_folder(name, folders) for name in touched})
+    return {
+        model: [
+            model,
+            *sorted(
+                name
+                for name in folders
+                if name != model and model_of_folder(name, folders) == model
+            ),
+        ]
+        for model in models
+    }
+
+
+def _plans(folders: Iterable[str], repository: Path, last: LastChange) -> list[ModelPlan]:
+    return [_plan(repository / name, last) for name in folders]
+
+
+def _plan(folder: Path, last: LastChange) -> ModelPlan:
+    files, version = current_files(folder), folder_version(folder)
+    routing = files.pop(ROUTING_FILE, None)
+    if folder.name in last.changed:
+        version = last.changed[folder.name]
+        before = files_of_version(folder, version)
+        if before is None:
+            raise RepositoryError(
+                f"{folder}: version {version}, which ran before the last apply, is not there any "
+                "more as it was: change models.yaml back instead, and apply that"
+            )
+        files = before
+    if folder.name in last.routing:
+        text = last.routing[folder.name]
+        routing = None if text is None else text.encode()
+    files = files if routing is None else {**files, ROUTING_FILE: routing}
+    return compare(folder, files, keep_edits=False, written=edited_hash(folder, version))

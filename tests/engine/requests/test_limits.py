@@ -21,7 +21,7 @@ from hf_triton.text_generation.request import reading_threads
 from hf_triton.text_generation.request.limits import check_logprobs, most_with_logprobs
 from hf_triton.text_generation.request.parsing import check_request
 from hf_triton.text_generation.request.reading_threads import READ_AT_ONCE, ReadingThreads
-from hf_triton.text_generation.sampling.bad_words import BadWords
+from hf_triton.text_generation.sampling.logits_processors import BadWords
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from tests.engine.driving import NumberTokenizer

@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hf_triton.text_generation.forward.states.functions import Runs, StateFunctions
 from hf_triton.text_generation.forward.states.row import UnsupportedStatesError
+from hf_triton.text_generation.forward.states.runner import Runs, StateFunctions
 from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, StateShape
 

@@ -19,7 +19,7 @@ from hf_triton.text_generation.engines.in_flight.runner_selection import (
 )
 from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
 from hf_triton.text_generation.forward.paged.step import PagedStep
-from hf_triton.text_generation.forward.states import own_functions
+from hf_triton.text_generation.forward.states import paged_runner
 from hf_triton.text_generation.forward.states import runner as states_runner
 from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import (
@@ -304,8 +304,8 @@ def of_padding(select: Any) -> Any:
 @pytest.mark.parametrize(
     "owner, name, fault",
     [
-        (own_functions, "runs_of", new_where(lambda run: 0)),
-        (own_functions, "runs_of", new_where(lambda run: 1)),
+        (paged_runner, "runs_of", new_where(lambda run: 0)),
+        (paged_runner, "runs_of", new_where(lambda run: 1)),
         (PagedStep, "_once", of_padding),
         (PagedCache, "copy_slots", lambda _: lambda *_: None),
     ],

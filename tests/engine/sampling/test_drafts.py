@@ -7,7 +7,7 @@ import random
 import pytest
 
 from hf_triton.text_generation.sampling.speculative.costs import Costs
-from hf_triton.text_generation.sampling.speculative.ngrams import Ngrams
+from hf_triton.text_generation.sampling.speculative.ngram_proposer import Ngrams
 
 
 def looked_up(text: list[int], least: int, most: int) -> list[int]:

@@ -25,8 +25,7 @@ from tests.support.slow_cases import slow_but
 
 pytest.importorskip("triton")
 from hf_triton.text_generation.forward.gpu.attention import kernel_attention
-from hf_triton.text_generation.forward.gpu.joint_linear import JointLinear
-from hf_triton.text_generation.forward.gpu.runner import GpuFusedRunner
+from hf_triton.text_generation.forward.gpu.runner import GpuFusedRunner, JointLinear
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"max_num_seqs": 3, "max_num_batched_tokens": 24, "max_model_len": 64}

@@ -1,25 +1,37 @@
 """Runs a step of a model with states as one packed ``[1, num_tokens]`` forward on the CPU.
 
 Its modules run over the row as they are. Only where a convolution or a recurrence goes on are
-sequences told apart, by compiled functions (functions.py) that stand, for the time of the forward,
-where transformers' own stand in the model's source; so a scan takes a state that transformers'
-does not, and prompts are computed in chunks. Layers that attend do so as in the packed runners.
+sequences told apart, by compiled functions that stand, for the time of the forward, where
+transformers' own stand in the model's source; so a scan takes a state that transformers' does
+not, and prompts are computed in chunks. Layers that attend do so as in the packed runners.
+
+Each of these functions has the name and the arguments that transformers' own has (which it takes
+from causal-conv1d, mamba-ssm and flash-linear-attention), with a batch of one row; where the
+row's sequences end, and where their states are, it knows from the step. It keeps states itself:
+what transformers gives and wants back is nothing.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
+from hf_triton.runtime.kernels.kernel_loading import STATE_KERNELS, load_kernel
+from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.memory.kv_cache import KVCache
 from hf_triton.text_generation.memory.slot_contents import SlotCopy
 
 from ..transformers.latent_runner import LatentRunner
 from ..transformers.packed_attention import PackedStep
-from .functions import Runs, StateFunctions
-from .row import RowModel, Run, UnsupportedStatesError, runs_of, snapshot_in
+from .row import NO_LIMIT, RowFunctions, RowModel, Run, UnsupportedStatesError, runs_of, snapshot_in
+
+_CHANNELS = 256  # as in state_kernels.py
+_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+_SILU = ("silu", "swish")
 
 
 class StateRunner(LatentRunner):
@@ -63,3 +75,191 @@ class StateRunner(LatentRunner):
 
     def _given(self, packed: PackedStep) -> dict[str, Any]:
         return self._row_model.arguments(packed)
+
+
+@dataclass
+class Runs:
+    """The row's tokens by sequence, first ``num_decodes`` of one token each: (count, 6) int64, the
+    first of a ``Run``'s numbers.
+    """
+
+    table: torch.Tensor
+    num_decodes: int = 0
+
+
+class StateFunctions(RowFunctions):
+    """The functions; ``runs`` are those of the step that is computed."""
+
+    def __init__(self, cache: KVCache) -> None:
+        super().__init__(cache)
+        self.runs = Runs(torch.empty(0, 6, dtype=torch.int64))
+        self._team = ThreadTeam(torch.get_num_threads())
+        self._scratch = torch.empty(0)
+
+    def begin(self, runs: Runs) -> None:
+        """Takes a step."""
+        self.runs = runs
+        self._begin()
+
+    def _sized(self, kind: str, *sizes: int) -> torch.Tensor:
+        """The state that the call is for, (slots, ...), which must begin with ``sizes``."""
+        stored = self._state(kind)
+        if stored.shape[1 : 1 + len(sizes)] != sizes:
+            raise UnsupportedStatesError(
+                f"a {kind} state of {tuple(stored.shape[1:])}, not {sizes}"
+            )
+        return stored
+
+    def causal_conv1d_fn(
+        self,
+        hidden_states: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        activation: str | None = None,
+        **_: Any,
+    ) -> torch.Tensor:
+        """hidden_states (1, channels, tokens), weight (channels, kernel size) -> like the first."""
+        channels, size = weight.shape
+        x = _rows(hidden_states[0].t())
+        stored = self._sized("conv", channels)
+        length = stored[0].numel() // channels
+        if activation not in (None, *_SILU):
+            raise UnsupportedStatesError(f"its convolution's activation is {activation}")
+        _check_dtype(x.dtype, stored)
+        out = x.new_empty(x.shape)
+        taps, offsets = weight.float().t().contiguous(), None if bias is None else bias.float()
+        self._run(
+            "conv",
+            x.dtype,
+            *(channels, size, x.data_ptr(), x.stride(0), stored.data_ptr(), length),
+            *(taps.data_ptr(), 0 if offsets is None else offsets.data_ptr(), out.data_ptr()),
+            *(activation is not None, self._scratch_at(_CHANNELS)),
+        )
+        return out.t().unsqueeze(0)
+
+    def torch_chunk_gated_delta_rule(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        use_qk_l2norm_in_kernel: bool = False,
+        **_: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """query and key (1, tokens, key heads, key dim), value (1, tokens, heads, dim), g and beta
+        (1, tokens, heads) -> like value. g may be (1, tokens, heads, key dim).
+        """
+        q, k, v = (_headed(states[0]) for states in (query, key, value))
+        (tokens, key_heads, size), (heads, dim) = k.shape, v.shape[1:]
+        stored = self._sized("recurrent", heads, size, dim)
+        q, k = q.to(v.dtype), k.to(v.dtype)
+        decay, rate = g[0].float().contiguous(), beta[0].to(v.dtype).contiguous()
+        _check_dtype(torch.float32, stored)
+        out = v.new_empty(tokens, heads, dim)
+        self._run(
+            "delta_rule",
+            v.dtype,
+            *(key_heads, heads, size, dim, q.data_ptr(), k.data_ptr(), v.data_ptr()),
+            *(q.stride(0), k.stride(0), v.stride(0), decay.data_ptr(), decay.dim() == 3),
+            *(rate.data_ptr(), stored.data_ptr(), out.data_ptr(), use_qk_l2norm_in_kernel),
+            *(bits_of(size**-0.5), self._scratch_at(4 * size)),
+        )
+        return out.unsqueeze(0), out
+
+    chunk_kimi_delta_attention = torch_chunk_gated_delta_rule
+
+    def mamba2_chunk_scan(
+        self,
+        hidden_states: torch.Tensor,
+        dt: torch.Tensor,
+        decays: torch.Tensor,
+        into: torch.Tensor,
+        out_of: torch.Tensor,
+        dt_bias: torch.Tensor,
+        dt_limit: tuple[float, float] = NO_LIMIT,
+        **given: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """hidden_states (1, tokens, heads, dim), dt (1, tokens, heads), A, D and dt_bias (heads,),
+        B and C (1, tokens, groups, state size) -> (1, tokens, heads, dim) float32.
+        """
+        x, b, c = (_headed(states[0]) for states in (hidden_states, into, out_of))
+        (tokens, heads, dim), (groups, size) = x.shape, b.shape[1:]
+        stored = self._sized("recurrent", heads, dim, size)
+        _check_dtype(x.dtype, b, c)
+        _check_dtype(torch.float32, stored)
+        steps = F.softplus(dt[0] + dt_bias.to(dt.dtype)).float().contiguous()
+        if tuple(dt_limit) != NO_LIMIT:  # generate clamps its prompt's alone
+            self.clamps_prompts = True
+            steps[self.runs.num_decodes :].clamp_(*dt_limit)
+        decays, skips = decays.float().contiguous(), given["D"].float().contiguous()
+        out = torch.empty(tokens, heads, dim)
+        self._run(
+            "ssd",
+            x.dtype,
+            *(heads, groups, dim, size, x.data_ptr(), b.data_ptr(), c.data_ptr()),
+            *(x.stride(0), b.stride(0), c.stride(0), steps.data_ptr(), decays.data_ptr()),
+            *(skips.data_ptr(), stored.data_ptr(), out.data_ptr(), self._scratch_at(2 * size)),
+        )
+        return out.unsqueeze(0), out
+
+    def mamba_selective_scan(
+        self,
+        hidden_states: torch.Tensor,
+        dt: torch.Tensor,
+        decays: torch.Tensor,
+        into: torch.Tensor,
+        out_of: torch.Tensor,
+        z: torch.Tensor,
+        delta_bias: torch.Tensor,
+        **given: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """hidden_states, dt and z (1, channels, tokens), A (channels, state size), B and C
+        (1, state size, tokens), D and delta_bias (channels,) -> (1, channels, tokens).
+        """
+        x, b, c, gate = (_rows(states[0].t()) for states in (hidden_states, into, out_of, z))
+        (tokens, channels), size = x.shape, b.shape[1]
+        stored = self._sized("recurrent", channels, size)
+        _check_dtype(x.dtype, b, c, gate)
+        _check_dtype(torch.float32, stored)
+        steps = F.softplus(dt[0].t() + delta_bias.to(dt.dtype)).float().contiguous()
+        decays, skips = decays.float().contiguous(), given["D"].float().contiguous()
+        out = x.new_empty(tokens, channels)
+        self._run(
+            "selective_scan",
+            x.dtype,
+            *(channels, size, x.data_ptr(), b.data_ptr(), c.data_ptr(), gate.data_ptr()),
+            *(x.stride(0), b.stride(0), c.stride(0), gate.stride(0), steps.data_ptr()),
+            *(decays.data_ptr(), skips.data_ptr(), stored.data_ptr(), out.data_ptr()),
+            self._scratch_at(2 * size),
+        )
+        return out.t().unsqueeze(0), out
+
+    def _scratch_at(self, size: int) -> int:
+        """Where each thread has ``size`` numbers."""
+        needed = self._team.num_threads * size
+        if len(self._scratch) < needed:
+            self._scratch = torch.empty(needed)
+        return self._scratch.data_ptr()
+
+    def _run(self, name: str, dtype: torch.dtype, *arguments: int) -> None:
+        if dtype not in _DTYPES:
+            raise UnsupportedStatesError(f"it is {dtype}")
+        table = self.runs.table
+        kernel = load_kernel(name, _DTYPES[dtype], STATE_KERNELS)
+        self._team.run(kernel, table.data_ptr(), len(table), *arguments)
+
+
+def _check_dtype(dtype: torch.dtype, *tensors: torch.Tensor) -> None:
+    if any(tensor.dtype != dtype for tensor in tensors):
+        raise UnsupportedStatesError(f"{[tensor.dtype for tensor in tensors]} beside {dtype}")
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """x (tokens, size), with each token's numbers one after another."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _headed(x: torch.Tensor) -> torch.Tensor:
+    """x (tokens, heads, dim), the same."""
+    return x if x.stride(-1) == 1 and x.stride(-2) == x.shape[-1] else x.contiguous()

@@ -3,7 +3,9 @@ first tokens; and one ``[num_seqs, 1]`` forward of the decoder for all that go o
 
 The model computes all of it by itself. It takes its keys and values from slots
 (``memory/cross_slots.py``), and masks and positions for each row: its decoder counts positions
-from how long its cache says that it is, which here is a number for each row.
+from how long its cache says that it is, which here is a number for each row, (rows, 1). That is
+all that some decoders need; two places don't take it and are changed: embeddings of positions,
+and T5's bias.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from hf_triton.text_generation.sequence.sequence import Sequence
 
 from .cache_runner import sliding_windows
 from .encoding import Encoder
-from .row_offsets import changes_by_row
 from .runner import Runner
+
+_OFFSET, _POSITIONS = "past_key_values_length", "position_ids"
 
 
 class EncoderDecoderRunner(Runner):
@@ -206,3 +209,72 @@ def _rows(slots: list[int], device: torch.device) -> Rows:
     if slots == list(range(slots[0], slots[0] + len(slots))):
         return slice(slots[0], slots[0] + len(slots))
     return torch.tensor(slots, device=device)
+
+
+class Change:
+    """Another function in the place of a module's own, while it is made."""
+
+    def __init__(self, module: Any, name: str) -> None:
+        self._module, self._name = module, name
+        self._own: Callable[..., Any] = getattr(module, name)
+
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        setattr(self._module, self._name, self._by_row)
+        try:
+            yield
+        finally:
+            delattr(self._module, self._name)
+
+    def _by_row(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+class BiasChange(Change):
+    """T5's relative bias (1, heads, tokens, columns) becomes (rows, heads, 1, columns): given
+    (rows, 1) of offsets, it computes a row's where a token's would be.
+    """
+
+    def _by_row(self, *args: Any, **kwargs: Any) -> Any:
+        return self._own(*args, **kwargs).transpose(0, 2)
+
+
+class PositionsChange(Change):
+    """Embeddings (rows, 1, size) of a position for each row: at once where the module looks up what
+    it is given, else for each position that a row has.
+    """
+
+    def __init__(self, module: Any, name: str) -> None:
+        super().__init__(module, name)
+        self._signature = inspect.signature(self._own)
+        self._at_once = True
+
+    def _by_row(self, *args: Any, **kwargs: Any) -> Any:
+        given = self._signature.bind(*args, **kwargs).arguments
+        offsets: torch.Tensor = given[_OFFSET]
+        if self._at_once:
+            try:
+                return self._own(**given).reshape(len(offsets), 1, -1)
+            except (RuntimeError, TypeError):
+                self._at_once = False
+        places = offsets[:, 0].tolist()
+        found = {}
+        for place in set(places):
+            if given.get(_POSITIONS) is not None:
+                given[_POSITIONS] = torch.tensor([place], device=offsets.device)
+            embedded = self._own(**{**given, _OFFSET: place})
+            found[place] = embedded.reshape(-1, 1, embedded.shape[-1]).expand(len(places), -1, -1)
+        return torch.stack([found[place][row] for row, place in enumerate(places)])
+
+
+def changes_by_row(decoder: Any) -> list[Change]:
+    """What is to be changed of a decoder."""
+    changes: list[Change] = [
+        BiasChange(module, "compute_bias")
+        for module in decoder.modules()
+        if hasattr(module, "compute_bias")
+    ]
+    positions = getattr(decoder, "embed_positions", None)
+    if positions is not None and _OFFSET in inspect.signature(positions.forward).parameters:
+        changes.append(PositionsChange(positions, "forward"))
+    return changes
