@@ -21,8 +21,7 @@ from generator.models_yaml.features import (
     metric_keys,
     quantization_keys,
 )
-from generator.models_yaml.features.canary_keys import Branch
-from generator.models_yaml.features.canary_targets import Target, refuse_targets
+from generator.models_yaml.features.canary_keys import Branch, Target, refuse_targets
 from generator.models_yaml.features.hooks_file import find_hooks
 from generator.models_yaml.features.python_env_keys import find_python_env
 from generator.models_yaml.model_keys import KEYS, merge, task_hint

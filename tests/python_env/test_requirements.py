@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.models_yaml.features.requirements_file import Requirements
+from generator.models_yaml.features.python_env_keys import Requirements
 from tests.support.tiny_wheel import make_wheel
 
 GOOD = """\

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,17 +16,19 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
 from perf.in_use import in_use
-from perf.lab.baselines.fleet import Fleet
+from perf.lab.baselines.fleet import Fleet, LeftOutError
 from perf.lab.baselines.plan import MIXED, OUTPUT_TOKENS, PROMPT_TOKENS, Plan, Step
 from perf.lab.baselines.report import write_markdown
-from perf.lab.baselines.rounds import BAR_FORMAT, Rounds, warm_up
 from perf.lab.baselines.servers.processes import NOT_INHERITED, Ports
 from perf.lab.baselines.servers.repositories import MODEL_FOLDER
 from perf.lab.baselines.servers.start import Places, Service, started
-from perf.lab.baselines.targets import Variant
+from perf.lab.baselines.targets import OURS_ON_TRITON, Variant
+from perf.load.figures import between_chunks, measurement_of
+from perf.load.levels import LevelArguments
+from perf.load.measure import Record, client_cores, counted
 from perf.machine import num_cores
 from perf.model import llama_config, make_model
-from perf.report.head import here
+from perf.report.head import here, now
 from perf.report.rendering import write_renderings
 from perf.report.schema import (
     RUN_FILE,
@@ -39,6 +42,9 @@ from perf.report.schema import (
 from perf.roofline.measured import measure as measure_machine
 from perf.roofline.share import Decoder, Lengths, limit
 from perf.roofline.step import DecoderShape, Machine, machine_of
+from perf.usage import cpu_seconds, machine_cpu_seconds, memory_gib
+
+BAR_FORMAT = "{n}/{total} levels |{bar:20}| {elapsed} {desc}{postfix}"
 
 KIND = "baselines"
 FIXED = ("seed", "counted_requests", "longest_level_s")  # has to stay in one folder
@@ -220,3 +226,88 @@ def own_environment() -> Iterator[None]:
         yield
     finally:
         os.environ.update(before)
+
+
+@dataclass
+class Rounds:
+    """``keep`` is given each measurement; ``notes`` say what a reader has to know of the run."""
+
+    plan: Plan
+    fleet: Fleet
+    keep: Callable[[Measurement], object]
+    command: str
+    bar: tqdm
+    share_of: Callable[[Step, float], float]  # of what the machine allows, from tokens/s
+    notes: list[str] = field(default_factory=list)
+
+    def measure(self, steps: Sequence[Step]) -> None:
+        """Every step whose target can be had."""
+        for step in steps:
+            if step.variant not in self.fleet.left_out:
+                try:
+                    found = self._level(step)
+                except LeftOutError as error:
+                    self._leave_out(step, str(error))
+                else:
+                    self.keep(found)
+            self.bar.update()
+
+    def _level(self, step: Step) -> Measurement:
+        streaming = step.streams and step.variant.name in OURS_ON_TRITON
+        with self.fleet.using(step.variant, streaming=streaming) as service:
+            self._tell(f"{step.variant}, {step.clients} clients")
+            started, pid = now(), service.pid
+            before_s = (time.perf_counter(), cpu_seconds(pid), machine_cpu_seconds())
+            records = service.run(step.streams)(self.plan.arguments(step), self._show)
+            after_s = (time.perf_counter(), cpu_seconds(pid), machine_cpu_seconds())
+            elapsed_s, server_s, machine_s = (a - b for a, b in zip(after_s, before_s, strict=True))
+            clients = client_cores(records, step.clients)
+            machine = {
+                "cpu_share": machine_s / elapsed_s / num_cores(),
+                "server_cpu_cores": server_s / elapsed_s,
+                "client_cpu_cores": clients,
+                "other_cpu_cores": max(0.0, (machine_s - server_s) / elapsed_s - clients),
+                "memory_gib": memory_gib(pid),
+            }
+        return self._measurement(step, records, started, machine)
+
+    def _measurement(
+        self, step: Step, records: Sequence[Record], started: str, machine: Mapping[str, float]
+    ) -> Measurement:
+        """The figures of a level; stable where as many requests were counted as were wanted."""
+        inside, _ = counted(records, step.clients)
+        good = [record for record in inside if record.problem is None]
+        num_chunks = sum(len(record.chunk_s) for record in good)
+        tokens = sum(record.num_output_tokens for record in good)
+        found = measurement_of(
+            records, step.load, step.round, started, self.command, between_chunks
+        )
+        useful = found.output_tokens_per_s or 0.0
+        return replace(
+            found,
+            stable=len(good) >= self.plan.num_requests,
+            output_tokens_per_s=useful,
+            roofline_share=self.share_of(step, useful),
+            server={"tokens_per_chunk": tokens / num_chunks} if num_chunks else {},
+            machine=machine,
+        )
+
+    def _leave_out(self, step: Step, why: str) -> None:
+        when = f"round {step.round + 1}, {step.clients} clients"
+        first, *rest = why.splitlines() or ["no reason given"]
+        short = " ... ".join([first, *rest[-1:]])
+        self.notes.append(f"{step.variant.label} is left out from {when} on: {short}")
+        tqdm.write("\n  ".join([f"{step.variant} is left out: {first}", *rest]), file=sys.stderr)
+
+    def _tell(self, text: str) -> None:
+        self.bar.set_postfix_str("", refresh=False)
+        self.bar.set_description_str(text, refresh=sys.stderr.isatty())
+
+    def _show(self, num_answers: int) -> None:
+        self.bar.set_postfix_str(f"{num_answers} answers", refresh=False)
+        self.bar.update(0)
+
+
+def warm_up(service: Service, seed: int, *, streams: bool) -> None:
+    """A few requests, other ones than are measured; their figures are thrown away."""
+    service.run(streams)(LevelArguments.warm_up(seed), lambda _: None)

@@ -12,7 +12,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from perf.lab.baselines.fleet import Fleet, LeftOutError
 from perf.lab.baselines.plan import Plan
-from perf.lab.baselines.rounds import Rounds, warm_up
+from perf.lab.baselines.run import Rounds, warm_up
 from perf.lab.baselines.servers.processes import PeerError
 from perf.lab.baselines.servers.start import Service
 from perf.lab.baselines.targets import Variant

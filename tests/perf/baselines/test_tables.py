@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from perf.lab.baselines.ratios import pairs, ratio
-from perf.lab.baselines.report import FIGURES, STREAMS, ratio_cell, to_markdown, write_markdown
+from perf.lab.baselines.report import (
+    FIGURES,
+    STREAMS,
+    pairs,
+    ratio,
+    ratio_cell,
+    to_markdown,
+    write_markdown,
+)
 from perf.lab.baselines.targets import Variant
 from perf.report.schema import Load, Measurement, Percentiles, Run
 

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from generator.errors import PerfError
-from perf.report import csv_table, schema
+from perf.report import rendering, schema
 from perf.report.best import Bounds
 from perf.report.points import points
 from perf.report.rendering import RENDERINGS, write_renderings
@@ -148,10 +148,10 @@ def test_a_report_is_read_as_its_run_is(sweep: Path) -> None:
 
 def test_csv_has_a_row_for_each_measurement_and_its_columns_stay(sweep: Path) -> None:
     rows = list(csv.reader((sweep / "run.csv").read_text().splitlines()))
-    assert tuple(rows[0][: len(csv_table.COLUMNS)]) == csv_table.COLUMNS
-    assert rows[0][len(csv_table.COLUMNS) :][0] == "server.batch_occupancy"
+    assert tuple(rows[0][: len(rendering.COLUMNS)]) == rendering.COLUMNS
+    assert rows[0][len(rendering.COLUMNS) :][0] == "server.batch_occupancy"
     assert len(rows) == 1 + 18
-    assert csv_table.COLUMNS[:4] == ("target", "endpoint", "concurrency", "request_rate")
+    assert rendering.COLUMNS[:4] == ("target", "endpoint", "concurrency", "request_rate")
 
 
 def evil_measurements() -> Iterator[Measurement]:
@@ -193,7 +193,7 @@ def test_names_errors_and_commands_are_shown_and_never_run(tmp_path: Path) -> No
 
 
 def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path) -> None:
-    text = csv_table.to_csv(list(evil_measurements()))
+    text = rendering.to_csv(list(evil_measurements()))
     rows = list(csv.reader(io.StringIO(text)))
     assert len(rows) == 4
     assert not [cell for row in rows for cell in row if cell.lstrip(" ").startswith(("=", "@"))]

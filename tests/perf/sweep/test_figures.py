@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perf.sweep.export import ExportError, read_export
+from perf.sweep.measuring import ExportError, read_export
 from perf.sweep.server.machine_use import Look, between, machine_figures
 from perf.sweep.server.metrics import Difference, parse_metrics, server_figures
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from generator.errors import PerfError
-from perf.sweep.requests.bodies import RequestError, requests_of
+from perf.sweep.requests.bodies import RequestError, Texts, counter, requests_of
 from perf.sweep.requests.targets import Target, of_json
-from perf.sweep.requests.texts import Texts, counter
 from perf.sweep.scenario.model import Inputs
 from perf.sweep.scenario.ranges import Lengths
 from tests.perf.sweep.fake_triton import config

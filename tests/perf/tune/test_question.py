@@ -11,8 +11,7 @@ from generator.errors import ModelError, UsageError
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task, find_tasks
-from perf.sweep.requests.bodies import Requests, requests_of
-from perf.sweep.requests.texts import counter
+from perf.sweep.requests.bodies import Requests, counter, requests_of
 from perf.tune.goal import Goal
 from perf.tune.private_repository import PrivateRepository
 from perf.tune.question import (

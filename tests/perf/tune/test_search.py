@@ -8,10 +8,10 @@ import pytest
 
 from perf.report.schema import read_measurements
 from perf.tune.goal import Goal
-from perf.tune.ranking import table
 from perf.tune.settings.space import Dimension, Settings, Space
 from perf.tune.study import JOURNAL_FILE, Effort, Search
 from perf.tune.trials import ranked
+from perf.tune.tuning import table
 from tests.perf.tune.fake_bench import SEQS, TOKENS, FakeBench
 
 THROUGHPUT = Goal("throughput")
