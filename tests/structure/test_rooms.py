@@ -60,7 +60,7 @@ def sources(root: Path) -> dict[str, Path]:
 
 
 MODULES = {**sources(ROOT / "generator"), **sources(LIBRARY), **sources(ROOT / "perf")}
-PARENTS = {path.parent.parent for path in MODULES.values() if path.name == "__init__.py"}
+PARENTS = {path.parent.parent for path in MODULES.values()}
 
 
 def imported(name: str) -> Iterator[str]:

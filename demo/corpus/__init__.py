@@ -1,1 +1,0 @@
-"""The text that the demo model is trained on, composed from word lists and templates."""

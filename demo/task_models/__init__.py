@@ -1,1 +1,0 @@
-"""The demo models of every task but text-generation: a module makes each."""

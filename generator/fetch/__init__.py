@@ -1,1 +1,0 @@
-"""Downloads the weights that models.yaml names ahead of serving, and checks them."""

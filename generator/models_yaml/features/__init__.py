@@ -1,1 +1,0 @@
-"""The keys of one feature each: adapters, canary, ensemble, hooks, metrics, quantization, ..."""

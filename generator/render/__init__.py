@@ -1,1 +1,0 @@
-"""A model to the bytes of its folder, config.pbtxt and model.json first. Writes nothing."""

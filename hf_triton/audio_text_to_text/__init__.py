@@ -1,1 +1,0 @@
-"""The audio-text-to-text task: text generation of models that read sounds too."""

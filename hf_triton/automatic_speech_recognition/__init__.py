@@ -1,1 +1,0 @@
-"""The automatic-speech-recognition task: sounds to text on text_generation's engine."""

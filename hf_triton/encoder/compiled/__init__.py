@@ -1,1 +1,0 @@
-"""The engine ``torch-compile``: encoders compiled by torch."""

@@ -1,1 +1,0 @@
-"""The thread that owns an encoder: what waits, what a step computes, what is counted."""

@@ -1,1 +1,0 @@
-"""``layout: ensemble``: tokenizer, model and postprocessing as models of their own."""

@@ -1,1 +1,0 @@
-"""Encoders on the CPU, with what lies between their matrix products compiled."""

@@ -1,1 +1,0 @@
-"""The engine ``onnxruntime``: export, quantization, files and sessions."""

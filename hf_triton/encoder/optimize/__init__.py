@@ -1,1 +1,0 @@
-"""``hf-triton optimize``: compares the engines of one served model."""

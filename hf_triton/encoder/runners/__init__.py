@@ -1,1 +1,0 @@
-"""How a batch is computed: packed, padded, as CUDA graphs; each held to the model's own forward."""

@@ -1,1 +1,0 @@
-"""Texts to token ids: tokenization, lengths, windows."""

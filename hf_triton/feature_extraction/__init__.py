@@ -1,1 +1,0 @@
-"""The feature-extraction task: one embedding of each text, as sentence-transformers makes them."""

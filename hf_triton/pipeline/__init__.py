@@ -1,1 +1,0 @@
-"""Serves any transformers pipeline by name."""

@@ -1,1 +1,0 @@
-"""Where a model computes: GPU or CPU, its memory and threads, and layouts of linear layers."""

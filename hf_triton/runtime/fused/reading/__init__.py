@@ -1,1 +1,0 @@
-"""Finds in a model what parts.py describes, from one recorded forward."""

@@ -1,3 +1,0 @@
-"""Runs the functions of a user's hooks file on requests and responses; such a file imports
-``hf_triton.hooks``.
-"""

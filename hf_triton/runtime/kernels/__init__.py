@@ -1,1 +1,0 @@
-"""Loops that Numba compiles, and the thread team that they run on."""

@@ -1,1 +1,0 @@
-"""The files of images and sounds that requests bring, to pixels and samples."""

@@ -1,1 +1,0 @@
-"""Finds, downloads and checks a Hugging Face model's files; loads and quantizes its weights."""

@@ -1,1 +1,0 @@
-"""What `hf-triton serve` and `apply` run: one server, kept alive and up to date."""

@@ -1,1 +1,0 @@
-"""How a step is computed: on a CPU, on a GPU, through transformers."""

@@ -1,1 +1,0 @@
-"""Decoders on the CPU, with what lies between their matrix products compiled."""

@@ -1,1 +1,0 @@
-"""Kernels for GPUs in OpenAI Triton, and what computes with them."""

@@ -1,1 +1,0 @@
-"""Runs steps over a cache in pages."""

@@ -1,1 +1,0 @@
-"""Models that keep states of convolutions and recurrences, packed on the CPU by compiled loops."""

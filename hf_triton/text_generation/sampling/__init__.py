@@ -1,1 +1,0 @@
-"""Logits to tokens, each sequence with its own options."""

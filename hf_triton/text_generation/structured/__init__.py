@@ -1,1 +1,0 @@
-"""Outputs held to a JSON schema, a regular expression or a list of choices."""

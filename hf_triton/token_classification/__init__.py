@@ -1,1 +1,0 @@
-"""The token-classification task: the entities of a text, with their offsets."""

@@ -1,1 +1,0 @@
-"""How each target is started: its environment, its repository, its command line."""

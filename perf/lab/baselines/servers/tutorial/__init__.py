@@ -1,1 +1,0 @@
-"""The baseline model, assembled into a model repository by ``servers/repositories.py``."""

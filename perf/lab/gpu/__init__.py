@@ -1,1 +1,0 @@
-"""What a machine with an NVIDIA GPU gives: the engines beside the limits of its memory."""

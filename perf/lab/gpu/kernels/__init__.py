@@ -1,1 +1,0 @@
-"""Our kernels by themselves: against float64 on the device itself, and their time."""

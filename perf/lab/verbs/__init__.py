@@ -1,1 +1,0 @@
-"""Verbs of ``hf-triton perf`` that only a checkout has."""

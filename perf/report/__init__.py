@@ -1,1 +1,0 @@
-"""What a run is on disk, and what people and programs read of it."""

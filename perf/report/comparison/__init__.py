@@ -1,1 +1,0 @@
-"""Two runs side by side: ratios load by load, and which of them are more than noise."""

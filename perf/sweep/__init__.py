@@ -1,1 +1,0 @@
-"""Measures served models at many loads, by perf_analyzer."""

@@ -1,1 +1,0 @@
-"""What is sent: which model answers which endpoint, and the inputs for it."""

@@ -1,1 +1,0 @@
-"""What a sweep is asked to measure: the scenario file, its keys and its ranges."""

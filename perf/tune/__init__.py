@@ -1,1 +1,0 @@
-"""Finds settings for a goal by trying them."""
