@@ -45,7 +45,6 @@ def address(of: str) -> Callable[[str], str]:
 
 
 def positive(text: str) -> float:
-    """A number above zero."""
     found = number(text)
     if found is None or found <= 0:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a number above 0")

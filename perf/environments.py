@@ -117,6 +117,6 @@ def see_our_packages(environment: Environment, _: Show) -> None:
 
 
 def last_line(error: Exception) -> str:
-    """Of what a failed command printed as its error, or of the error itself."""
+    """The last line that a failed command printed as its error, or of the error itself."""
     printed = getattr(error, "stderr", None) or str(error)
     return str(printed).strip().splitlines()[-1]

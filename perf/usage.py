@@ -54,7 +54,7 @@ def memory_gib(pid: int) -> float:
 
 
 def memory_gib_of(processes: Iterable[psutil.Process]) -> float:
-    """The same of these; where the system does not tell shares, resident memory."""
+    """The memory of processes; where the system does not tell shares, resident memory."""
     total = 0
     for process in processes:
         with suppress(psutil.Error):

@@ -210,7 +210,6 @@ def _result(rng: random.Random, noun: str, where: str) -> tuple[str, str]:
 
 
 def _value(rng: random.Random, writer: Writer, key: str) -> Any:
-    """A value that fits the key."""
     if key in NESTED:
         return {inner: _value(rng, writer, inner) for inner in NESTED[key]}
     if key in LISTS:
@@ -269,7 +268,7 @@ def _list(rng: random.Random) -> tuple[str, Any]:
 
 
 def _renamed(rng: random.Random, writer: Writer, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with keys, and some texts, that nobody has seen."""
+    """``data`` with keys, and some texts, that nobody has seen."""
     renamed = {}
     for value in data.values():
         odd = isinstance(value, str) and rng.random() < 0.5

@@ -21,7 +21,6 @@ _MODELS = 'label_values({__name__=~"hf_triton_(model_up|running|open_requests)"}
 
 
 def rules() -> bytes:
-    """Prometheus' rule file."""
     return read(_RULES).encode()
 
 

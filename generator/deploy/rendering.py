@@ -54,7 +54,7 @@ def quote(text: str) -> Markup:
 
 
 def quote_for_compose(text: str) -> Markup:
-    """The same where Compose replaces ``$NAME``: a dollar is written twice."""
+    """As ``quote``, where Compose replaces ``$NAME``: a dollar is written twice."""
     return quote(text.replace("$", "$$"))
 
 

@@ -52,22 +52,19 @@ class Server:
 
     @property
     def name(self) -> str:
-        """Of its objects."""
+        """The name of its objects in a cluster."""
         return self.unit.name
 
     @property
     def memory(self) -> str:
-        """As Kubernetes writes it."""
         return quantity(self.memory_mib)
 
     @property
     def shm(self) -> str:
-        """As Kubernetes writes it."""
         return quantity(self.shm_mib)
 
     @property
     def storage(self) -> str:
-        """As Kubernetes writes it."""
         return quantity(self.storage_mib)
 
     @property

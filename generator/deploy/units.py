@@ -28,7 +28,6 @@ class Unit:
 
     @property
     def names(self) -> list[str]:
-        """Its models' names."""
         return [spec.name for spec in self.specs]
 
     @property
@@ -68,7 +67,6 @@ class Unit:
 
 
 def one_unit(name: str, specs: Sequence[ModelSpec]) -> list[Unit]:
-    """All models on one server."""
     return [Unit(name, None, tuple(specs))]
 
 

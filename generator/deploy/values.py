@@ -53,7 +53,6 @@ def dns_name(text: str) -> str:
 
 
 def image(text: str) -> str:
-    """An image's name."""
     return _matching(_IMAGE, text, "an image's name, such as my-registry/hf-triton:gpu", 255)
 
 
@@ -63,7 +62,6 @@ def label(text: str) -> str:
 
 
 def address(text: str) -> str:
-    """An IP address."""
     return _matching(_ADDRESS, text, "an IP address, such as 127.0.0.1 or 0.0.0.0")
 
 

@@ -53,7 +53,6 @@ class PartialFile:
         self.size += len(block)
 
     def restart(self) -> None:
-        """Drops what is there."""
         os.ftruncate(self._descriptor, 0)
         self.size = self.found = 0
         self._start_hashes()
@@ -89,7 +88,7 @@ class PartialFile:
 
     @property
     def sha256(self) -> str:
-        """Of what is there, in hex."""
+        """The hash of what is there, in hex."""
         return self._sha256.hexdigest()
 
     def finish(self, target: Path) -> None:

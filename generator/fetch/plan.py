@@ -49,12 +49,11 @@ class ModelFetch:
 
     @property
     def num_bytes(self) -> int:
-        """Of all files."""
         return sum(file.size for file in self.files.values())
 
     @property
     def num_bytes_here(self) -> int:
-        """Of those that are here, and what is here of the others."""
+        """The bytes of complete files, and what is here of the others."""
         parts = (part_size(self.cache.part(file)) for file in self.missing.values())
         whole = sum(self.files[path].size for path in self.here)
         return min(whole + sum(parts), self.num_bytes)
@@ -128,7 +127,6 @@ class DiskSpace:
 
     @property
     def fits(self) -> bool:
-        """Whether there is room."""
         return self.needed <= self.free
 
 

@@ -47,7 +47,6 @@ class Progress:
                 self._rows[title].done += num_bytes
 
     def end(self, title: str) -> None:
-        """Takes a bar away."""
         with self.lock:
             self.erase()
             self._rows.pop(title, None)

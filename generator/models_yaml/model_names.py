@@ -29,7 +29,6 @@ class NameClaim:
 
     @property
     def folders(self) -> list[str]:
-        """Its other folders."""
         return [self.name + suffix for suffix in self.suffixes]
 
 

@@ -48,7 +48,6 @@ def lock_path(config: Path) -> Path:
 
 
 def lock_key(spec: ModelSpec) -> Key:
-    """The key of a Hub model in models.lock."""
     return spec.source.text, spec.revision or DEFAULT_REVISION
 
 
@@ -169,7 +168,7 @@ def _pinned(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelS
 def _with_choice(
     spec: ModelSpec, found: LockedSnapshot, name: str, report: Report
 ) -> LockedSnapshot:
-    """Of a snapshot that models share, the files that this one may have."""
+    """The files of a shared snapshot that this model may have."""
     try:
         names = chosen_files(spec, found.files)
     except NotServableError as error:

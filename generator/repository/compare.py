@@ -69,12 +69,10 @@ class ModelPlan:
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self.folder.name
 
     @property
     def conflicts(self) -> list[str]:
-        """One line for each conflict."""
         if self.blocked:
             return [f"{self.folder}: {self.blocked}"]
         found = (change for change in self.changes if change.action is Action.CONFLICT)

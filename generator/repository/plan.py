@@ -29,7 +29,6 @@ class Plan:
 
     @property
     def models(self) -> list[ModelPlan]:
-        """Every folder's plan."""
         return [model for group in self.groups for model in group]
 
     @property

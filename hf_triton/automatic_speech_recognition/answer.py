@@ -85,7 +85,6 @@ class Sound:
             self.finish_reason = "timeout"
 
     def end(self) -> None:
-        """The sound has ended."""
         self.finish_reason = self.finish_reason or ("length" if self._was_cut else "stop")
 
     def sent(self) -> None:

@@ -59,7 +59,6 @@ class EncoderDecoderModel:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def source(self, sound: Samples) -> Source:
-        """What the encoder reads of a sound."""
         sound = long_enough(sound, self.sampling_rate)
         found = self._extractor(sound, sampling_rate=self.sampling_rate, return_tensors="pt")
         inputs = {name: value for name, value in found.items() if name != "attention_mask"}

@@ -116,7 +116,6 @@ def _check_options(speech: SpeechModel, options: Options) -> None:
 
 
 def _engine_options(options: Options) -> EngineOptions:
-    """The options as the engine reads them."""
     return EngineOptions(
         engine="in_flight",
         max_num_seqs=options.max_num_seqs,

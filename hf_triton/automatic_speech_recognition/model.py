@@ -11,7 +11,6 @@ class SpeechRecognitionModel(TritonModel):
     """One instance of a served model that transcribes."""
 
     def loader(self) -> Loader:
-        """Of weights, processor and engine."""
         from .loading import load_speech
         from .reception import Reception
 

@@ -57,7 +57,7 @@ class SpeechRow:
 
     @property
     def num_bytes(self) -> int:
-        """Of the sound as it came."""
+        """Bytes of the sound as it came."""
         return self.sound.nbytes if isinstance(self.sound, np.ndarray) else len(self.sound)
 
     def samples(self, sampling_rate: int, limits: MediaLimits) -> Samples:

@@ -70,7 +70,7 @@ class Transcript(Protocol):
         """The segments that are complete in a window's tokens so far."""
 
     def ended(self, token_ids: list[int]) -> list[Segment]:
-        """The same of all tokens of the window, its end of text among them; goes on to the next."""
+        """The segments of all tokens of the window, end of text included; goes on to the next."""
 
 
 class SpeechModel(Protocol):

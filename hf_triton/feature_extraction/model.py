@@ -11,7 +11,6 @@ class FeatureExtractionModel(EncoderModel):
     """One instance of a served embedding model."""
 
     def parts(self) -> Parts:
-        """Options and task."""
         from .embedding import FeatureExtraction
 
         return Options, FeatureExtraction

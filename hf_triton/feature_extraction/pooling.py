@@ -60,7 +60,7 @@ class Pooling:
 
 
 def _means(texts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """As ``_mean`` of each, in one call: each call lets another thread have the interpreter."""
+    """``_mean`` of each text, in one call: each call lets another thread have the interpreter."""
     states = torch.cat([*texts]).float()
     lengths = map(len, texts)
     starts = torch.tensor([*accumulate(lengths, initial=0)][:-1], device=states.device)

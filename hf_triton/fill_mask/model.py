@@ -11,7 +11,6 @@ class FillMaskModel(EncoderModel):
     """One instance of a served masked language model."""
 
     def parts(self) -> Parts:
-        """Options and task."""
         from .filling import FillMask
 
         return Options, FillMask

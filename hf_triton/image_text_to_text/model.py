@@ -15,7 +15,6 @@ class ImageTextToTextModel(TritonModel):
     """One instance of a served model that sees."""
 
     def loader(self) -> Loader:
-        """Of weights, processor and engine."""
         from hf_triton.text_generation.media_loading import load_media_engine
         from hf_triton.text_generation.reception import Reception
 

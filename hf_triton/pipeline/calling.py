@@ -96,7 +96,7 @@ class PipelineCall:
         return found
 
     def _check_characters(self, item: Any, parameters: Mapping[str, Any]) -> None:
-        """Of all texts: whichever of them the pipeline tokenises, it does so on the one thread."""
+        """Counts all texts: whichever the pipeline tokenises, it does so on the one thread."""
         given = item.messages if isinstance(item, ChatMessages) else item
         cuts = self._max_length is None or _cuts(parameters)
         most_tokens = max(self._max_length or 0, _MOST_TOKENS) if cuts else self._max_length

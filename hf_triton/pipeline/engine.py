@@ -60,11 +60,9 @@ class PipelineEngine:
         self.num_running = 0  # requests that the current call is about
 
     def prepare(self) -> None:
-        """Loads the pipeline."""
         self._call = self._load()
 
     def has_work(self) -> bool:
-        """Whether requests wait."""
         return bool(self._waiting)
 
     def add(self, submitted: Iterable[Work]) -> None:
@@ -91,7 +89,6 @@ class PipelineEngine:
         self.num_running = 0
 
     def end(self, unfinished: Iterable[Work], error: Exception) -> None:
-        """Answers work with the error."""
         self._finish(unfinished, error)
 
     give_up = end

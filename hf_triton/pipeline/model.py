@@ -9,7 +9,6 @@ class PipelineModel(TritonModel):
     """One instance of a served pipeline."""
 
     def loader(self) -> Loader:
-        """Of weights, processors and engine."""
         from .serving import serve_pipeline
 
         return serve_pipeline

@@ -81,7 +81,7 @@ def _batch_size(kind: Kind, placement: Placement) -> int:
 
 
 def _sampling_rate(pipe: Any) -> int:
-    """Of the sounds that the model takes; whatever where it takes none."""
+    """The rate, in Hz, of the sounds that the model takes; 16,000 where it takes none."""
     processor = getattr(pipe, "processor", None)
     extractors = (pipe.feature_extractor, getattr(processor, "feature_extractor", None))
     rates = (getattr(extractor, "sampling_rate", None) for extractor in extractors)

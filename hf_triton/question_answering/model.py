@@ -11,7 +11,6 @@ class QuestionAnsweringModel(EncoderModel):
     """One instance of a served reader."""
 
     def parts(self) -> Parts:
-        """Options and task."""
         from .answering import QuestionAnswering
 
         return Options, QuestionAnswering

@@ -50,7 +50,7 @@ def put(kind: str, key: tuple[Any, ...], value: Any) -> None:
 
 
 def put_at(path: Path, key: tuple[Any, ...], value: Any) -> None:
-    """The same in a file of a private folder. Raises OSError where that can't be."""
+    """Puts a value in a file of a private folder. Raises OSError where that can't be."""
     data = marshal.dumps((_named(key), value))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -11,7 +11,6 @@ class Text2TextGenerationModel(TritonModel):
     """One instance of a served encoder-decoder."""
 
     def loader(self) -> Loader:
-        """Of weights, tokenizer and engine."""
         from hf_triton.text_generation.reception import Reception
 
         from .loading import load_text2text

@@ -11,7 +11,6 @@ class TextClassificationModel(EncoderModel):
     """One instance of a served classifier or reranker."""
 
     def parts(self) -> Parts:
-        """Options and task."""
         from .classification import TextClassification
 
         return Options, TextClassification

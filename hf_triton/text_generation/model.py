@@ -11,7 +11,6 @@ class TextGenerationModel(TritonModel):
     """One instance of a served model that generates text."""
 
     def loader(self) -> Loader:
-        """Of weights, tokenizer and engine."""
         from .loading import load_engine
         from .reception import Reception
 

@@ -111,7 +111,6 @@ def _weight(entity: Entity) -> tuple[int, float]:
 
 
 def _words(tokens: Sequence[TaggedToken]) -> list[list[TaggedToken]]:
-    """Tokens by the word they belong to."""
     words: list[list[TaggedToken]] = []
     for token in tokens:
         if words and token.is_subword:

@@ -11,7 +11,6 @@ class TokenClassificationModel(EncoderModel):
     """One instance of a served tagger."""
 
     def parts(self) -> Parts:
-        """Options and task."""
         from .tagging import TokenClassification
 
         return Options, TokenClassification

@@ -86,5 +86,4 @@ class TokenClassification(EncoderTask):
 
 
 def _ordinary(special_tokens_mask: Sequence[int]) -> tuple[int, ...]:
-    """The tokens that are the text's own."""
     return tuple(i for i, special in enumerate(special_tokens_mask) if not special)

@@ -94,7 +94,6 @@ def record(line: str, now: datetime) -> dict[str, str]:
 
 
 def to_json(line: str, now: datetime) -> str:
-    """The record as JSON, on one line."""
     text = json.dumps(record(line, now), ensure_ascii=False)
     return text.encode(errors="backslashreplace").decode()  # half a character: as JSON escapes it
 

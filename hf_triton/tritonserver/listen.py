@@ -156,7 +156,7 @@ class Listen:
             self._check_port(port, flag)
 
     def check_triton(self) -> None:
-        """The same for tritonserver's ports alone, while what runs beside it may have its own."""
+        """Checks tritonserver's ports alone, while what runs beside it may have its own."""
         if self.sockets:  # it has none
             _make_again(Path(self.sockets))
             return

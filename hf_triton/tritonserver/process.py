@@ -78,7 +78,6 @@ class TritonServer:
         self._is_cleared_away = False  # and its number may be another process' by now
 
     def __enter__(self) -> TritonServer:
-        """Starts the server."""
         self.start()
         return self
 

@@ -88,7 +88,7 @@ class StubEnds:
         threading.Thread(target=self._note, daemon=True).start()
 
     def watched(self, stubs: Iterable[Stub]) -> frozenset[Stub]:
-        """The same, which are followed from now on."""
+        """Follows these stubs from now on, and returns them."""
         found = frozenset(stubs)
         for pid in [stub.pid for stub in found if stub.pid not in self._descriptors]:
             with contextlib.suppress(OSError):  # it has ended, or no kernel before 5.3 can tell

@@ -11,7 +11,6 @@ class ZeroShotClassificationModel(EncoderModel):
     """One instance of a served model for natural language inference."""
 
     def parts(self) -> Parts:
-        """Options and task."""
         from .zero_shot import ZeroShotClassification
 
         return Options, ZeroShotClassification

@@ -31,7 +31,6 @@ class Response:
     _length: int | None = None  # of the body, where the head states it; else it comes in chunks
 
     def add(self, data: bytes, now_s: float) -> None:
-        """Notes what has come."""
         self.raw += data
         self.arrivals.append((now_s, len(self.raw)))
         if self._body_start is None and _END_OF_HEAD in self.raw:
@@ -48,7 +47,6 @@ class Response:
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
         return int(self.raw.split(b" ", 2)[1])
 
     def body(self) -> bytes:

@@ -57,7 +57,6 @@ class Caller:
         """Everything is taken at once."""
 
     def fail(self, error: Exception) -> None:
-        """The error is the answer."""
         self._hand_over(self.answer.set_exception, AnswerError(str(error)))
 
     def _hand_over(self, settle: Callable[[Any], None], answer: object) -> None:

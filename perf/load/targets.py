@@ -209,7 +209,7 @@ def completions_body(request: Request) -> dict[str, Any]:
 
 
 def vllm_body(request: Request) -> dict[str, Any]:
-    """The same, and no token ends it."""
+    """As ``completions_body``, and no token ends it."""
     return {**completions_body(request), "ignore_eos": True}
 
 

@@ -128,7 +128,7 @@ def listed(place: str, name: str) -> Metric:
 
 
 def _guessed(name: str) -> tuple[str, str, float]:
-    """Of a figure that isn't known: the unit that its name ends in."""
+    """What is shown of a figure that isn't known: the unit that its name ends in."""
     for suffix, (unit, scale) in _SUFFIXES.items():
         if name.endswith(suffix):
             return name.removesuffix(suffix).replace("_", " "), unit, scale

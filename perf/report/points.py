@@ -92,7 +92,6 @@ class Point:
 
     @property
     def num_errors(self) -> int:
-        """Of all repeats."""
         return sum(each.num_errors for each in self.repeats)
 
     @property

@@ -51,7 +51,7 @@ def write_renderings(folder: Path, bounds: Bounds = NO_BOUNDS) -> None:
 
 
 def write_results(folder: Path, results: Results, bounds: Bounds = NO_BOUNDS) -> None:
-    """The same of results that were read already. Raises OSError."""
+    """Writes every rendering of results that were read already. Raises OSError."""
     write_text(folder / REPORT_FILE, json.dumps(results.document(), indent=2) + "\n")
     write_text(folder / CSV_FILE, to_csv(results.measurements))
     write_text(folder / MARKDOWN_FILE, to_markdown(results, bounds))

@@ -27,7 +27,6 @@ def warm_up_command(planned: Planned) -> list[str]:
 
 
 def measuring_command(planned: Planned) -> list[str]:
-    """The measurement itself."""
     measuring = planned.measuring
     rule = (measuring.stability_percent, measuring.max_trials)
     return _measuring(planned, measuring.window_requests, *rule)

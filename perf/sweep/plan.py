@@ -69,7 +69,6 @@ class Planned:
 
 
 def key_of(load: Load, repeat: int) -> str:
-    """As Planned's."""
     return json.dumps([asdict(load), repeat], sort_keys=True)
 
 

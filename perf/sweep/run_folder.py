@@ -104,7 +104,7 @@ def render(folder: Path) -> None:
 
 
 def digest(files: Mapping[str, str]) -> str:
-    """Of what is sent: other inputs are another run."""
+    """A digest of what is sent: other inputs are another run."""
     return hashlib.sha256(json.dumps(sorted(files.items())).encode()).hexdigest()[:16]
 
 

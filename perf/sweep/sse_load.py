@@ -168,7 +168,6 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """The exit code."""
     try:
         return asyncio.run(run(parse_args()))
     except LoadError as error:

@@ -79,7 +79,6 @@ def _entry(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _environment(env: PythonEnv) -> str | dict[str, Any]:
-    """The same environment, told from anywhere."""
     if env.folder is not None:
         return str(env.folder)
     files = {"requirements": env.requirements, "no_deps": env.no_deps}

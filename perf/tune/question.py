@@ -173,7 +173,7 @@ def counted_by(inputs: Inputs, files: Path | None) -> Inputs:
 
 
 def _parsed(text: str) -> Inputs:
-    """Of ``prompt=64,output=8-128``."""
+    """Parses ``prompt=64,output=8-128``."""
     given: dict[str, tuple[Lengths, ...]] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")

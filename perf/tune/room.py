@@ -65,7 +65,7 @@ def _config(files: Path | None) -> dict[str, Any]:
 
 
 def _cache_bytes(config: dict[str, Any], size: int) -> int:
-    """Of a token: a key and a value for each layer and key head."""
+    """The bytes of one token: a key and a value for each layer and key head."""
     try:
         heads = config.get("num_key_value_heads") or config["num_attention_heads"]
         width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
@@ -75,7 +75,7 @@ def _cache_bytes(config: dict[str, Any], size: int) -> int:
 
 
 def _free_gib(spec: ModelSpec) -> float:
-    """Of the GPUs where there are any that the model may use, else of the machine."""
+    """What is free on the GPUs that the model may use, where there are any, else in the machine."""
     if all(group.kind != "KIND_CPU" for group in spec.instance_groups):
         rows = nvidia_smi("gpu=memory.free")
         if rows:

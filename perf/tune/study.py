@@ -174,7 +174,7 @@ class Search:
 
 
 def _cut_to_whole_lines(journal: Path) -> None:
-    """Of a process that was killed, or whose disk was full, the last line may be half a one."""
+    """Cuts off half a last line, of a process that was killed or whose disk was full."""
     if journal.exists():
         with journal.open("rb+") as file:
             file.truncate(file.read().rfind(b"\n") + 1)

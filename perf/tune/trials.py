@@ -46,7 +46,6 @@ class Outcome:
 
     @property
     def settings(self) -> Settings:
-        """What was tried."""
         return self.measurement.load.settings
 
 

@@ -82,7 +82,6 @@ class Tuning:
     tasks: Mapping[str, Task]
 
     def run(self) -> int:
-        """Returns the exit code."""
         request, goal = self.request, self.request.goal
         search = Search(self.space, goal, self.bench, self.folder, request.effort, request.seed)
         try:
@@ -183,7 +182,7 @@ def _show(bar: tqdm, what: str) -> None:
 
 
 def folder_of(model: str, question: Mapping[str, Any], chosen: Path | None) -> Path:
-    """The same for the same question, so that the same command goes on."""
+    """A folder that is the same for the same question, so that the same command goes on."""
     digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
     return chosen or RESULTS_FOLDER / f"tune-{model}-{digest[:8]}"
 

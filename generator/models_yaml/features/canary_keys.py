@@ -104,7 +104,6 @@ class Routes:
         return Canary(tuple(arms), self.sticky)
 
     def shadowed(self, owner: str) -> Shadow | None:
-        """Who gets copies."""
         if self.shadow is None:
             return None
         # Metrics name the other model, or say that it is a version of this one.
@@ -274,7 +273,6 @@ class Target:
 
     @property
     def name(self) -> str:
-        """The other entry's."""
         return str(self.node.value)
 
 

@@ -81,7 +81,7 @@ class WhisperModel:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def max_tokens(self, num_initial: int, wanted: Wanted) -> int:
-        """Of a window whose decoder begins with so many tokens."""
+        """The most tokens of a window whose decoder begins with ``num_initial``."""
         room = self._max_length - num_initial
         asked = wanted.max_tokens or self._own_max_tokens
         if wanted.max_tokens is not None and wanted.max_tokens > room:

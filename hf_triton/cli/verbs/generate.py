@@ -31,7 +31,6 @@ class Outcome:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --force."""
     parser.add_argument(
         "--force", action="store_true", help="overwrite files that were edited by hand"
     )

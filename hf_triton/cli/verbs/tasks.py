@@ -11,7 +11,6 @@ from generator.spec.task_folders import Option, Task, find_tasks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --json."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

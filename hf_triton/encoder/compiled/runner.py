@@ -131,7 +131,6 @@ class OpaqueLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """As PrepackedLinear's."""
         return self.layer.weight
 
 

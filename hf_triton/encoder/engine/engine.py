@@ -65,11 +65,9 @@ class EncoderEngine:
         self._begin = partial(works.begin, self.thread, queue_time=self.metrics.queue_s.observe)
 
     def prepare(self) -> None:
-        """Makes the runner."""
         self.runner = self._make_runner()
 
     def has_work(self) -> bool:
-        """Whether encodings wait."""
         return bool(self._line)
 
     def add(self, submitted: Iterable[Work]) -> None:
@@ -87,7 +85,6 @@ class EncoderEngine:
             self._compute(taken)
 
     def end(self, unfinished: Iterable[Work], error: Exception) -> None:
-        """Answers work with the error."""
         self._finish(unfinished, error)
 
     give_up = end
@@ -167,7 +164,7 @@ class EncoderEngine:
 
 
 def _arrays(parts: Sequence[torch.Tensor]) -> list[Array]:
-    """As float32 on the CPU, from a GPU by one copy."""
+    """The parts as float32 on the CPU, from a GPU by one copy."""
     if parts[0].device.type != "cpu":
         shapes = [part.shape for part in parts]
         flat = torch.cat([part.reshape(-1) for part in parts]).float().cpu()

@@ -30,7 +30,6 @@ class EncoderMetrics:
         self.queue_s = Histogram(SECONDS)
 
     def computed(self, encodings: Sequence[Encoding], seconds: float) -> None:
-        """A step computed these."""
         num_tokens = sum(map(len, encodings))
         self.num_tokens += num_tokens
         self.batch_size.observe(len(encodings))

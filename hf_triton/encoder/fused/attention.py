@@ -139,7 +139,6 @@ class TextAttention:
         return size + relative, stride, wide
 
     def _attend_long(self, attention: Attention, qkv: torch.Tensor, out: torch.Tensor) -> None:
-        """One text."""
         heads, kv_heads = attention.num_heads, self._kv_heads
         parts = qkv.view(1, len(qkv), -1, self._dim).transpose(1, 2)
         query, key, value = parts.split([heads, kv_heads, kv_heads], dim=1)
@@ -181,7 +180,7 @@ def _is_relative(attention: Attention) -> bool:
 
 
 def _whole(count: int) -> int:
-    """As many in whole COLUMNS."""
+    """``count`` rounded up to whole COLUMNS."""
     return count + -count % COLUMNS
 
 

@@ -94,7 +94,6 @@ def _check(setup: RunnerSetup, quantization: str) -> None:
 
 
 def _refusal(error: Exception, quantization: str) -> LoadError:
-    """The operator's one line."""
     way = " with quantization: int8" if quantization == "int8" else ""
     return LoadError(f"engine: onnxruntime{way} can't serve it: {reason(error)}; {USE_TORCH}")
 

@@ -49,7 +49,6 @@ class Comparison:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code."""
     args = _parser().parse_args(arguments)
     logging.getLogger("hf_triton").setLevel(logging.INFO)
     logging.basicConfig(format="hf-triton: %(message)s", level=logging.WARNING)

@@ -96,7 +96,7 @@ def _timing(
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Of ascending values, interpolated between its neighbours as numpy does."""
+    """The percentile of ascending values, interpolated as numpy does."""
     place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)

@@ -45,7 +45,7 @@ class PackedRows(Runner):
         """The last hidden states of a row's ``wanted`` tokens, or of all: (tokens, size)."""
 
     def positions(self, row: Sequence[Encoding]) -> torch.Tensor:
-        """Of each token of a row, (tokens,) int64."""
+        """The position of each token of a row, (tokens,) int64."""
         return torch.cat([self._positions_of(encoding) for encoding in row])
 
     def _positions_of(self, encoding: Encoding) -> torch.Tensor:

@@ -41,7 +41,7 @@ def given_texts(fields: RequestFields, name: str, *partners: str) -> list[str]:
 
 
 def required_texts(fields: RequestFields, name: str, *partners: str) -> list[str]:
-    """The same, where a text may not be empty: RequestError then, too."""
+    """As ``given_texts``, with a RequestError for an empty text, too."""
     return each_row(partial(filled, name), given_texts(fields, name, *partners))
 
 

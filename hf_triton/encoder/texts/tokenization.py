@@ -45,7 +45,7 @@ class Tokenization:
         self._is_called = not _is_its_backend(tokenizer)
 
     def shortened(self, max_length: int) -> Tokenization:
-        """The same with another longest input."""
+        """This tokenization with another longest input."""
         found = copy.copy(self)
         found.max_length = max_length
         return found

@@ -152,7 +152,6 @@ class TorchKernels:
     """By torch's operators."""
 
     def digits(self, x: torch.Tensor, num_digits: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """As RowKernels has it."""
         x = x.float()
         sizes = torch.linalg.vector_norm(x, float("inf"), dim=-1, keepdim=True)
         scales = sizes.clamp_min_(_SMALLEST_MAXIMUM) / _LARGEST[num_digits]
@@ -169,7 +168,6 @@ class TorchKernels:
         bias: torch.Tensor,
         dtype: torch.dtype,
     ) -> torch.Tensor:
-        """As RowKernels has it."""
         rows = len(scales)
         if len(products) > rows:
             products = torch.add(products[rows:], products[:rows], alpha=256)
@@ -190,7 +188,6 @@ class CompiledKernels:
         )
 
     def digits(self, x: torch.Tensor, num_digits: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """As RowKernels has it."""
         rows, size = x.shape
         x = x.contiguous()
         scales = torch.empty(rows)
@@ -210,7 +207,6 @@ class CompiledKernels:
         bias: torch.Tensor,
         dtype: torch.dtype,
     ) -> torch.Tensor:
-        """As RowKernels has it."""
         rows, size = len(scales), products.shape[1]
         out = torch.empty(rows, size, dtype=dtype)
         self._team.run(

@@ -96,7 +96,6 @@ class LinearPart(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """As PrepackedLinear's."""
         return self.shared.linear.weight
 
 

@@ -25,7 +25,6 @@ class RowLoops:
         self._kernels: dict[str, Kernel] = {}
 
     def kernel(self, name: str) -> Kernel:
-        """A kernel for this dtype."""
         if name not in self._kernels:
             self._kernels[name] = load_kernel(name, str(self.dtype).removeprefix("torch."))
         return self._kernels[name]

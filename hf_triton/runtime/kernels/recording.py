@@ -51,7 +51,6 @@ class Pool:
 
     @property
     def num_bytes(self) -> int:
-        """Of all its memory."""
         return sum(piece.nbytes for piece in self._pieces.values())
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -127,7 +126,6 @@ class Recordings:
         self._refused: set[Hashable] = set()
 
     def get(self, key: Hashable) -> Recording | None:
-        """That of a computation, where there is one."""
         if key in self._found:
             self._found.move_to_end(key)
         return self._found.get(key)

@@ -177,7 +177,7 @@ def _after(typing_context: Any, pointer: Any, index: Any) -> Any:
 
 @njit(fastmath=True, error_model="numpy", inline="always")
 def transpose_at(x: Any, at: Any, x_row: Any, out: Any, out_row: Any) -> None:
-    """Of what lies from ``x[at]`` on."""
+    """Transposes what lies from ``x[at]`` on."""
     _transpose(_after(x, at), x_row, out, out_row)
 
 

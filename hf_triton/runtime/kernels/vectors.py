@@ -90,7 +90,7 @@ def at(builder: Any, pointer: Any, index: Any, kind: Any = FLOAT_ROW) -> Any:
 
 
 def larger(builder: Any, a: Any, b: Any) -> Any:
-    """Of each two numbers, none of them NaN."""
+    """The larger of each two numbers, none of them NaN."""
     return builder.select(builder.fcmp_ordered(">", a, b, flags=["fast"]), a, b, flags=["fast"])
 
 

@@ -110,7 +110,7 @@ def waveform(
     sampling_rate: int,
     limits: MediaLimits,
 ) -> Samples:
-    """The same of samples that came as numbers at ``rate`` Hz."""
+    """Samples that came as numbers at ``rate`` Hz, checked and resampled as those of a file."""
     if isinstance(rate, bool) or not isinstance(rate, int) or not 1 <= rate <= 1_000_000:
         raise RequestError(f"{field}: sampling_rate must be an integer of 1 to 1000000")
     try:

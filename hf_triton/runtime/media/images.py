@@ -131,7 +131,7 @@ def _check_tile(tags: Any) -> None:
 
 
 def _check_codestreams(file: bytes, most_pixels: float) -> None:
-    """Of a JPEG 2000 file: what surrounds a codestream may say another size."""
+    """Checks a JPEG 2000 file: what surrounds a codestream may say another size."""
     for siz in _SIZ.finditer(file):
         right, bottom, left, top, width, height, *_, components = struct.unpack(">8IH", siz[1])
         num_tiles = (right // max(1, width) + 1) * (bottom // max(1, height) + 1)

@@ -37,7 +37,7 @@ def resample(samples: Samples, rate: int, new_rate: int) -> Samples:
 def resampled(
     blocks: Iterable[Samples], num_samples: int, rate: int, new_rate: int
 ) -> Iterator[Samples]:
-    """The same of blocks that come one after another, of ``num_samples`` together."""
+    """Resamples blocks that come one after another, of ``num_samples`` together."""
     if rate == new_rate:
         yield from blocks
         return

@@ -23,7 +23,6 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Counts one observation."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 

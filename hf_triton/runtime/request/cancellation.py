@@ -38,7 +38,6 @@ class CancellationWatch:
         self._came.set()
 
     def close(self) -> None:
-        """Ends the thread."""
         self._closing = True
         self._came.set()
         self._thread.join()

@@ -146,7 +146,6 @@ class _Process:
         return not self._poll.poll(0)
 
     def ask(self, seconds: float, max_bytes: int, parts: list[bytes]) -> None:
-        """Sends a question."""
         head = worker.QUESTION.pack(seconds, max_bytes, len(parts))
         lengths = struct.pack(f"<{len(parts)}Q", *map(len, parts))
         with contextlib.suppress(OSError):  # it has ended, which `wait` sees

@@ -11,7 +11,6 @@ _ready: list[tokenizers.Tokenizer] = []
 
 
 def make_ready(definition: bytes) -> None:
-    """Loads the one tokenizer."""
     _ready[:] = [tokenizers.Tokenizer.from_buffer(definition)]
 
 

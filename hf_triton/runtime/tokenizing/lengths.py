@@ -22,7 +22,7 @@ Tokens = TypeVar("Tokens", bound=Sized)
 
 
 def most_characters(max_tokens: int) -> int:
-    """Of a text that is to have at most so many tokens."""
+    """The most characters of a text that is to have at most ``max_tokens`` tokens."""
     return max(_ALWAYS, _CHARACTERS * max_tokens)
 
 
@@ -39,7 +39,7 @@ def check_characters(field: str, num_characters: int, max_tokens: int, hint: str
 
 
 def num_characters(value: Any) -> int:
-    """Of all texts in a JSON value."""
+    """The characters of all texts in a JSON value."""
     if isinstance(value, str):
         return len(value)
     parts: Iterable[Any] = ()

@@ -18,7 +18,6 @@ _MOST_CHARACTERS = 64 * 2**20
 
 
 def make_ready(_: bytes) -> None:
-    """Imports what renders."""
     spec = PathFinder.find_spec("transformers")
     for folder in (spec and spec.submodule_search_locations) or ():
         _put_bare_package("transformers", Path(folder))

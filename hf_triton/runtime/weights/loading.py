@@ -50,7 +50,6 @@ def _attention_kernels(config: Any) -> Iterator[Any]:
 
 
 def load_tokenizer(served: ServedModel, files: Path) -> Any:
-    """The model's tokenizer."""
     from transformers import AutoTokenizer
 
     check_growth(files)

@@ -34,7 +34,6 @@ class Difference:
 
 
 def repository_folder(cache_dir: Path, repository: str) -> Path:
-    """The folder of a Hub repository in a cache."""
     return cache_dir / f"models--{repository.replace('/', '--')}"
 
 

@@ -41,7 +41,6 @@ class FolderChange:
 
     @property
     def name(self) -> str:
-        """The folder's."""
         return self.plan.name
 
     @property
@@ -145,7 +144,6 @@ def _whole_first(whole: str, parts: list[str]) -> tuple[str, ...]:
 
 
 def wanted_file(plan: ModelPlan, path: str) -> bytes | None:
-    """The content that a file is to have."""
     found = (change.new for change in plan.changes if change.path == path)
     return next(found, None)
 

@@ -44,7 +44,6 @@ class ApplyResult:
 
     @property
     def is_good(self) -> bool:
-        """Whether everything was done."""
         return not self.failures and not self.interrupted
 
     @property

@@ -51,7 +51,6 @@ class WatchedFiles:
             self._named = sorted(hooks | required)
 
     def digest(self) -> str:
-        """A digest of the contents of all files."""
         found = hashlib.sha256()
         for path in (self.config, lock_path(self.config), *self._named):
             found.update(hashlib.sha256(_content(path)).digest())
@@ -98,7 +97,6 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -54,7 +54,6 @@ class RunningCopy:
 
     @property
     def gpus(self) -> list[str]:
-        """The GPUs that it has memory of."""
         return [device for device in self.loaded if device != _CPU]
 
 

@@ -58,7 +58,6 @@ class ModelControl:
         self._load_lock = threading.Lock()
 
     def served(self, folders: Iterable[str]) -> dict[str, ServedFolder]:
-        """The state of each folder in the server."""
         found = self._states()
         return {folder: self._with_digest(folder, found.get(folder)) for folder in folders}
 

@@ -65,7 +65,6 @@ class Outcome:
 
     @property
     def is_change(self) -> bool:
-        """Whether anything was done."""
         return bool(self.loaded or self.unloaded)
 
 

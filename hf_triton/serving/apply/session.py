@@ -121,7 +121,6 @@ class Session:
             self._warn(f"{name}: {reason}")
 
     def roll_back(self) -> int:
-        """Undoes the last apply."""
         options = self._options
         with _locked(self._repository, options):
             wanted = self._look_for_room(plan_rollback(self._repository, self._control))
@@ -135,7 +134,6 @@ class Session:
         return self._end(wanted, applied)
 
     def stop(self) -> None:
-        """Starts no further model."""
         if self._applying is not None:
             self._applying.stop()
 

@@ -166,7 +166,6 @@ def _device(layer: Any, model: Any) -> torch.device:
 
 
 def without_adapters(part: Any) -> Any:
-    """The layer without its adapters."""
     return part.base if isinstance(part, AdaptedLinear) else part
 
 

@@ -102,7 +102,7 @@ class DecoderEntry:
         return (), fill(given, self._parts)
 
     def _enter_layer(self, module: Any, args: Any, kwargs: Any) -> Any:
-        """The same at the first layer of a decoder that merges images and text by itself."""
+        """Enters at the first layer of a decoder that merges images and text by itself."""
         hidden = args[0] if args else kwargs["hidden_states"]
         given = {"inputs_embeds": hidden, "attention_mask": kwargs.get("attention_mask")}
         if self._is_capturing:
@@ -119,7 +119,7 @@ class DecoderEntry:
 
     @contextmanager
     def attending_as_loaded(self) -> Iterator[None]:
-        """The same for a while."""
+        """Lets the model attend as it was loaded, for a while."""
         configs = [config for config, _ in self._own_attention.values()]
         now = [(config, config._attn_implementation) for config in configs]  # noqa: SLF001
         self.attend_as_loaded()

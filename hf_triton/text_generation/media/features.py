@@ -79,7 +79,6 @@ class FeatureCache:
         return max(1, self.max_together // max(1, num_numbers))
 
     def clear(self) -> None:
-        """Forgets all."""
         self._kept.clear()
         self.num_bytes = 0
 

@@ -57,7 +57,6 @@ def joined(outputs: list[Any]) -> Any:
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in an output."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):

@@ -237,7 +237,7 @@ class KVCache:
                 stored[copy.target] = stored[copy.source]
 
     def _clear_states(self, copy: SlotCopy) -> None:
-        """Of a sequence that begins, those that no runner begins by itself."""
+        """Clears the states of a sequence that begins which no runner begins by itself."""
         for stored, state in self._each_state():
             if state.kind not in _BEGUN:
                 num_written = -(-copy.num_written // state.per) if state.per else None

@@ -61,7 +61,7 @@ class LayerShape:
         return num_bytes + self.indexer_dim * (self.indexer_dtype or self.dtype).itemsize
 
     def state_bytes(self, num_tokens: int) -> int:
-        """Of a sequence; most states are as large whatever its length."""
+        """The bytes of a sequence's states; most are as large whatever its length."""
         return sum(state.num_bytes(num_tokens) for state in self.states)
 
     def with_longest_source(self, length: int) -> LayerShape:

@@ -91,14 +91,12 @@ class PrefixIndex:
         self._by_start.setdefault(prefix.start, []).append(prefix)
 
     def remove(self, prefix: Prefix) -> None:
-        """Forgets it."""
         alike = self._by_start[prefix.start]
         alike.remove(prefix)
         if not alike:
             del self._by_start[prefix.start]
 
     def clear(self) -> None:
-        """Forgets everything."""
         self._by_start.clear()
 
     def find(self, sequence: Sequence) -> SharedPrefix:

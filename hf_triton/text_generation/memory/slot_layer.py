@@ -55,7 +55,7 @@ class SlotLayer(CacheLayerMixin):
         return keys[:, : self.length]
 
     def update_index(self, idx_k: torch.Tensor) -> torch.Tensor:
-        """The same in MiniMax M3's layout, (rows, 1, tokens, dim)."""
+        """Updates the index in MiniMax M3's layout, (rows, 1, tokens, dim)."""
         return self.update_indexer(idx_k[:, 0]).unsqueeze(1)
 
     @property

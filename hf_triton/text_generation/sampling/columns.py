@@ -68,7 +68,7 @@ class DeviceColumns:
             self._floats, self._ints = array.view(torch.float32), array.long()
 
     def __getitem__(self, column: Column) -> torch.Tensor:
-        """Of a column that is not empty."""
+        """The numbers of a column that is not empty."""
         numbers = self._floats if column.is_float else self._ints
         return numbers[column.start : column.start + math.prod(column.shape)].view(column.shape)
 

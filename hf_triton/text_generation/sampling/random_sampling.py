@@ -45,7 +45,7 @@ class Draws:
 
     @classmethod
     def of(cls, drawn: Rows[Drawn], vocab_size: int, columns: Columns) -> Draws:
-        """Of rows that all have filters, or all none; else it takes longer."""
+        """The draws of rows that all have filters, or all none; else it takes longer."""
         params = [params for _, params, _ in drawn]
         ks = [p.top_k if 0 < p.top_k < vocab_size else 0 for p in params]
         ps = [p.top_p if 0 < p.top_p < 1 else 0.0 for p in params]

@@ -124,7 +124,7 @@ class Compiler:
             return future
 
     def _forget(self) -> None:
-        """Of those kept, the least used where they are too many or too large."""
+        """Forgets the least used of those kept, where they are too many or too large."""
         sizes = {constraint: _num_bytes(future) for constraint, future in self._kept.items()}
         while len(sizes) > 1 and (len(sizes) > _MAX_KEPT or sum(sizes.values()) > _MAX_KEPT_BYTES):
             constraint, _ = self._kept.popitem(last=False)

@@ -19,7 +19,6 @@ _ANSWER = struct.Struct("<BIQI")  # kind, number, bytes of memory, bytes of payl
 
 
 def order(kind: int, number: int, token_id: int = 0) -> bytes:
-    """One order."""
     return _ORDER.pack(kind, number, token_id)
 
 

@@ -109,7 +109,6 @@ class GrammarProcesses:
         return following
 
     def close(self) -> None:
-        """Ends them all."""
         with self._lock:
             self._closed = True
             self._server.close()

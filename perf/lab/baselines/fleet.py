@@ -67,7 +67,6 @@ class Fleet:
                 self._stop(key)
 
     def close(self) -> None:
-        """Stops all of them."""
         for key in list(self._up):
             self._stop(key)
 

@@ -31,7 +31,6 @@ class Step:
 
     @property
     def load(self) -> Load:
-        """As it stands in the run's measurements."""
         target = self.variant.target
         is_ours = target.name in OURS_ON_TRITON
         endpoint = "http-generate-stream" if is_ours else f"{target.endpoint}-stream"
@@ -71,7 +70,6 @@ class Plan:
                         yield Step(number, clients, variant, streams=True)
 
     def missing(self, measured: Collection[Measurement]) -> list[Step]:
-        """The steps that are not measured yet."""
         done = [(measurement.load, measurement.repeat) for measurement in measured]
         return [step for step in self.steps() if (step.load, step.round) not in done]
 
@@ -100,7 +98,6 @@ class Plan:
 
 
 def variant_of(load: Load) -> Variant:
-    """Whose measurement it is."""
     return Variant(load.target, str(load.settings.get("dtype", "")))
 
 

@@ -35,7 +35,6 @@ class Asked:
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     def sequence(self, caller: Any) -> Sequence:
-        """To submit."""
         params = SamplingParams(max_tokens=self.max_tokens, **self.sampling)
         text = Detokenizer(None, self.prompt)
         return Sequence(self.prompt, params, caller, text, lora_name=self.adapter)

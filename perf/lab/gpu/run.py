@@ -75,7 +75,6 @@ class Run:
 
     @property
     def took_s(self) -> float:
-        """Of the budget."""
         return time.monotonic() - self._begun_s
 
     def run(self, jobs: Sequence[Job]) -> bool:

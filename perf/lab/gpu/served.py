@@ -54,7 +54,6 @@ _WORDS = ("the", "farm", "a", "house", "there", "is", "one", "way", "to", "go", 
 
 
 def measure(told: Told) -> None:
-    """Serves and asks."""
     with tempfile.TemporaryDirectory(prefix="perf-gpu-") as work:
         folder = Path(work)
         expected = make_model(folder / "llama", told)
@@ -128,7 +127,7 @@ def _waited_s(is_over: Callable[[], bool], most_s: float) -> float:
 
 
 def check_answers(told: Told, prompt: str, want: str) -> None:
-    """Of each endpoint, beside ``generate``; in bfloat16 a near tie may end otherwise."""
+    """Checks each endpoint against ``generate``; in bfloat16 a near tie may end otherwise."""
     with told.case(f"answers to {prompt!r}") as row:
         asked = {"text_input": prompt, **_GREEDY}
         tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": [prompt]}

@@ -39,7 +39,7 @@ class Compared:
 
     @property
     def slowdown(self) -> Difference:
-        """Of B: more than 1 is worse, for rates and times alike."""
+        """How much slower B is: more than 1 is worse, for rates and times alike."""
         return self.difference if self.metric.lower_is_better else self.difference.inverse()
 
     @property
@@ -134,7 +134,6 @@ def failures(comparison: Comparison, bound: float) -> list[Failure]:
 
 
 def load_words(load: Load) -> str:
-    """All that is said of a load."""
     quiet: Mapping[Key, Value] = {("load", "batch_size"): 1}
     return ", ".join(
         told(key, value)
@@ -171,7 +170,7 @@ def _compared(a: Point, b: Point, metrics: Sequence[Metric]) -> Iterator[Compare
 
 
 def _values(point: Point, metric: Metric) -> list[float]:
-    """Of the repeats that answered anything."""
+    """The values of the repeats that answered anything."""
     values = (metric.value(each) for each in point.repeats if each.num_requests)
     return [value for value in values if value is not None]
 

@@ -68,12 +68,12 @@ class Difference:
         return t_tail(beyond / self.standard_error, self.freedom)
 
     def inverse(self) -> Difference:
-        """Of A/B."""
+        """The difference of A/B."""
         return Difference(-self.log_ratio, self.standard_error, self.freedom)
 
 
 def difference(a: Sequence[float], b: Sequence[float]) -> Difference | None:
-    """Of two sets of repeats; None where one is empty or holds what has no logarithm."""
+    """The ratio of two sets of repeats; None where one is empty or holds what has no logarithm."""
     if not a or not b or min(*a, *b) <= 0:
         return None
     logs_a, logs_b = [math.log(x) for x in a], [math.log(x) for x in b]

@@ -50,7 +50,6 @@ class Panel:
 
     @property
     def points(self) -> list[Point]:
-        """Of all its lines."""
         return [point for line in (*self.lines, *self.others) for point in line.points]
 
 

@@ -170,7 +170,7 @@ def _downloaded_file(requirement: str, pattern: str, name: str) -> Path:
 
 
 def _member(folder: Path, pattern: str) -> bytes:
-    """Of the only wheel in ``folder``. Raises AnalyzerMissingError."""
+    """A file of the only wheel in ``folder``. Raises AnalyzerMissingError."""
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():

@@ -63,7 +63,6 @@ class Requests:
     note: str = ""
 
     def content(self, endpoint: str) -> str:
-        """The file for an endpoint."""
         flat = endpoint in FLAT_JSON
         entries = [{"payload": [_flat(entry)]} if flat else entry for entry in self.entries]
         return json.dumps({"data": entries}) + "\n"
@@ -187,7 +186,7 @@ def _listed(entry: Entry) -> Entry:
 
 
 def _flat(entry: Entry) -> Entry:
-    """As /generate takes it: single values without a list."""
+    """An entry as /generate takes it: single values without a list."""
     plain = {name: one["content"] if isinstance(one, dict) else one for name, one in entry.items()}
     return {name: one[0] if len(one) == 1 else one for name, one in _listed(plain).items()}
 

@@ -73,7 +73,7 @@ def _address(node: Node, report: Report) -> str | None:
 
 
 def parse_addresses(http: str, grpc: str | None, metrics: str | None) -> Addresses:
-    """The same of the command line. Raises UsageError."""
+    """Parses addresses of the command line. Raises UsageError."""
     for flag, text in (("--url", http), ("--grpc-url", grpc), ("--metrics-url", metrics)):
         if text is not None and _parsed_address(text) is None:
             shown = _SECRET if "@" in text else repr(text)
@@ -87,7 +87,7 @@ def _parsed_address(text: object) -> str | None:
 
 
 def _addresses(http: str | None, grpc: str | None, metrics: str | None) -> Addresses:
-    """Of a server whose further ports follow its HTTP port, as Triton's own do."""
+    """The addresses of a server whose further ports follow its HTTP port, as Triton's own do."""
     assert http is not None
     host, _, port = http.rpartition(":")
     return Addresses(http, grpc or f"{host}:{int(port) + 1}", metrics or f"{host}:{int(port) + 2}")

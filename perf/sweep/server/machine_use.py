@@ -55,7 +55,6 @@ class Watch:
         return time.monotonic() - self.silent_since if self.silent_since is not None else 0.0
 
     def look(self, with_memory: bool = True) -> None:
-        """Notes this moment."""
         samples = self.server.metrics()
         if samples:
             self.silent_since = None
@@ -134,7 +133,7 @@ def _cpu_s(processes: Sequence[psutil.Process], seen: dict[int, float]) -> float
 
 
 def _gpu() -> tuple[float, float, float] | None:
-    """Of all GPUs: mean share, sums of memory and power; None where nvidia-smi does not tell."""
+    """All GPUs: mean share, sums of memory and power; None where nvidia-smi does not tell."""
     rows = nvidia_smi("gpu=utilization.gpu,memory.used,power.draw")
     if not rows:
         return None
@@ -152,7 +151,7 @@ def nvidia_smi(query: str) -> list[list[float]]:
 
 
 def gpu_names() -> list[str]:
-    """Of this machine's GPUs, as nvidia-smi has them."""
+    """This machine's GPUs, as nvidia-smi names them."""
     return _asked("--query-gpu=name", "--format=csv,noheader")
 
 

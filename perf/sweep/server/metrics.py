@@ -64,7 +64,7 @@ class Difference:
         return max(0.0, _total(self.scrapes[-1], name) - _total(self.scrapes[0], name))
 
     def mean(self, histogram: str) -> float | None:
-        """Of what a histogram saw in that time."""
+        """The mean of what a histogram saw in that time."""
         count = self.grown(f"{histogram}_count")
         return self.grown(f"{histogram}_sum") / count if count else None
 
@@ -144,7 +144,7 @@ def _gauge_figures(gauges: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def mean_and_max(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Nothing of nothing."""
+    """Empty where there are no values."""
     if not values:
         return {}
     return {name: sum(values) / len(values), f"{name}_max": max(values)}

@@ -66,7 +66,7 @@ class TritonView:
         return found if isinstance(found, dict) else None
 
     def version(self) -> str:
-        """Of the server itself; empty where it does not say."""
+        """The server's own version; empty where it does not say."""
         return str(json.loads(self._get("/v2") or b"{}").get("version", ""))
 
     def metrics(self) -> list[Sample]:
@@ -102,12 +102,12 @@ class TritonView:
 
 
 def addresses_of(listen: Listen) -> Addresses:
-    """Of a server on this machine."""
+    """The addresses of a server on this machine."""
     return Addresses(*map(listen.address, listen.triton_ports().values()))
 
 
 def find_addresses(repository: Path) -> Addresses:
-    """Of the server that `hf-triton serve` runs on this repository, else Triton's own ports."""
+    """Those of the server that `hf-triton serve` runs on this repository, else Triton's own."""
     return next(_supervised(repository), DEFAULT)
 
 

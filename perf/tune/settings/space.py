@@ -60,7 +60,6 @@ class Space:
     fixed: Settings = field(default_factory=dict)
 
     def suggest(self, trial: optuna.Trial) -> dict[str, Value]:
-        """The settings of a trial."""
         return {**self.fixed, **{each.key: each.suggest(trial) for each in self.dimensions}}
 
     def params(self, settings: Settings) -> dict[str, Value]:

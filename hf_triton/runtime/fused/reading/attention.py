@@ -166,7 +166,7 @@ def _sinks(call: Call, given: dict[str, Any]) -> torch.Tensor | None:
 
 
 def _is_causal(call: Call, given: dict[str, Any]) -> bool:
-    """As transformers' own attention functions decide it."""
+    """Decides it as transformers' own attention functions do."""
     causal = given.get("is_causal")
     return bool(getattr(call.module, "is_causal", False) if causal is None else causal)
 

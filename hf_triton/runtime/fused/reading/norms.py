@@ -76,6 +76,6 @@ def normed(norm: Norm, x: torch.Tensor) -> torch.Tensor:
 
 
 def _error(norm: Norm, x: torch.Tensor, y: torch.Tensor) -> float:
-    """As a share of the largest number."""
+    """The largest difference, as a share of the largest number."""
     error = (normed(norm, x).float() - y.float()).abs().max()
     return float(error / y.float().abs().max().clamp(min=1e-30))

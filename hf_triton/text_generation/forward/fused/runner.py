@@ -184,11 +184,11 @@ class _Where:
         self._first = slots.data_ptr(), positions.data_ptr()
 
     def of(self, tokens: list[int]) -> _Where:
-        """Of some of them, each computed by itself."""
+        """The places of some tokens, each computed by itself."""
         return _Where(self.slots[tokens], self.positions[tokens], _stretches(len(tokens), []))
 
     def addresses(self, token: int) -> tuple[int, int]:
-        """Of both, from ``token`` on."""
+        """The addresses of both, from ``token`` on."""
         offset = token * self.slots.itemsize
         return self._first[0] + offset, self._first[1] + offset
 

@@ -123,7 +123,7 @@ def num_splits(num_seqs: int, kv_heads: int, card: Card) -> int:
 
 @cache
 def attention_launch(shape: AttentionShape, card: Card, *, is_decode: bool) -> Launch:
-    """Of ``DECODE_TILES`` for a decode of few heads to a key head, else of ``TILES``."""
+    """A tile of ``DECODE_TILES`` for a decode of few heads to a key head, else of ``TILES``."""
     key_p, value_p = _power_of_two(shape.key_dim), _power_of_two(shape.value_dim)
     width = max(key_p, value_p)
     tiles = (*DECODE_TILES, *TILES) if is_decode and shape.group <= 16 else TILES

@@ -82,7 +82,6 @@ class GraphedRunner(Runner):
 
     @property
     def num_graphs(self) -> int:
-        """How many are captured."""
         return len(self._graphs)
 
     def capture_all(self) -> None:

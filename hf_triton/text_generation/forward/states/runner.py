@@ -97,7 +97,6 @@ class StateFunctions(RowFunctions):
         self._scratch = torch.empty(0)
 
     def begin(self, runs: Runs) -> None:
-        """Takes a step."""
         self.runs = runs
         self._begin()
 

@@ -268,7 +268,6 @@ class PositionsChange(Change):
 
 
 def changes_by_row(decoder: Any) -> list[Change]:
-    """What is to be changed of a decoder."""
     changes: list[Change] = [
         BiasChange(module, "compute_bias")
         for module in decoder.modules()

@@ -96,7 +96,6 @@ class Drafter:
             step.drafts.extend(Draft(sequence, ids) for sequence, ids in proposed.items() if ids)
 
     def follow(self, sequence: Sequence, tokens: Iterable[Token]) -> None:
-        """The last tokens of a sequence."""
         if _may_draft(sequence):
             self._proposer.follow(sequence, [token.id for token in tokens])
 

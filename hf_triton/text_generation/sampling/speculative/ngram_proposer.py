@@ -52,7 +52,6 @@ class NgramProposer:
         }
 
     def follow(self, sequence: Sequence, token_ids: list[int]) -> None:
-        """The last tokens of a sequence."""
         followed = self._followed.get(sequence)
         if followed is None:
             known = sequence.prompt_token_ids + sequence.token_ids

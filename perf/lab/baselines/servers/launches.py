@@ -53,7 +53,6 @@ class Launch:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def words(self, setting: Setting) -> Sequence[str]:
-        """Of the command line."""
         return [setting.fill(word) for word in self.command.split(" ")]
 
     def environment(self, setting: Setting) -> dict[str, str]:

@@ -112,7 +112,7 @@ class Race:
             yield answer
 
     def _padded(self, clients: Sequence[int]) -> None:
-        """Of batches of as many rows as there are clients, at most the tutorial's."""
+        """The rate of batches of as many rows as there are clients, at most the tutorial's."""
         for rows in sorted({min(number, _PADDED_ROWS) for number in clients}):
             rate = padded_rate(self.model, self._asked(rows, 2)[:rows])
             self._tell("generate on a padded batch", rows, rate)
