@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from generator.models_yaml.features.entry import Entry
 from generator.spec.model_spec import DynamicBatching
 from generator.spec.task_folders import Task
 from generator.spec.vllm_arguments import num_gpus
@@ -22,10 +23,9 @@ class BatchLimit(NamedTuple):
     value: int
 
 
-def broken_rules(
-    given: Mapping[str, Node], values: Mapping[str, Any], task: Task | None
-) -> Iterator[tuple[Node, str]]:
-    """Each rule that a model breaks: where, and what is wrong. Refused values are None."""
+def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
+    """Each rule that a model breaks: where, and what is wrong."""
+    given, values, task = entry.given, entry.values, entry.task
     if "dynamic_batching" in given and values.get("max_batch_size") is not None:
         if values.get("layout") != "ensemble":
             limit = BatchLimit("max_batch_size", values["max_batch_size"])
@@ -68,27 +68,25 @@ def _instances(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[Node, st
         yield node, f"{spread}, and this asks for several; {expected}"
 
 
-def engine_rules(
-    own: Node | None, task: Task | None, options: Mapping[str, Any]
-) -> Iterator[tuple[Node, str]]:
+def engine_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
     """Reports options that the model's engine does not know, if the entry itself gives them.
     Options under ``defaults:`` are for all engines, so an engine may ignore some.
     """
+    own, task, engine = entry.own_options, entry.task, entry.options.get("engine")
     if own is None or task is None:
         return
-    for name, value in options.items():
-        option, place, engine = task.options[name], own.get(name), options.get("engine")
+    for name, value in entry.options.items():
+        option, place = task.options[name], own.get(name)
         if place is not None and value and not option.is_for(engine):
             knows = f"only engine {' or '.join(option.engines)} knows it"
             yield place, f"got {schema.show(place)}, but engine is {engine}: {knows}"
 
 
-def vllm_rules(
-    given: Mapping[str, Node], values: Mapping[str, Any], options: Mapping[str, Any]
-) -> Iterator[tuple[Node, str]]:
+def vllm_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
     """Reports ``options.vllm`` without engine vllm, and several instances of a model that vLLM
     spreads over several GPUs. NVIDIA's vLLM backend has rules of its own.
     """
+    given, values, options = entry.given, entry.values, entry.options
     if values.get("layout") == "vllm-backend":
         return
     if options.get("engine") == "vllm" and values.get("device_map") is not None:

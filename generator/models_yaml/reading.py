@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from generator.errors import SpecError, looks_like_token
-from generator.models_yaml import models_lock, vllm_backend_rules
+from generator.models_yaml import model_rules, models_lock, vllm_backend_rules
 from generator.models_yaml.features import (
     adapter_keys,
     canary_keys,
@@ -22,11 +22,11 @@ from generator.models_yaml.features import (
     quantization_keys,
 )
 from generator.models_yaml.features.canary_keys import Branch, Target, refuse_targets
+from generator.models_yaml.features.entry import Entry
 from generator.models_yaml.features.hooks_file import find_hooks
 from generator.models_yaml.features.python_env_keys import find_python_env
 from generator.models_yaml.model_keys import KEYS, merge, task_hint
 from generator.models_yaml.model_names import NameClaim, refuse_clashes
-from generator.models_yaml.model_rules import broken_rules, engine_rules, vllm_rules
 from generator.models_yaml.server_settings import ServerSettings, read_settings
 from generator.spec.model_source import Source, find_source
 from generator.spec.model_spec import HooksFile, InstanceGroup, ModelSpec, PythonEnv
@@ -39,6 +39,16 @@ from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Report
 
 _TOP = ("models", "defaults", "server")
+_RULES = (
+    model_rules.broken_rules,
+    adapter_keys.broken_rules,
+    draft_keys.broken_rules,
+    model_rules.engine_rules,
+    model_rules.vllm_rules,
+    ensemble_keys.broken_rules,
+    vllm_backend_rules.broken_rules,
+    quantization_keys.broken_rules,
+)
 _ONE_MODEL_ONLY = ("name", "served_names", "canary", "shadow")
 
 
@@ -177,14 +187,14 @@ class _Loader:
             return None
         given = merge(defaults, own)
         values: dict[str, Any] = {}
-        for name, entry in KEYS.items():
+        for name, key in KEYS.items():
             child = given.get(name)
             if child is not None:
-                values[name] = entry.check(child, self.report)
-            elif entry.required:
+                values[name] = key.check(child, self.report)
+            elif key.required:
                 self.report.add(node, f"missing key '{name}'")
             else:
-                values[name] = entry.default
+                values[name] = key.default
         task = self.task(given, values)
         options = self.options(given.get("options"), task, node) if task else {}
         source = self.source(given, values)
@@ -210,17 +220,8 @@ class _Loader:
             self.metrics += metric_keys.claims(given["metrics"], values["metrics"])
         if values.get("layout") in ("single", "vllm-backend") and "ensemble" in own:
             self.report.add(own["ensemble"], "is of no use without 'layout: ensemble'")
-        able = [tag for tag, known in self.tasks.items() if known.output]
-        for place, message in (
-            *broken_rules(given, values, task),
-            *adapter_keys.broken_rules(given, values, task),
-            *draft_keys.broken_rules(given, values, task, options),
-            *engine_rules(node.get("options"), task, options),
-            *vllm_rules(given, values, options),
-            *ensemble_keys.broken_rules(given, values, task, able),
-            *vllm_backend_rules.broken_rules(given, values, task, options),
-            *quantization_keys.broken_rules(given, values, task),
-        ):
+        entry = Entry(given, values, task, options, node.get("options"), self.tasks)
+        for place, message in (found for rules in _RULES for found in rules(entry)):
             self.refuse(place, message, node)
         if len(self.report.problems) > before or task is None or source is None:
             return None

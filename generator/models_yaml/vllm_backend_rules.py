@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from generator.models_yaml.features.entry import Entry
 from generator.models_yaml.model_keys import KEYS
 from generator.spec import vllm_arguments
 from generator.spec.model_spec import InstanceGroup
@@ -42,16 +43,9 @@ _OWN_CODE = "it runs none of our code around a request"
 _TRUE = "streaming"  # what is meant where it is left out
 
 
-def broken_rules(
-    given: Mapping[str, Node],
-    values: Mapping[str, Any],
-    task: Task | None,
-    options: Mapping[str, object],
-) -> Iterator[tuple[Node, str]]:
-    """What of a model's keys does not go together with this layout: where, and what is wrong.
-
-    ``options`` are complete, or empty where some are refused already.
-    """
+def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
+    """What of a model's keys does not go together with this layout: where, and what is wrong."""
+    given, values, task, options = entry.given, entry.values, entry.task, entry.options
     if values.get("layout") != "vllm-backend":
         return
     if task is not None and not task.has_vllm_backend:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from generator.models_yaml.features.entry import Entry
 from generator.spec.model_source import REVISION, find_source
 from generator.spec.model_spec import Adapter
-from generator.spec.task_folders import Task
 from generator.yaml_file import schema
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Check, Report
@@ -86,11 +86,10 @@ def _found(entry: AdapterEntry, base: Path, report: Report) -> Iterator[Adapter]
     yield Adapter(values["name"], source, values.get("revision"), places=places)
 
 
-def broken_rules(
-    given: Mapping[str, Node], values: Mapping[str, Any], task: Task | None
-) -> Iterator[tuple[Node, str]]:
+def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
     """Each rule that a model's adapters break: where, and what is wrong."""
-    if not values.get("adapters") or task is None:
+    given, task = entry.given, entry.task
+    if not entry.values.get("adapters") or task is None:
         return
     node = given["adapters"]
     if not task.has_adapters:

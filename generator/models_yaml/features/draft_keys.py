@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from generator.models_yaml.features.entry import Entry
 from generator.spec.model_source import REVISION, find_source
 from generator.spec.model_spec import DraftModel
-from generator.spec.task_folders import Task
 from generator.yaml_file import schema
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Report
@@ -54,17 +54,13 @@ def find_draft(entry: DraftEntry | None, base: Path, report: Report) -> DraftMod
     return DraftModel(source, entry.values.get("revision"), places=places)
 
 
-def broken_rules(
-    given: Mapping[str, Node],
-    values: Mapping[str, Any],
-    task: Task | None,
-    options: Mapping[str, object],
-) -> Iterator[tuple[Node, str]]:
+def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
     """Each rule that a draft model breaks: where, and what is wrong."""
+    given, task, options = entry.given, entry.task, entry.options
     if task is None:
         return
     nodes = given.get("options")
-    if not values.get("draft_model"):
+    if not entry.values.get("draft_model"):
         method = nodes.get(_METHOD) if nodes is not None else None
         if method is not None and method.value == "draft_model":
             yield method, "got 'draft_model', but the model has no key draft_model that names one"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from generator.models_yaml.features.entry import Entry
 from generator.spec.model_spec import DynamicBatching, Ensemble
-from generator.spec.task_folders import Task
 from generator.yaml_file import schema
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Report
@@ -33,17 +33,13 @@ def check(node: Node, report: Report) -> Ensemble:
     return Ensemble(**schema.mapping(_KEYS, expected)(node, report))
 
 
-def broken_rules(
-    given: Mapping[str, Node], values: Mapping[str, Any], task: Task | None, able: list[str]
-) -> Iterator[tuple[Node, str]]:
-    """What of a model's keys does not go together with its layout: where, and what is wrong.
-
-    ``able`` are the tasks that can be an ensemble.
-    """
+def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
+    """What of a model's keys does not go together with its layout: where, and what is wrong."""
+    given, values, task = entry.given, entry.values, entry.task
     if values.get("layout") != "ensemble":
         return
     if task is not None and task.output is None:
-        tasks = ", ".join(able)
+        tasks = ", ".join(tag for tag, known in entry.tasks.items() if known.output)
         reason = f"{task.tag} has no tokenizer and postprocessing apart from its engine"
         yield given["layout"], f"got ensemble, expected single: {reason}; ensemble is for {tasks}"
         return

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from generator.models_yaml.features.entry import Entry
 from generator.spec.model_spec import Quantization
-from generator.spec.task_folders import Task
 from generator.yaml_file import schema
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Check, Report
@@ -75,10 +75,9 @@ def _with_arguments(node: Node, report: Report) -> Quantization | None:
     return Quantization(quantization.method, arguments)
 
 
-def broken_rules(
-    given: Mapping[str, Node], values: Mapping[str, Any], task: Task | None
-) -> Iterator[tuple[Node, str]]:
+def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
     """Each rule that a model breaks: where, and what is wrong."""
+    given, values, task = entry.given, entry.values, entry.task
     quantization = values.get("quantization")
     if quantization is None:
         return
