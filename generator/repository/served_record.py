@@ -89,11 +89,9 @@ def write_models(repository: Path, models: Iterable[str]) -> None:
     write(repository, dataclasses.replace(before, models=tuple(sorted(models))))
 
 
-def note_apply(repository: Path, *, is_good: bool) -> None:
-    """Says how an apply that ends now has ended, where a record says what is served. Raises
-    RepositoryError.
-    """
+def note_failed_apply(repository: Path) -> None:
+    """Notes that an apply fails now, where a record says what is served. Raises RepositoryError."""
     before = read(repository)
     if before is not None:
-        applied = LastApply(is_good, round(time.time(), 3))
+        applied = LastApply(False, round(time.time(), 3))
         write(repository, dataclasses.replace(before, applied=applied))

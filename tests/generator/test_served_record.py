@@ -32,10 +32,10 @@ def test_what_is_no_record_counts_for_nothing(tmp_path: Path, text: str) -> None
 
 
 def test_how_an_apply_ended_is_no_record_of_what_is_served(tmp_path: Path) -> None:
-    served_record.note_apply(tmp_path, is_good=False)
+    served_record.note_failed_apply(tmp_path)
     assert served_record.read(tmp_path) is None
     served_record.write_models(tmp_path, ["a"])
-    served_record.note_apply(tmp_path, is_good=False)
+    served_record.note_failed_apply(tmp_path)
     record = served_record.read(tmp_path)
     assert record is not None
     assert record.applied is not None

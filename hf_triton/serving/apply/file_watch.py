@@ -150,7 +150,7 @@ class Watch:
         if isinstance(error, ServerError):  # the server may be restarting: try again later
             self._applied, self._try_at_s = "", time.monotonic() + _TRY_AGAIN_AFTER_S
         with contextlib.suppress(GeneratorError):  # such as a repository that can only be read
-            served_record.note_apply(self._repository, is_good=False)
+            served_record.note_failed_apply(self._repository)
 
     def _tell_settings(self, config: Path) -> None:
         settings = _settings(config)

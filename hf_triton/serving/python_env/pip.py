@@ -34,15 +34,12 @@ class InstallError(Exception):
         self.last_lines = last_lines
 
 
-def install(
-    python: str, words: Sequence[str], show: Callable[[str], object], folder: Path | None = None
-) -> None:
-    """``pip install`` of ``words`` in the environment of ``python``, from ``folder``, where paths
-    of local wheels start.
+def install(python: str, words: Sequence[str], show: Callable[[str], object]) -> None:
+    """``pip install`` of ``words`` in the environment of ``python``.
 
     Raises ``InstallError``, and ``OSError`` where there is no such interpreter.
     """
-    run_pip(run_module("pip", python=python), words, folder, show=show)
+    run_pip(run_module("pip", python=python), words, None, show=show)
 
 
 def run_pip(
@@ -53,7 +50,9 @@ def run_pip(
     show: Callable[[str], object],
     keep_open: int | None = None,
 ) -> None:
-    """As ``install``, where ``pip`` is how pip is called, and has a file of ours open."""
+    """As ``install``, from ``folder``, where paths of local wheels start; ``pip`` is how pip is
+    called, and has a file of ours open.
+    """
     lines: list[str] = []
     with subprocess.Popen(
         [*pip, "install", *_OPTIONS, *words],

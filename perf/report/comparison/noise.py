@@ -105,12 +105,12 @@ def _combined(shares: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return math.sqrt(total), max(1.0, math.floor(freedom))
 
 
-def rejected(chances: Sequence[float], level: float = 1 - CONFIDENCE) -> list[bool]:
+def rejected(chances: Sequence[float]) -> list[bool]:
     """Which of these p-values stand when all are looked at together: Holm's rule."""
     order = sorted(range(len(chances)), key=lambda at: chances[at])
     stands = [False] * len(chances)
     for done, at in enumerate(order):
-        if chances[at] > level / (len(chances) - done):
+        if chances[at] > (1 - CONFIDENCE) / (len(chances) - done):
             break
         stands[at] = True
     return stands

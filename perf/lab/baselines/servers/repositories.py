@@ -24,7 +24,7 @@ models:
     task: text-generation
     model: ./{model}
     dtype: {dtype}
-    streaming: {streaming}{group}
+    streaming: {streaming}
     options:
       engine: {engine}
       max_model_len: {max_model_len}
@@ -50,12 +50,10 @@ def lay_out_in_flight(
     dtype: str = "float32",
     *,
     streaming: bool = False,
-    kind: str = "",
     on_vllm: Path | None = None,
 ) -> Path:
-    """Generate our repository in ``folder``, which holds the model; return its path. It is for
-    instances of ``kind``, such as GPU; where the environment ``on_vllm`` is given, with the vllm
-    engine in it.
+    """Generate our repository in ``folder``, which holds the model; return its path. Where the
+    environment ``on_vllm`` is given, with the vllm engine in it.
 
     Raises ``subprocess.CalledProcessError`` when the generator does.
     """
@@ -64,11 +62,10 @@ def lay_out_in_flight(
         model=MODEL_FOLDER,
         dtype=dtype,
         streaming=str(streaming).lower(),
-        group=f"\n    instance_group: [{{kind: KIND_{kind}}}]" if kind else "",
         engine="vllm" if on_vllm else "in_flight",
         max_model_len=MAX_MODEL_LEN,
     )
-    name = f"{dtype}{kind.lower()}{'_streaming' if streaming else ''}"
+    name = f"{dtype}{'_streaming' if streaming else ''}"
     if on_vllm is None:
         return generated(folder, name, models_yaml)
     models_yaml += f"      kv_cache_gib: {VLLM_CACHE_GIB}\n"
