@@ -172,12 +172,11 @@ class Held:
         repeats: Repeats,
         model: str,
         on_lost: Callable[[], None],
-        timeout_s: Callable[[], float] = lambda: math.inf,
-        request_id: Callable[[], str] = str,
+        describe: Callable[[], tuple[float, str]] = lambda: (math.inf, ""),
     ) -> None:
-        """``timeout_s`` and ``request_id`` read the request; they are asked once it is lost."""
+        """``describe`` reads a request that is in trouble: its timeout in seconds, and its id."""
         self.model, self.on_lost = model, on_lost
-        self._repeats, self._timeout_s, self._request_id = repeats, timeout_s, request_id
+        self._repeats, self._describe, self._id = repeats, describe, ""
         self._began_s = time.monotonic()
         self._deadline_s: float | None = None  # known once it is in trouble
         self._ends_s = math.inf  # until which it may wait
@@ -269,7 +268,8 @@ class Held:
 
     def _begin_trouble(self) -> None:
         if self._deadline_s is None:
-            self._deadline_s = self._began_s + self._timeout_s()
+            timeout_s, self._id = self._describe()
+            self._deadline_s = self._began_s + timeout_s
         if self._ends_s == math.inf:
             self._ends_s = min(time.monotonic() + WAIT_S, self._deadline_s)
 
@@ -312,7 +312,7 @@ class Held:
         self._count_death()
         if self._suspicion >= 2 * _SUSPECT and self._suspicion > before:
             told = f"{self._num_deaths} times while it computed this request, at last alone ({why})"
-            label = self._request_id() or "without an id"
+            label = self._id or "without an id"
             tell(f"model '{self.model}': request {label} is refused: the model died {told}")
             text = f"model '{self.model}' died {told}: it is not sent again"
             raise RefusedError(500, text)

@@ -43,7 +43,7 @@ def held_of(port: Repeats, timeout_s: float = 60.0, name: str = "") -> tuple[Hel
         losses.append("lost")
         held.lost()
 
-    held = Held(port, "m", lose, lambda: timeout_s, lambda: name)
+    held = Held(port, "m", lose, lambda: (timeout_s, name))
     return held, losses
 
 

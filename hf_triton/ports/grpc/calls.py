@@ -145,12 +145,12 @@ class Calls:
 
     def _hold(self, call: Call, message: bytes) -> None:
         call.payload = bytearray()
-        request = partial(service_pb2.ModelInferRequest.FromString, message)
-        call.held = Held(
-            *(self._port.repeats, call.model, partial(self._lose, call)),
-            timeout_s=lambda: timeout_s_of(request()),
-            request_id=lambda: str(request().id),
-        )
+
+        def describe() -> tuple[float, str]:
+            request = service_pb2.ModelInferRequest.FromString(message)
+            return timeout_s_of(request), str(request.id)
+
+        call.held = Held(self._port.repeats, call.model, partial(self._lose, call), describe)
         if not call.held.may_go():
             self._wait(call)
 

@@ -6,11 +6,10 @@ import asyncio
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from http import HTTPStatus
 from http.client import responses
-from typing import Any, TypeVar
+from typing import Any
 
 from hf_triton.ports import cors
 from hf_triton.ports.callers import Account
@@ -29,7 +28,6 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _GONE = "tritonserver ended while it had this request; try again"
 _LOST = b'data: {"error":"the process of this model died while it answered; ask again"}\n\n'
 _LOST_EVENT = b"%x\r\n%b\r\n0\r\n\r\n" % (len(_LOST), _LOST)
-T = TypeVar("T")
 
 
 class HttpConnection(asyncio.Protocol):
@@ -129,7 +127,7 @@ class HttpConnection(asyncio.Protocol):
         may_go = True
         if request.asked:
             self._payload = payload
-            self._held = self._hold(request.asked)
+            self._held = Held(self._proxy.repeats, request.asked, self._lose_model, self._describe)
             may_go = self._held.may_go()
         upstream = self._proxy.pool.take() if may_go and isinstance(payload, bytes) else None
         if upstream and isinstance(payload, bytes):
@@ -137,12 +135,9 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._task = self._proxy.run(self._ask_later(payload, may_go=may_go))
 
-    def _hold(self, model: str) -> Held:
-        def read(find: Callable[[bytes], T]) -> T:
-            return find(self._payload if isinstance(self._payload, bytes) else b"")
-
-        times = partial(read, timeout_s_of), partial(read, id_of)
-        return Held(self._proxy.repeats, model, self._lose_model, *times)
+    def _describe(self) -> tuple[float, str]:
+        payload = self._payload if isinstance(self._payload, bytes) else b""
+        return timeout_s_of(payload), id_of(payload)
 
     def _ask(self, upstream: Upstream, payload: bytes) -> None:
         self._upstream = upstream

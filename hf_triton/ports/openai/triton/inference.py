@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 
 import grpc
@@ -34,7 +33,6 @@ _CLOSE_S = 30.0  # as long as Triton itself waits for what is in flight
 _NO_METHOD_OF_TRITONS = "/inference.GRPCInferenceService/AskProxy"
 # Of one client's request: those that go on though nobody waits for them.
 LEFT: ContextVar[set[asyncio.Task[None]]] = ContextVar("LEFT")
-_Ask = Callable[[Any, Metadata, bool, "_Loss"], AsyncGenerator[Any, None]]
 
 
 class Inference:
@@ -57,64 +55,52 @@ class Inference:
         """A ModelInferRequest's response; ``is_ours`` where its model is one of ours, which can be
         told that a caller has left: another takes each parameter for one of its own.
         """
-        async with aclosing(self._repeated(self._infer_once, request, metadata, is_ours)) as found:
-            return await found.__anext__()
+        tries = _Tries(self._repeats, request)
+        try:
+            while True:
+                await tries.begin()
+                try:
+                    return await self._infer_once(request, metadata, is_ours, tries)
+                except (ApiError, _LostError) as error:
+                    tries.go_on_after(error)
+        finally:
+            tries.end()
 
     async def stream(
         self, request: Any, metadata: Metadata, *, is_ours: bool = True
     ) -> AsyncGenerator[Any, None]:
         """The ModelInferResponses to a ModelInferRequest."""
-        async with aclosing(self._repeated(self._stream_once, request, metadata, is_ours)) as found:
-            async for response in found:
-                yield response
-
-    async def _repeated(
-        self, ask: _Ask, request: Any, metadata: Metadata, is_ours: bool
-    ) -> AsyncGenerator[Any, None]:
-        """The same, asked again until the answer begins where its model dies or is away."""
-        loss = _Loss()
-        find_timeout = partial(timeout_s_of, request)
-        held = Held(
-            self._repeats, request.model_name, loss.set, find_timeout, lambda: str(request.id)
-        )
-        may_go, has_begun = held.may_go(), False
+        tries = _Tries(self._repeats, request)
         try:
             while True:
-                if not may_go:
-                    await _turn(held)
-                may_go = False
-                loss.clear()
+                await tries.begin()
                 try:
-                    async with aclosing(ask(request, metadata, is_ours, loss)) as responses:
+                    once = self._stream_once(request, metadata, is_ours, tries)
+                    async with aclosing(once) as responses:
                         async for response in responses:
-                            has_begun = True
+                            tries.has_answer = True
                             yield response
-                        return
-                except _LostError:
-                    if has_begun:
-                        raise ApiError(503, _LOST, code="unavailable") from None
-                    held.lost()
-                except ApiError as error:
-                    if has_begun or not held.is_away(error.message):
-                        raise
+                    return
+                except (ApiError, _LostError) as error:
+                    tries.go_on_after(error)
         finally:
-            held.end()
+            tries.end()
 
     async def _infer_once(
-        self, request: Any, metadata: Metadata, is_ours: bool, loss: _Loss
-    ) -> AsyncGenerator[Any, None]:
+        self, request: Any, metadata: Metadata, is_ours: bool, tries: _Tries
+    ) -> Any:
         name = self._name(request) if is_ours else ""
         call = self._stub.ModelInfer(request, metadata=metadata)
         answer = asyncio.ensure_future(_answer(call))
         try:
             with errors_translated():
-                yield await loss.first(answer)
+                return await tries.first(answer)
         finally:
             if not call.done():
                 self._leave(name, call, answer)
 
     async def _stream_once(
-        self, request: Any, metadata: Metadata, is_ours: bool, loss: _Loss
+        self, request: Any, metadata: Metadata, is_ours: bool, tries: _Tries
     ) -> AsyncGenerator[Any, None]:
         name = self._name(request) if is_ours else ""
         call = self._stub.ModelStreamInfer(iter((request,)), metadata=metadata)
@@ -123,7 +109,7 @@ class Inference:
             with errors_translated():
                 while True:
                     answer = asyncio.ensure_future(call.read())
-                    response = await loss.first(answer)
+                    response = await tries.first(answer)
                     if response is grpc.aio.EOF:
                         return
                     error = response.error_message
@@ -180,28 +166,35 @@ class _LostError(Exception):
     """The process of the model has died."""
 
 
-class _Loss:
-    """Whether what is asked has died."""
+class _Tries:
+    """One request, asked again until its answer begins where its model dies or is away."""
 
-    def __init__(self) -> None:
-        self._is_set = False
+    def __init__(self, repeats: Repeats, request: Any) -> None:
+        self._request = request
+        self._held = Held(repeats, request.model_name, self._lose, self._describe)
+        self._is_first, self._is_lost = True, False
         self._waiting: asyncio.Future[Any] | None = None
+        self.has_answer = False
 
-    def clear(self) -> None:
-        """It is asked anew."""
-        self._is_set = False
+    def _describe(self) -> tuple[float, str]:
+        return timeout_s_of(self._request), str(self._request.id)
 
-    def set(self) -> None:
-        """It has died."""
-        self._is_set = True
-        if self._waiting and not self._waiting.done():
-            self._waiting.set_exception(_LostError())
+    async def begin(self) -> None:
+        """Waits until it may be asked. Raises ApiError."""
+        may_go = self._is_first and self._held.may_go()
+        self._is_first = self._is_lost = False
+        if may_go:
+            return
+        try:
+            await self._held.turn()
+        except RefusedError as refusal:
+            raise ApiError(refusal.status, refusal.text, code=_CODES.get(refusal.status)) from None
 
     async def first(self, answer: asyncio.Future[Any]) -> Any:
         """The answer, which goes on where whoever waits for it is cancelled: whoever waits for a
-        call itself cancels the call. Raises _LostError where what is asked dies before.
+        call itself cancels the call. Raises _LostError where the model dies before.
         """
-        if self._is_set:
+        if self._is_lost:
             raise _LostError
         waiting = self._waiting = asyncio.get_running_loop().create_future()
 
@@ -216,12 +209,23 @@ class _Loss:
         answer.add_done_callback(take)
         return await waiting
 
+    def go_on_after(self, error: ApiError | _LostError) -> None:
+        """Raises ApiError unless it is to be asked again."""
+        if isinstance(error, _LostError):
+            if self.has_answer:
+                raise ApiError(503, _LOST, code="unavailable") from None
+            self._held.lost()
+        elif self.has_answer or not self._held.is_away(error.message):
+            raise error
 
-async def _turn(held: Held) -> None:
-    try:
-        await held.turn()
-    except RefusedError as refusal:
-        raise ApiError(refusal.status, refusal.text, code=_CODES.get(refusal.status)) from None
+    def end(self) -> None:
+        """It is answered, or left."""
+        self._held.end()
+
+    def _lose(self) -> None:
+        self._is_lost = True
+        if self._waiting and not self._waiting.done():
+            self._waiting.set_exception(_LostError())
 
 
 async def _answer(call: Any) -> Any:

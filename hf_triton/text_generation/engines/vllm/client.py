@@ -112,7 +112,7 @@ class AsyncVllm:
         params = self._params(**arguments)
         words = bad_words(sequence.params, eos_token_ids)
         if words:
-            # vLLM's own spelling of words has fewer ways than ours (bad_words.py).
+            # vLLM's own spelling of words has fewer ways than ours (sampling/logits_processors.py).
             assert self._has_bad_words
             setattr(params, _BAD_WORDS, words)
         number = next(self._numbers)
