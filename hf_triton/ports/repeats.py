@@ -43,12 +43,13 @@ _AWAY = re.compile(
 
 class Model(msgspec.Struct, frozen=True, array_like=True):
     """A Triton model that is ready, or down and ``is_coming`` back; how many of its processes have
-    died, and why the last one did.
+    died, why the last one did, and whether ``others_live``, which answer what they have.
     """
 
     is_coming: bool = False
     num_deaths: int = 0
     why: str = ""
+    others_live: bool = False
 
 
 Models = dict[str, Model]
@@ -85,7 +86,8 @@ class Repeats:
         for name, model in models.items():
             if model.num_deaths > before.get(name, _UNKNOWN).num_deaths:
                 for held in list(self._sent.get(name, ())):
-                    held.on_lost()
+                    if not (held.has_begun and model.others_live):
+                        held.on_lost()
 
     def begin_stop(self) -> None:
         """Nothing waits any more."""
@@ -182,6 +184,7 @@ class Held:
         self._ends_s = math.inf  # until which it may wait
         self._away_since_s: float | None = None
         self._pause_s = 0.0
+        self.has_begun = False  # its answer, a stream
         self._num_known = 0  # deaths of its model before it was sent
         self._is_lost = False
         self._num_deaths = self._suspicion = 0

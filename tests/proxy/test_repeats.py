@@ -171,6 +171,15 @@ async def test_an_error_says_that_a_model_is_away_only_where_it_may_come_back() 
     assert held.is_away(AWAY)
 
 
+async def test_streams_of_other_processes_go_on() -> None:
+    Supervisor(port := Repeats())
+    (stream, none), (waiting, losses) = (held_of(port) for _ in range(2))
+    assert all(held.may_go() for held in (stream, waiting))
+    stream.has_begun = True
+    port.follow(line_of({"m": Model(num_deaths=1, why=CRASH, others_live=True)}))
+    assert (none, losses) == ([], ["lost"])
+
+
 async def test_nothing_waits_where_the_server_stops() -> None:
     supervisor = Supervisor(port := Repeats())
     supervisor.tell(is_coming=True)

@@ -223,7 +223,9 @@ class Calls:
         """It is not sent again from here on. Whole answers are safe, streams can be lost still."""
         call.payload = None
         self._port.release(call)
-        if call.held and not self._port.is_stream(call):
+        if call.held and self._port.is_stream(call):
+            call.held.has_begun = True
+        elif call.held:
             call.held.end()
             call.held = None
 

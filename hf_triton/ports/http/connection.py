@@ -212,7 +212,9 @@ class HttpConnection(asyncio.Protocol):
             self._unsaid.clear()
         if self._current:
             self._proxy.free(self._current)
-        if self._held and not (self._current and self._current.streams):
+        if self._held and self._current and self._current.streams:
+            self._held.has_begun = True
+        elif self._held:
             self._held.end()
             self._held = None
 

@@ -68,8 +68,7 @@ class Healer:
         self._loading: dict[str, frozenset[int]] = {}  # folder -> processes that are not loading
         self._ended = threading.Event()  # of the server that the threads work on
         self.has_deaths = False
-        self.deaths: dict[str, tuple[int, str]] = {}  # folder -> how many, and why the last one
-        self._counted: dict[str, Death] = {}
+        self.deaths: dict[str, tuple[int, Death]] = {}  # folder -> how many, and the last one
 
     def look(self, sweep: bool = False) -> None:
         """Starts to reload the models whose processes have died since the last call."""
@@ -185,10 +184,9 @@ class Healer:
 
     def _count(self, death: Death) -> None:
         """Once, though the server may be too busy to unload it at first."""
-        if self._counted.get(death.folder) is not death:
-            self._counted[death.folder] = death
-            num, _ = self.deaths.get(death.folder, (0, ""))
-            self.deaths[death.folder] = (num + 1, death.reason)
+        num, last = self.deaths.get(death.folder, (0, None))
+        if last is not death:
+            self.deaths[death.folder] = (num + 1, death)
 
     def _tried(self, step: Callable[[], T], death: Death, ended: threading.Event) -> T | None:
         """What ``step`` returns; None where the server ends first. Tried again where it fails for

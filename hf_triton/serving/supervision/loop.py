@@ -252,17 +252,24 @@ class Supervisor:
 
     def _tell_children(self) -> None:
         """Which models are ready, and which are down and come back: requests wait for those."""
-        deaths, healing, told = self._healer.deaths, self._healer.healing(), Models()
+        healing, told = self._healer.healing(), Models()
         lost = self._failures.keys() | self._healer.given_up()
         for name in self._served.names():
             parts = self._parts(name)
             if name in self._were_ready | self._seen_ready and not lost & {name, *parts}:
-                is_coming = self._states is None or name in self._loading or bool(parts & healing)
-                found = [deaths[part] for part in sorted(parts & deaths.keys())]
-                why = found[-1][1] if found else ""
-                model = Model(is_coming, sum(num for num, _ in found), why)
-                told |= dict.fromkeys(parts, model)
+                are_coming = self._states is None or name in self._loading
+                for part in parts:
+                    needed = parts if part == name else {part}
+                    told[part] = self._told(needed, is_coming=are_coming or bool(needed & healing))
         self._children.tell(told)
+
+    def _told(self, needed: set[str], *, is_coming: bool) -> Model:
+        """What ports are told of a folder that needs these: a front needs its engine too."""
+        deaths = self._healer.deaths
+        found = [deaths[folder] for folder in sorted(needed & deaths.keys())]
+        why = found[-1][1].reason if found else ""
+        others_live = any(death.survivors for _, death in found)
+        return Model(is_coming, sum(num for num, _ in found), why, others_live)
 
     def _reason(self, model: str, healing: Mapping[str, str]) -> str:
         """Why a model is not ready; empty if it is."""

@@ -78,7 +78,7 @@ class Inference:
                     once = self._stream_once(request, metadata, is_ours, tries)
                     async with aclosing(once) as responses:
                         async for response in responses:
-                            tries.has_answer = True
+                            tries.held.has_begun = True
                             yield response
                     return
                 except (ApiError, _LostError) as error:
@@ -171,22 +171,21 @@ class _Tries:
 
     def __init__(self, repeats: Repeats, request: Any) -> None:
         self._request = request
-        self._held = Held(repeats, request.model_name, self._lose, self._describe)
+        self.held = Held(repeats, request.model_name, self._lose, self._describe)
         self._is_first, self._is_lost = True, False
         self._waiting: asyncio.Future[Any] | None = None
-        self.has_answer = False
 
     def _describe(self) -> tuple[float, str]:
         return timeout_s_of(self._request), str(self._request.id)
 
     async def begin(self) -> None:
         """Waits until it may be asked. Raises ApiError."""
-        may_go = self._is_first and self._held.may_go()
+        may_go = self._is_first and self.held.may_go()
         self._is_first = self._is_lost = False
         if may_go:
             return
         try:
-            await self._held.turn()
+            await self.held.turn()
         except RefusedError as refusal:
             raise ApiError(refusal.status, refusal.text, code=_CODES.get(refusal.status)) from None
 
@@ -212,15 +211,15 @@ class _Tries:
     def go_on_after(self, error: ApiError | _LostError) -> None:
         """Raises ApiError unless it is to be asked again."""
         if isinstance(error, _LostError):
-            if self.has_answer:
+            if self.held.has_begun:
                 raise ApiError(503, _LOST, code="unavailable") from None
-            self._held.lost()
-        elif self.has_answer or not self._held.is_away(error.message):
+            self.held.lost()
+        elif self.held.has_begun or not self.held.is_away(error.message):
             raise error
 
     def end(self) -> None:
         """It is answered, or left."""
-        self._held.end()
+        self.held.end()
 
     def _lose(self) -> None:
         self._is_lost = True
