@@ -1,8 +1,8 @@
 """Requests that outlive the process that computes them.
 
-A request that a death has ended is sent again once its model is back. What two deaths have ended
-goes alone from then on, at whichever port it came: a death that it meets alone is its own work, and
-it is refused. The supervisor tells which models are to come back, and how often each has died.
+A request that a death has ended is sent again once its model is back. One that is suspected of the
+death goes alone from then on, over all ports: a death that it meets alone is its own work, and it
+is refused. The supervisor tells which models are to come back, and how often each has died.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ WAIT_S = 300.0
 NOTICED_S = 3.0  # after a death, until the supervisor knows of it
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _ASKS_LOCK_EVERY_S = 0.05
-# Somebody else may kill a process, by chance twice. A process that ends itself does so because of
-# what it computes, though of several requests it may be any.
+# A process that ends itself does so because of a request: each that it had is suspected. A kill
+# counts half as much, for somebody else may kill.
 _SUSPECT = 2
 _BY_CHANCE = re.compile(r"SIGKILL|^[^()]*$")
 # What Triton, a front and a router say of a model whose process has died, or is not back.
@@ -313,7 +313,8 @@ class Held:
         self._let_others()
         before, why = self._suspicion, self._model.why or "tritonserver ended"
         self._count_death()
-        if self._suspicion >= 2 * _SUSPECT and self._suspicion > before:
+        is_guilty = self._suspicion > before and self._suspicion >= 2 * _SUSPECT
+        if is_guilty:
             told = f"{self._num_deaths} times while it computed this request, at last alone ({why})"
             label = self._id or "without an id"
             tell(f"model '{self.model}': request {label} is refused: the model died {told}")
