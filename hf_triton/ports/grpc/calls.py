@@ -122,6 +122,8 @@ class Calls:
                 self._flush(call)
 
     def _send(self, call: Call, message: bytes) -> None:
+        if not (call.model or self._triton.transport):  # what is no inference does not wait
+            raise RefusedError(503, _GONE)
         call.num_sent += 1
         if call.asks_ours:
             call.name = call.name or self._port.left.new_call()
