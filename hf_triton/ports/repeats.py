@@ -22,6 +22,8 @@ import msgspec
 
 from hf_triton.ports.refusal import RefusedError
 
+DIED = "the process of this model died while it answered; ask again"  # of a stream
+GONE = "tritonserver ended while it had this request; try again"
 ALONE = "alone"  # the name of the file by which requests of all ports take turns
 WAIT_S = 300.0
 NOTICED_S = 3.0  # after a death, until the supervisor knows of it
@@ -291,7 +293,7 @@ class Held:
         return self._repeats.model(self.model) or _UNKNOWN
 
     def _is_coming(self) -> bool:
-        return self._model.is_coming
+        return self._repeats.is_coming(self.model)
 
     def _count_death(self) -> None:
         if self._has_died():
@@ -317,7 +319,8 @@ class Held:
         if is_guilty:
             told = f"{self._num_deaths} times while it computed this request, at last alone ({why})"
             label = self._id or "without an id"
-            tell(f"model '{self.model}': request {label} is refused: the model died {told}")
+            refused = f"model '{self.model}': request {label} is refused"
+            sys.stderr.write(f"hf-triton: {refused}: the model died {told}\n")
             text = f"model '{self.model}' died {told}: it is not sent again"
             raise RefusedError(500, text)
 
@@ -326,8 +329,3 @@ class Held:
         if self._repeats.is_stopping:
             text = "the server is stopping; try again"
         return RefusedError(503, text, {"Retry-After": "5"})
-
-
-def tell(text: str) -> None:
-    """Writes a line to the log."""
-    sys.stderr.write(f"hf-triton: {text}\n")

@@ -9,8 +9,8 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from hf_triton.ports.grpc import frames as h2
+from hf_triton.ports.grpc.call import PREFIX_BYTES
 
-_PREFIX_BYTES = 5
 _MAX_BYTES = 4096
 _ERROR_MESSAGE = b"\x0a"  # field 1 of a ModelStreamInferResponse, a text
 
@@ -23,8 +23,8 @@ def error_in(frame: h2.Frame) -> str:
     data = h2.payload_of(flags, whole) if kind in (h2.HEADERS, h2.DATA) else b""
     if kind == h2.HEADERS:
         return _of_head(data)
-    if kind == h2.DATA and data[_PREFIX_BYTES:][:1] == _ERROR_MESSAGE and len(data) < _MAX_BYTES:
-        return _of_message(data[_PREFIX_BYTES:])
+    if kind == h2.DATA and data[PREFIX_BYTES:][:1] == _ERROR_MESSAGE and len(data) < _MAX_BYTES:
+        return _of_message(data[PREFIX_BYTES:])
     return ""
 
 

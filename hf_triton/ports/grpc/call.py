@@ -11,7 +11,7 @@ from hf_triton.ports.grpc.heads import Head
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.repeats import Held
 
-_PREFIX_BYTES = 5  # whether a message is compressed, and its length
+PREFIX_BYTES = 5  # whether a message is compressed, and its length
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 _ENCODINGS = (b"gzip", b"deflate")
 # Expanding takes time in which nobody else is served: beyond this size it is bounded by a ratio.
@@ -55,14 +55,14 @@ class Call:
         """The messages that are complete now, none of them compressed. Raises RefusedError."""
         found = []
         incoming = self.incoming
-        while len(incoming) >= _PREFIX_BYTES:
-            length = int.from_bytes(incoming[1:_PREFIX_BYTES], "big")
+        while len(incoming) >= PREFIX_BYTES:
+            length = int.from_bytes(incoming[1:PREFIX_BYTES], "big")
             if length > max_bytes:
                 raise _too_large(length, max_bytes)
-            end = _PREFIX_BYTES + length
+            end = PREFIX_BYTES + length
             if len(incoming) < end:
                 break
-            message = bytes(memoryview(incoming)[_PREFIX_BYTES:end])
+            message = bytes(memoryview(incoming)[PREFIX_BYTES:end])
             found.append(self._decoded(message, max_bytes) if incoming[0] else message)
             del incoming[:end]
         return found

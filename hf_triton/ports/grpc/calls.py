@@ -19,10 +19,8 @@ from hf_triton.ports.grpc.port import GrpcPort
 from hf_triton.ports.grpc.triton_end import TritonEnd
 from hf_triton.ports.infer_timeout import timeout_s_of
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.repeats import Held
+from hf_triton.ports.repeats import DIED, GONE, Held
 
-LOST = "the process of this model died while it answered; ask again"
-_GONE = "tritonserver ended while it had this request; try again"
 _WANTS_EMPTY_FINAL = b"triton_enable_empty_final_response"
 
 
@@ -123,7 +121,7 @@ class Calls:
 
     def _send(self, call: Call, message: bytes) -> None:
         if not (call.model or self._triton.transport):  # what is no inference does not wait
-            raise RefusedError(503, _GONE)
+            raise RefusedError(503, GONE)
         call.num_sent += 1
         if call.asks_ours:
             call.name = call.name or self._port.left.new_call()
@@ -179,7 +177,7 @@ class Calls:
             call.held.lost()
             self.ask_again(call)
         else:
-            self.refuse(call, RefusedError(503, LOST))
+            self.refuse(call, RefusedError(503, DIED))
 
     def ask_again(self, call: Call) -> None:
         """What was sent of it is forgotten."""
@@ -200,7 +198,7 @@ class Calls:
                     self.ask_again(call)
             else:
                 call.triton_stream = 0
-                self.refuse(call, RefusedError(503, _GONE))
+                self.refuse(call, RefusedError(503, GONE))
                 self.forget(call)
 
     def holds_back(self, call: Call, frame: h2.Frame) -> bool:

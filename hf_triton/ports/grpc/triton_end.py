@@ -13,7 +13,6 @@ MAX_CALLS = 1024  # of one connection at once
 WINDOW_BYTES = 1 << 20  # of one call: a client may send so much before it is read
 CONNECTION_WINDOW_BYTES = 1 << 24
 _ANY_LENGTH = 1 << 24
-_HEAD_BYTES = 9
 
 
 class ClientEnd(Protocol):
@@ -54,7 +53,7 @@ class TritonEnd(End):
 
     def __init__(self, client: ClientEnd) -> None:
         super().__init__(_ANY_LENGTH)
-        self.client = self._client = client
+        self.client = client
         self.is_full = False
         self.calls: dict[int, Call] = {}  # by tritonserver's numbers
         self.initial_window = h2.DEFAULT_WINDOW_BYTES
@@ -78,17 +77,17 @@ class TritonEnd(End):
 
     def connection_lost(self, _error: Exception | None) -> None:
         """It has ended, or both ends have said all."""
-        self._client.lose_triton(self)
+        self.client.lose_triton(self)
 
     def pause_writing(self) -> None:
         """It reads slower than the client sends."""
         self.is_full = True
-        self._client.pause()
+        self.client.pause()
 
     def resume_writing(self) -> None:
         """It has caught up."""
         self.is_full = False
-        self._client.resume()
+        self.client.resume()
 
     def open(self, call: Call) -> int:
         """A number for a call."""
@@ -133,39 +132,39 @@ class TritonEnd(End):
             call = self.calls.get(stream)
             if call:
                 self._take_answer(call, frame)
-            elif kind == h2.DATA and len(whole) > _HEAD_BYTES:  # of one that is sent again
-                self.write(h2.window_update(0, len(whole) - _HEAD_BYTES))
+            elif kind == h2.DATA and len(whole) > 9:  # of one that is sent again
+                self.write(h2.window_update(0, len(whole) - 9))
         elif kind == h2.WINDOW_UPDATE:
             self._take_window_update(stream, whole)
         elif kind == h2.SETTINGS:
             self._take_settings(flags, whole)
         elif kind == h2.GOAWAY:
-            last = self._client.last_stream.to_bytes(4, "big")
-            self._client.take_answer(h2.frame(h2.GOAWAY, 0, 0, last + whole[13:]))
+            last = self.client.last_stream.to_bytes(4, "big")
+            self.client.take_answer(h2.frame(h2.GOAWAY, 0, 0, last + whole[13:]))
         elif kind == h2.PING and not flags & h2.ACK:
             self.write(h2.frame(h2.PING, h2.ACK, 0, whole[9:]))
 
     def _take_answer(self, call: Call, frame: Frame) -> None:
-        if call.payload is not None and self._client.holds_back(call, frame):
+        if call.payload is not None and self.client.holds_back(call, frame):
             return
         kind, flags, stream, whole = frame
         if kind != h2.CONTINUATION:
             call.is_over = kind == h2.RST_STREAM or bool(flags & h2.END_STREAM)
         if kind == h2.DATA:
             call.answer_window -= len(whole) - 9
-            self._client.answer_window -= len(whole) - 9
+            self.client.answer_window -= len(whole) - 9
         if not call.is_left:
             same = stream == call.stream
-            self._client.take_answer(whole if same else h2.renumbered(whole, call.stream))
+            self.client.take_answer(whole if same else h2.renumbered(whole, call.stream))
             call.has_answer = True
         elif kind == h2.DATA and not call.is_over:
             self.take_all(call)
         if call.is_over and (kind in (h2.DATA, h2.RST_STREAM) or flags & h2.END_HEADERS):
-            self._client.end_call(call)
+            self.client.end_call(call)
 
     def take_all(self, call: Call) -> None:
         """Lets Triton send what nobody reads, so that the call ends."""
-        for end, stream in ((call, call.triton_stream), (self._client, 0)):
+        for end, stream in ((call, call.triton_stream), (self.client, 0)):
             if end.answer_window < WINDOW_BYTES // 2:
                 self.write(h2.window_update(stream, WINDOW_BYTES - end.answer_window))
                 end.answer_window = WINDOW_BYTES
@@ -177,12 +176,12 @@ class TritonEnd(End):
             self._window += increment
         elif call:
             call.window += increment
-        self._client.flush_all()
+        self.client.flush_all()
 
     def _take_settings(self, flags: int, whole: bytes) -> None:
         if flags & h2.ACK:
             if not self._follows:
-                self._client.acknowledge()
+                self.client.acknowledge()
             self._follows = False
             return
         self.write(h2.frame(h2.SETTINGS, h2.ACK, 0))
@@ -194,7 +193,7 @@ class TritonEnd(End):
         if not self._is_known:
             self._greet(settings)
         self._is_known = True
-        self._client.flush_all()
+        self.client.flush_all()
 
     def _greet(self, settings: dict[int, int]) -> None:
         most = min(MAX_CALLS, settings.get(h2.MAX_CONCURRENT_STREAMS, MAX_CALLS))
@@ -205,6 +204,6 @@ class TritonEnd(End):
         }
         if settings.get(h2.BINARY_METADATA) == 1:
             ours[h2.BINARY_METADATA] = 1
-        self._client.take_answer(h2.settings_frame(ours))
+        self.client.take_answer(h2.settings_frame(ours))
         more = CONNECTION_WINDOW_BYTES - h2.DEFAULT_WINDOW_BYTES
-        self._client.take_answer(h2.window_update(0, more))
+        self.client.take_answer(h2.window_update(0, more))

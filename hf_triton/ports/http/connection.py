@@ -19,14 +19,13 @@ from hf_triton.ports.http.reading import HEAD_S, RequestReader
 from hf_triton.ports.http.request import Request
 from hf_triton.ports.http.upstream import Upstream
 from hf_triton.ports.refusal import RefusedError, refusal_of
-from hf_triton.ports.repeats import Held
+from hf_triton.ports.repeats import DIED, GONE, Held
 
 _MAX_WAITING = 64  # requests that a client sent before the one under way was answered
 _READ_S = 120.0  # for a client that does not read its answer
 _LINGER_S = 5.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_GONE = "tritonserver ended while it had this request; try again"
-_LOST = b'data: {"error":"the process of this model died while it answered; ask again"}\n\n'
+_LOST = f'data: {{"error":"{DIED}"}}\n\n'.encode()
 _LOST_EVENT = b"%x\r\n%b\r\n0\r\n\r\n" % (len(_LOST), _LOST)
 
 
@@ -179,7 +178,7 @@ class HttpConnection(asyncio.Protocol):
             self._held.lost()
             self._task = self._proxy.run(self._ask_later(self._payload, may_go=False))
         elif not upstream.status:
-            self._answer_refusal(RefusedError(503, _GONE, {"Retry-After": "1"}, is_last=True))
+            self._answer_refusal(RefusedError(503, GONE, {"Retry-After": "1"}, is_last=True))
         elif upstream.is_between_chunks:
             self._transport.write(_LOST_EVENT)
             self._end(is_last=True)

@@ -55,8 +55,9 @@ class Children:
 
     def tell(self, models: Models) -> None:
         """Tells them which models are to come back, and which have died."""
+        line = line_of(models)
         for child in self.all:
-            child.tell(line_of(models))
+            child.tell(line)
 
     def begin_stop(self) -> None:
         """They accept nothing more; what is in flight goes on while Triton answers it."""

@@ -253,10 +253,11 @@ class Supervisor:
     def _tell_children(self) -> None:
         """Which models are ready, and which are down and come back: requests wait for those."""
         healing, told = self._healer.healing(), Models()
+        were_ready = self._were_ready | self._seen_ready
         lost = self._failures.keys() | self._healer.given_up()
-        for name in self._served.names():
-            parts = self._parts(name)
-            if name in self._were_ready | self._seen_ready and not lost & {name, *parts}:
+        for name, folders in self._folders.items():
+            parts = set(folders)
+            if name in were_ready and not lost & {name, *parts}:
                 are_coming = self._states is None or name in self._loading
                 for part in parts:
                     needed = parts if part == name else {part}

@@ -35,8 +35,7 @@ class Triton:
         self._channel = triton_channel(address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         left = AbandonedRequests(abandoned_requests) if abandoned_requests else None
-        self.repeats = repeats or Repeats()
-        self._inference = Inference(self._channel, self._stub, left, self.repeats)
+        self._inference = Inference(self._channel, self._stub, left, repeats or Repeats())
 
     async def close(self) -> None:
         """Ends the connection and what still goes on over it."""

@@ -23,10 +23,9 @@ from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.triton.request_headers import Metadata
 from hf_triton.ports.openai.triton.statuses import of_status, of_text
 from hf_triton.ports.refusal import NO_METHOD, RefusedError
-from hf_triton.ports.repeats import Held, Repeats
+from hf_triton.ports.repeats import DIED, Held, Repeats
 from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S
 
-_LOST = "the process of this model died while it answered; ask again"
 _CODES = {503: "unavailable"}
 _CLOSE_S = 30.0  # as long as Triton itself waits for what is in flight
 # The proxy of a gRPC port refuses it in words of its own.
@@ -212,7 +211,7 @@ class _Tries:
         """Raises ApiError unless it is to be asked again."""
         if isinstance(error, _LostError):
             if self.held.has_begun:
-                raise ApiError(503, _LOST, code="unavailable") from None
+                raise ApiError(503, DIED, code="unavailable") from None
             self.held.lost()
         elif self.held.has_begun or not self.held.is_away(error.message):
             raise error
