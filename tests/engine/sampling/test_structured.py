@@ -345,6 +345,8 @@ class FakeCompiled:
             raise RequestError("regex: bad")
         if self._text == "ends":
             self.has_ended = True
+        if self._text.startswith("stuck"):
+            return self._told.wait(timeout_s)
         return not self._text.startswith("slow") or self._told.wait(timeout_s if for_all else 0.02)
 
 
@@ -459,7 +461,7 @@ def test_however_many_may_wait_for_the_same(asking: Asking, compilation: Compila
 def test_of_those_that_differ_not_too_many_may_wait(
     asking: Asking, compilation: Compilation
 ) -> None:
-    waiting = [asking.begin(f"slow {number}") for number in range(70)]
+    waiting = [asking.begin(f"stuck {number}") for number in range(70)]
     compilation.told.set()
     refused = [answer for answer in waiting if isinstance(answer(), OverloadedError)]
     assert len(refused) == 6
