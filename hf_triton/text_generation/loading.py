@@ -47,8 +47,9 @@ _CLASSES = ("AutoModelForCausalLM", *_MEDIA_CLASSES)  # those of images and soun
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that serves. ``compiler`` makes grammars of what outputs are held to."""
+    """A Triton model that serves. ``compiler`` makes grammars of what outputs are held to."""
 
+    name: str
     engine: Engine
     tokenizer: Any
     reader: PromptReader
@@ -223,6 +224,7 @@ def loaded_model(
         masks=options.engine != "vllm",  # which has its own
     )
     return LoadedModel(
+        name=served.name,
         engine=engine,
         tokenizer=parts.tokenizer,
         reader=reader,

@@ -6,6 +6,7 @@ only as a place to submit sequences to and to cancel them at, and to start and s
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -15,11 +16,13 @@ import numpy as np
 
 from hf_triton.runtime.errors import RequestError, RuntimeModelError
 from hf_triton.runtime.metrics.publishing import Family
+from hf_triton.runtime.request.abandoned_requests import Call, call_in
 from hf_triton.runtime.request.cancellation import CancellationWatch
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
 from hf_triton.runtime.request.json_text import written
 from hf_triton.runtime.request.plain_request import RequestLike, tensor_of
 from hf_triton.runtime.request.responder import Responder, answer_failure, strings
+from hf_triton.runtime.request.stream_journal import StreamJournal, refuse_to_go_on
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.tokenizing.guarded import may_take_long
 
@@ -32,11 +35,13 @@ from .request.source_memory import SourceMemory
 from .request.tokenizer_questions import Question, TokenizerDesk
 from .sampling.sampler import choice_seed
 from .sequence.detokenizer import Detokenizer
+from .sequence.sampling_params import SamplingParams
 from .sequence.sequence import Sequence
 from .sequence.token_text import described
 from .structured.compiling import Started
 
 _MOST_TOKEN_TEXTS = 2**16  # that are kept
+_SEED_BITS = 63
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
 
 
@@ -79,6 +84,9 @@ class Reception:
         """
         arrived_s = time.monotonic()
         try:
+            call = call_in(request.parameters())
+            if call is not None:
+                arrived_s -= call.waited_ms / 1000
             fields = RequestFields(request, tensor_of, batched=self._batched)
             question = self._tokenizer.question(fields)
             if question is not None:
@@ -91,7 +99,9 @@ class Reception:
             checked = check_request(fields, self.loaded.reader)
             # Clients of TensorRT-LLM, which alone know this input, read its flat outputs.
             batched = self._batched and not fields.has_tensor("beam_width")
-            start = partial(self._start, listed, responder, arrived_s=arrived_s, batched=batched)
+            start = partial(
+                self._start, listed, responder, call, arrived_s=arrived_s, batched=batched
+            )
             read = partial(self._read, checked, responder, start, arrived_s, may_stream=may_stream)
             self._reading.run(checked.num_characters, read, partial(answer_failure, responder))
         except BaseException as error:
@@ -166,6 +176,7 @@ class Reception:
         self,
         listed: Iterable[str],
         responder: Responder,
+        call: Call | None,
         request: GenerationRequest,
         grammars: Started,
         *,
@@ -174,19 +185,21 @@ class Reception:
         batched: bool,
     ) -> None:
         wanted = wanted_outputs(listed, request.outputs)
+        journal, rows = self._journaled(call if streams else None, request.rows)
         answer = Answer(
             responder,
-            [[self._choice(row) for _ in range(row.n)] for row in request.rows],
+            [[self._choice(row) for _ in range(row.n)] for row in rows],
             wanted,
             self._described,
             streams=streams,
             batched=batched,
+            journal=journal,
         )
         with_logprobs = not wanted.isdisjoint(_LOGPROBS)
-        if with_logprobs and any(row.params.num_beams > 1 for row in request.rows):
+        if with_logprobs and any(row.params.num_beams > 1 for row in rows):
             raise RequestError("logprobs: beams have none; send beam_width 1 for them")
         with_prompt_logprobs = "prompt_logprobs" in wanted
-        for row in request.rows:
+        for row in rows:
             if with_prompt_logprobs or row.params.num_prompt_logprobs is not None:
                 num_tokens, has_source = len(row.prompt_token_ids), row.source is not None
                 self._engine.check_prompt_logprobs(num_tokens, with_source=has_source)
@@ -198,10 +211,10 @@ class Reception:
             with_logprobs=with_logprobs,
             with_prompt_logprobs=with_prompt_logprobs,
         )
-        sequences = [sequence(row, index) for row in request.rows for index in range(row.n)]
+        sequences = [sequence(row, index) for row in rows for index in range(row.n)]
         check_logprobs(sequences)
         answer.expect(sequences, self._closed)
-        num_bytes = sum(row.source.num_bytes for row in request.rows if row.source is not None)
+        num_bytes = sum(row.source.num_bytes for row in rows if row.source is not None)
         self._source_memory.take(num_bytes)
         self._open[answer] = num_bytes
         try:
@@ -210,6 +223,25 @@ class Reception:
             self._source_memory.give(self._open.pop(answer, 0))
             raise
         self._watch.wake()
+
+    def _journaled(
+        self, call: Call | None, rows: list[Generation]
+    ) -> tuple[StreamJournal | None, list[Generation]]:
+        """The journal of a stream that can go on in another process, and its rows: where tokens are
+        drawn at random, with a seed that the journal says. Raises OverloadedError where the caller
+        has the beginning of what can't go on.
+        """
+        if call is None or not self._engine.resumes_streams:
+            refuse_to_go_on(call)
+            return None, rows
+        seeds = [_seed(row.params) for row in rows]
+        journal = StreamJournal.open(call, self.loaded.name, seeds)
+        if journal is None:
+            return None, rows
+        return journal, [
+            row if row.params.seed == seed else replace(row, params=replace(row.params, seed=seed))
+            for row, seed in zip(rows, journal.seeds, strict=True)
+        ]
 
     def _sequence(
         self,
@@ -259,6 +291,8 @@ class Reception:
 
     def _closed(self, answer: Answer, _: Exception | None) -> None:
         """Forgets an answered request; what it still generates is for nobody."""
+        if answer.journal:
+            answer.journal.close()
         self._source_memory.give(self._open.pop(answer, 0))
         unfinished = [s for s in answer.sequences if s.finish_reason is None]
         if unfinished:
@@ -283,6 +317,13 @@ class Reception:
             token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return text
+
+
+def _seed(params: SamplingParams) -> int | None:
+    """The request's, or one at random where it has none and draws."""
+    if params.is_greedy or params.seed is not None:
+        return params.seed
+    return secrets.randbits(_SEED_BITS)
 
 
 def _guarded(responder: Responder, start: Callable[[Started], None], grammars: Started) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -67,6 +68,8 @@ class HookRunner:
         """Calls ``pass_on`` with the preprocessed request, on another thread if there is a
         ``preprocess``.
         """
+        if plain.call:
+            pass_on = partial(_pass_call_on, pass_on, plain.call)
         request = HookRequest(
             plain.inputs,
             self._inputs,
@@ -203,6 +206,12 @@ class HookedResponder:
         wanted = {name: response[name] for name in response if name in self._request.outputs}
         if not self._has_failed:
             self._inner.send(wanted, final=final)
+
+
+def _pass_call_on(
+    pass_on: PassOn, call: str, plain: PlainRequest, listed: Iterable[str], responder: Responder
+) -> None:
+    pass_on(replace(plain, call=call), listed, responder)
 
 
 def _wait_until(condition: Callable[[], bool], timeout_s: float) -> None:

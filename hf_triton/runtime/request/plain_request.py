@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .abandoned_requests import CALL, call_in
 from .cache_salt import read_parameters
 
 Array = npt.NDArray[Any]
@@ -80,14 +81,17 @@ class DirectRequest:
 
 @dataclass(frozen=True)
 class PlainRequest:
-    """Input arrays by name, and ``parameter_values``, the request's parameters."""
+    """Input arrays by name, and ``parameter_values``, the request's parameters; ``call`` is what a
+    port says of it.
+    """
 
     inputs: Mapping[str, Array]
     parameter_values: Mapping[str, Any]
     request_id: str = ""
+    call: str = ""
 
     def parameters(self) -> str:
-        return json.dumps(dict(self.parameter_values))
+        return json.dumps({**self.parameter_values, **({CALL: self.call} if self.call else {})})
 
     def tensor(self, name: str) -> Tensor | None:
         array = self.inputs.get(name)
@@ -111,5 +115,7 @@ def read_plain(request: RequestLike, names: Iterable[str]) -> PlainRequest:
         return request
     tensors = ((name, request.tensor(name)) for name in names)
     inputs = {name: tensor.as_numpy().copy() for name, tensor in tensors if tensor is not None}
-    parameter_values = read_parameters(request.parameters())
-    return PlainRequest(inputs, parameter_values, request.request_id)
+    parameters = request.parameters()
+    call = call_in(parameters)
+    values = read_parameters(parameters)
+    return PlainRequest(inputs, values, request.request_id, call.text if call else "")

@@ -8,7 +8,6 @@ nothing of what the requests ask for.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import random
 import threading
@@ -24,9 +23,11 @@ from .. import log
 from ..errors import OverloadedError, RequestError, RuntimeModelError
 from ..link.forwarder import Forwarder
 from ..link.link_request import LinkRequest
+from ..request.abandoned_requests import call_in
 from ..request.cache_salt import read_parameters
 from ..request.plain_request import PlainRequest, RequestLike, read_plain
 from ..request.responder import Responder
+from ..request.stream_journal import model_that_began
 from ..request.tensors import is_server_parameter
 from .arm_metrics import ArmMetrics, CountedResponder
 from .routing_json import REQUEST_ID, Arm, Routing
@@ -66,6 +67,11 @@ class RoutingTable:
     def own_arm(self) -> Arm | None:
         """The arm that is this model itself; None if the routing has no arms."""
         return next((arm for arm in self.routing.arms if arm.engine == self._own), None)
+
+    def arm_that_began(self, request: RequestLike) -> Arm | None:
+        """The arm whose process had answered the beginning of a request when it died."""
+        began = model_that_began(call_in(request.parameters()))
+        return next((arm for arm in self.routing.arms if began and arm.engine == began), None)
 
     def choose(self, sticky_value: str | None) -> Arm | None:
         """The arm for the next request; None if the routing has no arms."""
@@ -112,7 +118,7 @@ class Router:
     ) -> None:
         """Forwards a request to its arm's model; ``answer_locally`` takes those of the own arm."""
         request, value = self._take_sticky_value(request, table.routing.sticky)
-        arm = table.choose(value)
+        arm = table.arm_that_began(request.read) or table.choose(value)
         forwarder = None if arm is None else table.forwarder(arm)
         if arm is None or forwarder is None:
             self._answer_here(request, table, arm, answer_locally)
@@ -166,7 +172,7 @@ class Router:
         kept = replace(request, read=plain, requested_outputs=list(request.requested_outputs))
         passed = LinkRequest(
             plain.inputs,
-            json.dumps(dict(plain.parameter_values)),
+            plain.parameters(),
             list(kept.requested_outputs),
             plain.request_id,
             may_stream=request.may_stream,

@@ -76,6 +76,7 @@ class Engine(ABC):
     """Generates for the sequences submitted to it, on ``thread``, and answers each exactly once."""
 
     name = ""
+    resumes_streams = False  # takes sequences that begin with tokens of their output
 
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup

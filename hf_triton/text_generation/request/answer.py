@@ -18,6 +18,7 @@ import numpy.typing as npt
 from hf_triton.runtime.request.chat_formats import with_counts
 from hf_triton.runtime.request.json_text import written
 from hf_triton.runtime.request.responder import Responder, strings
+from hf_triton.runtime.request.stream_journal import StreamJournal, Told
 
 from ..sequence.sequence import Sequence, Token, TokenLogprobs, Update
 from .chat_answers import ReasoningTokens
@@ -62,6 +63,7 @@ class Choice:
     ends: bool = False  # and its caller does not know yet
     sequence: Sequence | None = None  # once there is news of it
     knows_prompt: bool = False  # its caller, all that is told of the prompt
+    num_told: int = 0  # of the tokens that come, whose caller has them already
 
     def take(self, update: Update) -> None:
         """Adds what is new."""
@@ -75,6 +77,14 @@ class Choice:
                 self.cumulative_logprob += token.logprobs.logprob
             if self.reasoning is not None:
                 self.reasoning.take(token.id)
+        if self.num_told:
+            self.num_told -= len(update.tokens)
+            self.sent()
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The new tokens."""
+        return [token.id for token in self.tokens]
 
     def sent(self) -> None:
         """What was new is known to the caller."""
@@ -125,8 +135,11 @@ class Answer(OneAnswer):
         *,
         streams: bool,
         batched: bool,
+        journal: StreamJournal | None = None,
     ) -> None:
-        """``choices`` has a row for each of the request's rows, all of one length."""
+        """``choices`` has a row for each of the request's rows, all of one length; ``journal`` is
+        that of a stream.
+        """
         super().__init__(responder)
         self.streams = streams
         self.sequences: list[Sequence] = []
@@ -134,6 +147,7 @@ class Answer(OneAnswer):
         self._choices = [choice for row in choices for choice in row]
         self._wanted = wanted
         self._describe = describe
+        self.journal = journal
         num_choices = len(choices[0])
         self._shape = (len(choices), num_choices) if batched else (num_choices,)
         self._one_each = (len(choices), 1) if batched else (1,)
@@ -149,6 +163,14 @@ class Answer(OneAnswer):
         self.sequences = list(sequences)
         self._places = dict(zip(self.sequences, self._choices, strict=True))
         self._on_close = on_close
+        for place, told in zip(self._places.items(), self._told(), strict=False):
+            sequence, choice = place
+            sequence.begins_with = told.token_ids
+            choice.num_told = sum(map(len, told.token_ids))
+            choice.cumulative_logprob = told.cumulative_logprob
+
+    def _told(self) -> list[Told]:
+        return self.journal.told(len(self._choices)) if self.journal else []
 
     def take(self, update: Update) -> None:
         """Takes what is new of one choice."""
@@ -163,7 +185,10 @@ class Answer(OneAnswer):
         news = self.streams and any(choice.text or choice.ends for choice in self._choices)
         if self.is_closed or not (done or news) or (done and not self._close()):
             return
-        outputs = self._outputs()
+        if self.journal:
+            self.journal.add((one.token_ids, one.cumulative_logprob) for one in self._choices)
+        # A stream may have told all before its process died.
+        outputs = self._outputs() if news or not self.streams else {}
         for choice in self._choices:
             choice.sent()
         self._responder.send(outputs, final=done)
@@ -194,7 +219,7 @@ class Answer(OneAnswer):
         if name == "num_output_tokens":
             return np.array([len(choice.tokens) for choice in choices], dtype=np.uint32)
         if name == "token_ids":
-            return strings([written([token.id for token in choice.tokens]) for choice in choices])
+            return strings([written(choice.token_ids) for choice in choices])
         return self._output_of_prompts(name, choices[:: self._shape[-1]])
 
     def _output_of_prompts(self, name: str, choices: list[Choice]) -> npt.NDArray[Any]:

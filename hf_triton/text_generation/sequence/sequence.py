@@ -137,6 +137,8 @@ class Sequence:
     the ``source`` in the step that begins the sequence; ``encoded`` is what the engine keeps of it.
     ``prompt_logprobs`` are those of the prompt's tokens after the first, as far as they are known.
     Where it ``is_alone``, it begins with nothing that another computed, and nothing is drafted.
+    ``begins_with`` are tokens of the output that its caller has, response by response: the process
+    that generated them has died.
     """
 
     prompt_token_ids: list[int]
@@ -153,6 +155,7 @@ class Sequence:
     source: Source | None = None
     encoded: Any = None
     token_ids: list[int] = field(default_factory=list)
+    begins_with: list[list[int]] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     slot: int = -1
     snapshot: Snapshot | None = None  # that it is to leave
@@ -172,8 +175,7 @@ class Sequence:
     first_token_s: float | None = None
 
     def __post_init__(self) -> None:
-        self._uniforms: list[float] = []  # not used yet
-        self._num_used = 0
+        self._uniforms = array("d")  # one for each position of the output
         self._new_tokens: list[Token] = []
         self.num_prefill_tokens = self.num_prompt_tokens
 
@@ -244,11 +246,10 @@ class Sequence:
         """The random number in [0, 1) for the next token, or for one that comes ``num_ahead`` after
         it: the same until that is sampled.
         """
-        del self._uniforms[: max(0, self.num_sampled_tokens - self._num_used)]
-        self._num_used = self.num_sampled_tokens
-        while len(self._uniforms) <= num_ahead:
+        position = self.num_sampled_tokens + num_ahead
+        while len(self._uniforms) <= position:
             self._uniforms.append(self._random.random())
-        return self._uniforms[num_ahead]
+        return self._uniforms[position]
 
     @property
     def last_token_id(self) -> int:

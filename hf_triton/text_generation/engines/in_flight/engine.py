@@ -51,6 +51,7 @@ class InFlightEngine(Engine):
     """
 
     name = "in_flight"
+    resumes_streams = True
     size: CacheSize | PagedSize
     runner: Runner
 
@@ -206,9 +207,22 @@ class InFlightEngine(Engine):
         for sequence in sequences if media is not None and not media.shares else ():
             if sequence.source is not None:
                 sequence.source = replace(sequence.source, cache_token_ids=None)
-        for sequence in sequences if self._shares else ():
+        for sequence in sequences:
+            if sequence.begins_with:
+                self._resume(sequence)
+        going = [sequence for sequence in sequences if sequence.finish_reason is None]
+        for sequence in going if self._shares else ():
             self._known.fill(sequence)
-        self._scheduler.add(sequences)
+        self._scheduler.add(going)
+
+    def _resume(self, sequence: Sequence) -> None:
+        """Goes on with an output whose beginning another process has generated."""
+        sequence.first_token_s = sequence.submitted_s
+        for token_ids in filter(None, sequence.begins_with):
+            for token_id in token_ids:
+                self._append_one(sequence, Token(token_id))
+            self._publish([sequence])
+        sequence.preempt()
 
     def _step(self) -> None:
         """Computes a step. Where it runs ahead, the device has the forward of this step to compute
@@ -380,10 +394,7 @@ class InFlightEngine(Engine):
         """
         num_before = len(sequence.token_ids)
         for token in run:
-            if self._rules is not None:
-                self._rules.append(sequence, token, self.setup.eos_token_ids)
-            elif sequence.finish_reason is None:
-                sequence.append(token, self.setup.eos_token_ids)
+            self._append_one(sequence, token)
         num_accepted = len(sequence.token_ids) - num_before - 1
         if num_accepted:
             sequence.num_computed_tokens += num_accepted
@@ -391,6 +402,12 @@ class InFlightEngine(Engine):
             self.metrics.num_accepted_tokens += num_accepted
         if self._drafter is not None and sequence.finish_reason is None:
             self._drafter.follow(sequence, run)
+
+    def _append_one(self, sequence: Sequence, token: Token) -> None:
+        if self._rules is not None:
+            self._rules.append(sequence, token, self.setup.eos_token_ids)
+        elif sequence.finish_reason is None:
+            sequence.append(token, self.setup.eos_token_ids)
 
     def _remove(self, sequences: list[Sequence]) -> None:
         copies = self._scheduler.retire(self._forgotten(sequences))
