@@ -26,6 +26,7 @@ from generator.spec.triton_models import (
     TASK_PARAMETER,
     Role,
     engine_name,
+    runs_our_code,
     step_name,
 )
 
@@ -118,6 +119,11 @@ def parameters(config: Any) -> dict[str, str]:
 def engine_of(config_file: Path) -> str | None:
     """The model that this one, a front, forwards to; None of any other, or where none is read."""
     return parameters(_read(config_file)).get(ENGINE_PARAMETER)
+
+
+def is_ours(config_file: Path) -> bool:
+    """Whether the model runs our library."""
+    return runs_our_code(parameters(_read(config_file)).get(ROLE_PARAMETER))
 
 
 def arm_of(config_file: Path) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from hf_triton.ports.repeats import ALONE, Repeats
+from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import ProxySettings
 from hf_triton.tritonserver.child_process import Parent, run_child, settings_as, tell_ready
 
@@ -30,7 +30,7 @@ def main(kind: str) -> int:
 async def _serve(kind: str, settings: ProxySettings, parent: Parent) -> None:
     # Imported here: one needs no gRPC, the other no HTTP.
     asyncio.get_running_loop().set_exception_handler(_tell_bug)
-    repeats = Repeats(f"{settings.abandoned_requests}{ALONE}")
+    repeats = Repeats(settings.abandoned_requests)
     parent.follow(repeats.follow)
     if kind == "http":
         from hf_triton.ports.http.server import serve_http

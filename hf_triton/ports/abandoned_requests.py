@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 
 # So long at most a call that was left counts for its caller: one whose model has died never ends.
@@ -22,10 +21,6 @@ class AbandonedRequests:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._told: set[str] = set()
-
-    def new_call(self) -> str:
-        """A call's value of the parameter ``CALL``, which nobody can guess."""
-        return secrets.token_hex(16)
 
     def tell(self, call: str) -> None:
         """Nobody waits for it any more."""

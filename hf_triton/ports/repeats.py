@@ -21,10 +21,12 @@ from pathlib import Path
 import msgspec
 
 from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.streams import Stream
+from hf_triton.runtime.request.abandoned_requests import call_text
 
 DIED = "the process of this model died while it answered; ask again"  # of a stream
 GONE = "tritonserver ended while it had this request; try again"
-ALONE = "alone"  # the name of the file by which requests of all ports take turns
+_ALONE = "alone"  # the name of the file by which requests of all ports take turns
 WAIT_S = 300.0
 NOTICED_S = 3.0  # after a death, until the supervisor knows of it
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
@@ -45,13 +47,15 @@ _AWAY = re.compile(
 
 class Model(msgspec.Struct, frozen=True, array_like=True):
     """A Triton model that is ready, or down and ``is_coming`` back; how many of its processes have
-    died, why the last one did, and whether ``others_live``, which answer what they have.
+    died, why the last one did, and whether ``others_live``, which answer what they have. What
+    ``is_ours`` runs our library, and knows the parameters by which ports tell it of a request.
     """
 
     is_coming: bool = False
     num_deaths: int = 0
     why: str = ""
     others_live: bool = False
+    is_ours: bool = False
 
 
 Models = dict[str, Model]
@@ -65,12 +69,14 @@ def line_of(models: Models) -> bytes:
 
 
 class Repeats:
-    """The requests of one port. ``lock`` is a file that all ports of one server share; without, no
-    request waits for those of other ports.
+    """The requests of one port. Paths of files that all ports of one server and its models share
+    begin with ``prefix``; without, no request waits for those of other ports, and no stream goes on
+    in another process.
     """
 
-    def __init__(self, lock: str = "") -> None:
-        self._lock_path = Path(lock) if lock else None
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._lock_path = Path(f"{prefix}{_ALONE}") if prefix else None
         self._models: Models = {}
         self._changed = asyncio.Event()
         self._sent: dict[str, set[Held]] = defaultdict(set)
@@ -88,7 +94,7 @@ class Repeats:
         for name, model in models.items():
             if model.num_deaths > before.get(name, _UNKNOWN).num_deaths:
                 for held in list(self._sent.get(name, ())):
-                    if not (held.has_begun and model.others_live):
+                    if not (model.others_live and held.is_computed):
                         held.on_lost()
 
     def begin_stop(self) -> None:
@@ -108,6 +114,14 @@ class Repeats:
     def is_coming(self, name: str) -> bool:
         """Whether a Triton model is down, and being brought back."""
         return self._models.get(name, _UNKNOWN).is_coming
+
+    def is_ours(self, name: str) -> bool:
+        """Whether a Triton model runs our library."""
+        return self._models.get(name, _UNKNOWN).is_ours
+
+    def stream(self, name: str) -> Stream | None:
+        """A stream of that name that can go on in another process; "" is none."""
+        return Stream(self._prefix, name) if name and self._prefix else None
 
     def model(self, name: str) -> Model | None:
         """What the supervisor says of a Triton model; None where it is not ready, nor coming."""
@@ -167,8 +181,8 @@ def _has_locked(file: int) -> bool:
 
 
 class Held:
-    """One request to a Triton model, until its answer begins or it is refused. While it is sent,
-    ``on_lost`` is called when its model's process has died, or its own time is over.
+    """One request to a Triton model, until its answer ends, or may not be asked for again. While it
+    is sent, ``on_lost`` is called when its model's process has died, or its own time is over.
     """
 
     def __init__(
@@ -177,8 +191,11 @@ class Held:
         model: str,
         on_lost: Callable[[], None],
         describe: Callable[[], tuple[float, str]] = lambda: (math.inf, ""),
+        stream: str = "",
     ) -> None:
-        """``describe`` reads a request that is in trouble: its timeout in seconds, and its id."""
+        """``describe`` reads a request that is in trouble: its timeout in seconds, and its id.
+        ``stream`` names one that may go on once it has begun.
+        """
         self.model, self.on_lost = model, on_lost
         self._repeats, self._describe, self._id = repeats, describe, ""
         self._began_s = time.monotonic()
@@ -186,12 +203,36 @@ class Held:
         self._ends_s = math.inf  # until which it may wait
         self._away_since_s: float | None = None
         self._pause_s = 0.0
+        self.stream = repeats.stream(stream)
         self.has_begun = False  # its answer, a stream
         self._num_known = 0  # deaths of its model before it was sent
         self._is_lost = False
         self._num_deaths = self._suspicion = 0
         self._lock: int | None = None  # where it runs alone
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether it can be sent again: what has begun only where another process goes on."""
+        return not self.has_begun or (self.stream is not None and self.stream.goes_on)
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether it has begun in a process that lives, as far as is known."""
+        return self.has_begun and not (self.stream and self.stream.has_lost_process)
+
+    def passed_on(self, num_responses: int = 1) -> None:
+        """Its caller has so many more responses of a stream."""
+        self.has_begun = True
+        if self.stream:
+            self.stream.num_responses += num_responses
+
+    def call_text(self, name: str) -> str:
+        """What its model is told of it, and of the call ``name`` by which it is sent now."""
+        waited_s = 0.0 if self._deadline_s is None else time.monotonic() - self._began_s
+        stream = self.stream
+        journal, num_responses = (stream.name, stream.num_responses) if stream else ("", 0)
+        return call_text(name, num_responses, waited_s, journal)
 
     def may_go(self) -> bool:
         """Whether nothing is against sending it at once; it is sent then."""
@@ -250,6 +291,8 @@ class Held:
 
     def end(self) -> None:
         """It is answered, refused or left."""
+        if self.stream:
+            self.stream.close()
         self._leave()
         self._let_others()
 

@@ -268,7 +268,8 @@ class TritonServer:
         if self._process.stdin:
             self._process.stdin.close()
         for region in SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
-            region.unlink(missing_ok=True)
+            if not str(region).startswith(self.listen.abandoned_requests):  # calls that go on
+                region.unlink(missing_ok=True)
         self.listen.remove_sockets()  # a killed server's: the next one would find them in use
         self._is_cleared_away = True
         return code

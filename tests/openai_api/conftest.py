@@ -212,7 +212,9 @@ class Starter:
             "127.0.0.1", *ports, "", "", f"{folder}/grpc", fake.abandoned_requests
         )
         stop, ready = asyncio.Event(), asyncio.Event()
-        serving = asyncio.create_task(serve_grpc(proxy, stop, ready.set))
+        repeats = Repeats()
+        repeats.follow(line_of({name: Told(is_ours=True) for name in fake.models}))
+        serving = asyncio.create_task(serve_grpc(proxy, stop, ready.set, repeats))
         await ready.wait()
 
         async def end() -> None:

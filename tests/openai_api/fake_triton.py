@@ -339,7 +339,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         if not prompt.endswith("!waits") or not self.waits:
             return
         self.num_waiting += 1
-        file = Path(f"{self.abandoned_requests}{inputs.get(CALL, '')}")
+        name = inputs.get(CALL, "").partition("-")[0]
+        file = Path(f"{self.abandoned_requests}{name}")
         try:
             while not file.is_file():
                 await asyncio.sleep(0.01)

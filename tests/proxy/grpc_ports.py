@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from generator.spec.runtime_rules import CALL, EMPTY_FINAL
 from hf_triton.ports.admin import GRPC_HEADER
@@ -21,7 +21,7 @@ from tests.support.triton import free_ports
 
 
 class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """Notes what it is asked; ``roles`` are those of its models by name."""
+    """Notes what it is asked."""
 
     def __init__(self) -> None:
         self.supervisor: Supervisor
@@ -30,7 +30,6 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
         self.told: list[bool] = []
         self.abandoned_requests = ""
         self.named: list[bool] = []
-        self.roles: dict[str, str] = {}
         self.num_waiting = self.num_left = self.num_cancelled = 0
         self.errors: list[str] = []  # of the requests that come next
         self.num_dead = 0  # of those the ones that are not answered before the test is over
@@ -56,11 +55,6 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
         await self._wait(request)
         return service_pb2.ModelInferResponse(id=request.id)
 
-    async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
-        config = model_config_pb2.ModelConfig(name=request.name)
-        config.parameters["hf_triton_role"].string_value = self.roles.get(request.name, "")
-        return service_pb2.ModelConfigResponse(config=config)
-
     async def _error(self, request: Any) -> str:
         """What a request fails with, "" for none."""
         self.prompts.append(request.id)
@@ -76,7 +70,8 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
             return
         self.num_waiting += 1
         try:
-            file = Path(f"{self.abandoned_requests}{request.parameters[CALL].string_param}")
+            name = request.parameters[CALL].string_param.partition("-")[0]
+            file = Path(f"{self.abandoned_requests}{name}")
             while not (file.is_file() or self.is_over.is_set()):
                 await asyncio.sleep(0.01)
             self.num_left += 1
@@ -131,7 +126,7 @@ async def grpc_port(
         "127.0.0.1", *ports, "", "", socket, triton.abandoned_requests, access, admin_key
     )
     stop, ready = asyncio.Event(), asyncio.Event()
-    triton.supervisor = Supervisor(repeats := Repeats())
+    triton.supervisor = Supervisor(repeats := Repeats(triton.abandoned_requests))
     serving = asyncio.create_task(serve_grpc(settings, stop, ready.set, repeats))
     await ready.wait()
     try:

@@ -161,10 +161,17 @@ class Supervisor:
 
     def __init__(self, port: Repeats) -> None:
         self._port, self._num_deaths = port, 0
+        self.is_ours = False
 
     def tell(self, *, is_coming: bool = False) -> None:
         """It is ready, or down and comes back."""
-        self._port.follow(line_of({"m": Model(is_coming, self._num_deaths, "it was killed")}))
+        model = Model(is_coming, self._num_deaths, "it was killed", is_ours=self.is_ours)
+        self._port.follow(line_of({"m": model}))
+
+    def say_ours(self) -> None:
+        """It runs our library."""
+        self.is_ours = True
+        self.tell()
 
     def kill(self) -> None:
         """Its process dies, and it is back at once."""

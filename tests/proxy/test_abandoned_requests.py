@@ -18,9 +18,10 @@ from tritonclient.grpc import service_pb2
 from generator.spec.access import Limits
 from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.grpc import calls
-from hf_triton.ports.grpc.our_models import OurModels
 from hf_triton.ports.settings import Access
-from tests.proxy.grpc_ports import Triton, grpc_port
+from tests.proxy.grpc_ports import grpc_port
+
+LEFT = f"left_{'[0-9a-f]' * 32}"  # beside journals of streams
 
 
 def asked(model: str, **parameters: bool) -> Any:
@@ -37,26 +38,20 @@ async def becomes(true: Callable[[], Any]) -> bool:
     return bool(true())
 
 
-async def know_ours(triton: Triton, stub: Any) -> None:
-    triton.roles = {"ours": "engine"}
-    while True not in triton.named:  # Triton is asked beside the first call
-        await stub.ModelInfer(asked("ours"))
-
-
 @pytest.mark.threat("left-grpc-calls")
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
 async def test_a_call_that_is_left_is_ended_by_its_model(method: str, tmp_path: Path) -> None:
     async with grpc_port(tmp_path) as (triton, stub):
-        await know_ours(triton, stub)
-        request = asked("ours", waits=True)
+        triton.supervisor.say_ours()
+        request = asked("m", waits=True)
         ask = getattr(stub, method)
         left = [ask(request if method == "ModelInfer" else iter([request])) for _ in range(3)]
         assert await becomes(lambda: triton.num_waiting == 3)
-        assert not list(tmp_path.glob("left_*"))
+        assert not list(tmp_path.glob(LEFT))
         for call in left:
             call.cancel()
         assert await becomes(lambda: triton.num_left == 3)
-        assert await becomes(lambda: not list(tmp_path.glob("left_*"))), "they have ended"
+        assert await becomes(lambda: not list(tmp_path.glob(LEFT))), "they have ended"
         assert not triton.num_cancelled
 
 
@@ -68,13 +63,13 @@ async def test_no_stream_is_cancelled_however_many_are_left_with_their_sending_o
 
     async def leave(num_answers: int) -> None:
         call = stub.ModelStreamInfer()
-        await call.write(asked("ours", waits=True))
+        await call.write(asked("m", waits=True))
         for _ in range(num_answers):
             await call.read()
         call.cancel()
 
     async with grpc_port(tmp_path) as (triton, stub):
-        await know_ours(triton, stub)
+        triton.supervisor.say_ours()
         for _ in range(40):
             await asyncio.gather(*(leave(number % 2) for number in range(50)))
         assert await becomes(lambda: triton.num_left + triton.num_cancelled == 2000)
@@ -113,36 +108,16 @@ async def is_served_again(stub: Any) -> bool:
 
 async def test_a_model_that_is_not_ours_gets_no_parameter_more(tmp_path: Path) -> None:
     async with grpc_port(tmp_path) as (triton, stub):
-        triton.roles = {"theirs": "", "vllm": "vllm", "ours": "whole"}
-        while True not in triton.named:
-            for model in ("theirs", "vllm", "ours"):
-                await stub.ModelInfer(asked(model))
-        assert {index % 3 for index, named in enumerate(triton.named) if named} == {2}
-
-
-async def test_a_model_is_asked_about_again_after_a_while() -> None:
-    now_s, ours, found = 0.0, True, list[str]()
-
-    async def ask(model: str) -> bool:
-        found.append(model)
-        return ours
-
-    tasks = list[asyncio.Task[None]]()
-    models = OurModels(ask, lambda work: tasks.append(asyncio.create_task(work)), lambda: now_s)
-    assert not models.have("a")
-    await asyncio.gather(*tasks)
-    assert models.have("a")
-    now_s, ours = 6.0, False
-    assert models.have("a"), "as long as nothing else is known"
-    await asyncio.gather(*tasks)
-    assert not models.have("a")
-    assert not models.have("a" * 256)
-    assert found == ["a", "a"]
+        triton.supervisor.tell()
+        await stub.ModelInfer(asked("m"))
+        triton.supervisor.say_ours()
+        for model in ("theirs", "m"):
+            await stub.ModelInfer(asked(model))
+        assert triton.named == [False, False, True]
 
 
 def test_a_port_that_can_make_no_file_lets_calls_run_to_their_end(tmp_path: Path) -> None:
     left = AbandonedRequests(f"{tmp_path}/none/left_")
-    left.tell(left.new_call())
-    call = left.new_call()
-    left.tell(call)
-    left.forget(call)
+    left.tell("a")
+    left.tell("b")
+    left.forget("b")

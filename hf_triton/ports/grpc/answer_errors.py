@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from hf_triton.ports.grpc import frames as h2
-from hf_triton.ports.grpc.call import PREFIX_BYTES
+from hf_triton.ports.grpc.message_relay import PREFIX_BYTES
 
 _MAX_BYTES = 4096
 _ERROR_MESSAGE = b"\x0a"  # field 1 of a ModelStreamInferResponse, a text
@@ -23,9 +23,13 @@ def error_in(frame: h2.Frame) -> str:
     data = h2.payload_of(flags, whole) if kind in (h2.HEADERS, h2.DATA) else b""
     if kind == h2.HEADERS:
         return _of_head(data)
-    if kind == h2.DATA and data[PREFIX_BYTES:][:1] == _ERROR_MESSAGE and len(data) < _MAX_BYTES:
-        return _of_message(data[PREFIX_BYTES:])
-    return ""
+    return error_of(data) if kind == h2.DATA else ""
+
+
+def error_of(message: bytes) -> str:
+    """The text of a message of a stream, with its prefix, that is an error."""
+    is_error = message[PREFIX_BYTES:][:1] == _ERROR_MESSAGE and len(message) < _MAX_BYTES
+    return _of_message(message[PREFIX_BYTES:]) if is_error else ""
 
 
 def _of_head(block: bytes) -> str:

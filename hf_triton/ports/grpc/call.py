@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from hf_triton.ports.callers import Account
 from hf_triton.ports.grpc.heads import Head
+from hf_triton.ports.grpc.message_relay import PREFIX_BYTES, MessageRelay
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.repeats import Held
 
-PREFIX_BYTES = 5  # whether a message is compressed, and its length
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 _ENCODINGS = (b"gzip", b"deflate")
 # Expanding takes time in which nobody else is served: beyond this size it is bounded by a ratio.
@@ -32,11 +32,13 @@ class Call:
     model: str = ""  # of its last message
     asks_ours: bool = False  # with that
     held: Held | None = None  # what may be sent again, until the answer ends
-    payload: bytearray | None = None  # of that, until the answer begins
+    payload: bytearray | None = None  # of that, as long as it may be
     is_waiting: bool = False  # for its model
     has_head: bool = False  # of an answer, at the client
     has_new_head: bool = False  # since it was sent last
     name: str = ""  # by which our models know it
+    text: bytes = b""  # that they are told of it, at first
+    relay: MessageRelay | None = None  # for the answer to a stream that may go on elsewhere
     num_sent: int = 0
     task: asyncio.Task[None] | None = None  # that sends it later
     has_answer: bool = False

@@ -12,15 +12,19 @@ from tritonclient.grpc import service_pb2
 from generator.spec.runtime_rules import CALL, EMPTY_FINAL
 from hf_triton.ports.abandoned_requests import LEFT_S
 from hf_triton.ports.grpc import frames as h2
-from hf_triton.ports.grpc.answer_errors import error_in
+from hf_triton.ports.grpc.answer_errors import error_in, error_of
 from hf_triton.ports.grpc.call import Call, prefixed
+from hf_triton.ports.grpc.message_relay import MessageRelay
 from hf_triton.ports.grpc.messages import Output
 from hf_triton.ports.grpc.port import GrpcPort
 from hf_triton.ports.grpc.triton_end import TritonEnd
 from hf_triton.ports.infer_timeout import timeout_s_of
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.repeats import DIED, GONE, Held
+from hf_triton.ports.streams import new_name
+from hf_triton.runtime.request.abandoned_requests import call_text
 
+_FINAL = b"triton_final_response\x12\x02\x08\x01"  # true, in a message of a stream
 _WANTS_EMPTY_FINAL = b"triton_enable_empty_final_response"
 
 
@@ -123,9 +127,10 @@ class Calls:
         if not (call.model or self._triton.transport):  # what is no inference does not wait
             raise RefusedError(503, GONE)
         call.num_sent += 1
+        if call.relay:
+            call.payload = None  # nobody knows which of several requests a response answers
         if call.asks_ours:
-            call.name = call.name or self._port.left.new_call()
-            message += _parameter(CALL, string_param=call.name)
+            message += _parameter(CALL, string_param=self._named(call))
         if self._port.is_stream(call) and _WANTS_EMPTY_FINAL in message:
             message += _SAYS_EMPTY_FINAL
         data = prefixed(message)
@@ -136,6 +141,15 @@ class Calls:
         if not call.is_waiting:
             self._pass_on(call, data)
 
+    def _named(self, call: Call) -> str:
+        """What a model is told of a call."""
+        if call.name:
+            return call.name  # of another request of a stream
+        call.name = new_name()
+        text = call_text(call.name, 0, 0.0, call.name if self._port.is_stream(call) else "")
+        call.text = text.encode()
+        return text
+
     def _pass_on(self, call: Call, data: bytes) -> None:
         if not call.triton_stream:
             self._open(call)
@@ -145,12 +159,14 @@ class Calls:
 
     def _hold(self, call: Call, message: bytes) -> None:
         call.payload = bytearray()
+        stream = call.name if self._port.is_stream(call) else ""
 
         def describe() -> tuple[float, str]:
             request = service_pb2.ModelInferRequest.FromString(message)
             return timeout_s_of(request), str(request.id)
 
-        call.held = Held(self._port.repeats, call.model, partial(self._lose, call), describe)
+        lose, repeats = partial(self._lose, call), self._port.repeats
+        call.held = Held(repeats, call.model, lose, describe, stream)
         if not call.held.may_go():
             self._wait(call)
 
@@ -167,7 +183,11 @@ class Calls:
             self.refuse(call, refusal)
         else:
             call.is_waiting = False
-            self._pass_on(call, bytes(call.payload or b""))
+            payload = bytes(call.payload or b"")
+            if call.text and call.held:
+                again = call.held.call_text(call.name).encode()
+                payload = payload.replace(call.text, again, 1)
+            self._pass_on(call, payload)
 
     def _lose(self, call: Call) -> None:
         """The process of its model has died."""
@@ -186,6 +206,11 @@ class Calls:
         call.triton_stream, call.is_passed_on, call.is_over = 0, False, False
         call.has_new_head = False
         call.credit = max(0, call.answer_window - self._triton.client.call_window)
+        if call.relay:
+            call.credit = 0  # the relay has a window of its own
+            if num_bytes := call.relay.drop_incoming():  # the client has never had them
+                self._triton.client.answer_window += num_bytes
+                self._triton.write(h2.window_update(0, num_bytes))
         self._wait(call)
 
     def lose_triton(self, triton: TritonEnd) -> None:
@@ -209,25 +234,75 @@ class Calls:
         if kind == h2.HEADERS and not flags & h2.END_STREAM:
             had_head, call.has_head, call.has_new_head = call.has_head, True, True
             return had_head
+        if call.relay and kind == h2.DATA:
+            self._take_messages(call, call.relay, h2.payload_of(flags, frame[3]))
+            return True
         error = error_in(frame)
-        if error and call.held and call.held.is_away(error):
+        if error and call.payload is not None and call.held and call.held.is_away(error):
             self.ask_again(call)
+            return True
+        if call.relay and not call.relay.is_empty:
+            call.relay.trailers = frame
             return True
         self._begin_answer(call)
         if call.has_head and not call.has_new_head and kind == h2.HEADERS:
             self.refuse(call, RefusedError(503, error))
             return True
-        return False
+        return bool(call.relay) and kind == h2.DATA and self.holds_back(call, frame)
 
     def _begin_answer(self, call: Call) -> None:
-        """It is not sent again from here on. Whole answers are safe, streams can be lost still."""
-        call.payload = None
-        self._port.release(call)
+        """Only a stream that can go on in another process is sent again from here on. Whole
+        answers are safe, other streams can be lost still.
+        """
         if call.held and self._port.is_stream(call):
             call.held.has_begun = True
         elif call.held:
             call.held.end()
             call.held = None
+        if call.held and call.num_sent == 1 and call.held.may_go_on:
+            call.relay = call.relay or MessageRelay()
+        else:
+            call.payload = None
+        self._port.release(call)
+
+    def _take_messages(self, call: Call, relay: MessageRelay, data: bytes) -> None:
+        """Passes on whole messages of a stream that may go on in another process."""
+        client = self._triton.client
+        client.answer_window -= len(data)
+        if data:
+            self._triton.write(h2.window_update(call.triton_stream, len(data)))
+        for message in relay.take(data):
+            held = call.held if call.payload is not None else None
+            error = error_of(message)
+            if error and held and held.is_away(error):
+                self.ask_again(call)
+                break
+            relay.add(message)
+            if held:
+                held.passed_on()
+                if _FINAL in message:
+                    self._is_answered(call)
+        self.flush_answer(call)
+
+    def _is_answered(self, call: Call) -> None:
+        """The request is; its stream may stay open for others."""
+        held, call.held, call.payload = call.held, None, None
+        if held:
+            held.end()
+        self._port.release(call)
+
+    def flush_answer(self, call: Call) -> None:
+        """The client has room for more."""
+        relay = call.relay
+        if relay is None or call.is_left:
+            return
+        frames, num_bytes = relay.frames(call.stream, call.answer_window)
+        if frames:
+            call.answer_window -= num_bytes
+            self._tell(frames)
+        if relay.trailers and relay.is_empty:
+            trailers, relay.trailers = relay.trailers, None
+            self._triton.pass_on(call, trailers)
 
     def _open(self, call: Call) -> None:
         call.triton_stream = self._triton.open(call)

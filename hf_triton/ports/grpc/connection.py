@@ -232,7 +232,9 @@ class GrpcConnection(End):
         end.answer_window += increment
         if not increment or end.answer_window > h2.MAX_WINDOW_BYTES:
             raise ProtocolError
-        if call and not call.triton_stream:
+        if call and call.relay:
+            self._calls.flush_answer(call)
+        elif call and not call.triton_stream:
             call.credit += increment
         else:
             triton_stream = call.triton_stream if call else 0

@@ -11,7 +11,6 @@ from hf_triton.ports.callers import Account
 from hf_triton.ports.grpc.call import Call
 from hf_triton.ports.grpc.heads import Head
 from hf_triton.ports.grpc.messages import Output, checked
-from hf_triton.ports.grpc.our_models import OurModels
 from hf_triton.ports.grpc.triton import GrpcTriton
 from hf_triton.ports.port import SMALL_BYTES, Port
 from hf_triton.ports.refusal import NO_METHOD, RefusedError
@@ -54,7 +53,6 @@ class GrpcPort(Port):
     ) -> None:
         super().__init__(access, admin_key, _DESCRIPTORS_EACH, repeats)
         self.socket, self.triton, self.left = socket, triton, left
-        self._our_models = OurModels(triton.is_ours, self.run, self.now)
 
     def admit(self, head: Head, address: str) -> Account | None:
         """Whose call it is, which counts from now on. Raises RefusedError."""
@@ -94,7 +92,7 @@ class GrpcPort(Port):
             # Without keys it may be an OpenAI API that asks, and knows them (--triton-url).
             may_name_caller = not self.callers.have_keys
             call.model, classified = checked(message, may_name_caller=may_name_caller)
-            call.asks_ours = self._our_models.have(call.model)
+            call.asks_ours = self.repeats.is_ours(call.model)
             return classified
         if path != _LOAD and len(message) > SMALL_BYTES:
             text = f"got {len(message)} bytes, allowed: {SMALL_BYTES}"

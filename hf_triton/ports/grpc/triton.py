@@ -5,7 +5,6 @@ from __future__ import annotations
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from generator.spec.triton_models import ROLE_PARAMETER, runs_our_code
 from hf_triton.ports.grpc.messages import Output
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S, triton_channel
@@ -24,15 +23,6 @@ class GrpcTriton:
     async def close(self) -> None:
         """Ends the connection and what still goes on over it."""
         await self._channel.close()
-
-    async def is_ours(self, model: str) -> bool:
-        """Whether a model runs our library; False where it can't be asked."""
-        request = service_pb2.ModelConfigRequest(name=model)
-        try:
-            found = await self._stub.ModelConfig(request, timeout=QUESTION_TIMEOUT_S)
-        except grpc.aio.AioRpcError:
-            return False
-        return runs_our_code(found.config.parameters[ROLE_PARAMETER].string_value)
 
     # 24.10 only: from 25.08 on Triton refuses it.
     async def check_classified(self, output: Output) -> None:

@@ -145,8 +145,12 @@ class TritonEnd(End):
             self.write(h2.frame(h2.PING, h2.ACK, 0, whole[9:]))
 
     def _take_answer(self, call: Call, frame: Frame) -> None:
-        if call.payload is not None and self.client.holds_back(call, frame):
-            return
+        is_held = call.payload is not None or call.relay is not None
+        if not (is_held and self.client.holds_back(call, frame)):
+            self.pass_on(call, frame)
+
+    def pass_on(self, call: Call, frame: Frame) -> None:
+        """A frame of an answer that is for the client."""
         kind, flags, stream, whole = frame
         if kind != h2.CONTINUATION:
             call.is_over = kind == h2.RST_STREAM or bool(flags & h2.END_STREAM)

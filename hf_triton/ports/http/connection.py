@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections import deque
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -20,13 +21,13 @@ from hf_triton.ports.http.request import Request
 from hf_triton.ports.http.upstream import Upstream
 from hf_triton.ports.refusal import RefusedError, refusal_of
 from hf_triton.ports.repeats import DIED, GONE, Held
+from hf_triton.ports.streams import first_text
 
 _MAX_WAITING = 64  # requests that a client sent before the one under way was answered
 _READ_S = 120.0  # for a client that does not read its answer
 _LINGER_S = 5.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_LOST = f'data: {{"error":"{DIED}"}}\n\n'.encode()
-_LOST_EVENT = b"%x\r\n%b\r\n0\r\n\r\n" % (len(_LOST), _LOST)
+_ERROR_EVENT = re.compile(rb'[0-9a-f]+\r\ndata: \{"error":(.*)\}\n\n')
 
 
 class HttpConnection(asyncio.Protocol):
@@ -41,8 +42,8 @@ class HttpConnection(asyncio.Protocol):
         self._account: Account | None = None
         self._held: Held | None = None  # what may be sent again
         self._payload: Payload | None = None  # of that
-        self._unsaid = bytearray()  # of an answer that may be none
-        self._has_begun = False
+        self._unsaid = bytearray()  # of an answer that may be none, or half an event
+        self._has_begun = self._is_again = False
         self._upstream: Upstream | None = None
         self._task: asyncio.Task[None] | None = None
         self._extra_headers = b""  # for the answer that comes next
@@ -126,7 +127,8 @@ class HttpConnection(asyncio.Protocol):
         may_go = True
         if request.asked:
             self._payload = payload
-            self._held = Held(self._proxy.repeats, request.asked, self._lose_model, self._describe)
+            lose, describe, repeats = self._lose_model, self._describe, self._proxy.repeats
+            self._held = Held(repeats, request.asked, lose, describe, request.stream)
             may_go = self._held.may_go()
         upstream = self._proxy.pool.take() if may_go and isinstance(payload, bytes) else None
         if upstream and isinstance(payload, bytes):
@@ -150,18 +152,29 @@ class HttpConnection(asyncio.Protocol):
             if self._held and not may_go:
                 await self._held.turn()
             upstream, ready = await self._proxy.prepared(payload)
+            ready = self._as_sent_again(ready)
         except Exception as error:  # noqa: BLE001, the edge of a request
             refusal = refusal_of(error)
             if not self._ask_again_after(refusal.text):
                 self._answer_refusal(refusal)
         else:
+            self._is_again = self._has_begun
             self._ask(upstream, ready)
+
+    def _as_sent_again(self, payload: bytes) -> bytes:
+        """Says how much of a stream the client has."""
+        name = self._current.stream if self._current else ""
+        if not (name and self._held):
+            return payload
+        first, again = first_text(name), self._held.call_text(name)
+        return payload.replace(first.encode(), again.encode(), 1)
 
     def _ask_again_after(self, error: str) -> bool:
         """Whether it is asked again, because an error says that its model is away."""
-        if not (self._held and self._payload is not None and self._held.is_away(error)):
+        held, payload = self._held, self._payload
+        if not (held and payload is not None and held.is_away(error)):
             return False
-        self._task = self._proxy.run(self._ask_later(self._payload, may_go=False))
+        self._task = self._proxy.run(self._ask_later(payload, may_go=False))
         return True
 
     def _lose_model(self) -> None:
@@ -172,16 +185,15 @@ class HttpConnection(asyncio.Protocol):
             self._lose(upstream)
 
     def _lose(self, upstream: Upstream) -> None:
-        """What has begun ends; what has not is asked again."""
+        """What can't go on ends; what can is asked again."""
         self._unsaid.clear()
         if self._held and self._payload is not None:
             self._held.lost()
             self._task = self._proxy.run(self._ask_later(self._payload, may_go=False))
-        elif not upstream.status:
+        elif not (upstream.status or self._has_begun):
             self._answer_refusal(RefusedError(503, GONE, {"Retry-After": "1"}, is_last=True))
-        elif upstream.is_between_chunks:
-            self._transport.write(_LOST_EVENT)
-            self._end(is_last=True)
+        elif upstream.is_between_chunks or self._is_again:
+            self._end_stream(DIED)
         elif self._current and self._current.version == b"1.0":
             self.close()  # which is how its answer ends
         else:
@@ -195,27 +207,54 @@ class HttpConnection(asyncio.Protocol):
 
     def take_answer(self, data: bytes) -> None:
         """Bytes of the answer. Those of an error are held: it may say that the model is away."""
-        if self._held and self._upstream and not self._has_begun:
-            status = self._upstream.status
-            if not status or (status >= HTTPStatus.BAD_REQUEST and self._payload is not None):
-                self._unsaid += data
+        upstream, held = self._upstream, self._held
+        if not (upstream and held):
+            self._write_answer(data)
+            return
+        if not self._has_begun or self._is_again:
+            self._unsaid += data
+            is_error = upstream.status >= HTTPStatus.BAD_REQUEST and self._payload is not None
+            if not upstream.status or is_error:
                 return
+            data = bytes(self._unsaid)
+            self._unsaid.clear()
             self._begin_answer()
-        self._write_answer(data)
+            if self._is_again:
+                data, self._is_again = data.partition(b"\r\n\r\n")[2], False
+        if self._payload is None:
+            self._write_answer(data)
+        else:
+            self._take_events(upstream, held, data)
+
+    def _take_events(self, upstream: Upstream, held: Held, data: bytes) -> None:
+        """Passes on whole events of a stream that may go on in another process."""
+        self._unsaid += data
+        if not upstream.is_between_chunks:
+            return
+        events = bytes(self._unsaid)
+        self._unsaid.clear()
+        error = _ERROR_EVENT.match(events)
+        if error and self._ask_again_after(error[1].decode(errors="replace")):
+            self._upstream = None
+            upstream.forget()
+            return
+        held.passed_on(events.count(b"\n\n"))
+        self._write_answer(events)
 
     def _begin_answer(self) -> None:
-        """It is not asked again from here on; whole answers are safe, streams can be lost still."""
-        self._has_begun, self._payload = True, None
-        if self._unsaid:
-            self._write_answer(bytes(self._unsaid))
-            self._unsaid.clear()
-        if self._current:
-            self._proxy.free(self._current)
+        """Only a stream that can go on in another process is asked again from here on; whole
+        answers are safe, other streams can be lost still.
+        """
+        self._has_begun = True
         if self._held and self._current and self._current.streams:
             self._held.has_begun = True
         elif self._held:
             self._held.end()
             self._held = None
+        if not (self._held and self._held.may_go_on):
+            self._payload = None
+            if self._current:
+                self._proxy.free(self._current)
 
     def _write_answer(self, data: bytes) -> None:
         if self._extra_headers:
@@ -230,10 +269,15 @@ class HttpConnection(asyncio.Protocol):
         self._upstream = None
         if self._unsaid:
             body = self._unsaid.partition(b"\r\n\r\n")[2].decode(errors="replace")
-            if self._ask_again_after(body):
-                self._unsaid.clear()
+            answer = bytes(self._unsaid)
+            self._unsaid.clear()
+            if (self._is_again or not self._has_begun) and self._ask_again_after(body):
+                return
+            if self._is_again:
+                self._end_stream(_error_of(body))
                 return
             self._begin_answer()
+            self._write_answer(answer)
         self._end(is_last=not upstream.keeps_alive)
 
     def lose_answer(self, upstream: Upstream) -> None:
@@ -241,7 +285,16 @@ class HttpConnection(asyncio.Protocol):
         self._upstream = None
         self._lose(upstream)
 
+    def _end_stream(self, error: str) -> None:
+        """Its last event."""
+        event = b"data: %b\n\n" % json.dumps({"error": error}).encode()
+        self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+        self._end(is_last=True)
+
     def _answer_refusal(self, refusal: RefusedError) -> None:
+        if self._has_begun:
+            self._end_stream(refusal.text)
+            return
         body = json.dumps({"error": refusal.text}).encode()
         headers = {"Content-Type": "application/json", **refusal.headers}
         self._answer(refusal.status, body, headers, is_last=refusal.is_last)
@@ -285,7 +338,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _leave(self) -> None:
         held, self._held, self._payload = self._held, None, None
-        self._has_begun = False
+        self._has_begun = self._is_again = False
         if held:
             held.end()
         account, self._account = self._account, None
@@ -348,3 +401,11 @@ def _answer_bytes(
     lines.append(f"Connection: {'close' if closes else 'keep-alive'}")
     head = "".join(f"{line}\r\n" for line in lines).encode("latin-1", "replace")
     return b"".join((head, extra, b"\r\n", body))
+
+
+def _error_of(body: str) -> str:
+    """What an error of Triton's says."""
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return DIED

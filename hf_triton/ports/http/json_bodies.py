@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from generator.spec.runtime_rules import CALLER
+from generator.spec.runtime_rules import CALL, CALLER
 from hf_triton.ports.refusal import RefusedError
 
 # Triton looks keys up one by one: 60,000 kept its HTTP port busy for minutes.
@@ -122,17 +122,19 @@ def checked_infer(head: bytes, num_bytes: int, alias: str = "") -> tuple[bytes, 
     return _ENCODER.encode(request), classified
 
 
-def checked_generate(body: bytes, alias: str = "") -> bytes:
+def checked_generate(body: bytes, alias: str = "", call: str = "") -> bytes:
     """The body of /generate, written anew without empty lists: from 26.04 on Triton refuses one for
-    a tensor. ``alias`` is what the model is told of the caller. Raises RefusedError.
+    a tensor. ``alias`` is what the model is told of the caller, ``call`` of the request itself.
+    Raises RefusedError.
     """
     fields = {
         name: value
         for name, value in _checked_fields(body).items()
         if not _EMPTY_LIST.fullmatch(value)
     }
-    if alias:
-        fields[CALLER] = Raw(_ENCODER.encode(alias))
+    for name, value in ((CALLER, alias), (CALL, call)):
+        if value:
+            fields[name] = Raw(_ENCODER.encode(value))
     return _ENCODER.encode(fields)
 
 
@@ -151,9 +153,11 @@ def _checked_fields(body: bytes) -> dict[str, Raw]:
         _check_count(len(parameters), "parameters")
         _check_whole("parameters", parameters)
         refuse_zero_bytes(_with_zero_byte(parameters))
-        parameters.pop(CALLER, None)
+        for name in (CALLER, CALL):
+            parameters.pop(name, None)
         fields["parameters"] = Raw(_ENCODER.encode(parameters))
-    fields.pop(CALLER, None)
+    for name in (CALLER, CALL):
+        fields.pop(name, None)
     return fields
 
 

@@ -25,6 +25,7 @@ from hf_triton.ports.port import Port
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import Access
+from hf_triton.ports.streams import first_text, new_name
 
 _DESCRIPTORS_EACH = 4  # on each of two ports a client's connection, and one to tritonserver
 _STARTING = "tritonserver does not answer: it is being started; try again"
@@ -109,6 +110,8 @@ class HttpProxy(Port):
         model, endpoint = asked_of(request.path)
         if request.method == b"POST" and endpoint in ("infer", *_GENERATE):
             request.asked, request.streams = model, endpoint == "generate_stream"
+            if request.streams and request.version == b"1.1" and self.repeats.is_ours(model):
+                request.stream = new_name()
         if endpoint == "infer" and request.method == b"POST":
             end = len(body) if head_length is None else head_length
             head, classified = checked_infer(body[:end], len(body), alias)
@@ -125,7 +128,7 @@ class HttpProxy(Port):
 
     def _checked_other(self, request: Request, endpoint: str, body: bytes, alias: str) -> bytes:
         if endpoint in _GENERATE:
-            return checked_generate(body, alias)
+            return checked_generate(body, alias, first_text(request.stream))
         if request.path == _INDEX_PATH:
             return checked_index(body)
         is_admin = _ADMIN_PATH.match(request.path)

@@ -38,7 +38,16 @@ class Request:
 
     __slots__ = (
         *("account", "asked", "awaits_continue", "body", "is_last", "lines", "method", "noted"),
-        *("num_buffered", "num_head_bytes", "path", "refusal", "streams", "target", "version"),
+        *(
+            "num_buffered",
+            "num_head_bytes",
+            "path",
+            "refusal",
+            "stream",
+            "streams",
+            "target",
+            "version",
+        ),
     )
 
     def __init__(self) -> None:
@@ -53,6 +62,7 @@ class Request:
         self.account: Account | None = None
         self.asked = ""  # the model that is to answer
         self.streams = False  # its answer
+        self.stream = ""  # the name of one that may go on in another process
         self.is_last = False
         self.refusal: RefusedError | None = None
 

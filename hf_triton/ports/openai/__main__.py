@@ -15,7 +15,7 @@ from functools import partial
 
 from hf_triton.ports.openai.process import serve
 from hf_triton.ports.openai.settings import Settings
-from hf_triton.ports.repeats import ALONE, Repeats
+from hf_triton.ports.repeats import Repeats
 from hf_triton.tritonserver.child_process import Parent, run_child, settings_as, tell_ready
 
 
@@ -29,8 +29,7 @@ def main() -> int:
 
 
 async def _serve(settings: Settings, parent: Parent) -> None:
-    prefix = settings.abandoned_requests
-    repeats = Repeats(f"{prefix}{ALONE}" if prefix else "")
+    repeats = Repeats(settings.abandoned_requests)
     parent.follow(repeats.follow)
     await serve(settings, parent.stop, tell_ready, repeats)
 

@@ -18,19 +18,22 @@ CALL = "hf-triton-call"
 VARIABLE = "HF_TRITON_LEFT_CALLS"
 _MOST = 999_999_999
 # Whoever sends one can only end that request. Quotes within a value have backslashes before them.
-_CALL = re.compile(rf'"{CALL}":\s*"(([0-9a-f]{{32}})(?:-(\d{{1,9}})-(\d{{1,9}}))?)"')
+_NAME, _NUMBER = "[0-9a-f]{32}", r"\d{1,9}"
+_VALUE = rf"({_NAME})(?:-({_NUMBER})-({_NUMBER})-({_NAME})?)?"
+_CALL = re.compile(rf'"{CALL}":\s*"({_VALUE})"')
 
 
 class Call(NamedTuple):
-    """A request that a port has passed on. ``text`` is the parameter's value, ``file`` what the
-    paths of the request's files begin with; of one that is sent again, ``num_responses`` that its
-    caller has already, and the milliseconds that it has waited.
+    """A request that a port has passed on. ``text`` is the parameter's value; the ``left_file`` is
+    there once the caller has left, and a stream has a ``journal``. Of one that is sent again,
+    ``num_responses`` are what its caller has, and ``waited_ms`` is how long it has waited.
     """
 
     text: str
-    file: str
+    left_file: str
     num_responses: int = 0
     waited_ms: int = 0
+    journal: str = ""
 
 
 def call_in(parameters: str) -> Call | None:
@@ -39,15 +42,24 @@ def call_in(parameters: str) -> Call | None:
     prefix = os.environ.get(VARIABLE) if found else None
     if not (found and prefix):
         return None
-    return Call(found[1], f"{prefix}{found[2]}", int(found[3] or 0), int(found[4] or 0))
+    text, name, num_responses, waited_ms, journal = found.groups("")
+    return Call(
+        text,
+        f"{prefix}{name}",
+        int(num_responses or 0),
+        int(waited_ms or 0),
+        journal and journal_file(prefix, journal),
+    )
 
 
-def text_again(name: str, num_responses: int, waited_s: float) -> str:
-    """The parameter's value for a request of that name that is sent again."""
-    return f"{name}-{min(num_responses, _MOST)}-{min(int(1000 * waited_s), _MOST)}"
+def call_text(name: str, num_responses: int, waited_s: float, journal: str) -> str:
+    """The parameter's value for a request of that name; ``journal`` names a stream's, "" of a whole
+    answer. All values for one are of the same length.
+    """
+    waited_ms = min(int(1000 * waited_s), _MOST)
+    return f"{name}-{min(num_responses, _MOST):09}-{waited_ms:09}-{journal}"
 
 
-def left_file(parameters: str) -> str | None:
-    """The file that is there once the caller has left, of a request with these parameters."""
-    call = call_in(parameters)
-    return call and call.file
+def journal_file(prefix: str, name: str) -> str:
+    """The path of a stream's journal."""
+    return f"{prefix}{name}.told"

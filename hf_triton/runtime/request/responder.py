@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from .. import log
 from ..errors import EngineError, RuntimeModelError, place, reason
-from .abandoned_requests import left_file
+from .abandoned_requests import call_in
 from .empty_final import EMPTY_FINAL
 from .request_ids import labelled
 
@@ -78,7 +78,8 @@ class TritonResponder:
         """
         parameters = request.parameters()
         self._ends_empty = decoupled and EMPTY_FINAL in parameters
-        self._left_file = left_file(parameters)
+        call = call_in(parameters)
+        self._left_file = call and call.left_file
         self.request_id: str = request.request_id()
         self._sender: Any = request.get_response_sender()  # None after the last response
         self._pb_utils = pb_utils

@@ -18,7 +18,6 @@ from pathlib import Path
 from ..errors import OverloadedError
 from .abandoned_requests import Call
 
-_SUFFIX = ".told"
 _CANT_GO_ON = "the process that answered has died, and this stream can't go on in another"
 
 
@@ -30,11 +29,6 @@ class Told:
 
     token_ids: list[list[int]] = field(default_factory=list)
     cumulative_logprob: float = 0.0
-
-
-def journal_file(call_file: str) -> str:
-    """The path of the journal of a call whose files begin with ``call_file``."""
-    return f"{call_file}{_SUFFIX}"
 
 
 class StreamJournal:
@@ -52,7 +46,7 @@ class StreamJournal:
         OverloadedError for one whose journal does not say what its caller has.
         """
         try:
-            file = os.open(journal_file(call.file), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            file = os.open(call.journal, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except OSError:
             refuse_to_go_on(call)
             return None
@@ -73,7 +67,9 @@ class StreamJournal:
             os.ftruncate(file, sum(len(line) + 1 for line in lines))
             return cls(file, first["seeds"], lines[1:])
         os.ftruncate(file, 0)
-        os.write(file, json.dumps({"model": model, "seeds": seeds}).encode() + b"\n")
+        os.write(
+            file, json.dumps({"model": model, "pid": os.getpid(), "seeds": seeds}).encode() + b"\n"
+        )
         return cls(file, seeds, [])
 
     def told(self, num_choices: int) -> list[Told]:
@@ -111,7 +107,7 @@ def model_that_began(call: Call | None) -> str:
     if call is None or not call.num_responses:
         return ""
     try:
-        with Path(journal_file(call.file)).open("rb") as file:
+        with Path(call.journal).open("rb") as file:
             return str(json.loads(file.readline())["model"])
     except (OSError, ValueError):
         return ""

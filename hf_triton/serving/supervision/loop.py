@@ -259,18 +259,20 @@ class Supervisor:
             parts = set(folders)
             if name in were_ready and not lost & {name, *parts}:
                 are_coming = self._states is None or name in self._loading
+                is_ours = self._served.is_ours(name)
                 for part in parts:
                     needed = parts if part == name else {part}
-                    told[part] = self._told(needed, is_coming=are_coming or bool(needed & healing))
+                    is_coming = are_coming or bool(needed & healing)
+                    told[part] = self._told(needed, is_coming=is_coming, is_ours=is_ours)
         self._children.tell(told)
 
-    def _told(self, needed: set[str], *, is_coming: bool) -> Model:
+    def _told(self, needed: set[str], *, is_coming: bool, is_ours: bool) -> Model:
         """What ports are told of a folder that needs these: a front needs its engine too."""
         deaths = self._healer.deaths
         found = [deaths[folder] for folder in sorted(needed & deaths.keys())]
         why = found[-1][1].reason if found else ""
         others_live = any(death.survivors for _, death in found)
-        return Model(is_coming, sum(num for num, _ in found), why, others_live)
+        return Model(is_coming, sum(num for num, _ in found), why, others_live, is_ours)
 
     def _reason(self, model: str, healing: Mapping[str, str]) -> str:
         """Why a model is not ready; empty if it is."""

@@ -23,7 +23,7 @@ class ServedModels:
         self._names = list(names)
         self._has_record = False
         self._recorded_at_s = 0.0
-        self._folders: dict[str, tuple[int, list[str]]] = {}
+        self._folders: dict[str, tuple[int, list[str], bool]] = {}
 
     def record(self) -> None:
         """Records in the repository what is served. Raises RepositoryError."""
@@ -46,17 +46,24 @@ class ServedModels:
 
     def folders(self, model: str) -> list[str]:
         """An entry's folders: its engine or steps first, then the public one."""
+        return self._known(model)[1]
+
+    def is_ours(self, model: str) -> bool:
+        """Whether an entry's folders run our library."""
+        return self._known(model)[2]
+
+    def _known(self, model: str) -> tuple[int, list[str], bool]:
         config = self.repository / model / "config.pbtxt"
         try:
             changed_at = config.stat().st_mtime_ns
         except OSError:
-            return [model]
+            return 0, [model], False
         known = self._folders.get(model)
         if known is None or known[0] != changed_at:
-            engine = model_config.engine_of(config)
+            engine, is_ours = model_config.engine_of(config), model_config.is_ours(config)
             parts = [engine] if engine else model_config.steps_of(config)
-            known = self._folders[model] = (changed_at, [*parts, model])
-        return known[1]
+            known = self._folders[model] = (changed_at, [*parts, model], is_ours)
+        return known
 
     def model_of(self, folder: str) -> str | None:
         """The entry that a folder belongs to; None if it is not to be served."""

@@ -11,7 +11,7 @@ import pytest
 import triton_python_backend_utils as pb_utils
 
 from hf_triton.runtime.errors import EngineError
-from hf_triton.runtime.request.abandoned_requests import CALL, VARIABLE, left_file
+from hf_triton.runtime.request.abandoned_requests import CALL, VARIABLE, call_in
 from hf_triton.runtime.request.empty_final import EMPTY_FINAL
 from hf_triton.runtime.request.responder import TritonResponder
 
@@ -71,14 +71,16 @@ def test_a_caller_has_left_when_its_calls_file_is_there(
     assert not responder.is_cancelled()
 
 
-@pytest.mark.parametrize("call", ["../left", "", "0" * 31, "0" * 33, 5, None])
+@pytest.mark.parametrize(
+    "call", ["../left", "", "0" * 31, "0" * 33, "0" * 32 + "-1", "0" * 32 + "-1-2-..", 5, None]
+)
 def test_a_call_that_no_port_has_named_is_no_file(
     call: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, f"{tmp_path}/left_")
-    assert left_file(json.dumps({CALL: call})) is None
+    assert call_in(json.dumps({CALL: call})) is None
     monkeypatch.delenv(VARIABLE)
-    assert left_file(json.dumps({CALL: "0" * 32})) is None
+    assert call_in(json.dumps({CALL: "0" * 32})) is None
 
 
 @pytest.mark.parametrize("asks", [False, True])

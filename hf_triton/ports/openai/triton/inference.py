@@ -24,6 +24,7 @@ from hf_triton.ports.openai.triton.request_headers import Metadata
 from hf_triton.ports.openai.triton.statuses import of_status, of_text
 from hf_triton.ports.refusal import NO_METHOD, RefusedError
 from hf_triton.ports.repeats import DIED, Held, Repeats
+from hf_triton.ports.streams import new_name
 from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S
 
 _CODES = {503: "unavailable"}
@@ -54,12 +55,12 @@ class Inference:
         """A ModelInferRequest's response; ``is_ours`` where its model is one of ours, which can be
         told that a caller has left: another takes each parameter for one of its own.
         """
-        tries = _Tries(self._repeats, request)
+        tries = _Tries(self._repeats, request, self._left if is_ours else None)
         try:
             while True:
                 await tries.begin()
                 try:
-                    return await self._infer_once(request, metadata, is_ours, tries)
+                    return await self._infer_once(request, metadata, tries)
                 except (ApiError, _LostError) as error:
                     tries.go_on_after(error)
         finally:
@@ -69,15 +70,15 @@ class Inference:
         self, request: Any, metadata: Metadata, *, is_ours: bool = True
     ) -> AsyncGenerator[Any, None]:
         """The ModelInferResponses to a ModelInferRequest."""
-        tries = _Tries(self._repeats, request)
+        tries = _Tries(self._repeats, request, self._left if is_ours else None, streams=True)
         try:
             while True:
                 await tries.begin()
                 try:
-                    once = self._stream_once(request, metadata, is_ours, tries)
+                    once = self._stream_once(request, metadata, tries)
                     async with aclosing(once) as responses:
                         async for response in responses:
-                            tries.held.has_begun = True
+                            tries.held.passed_on()
                             yield response
                     return
                 except (ApiError, _LostError) as error:
@@ -85,10 +86,8 @@ class Inference:
         finally:
             tries.end()
 
-    async def _infer_once(
-        self, request: Any, metadata: Metadata, is_ours: bool, tries: _Tries
-    ) -> Any:
-        name = self._name(request) if is_ours else ""
+    async def _infer_once(self, request: Any, metadata: Metadata, tries: _Tries) -> Any:
+        name = tries.name()
         call = self._stub.ModelInfer(request, metadata=metadata)
         answer = asyncio.ensure_future(_answer(call))
         try:
@@ -99,9 +98,9 @@ class Inference:
                 self._leave(name, call, answer)
 
     async def _stream_once(
-        self, request: Any, metadata: Metadata, is_ours: bool, tries: _Tries
+        self, request: Any, metadata: Metadata, tries: _Tries
     ) -> AsyncGenerator[Any, None]:
-        name = self._name(request) if is_ours else ""
+        name = tries.name()
         call = self._stub.ModelStreamInfer(iter((request,)), metadata=metadata)
         answer, error = None, ""
         try:
@@ -122,13 +121,6 @@ class Inference:
                 self._let_end(name, call, answer)
             elif not call.done():
                 self._leave(name, call, answer)
-
-    def _name(self, request: Any) -> str:
-        if self._left is None:
-            return ""
-        name = self._left.new_call()
-        request.parameters[CALL].string_param = name
-        return name
 
     def _leave(self, name: str, call: Any, answer: Any) -> None:
         if self._left and name:
@@ -166,16 +158,35 @@ class _LostError(Exception):
 
 
 class _Tries:
-    """One request, asked again until its answer begins where its model dies or is away."""
+    """One request, asked again where its model dies or is away: until its answer begins, and a
+    stream that can go on in another process until it ends.
+    """
 
-    def __init__(self, repeats: Repeats, request: Any) -> None:
-        self._request = request
-        self.held = Held(repeats, request.model_name, self._lose, self._describe)
+    def __init__(
+        self,
+        repeats: Repeats,
+        request: Any,
+        left: AbandonedRequests | None,
+        *,
+        streams: bool = False,
+    ) -> None:
+        """``left`` is None where the model can be told nothing."""
+        self._request, self._left = request, left
+        stream = new_name() if left and streams else ""
+        self.held = Held(repeats, request.model_name, self._lose, self._describe, stream)
         self._is_first, self._is_lost = True, False
         self._waiting: asyncio.Future[Any] | None = None
 
     def _describe(self) -> tuple[float, str]:
         return timeout_s_of(self._request), str(self._request.id)
+
+    def name(self) -> str:
+        """Names the next call, "" where it has no name."""
+        if self._left is None:
+            return ""
+        name = new_name()
+        self._request.parameters[CALL].string_param = self.held.call_text(name)
+        return name
 
     async def begin(self) -> None:
         """Waits until it may be asked. Raises ApiError."""
@@ -210,10 +221,10 @@ class _Tries:
     def go_on_after(self, error: ApiError | _LostError) -> None:
         """Raises ApiError unless it is to be asked again."""
         if isinstance(error, _LostError):
-            if self.held.has_begun:
+            if not self.held.may_go_on:
                 raise ApiError(503, DIED, code="unavailable") from None
             self.held.lost()
-        elif self.held.has_begun or not self.held.is_away(error.message):
+        elif not self.held.may_go_on or not self.held.is_away(error.message):
             raise error
 
     def end(self) -> None:
