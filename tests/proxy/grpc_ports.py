@@ -35,6 +35,9 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
         self.num_dead = 0  # of those the ones that are not answered before the test is over
         self.is_over = asyncio.Event()
         self.prompts: list[str] = []
+        self.num_tokens = self.num_deaths = 0  # of a stream
+        self.piece = b""  # that each token has
+        self.calls: list[str] = []
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
         self.keys.append(dict(context.invocation_metadata()).get(GRPC_HEADER.decode()))
@@ -43,6 +46,10 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
     async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         async for request in requests:
             self.told.append(EMPTY_FINAL in request.parameters)
+            if self.num_tokens:
+                async for token in self._tokens(request):
+                    yield token
+                continue
             if error := await self._error(request):
                 yield service_pb2.ModelStreamInferResponse(error_message=error)
                 return
@@ -54,6 +61,23 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
             await context.abort(grpc.StatusCode.INTERNAL, error)
         await self._wait(request)
         return service_pb2.ModelInferResponse(id=request.id)
+
+    async def _tokens(self, request: Any) -> AsyncIterator[Any]:
+        """Those that the caller has not; behind two the model dies, ``num_deaths`` times, which
+        keeps a journal.
+        """
+        self.calls.append(request.parameters[CALL].string_param)
+        _, num_told, _, journal = f"{self.calls[-1]}-0-0-none".split("-")[:4]
+        if (file := Path(f"{self.abandoned_requests}{journal}.told")).exists():
+            file.write_bytes(b"{}\n")
+        for number in range(int(num_told), self.num_tokens):
+            if self.num_deaths and number == int(num_told) + 2:
+                self.num_deaths -= 1
+                self.supervisor.kill()
+                await self.is_over.wait()
+            pieces = [self.piece]
+            answer = service_pb2.ModelInferResponse(id=str(number), raw_output_contents=pieces)
+            yield service_pb2.ModelStreamInferResponse(infer_response=answer)
 
     async def _error(self, request: Any) -> str:
         """What a request fails with, "" for none."""

@@ -186,6 +186,7 @@ class Port:
     def __init__(self, proxy: HttpProxy, triton: FakeTriton, number: int) -> None:
         self.proxy, self.triton, self._number = proxy, triton, number
         self.clients: list[Client] = []
+        self.folder: Path
         self.supervisor = Supervisor(proxy.repeats)
         self._now_s = 1000.0
         proxy.now = lambda: self._now_s
@@ -232,9 +233,10 @@ async def open_port(
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "triton"))
         behind = await asyncio.start_unix_server(triton.serve, path)
-        proxy = HttpProxy(access, path, admin_key)
+        proxy = HttpProxy(access, path, admin_key, Repeats(f"{folder}/left_"))
         server = await loop.create_server(lambda: HttpConnection(proxy), "127.0.0.1", 0, ssl=tls)
         port = Port(proxy, triton, server.sockets[0].getsockname()[1])
+        port.folder = Path(folder)
         try:
             yield port
         finally:

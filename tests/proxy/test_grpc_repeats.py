@@ -12,6 +12,8 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
+from hf_triton.ports.grpc.call import prefixed
+from hf_triton.ports.grpc.message_relay import MessageRelay
 from tests.proxy.grpc_ports import Triton, grpc_port
 
 AWAY = "the engine m_stream went away before it answered: try again"
@@ -116,3 +118,47 @@ async def test_calls_outlive_tritonserver_on_the_same_connection(tmp_path: Path)
         assert [one.id for one in answers] == ["0", "1"]
         assert (await stub.ModelInfer(asked(2))).id == "2"
         assert await streamed(stub, asked(3)) == [""]
+
+
+@pytest.mark.parametrize("size", [1, 10_000, 300_000])
+@pytest.mark.parametrize("num_deaths", [0, 1, 2])
+async def test_a_stream_goes_on_without_a_seam_where_its_model_keeps_a_journal(
+    num_deaths: int, size: int, tmp_path: Path
+) -> None:
+    async with told_port(tmp_path) as (triton, stub):
+        triton.supervisor.say_ours()
+        triton.num_tokens, triton.num_deaths, triton.piece = 6, num_deaths, b"x" * size
+        answers = [one.infer_response async for one in stub.ModelStreamInfer(iter((asked(1),)))]
+        assert [one.id for one in answers] == [str(number) for number in range(6)]
+        assert all(one.raw_output_contents == [triton.piece] for one in answers)
+        assert len(triton.calls) == num_deaths + 1
+        assert not list(tmp_path.glob("left_*.told"))
+
+
+async def test_of_several_requests_on_a_stream_nobody_knows_which_a_response_answers(
+    tmp_path: Path,
+) -> None:
+    async with told_port(tmp_path) as (triton, stub):
+        triton.supervisor.say_ours()
+        triton.num_tokens = 2
+        call = stub.ModelStreamInfer()
+        for _ in range(2):
+            await call.write(asked(1))
+            assert [(await call.read()).infer_response.id for _ in range(2)] == ["0", "1"]
+        triton.supervisor.kill()
+        with pytest.raises(grpc.aio.AioRpcError, match="died while it answered"):
+            await call.read()
+
+
+def test_the_client_gets_whole_messages_and_no_more_than_it_has_room_for() -> None:
+    relay, first, second = MessageRelay(), prefixed(b"a" * 20_000), prefixed(b"b" * 10)
+    sent = first + second
+    assert relay.take(sent[:9]) == []
+    assert relay.take(sent[9:-3]) == [first]
+    relay.add(first)
+    frames, num_bytes = relay.frames(7, 100)
+    assert (len(frames), num_bytes, relay.is_empty) == (9 + 100, 100, False)
+    frames, num_bytes = relay.frames(7, 10**6)
+    assert (len(frames), num_bytes, relay.is_empty) == (2 * 9 + 20_005 - 100, 19_905, True)
+    assert relay.drop_incoming() == len(second) - 3
+    assert relay.take(second) == [second]

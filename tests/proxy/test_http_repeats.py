@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from generator.spec.access import Limits
+from generator.spec.runtime_rules import CALL
 from hf_triton.ports import port as port_module
 from hf_triton.ports import repeats
 from hf_triton.ports.settings import Access
@@ -16,7 +18,9 @@ from tests.proxy.http_ports import (
     GENERATE,
     INFER,
     ONE_AT_ONCE,
+    Client,
     Message,
+    Port,
     Script,
     answer,
     answering,
@@ -124,6 +128,87 @@ async def test_a_stream_that_has_begun_ends_with_an_error_at_once() -> None:
         *_, event, end, _, last = (await client.rest()).split(b"\r\n")
         assert "died while it answered" in json.loads(event.removeprefix(b"data: "))["error"]
         assert (end, last) == (b"0", b"")
+
+
+def numbered(number: int) -> bytes:
+    event = b'data: {"token":%d}\n\n' % number
+    return b"%x\r\n%b\r\n" % (len(event), event)
+
+
+def events(data: bytes) -> list[object]:
+    """Those in a chunked answer."""
+    found = [json.loads(line[6:]) for line in data.split(b"\n") if line.startswith(b"data: ")]
+    return [event.get("token", event.get("error")) for event in found]
+
+
+class Generating:
+    """A model that streams six tokens, and that the supervisor sees die ``num_deaths`` times, each
+    behind two tokens and a half; it keeps a journal unless ``forgets``.
+    """
+
+    def __init__(self, num_deaths: int, *, forgets: bool = False) -> None:
+        self.port: Port
+        self.calls: list[str] = []
+        self._num_deaths, self._forgets = num_deaths, forgets
+
+    async def __call__(self, request: Message, writer: asyncio.StreamWriter) -> None:
+        self.calls.append(json.loads(request.body)[CALL])
+        _, num_told, _, journal = self.calls[-1].split("-")
+        file = self.port.folder / f"left_{journal}.told"
+        assert file.exists()
+        if not self._forgets:
+            file.write_bytes(b"{}\n")
+        dies = len(self.calls) <= self._num_deaths
+        left = [numbered(number) for number in range(int(num_told), 6)]
+        whole = b"".join(left[:2]) if dies else b"".join(left)
+        writer.write(CHUNKED + whole + (left[2][:9] if dies else b"0\r\n\r\n"))
+        if dies:
+            await asyncio.sleep(0.05)
+            self.port.supervisor.kill()
+
+
+@asynccontextmanager
+async def open_model(model: Generating) -> AsyncIterator[Client]:
+    async with open_port(ONE_AT_ONCE, script=model) as port:
+        model.port = port
+        port.supervisor.say_ours()
+        yield await port.client()
+        await port.until(lambda: not list(port.folder.glob("left_*.told")))
+
+
+@pytest.mark.parametrize("num_deaths", [0, 1, 2])
+async def test_a_stream_goes_on_without_a_seam_where_its_model_keeps_a_journal(
+    num_deaths: int,
+) -> None:
+    async with open_model(model := Generating(num_deaths)) as client:
+        for _ in range(2):  # the connection goes on, and so does the account
+            client.post(STREAM, BODY)
+            data = await client.reader.readuntil(b"\r\n0\r\n\r\n")
+            assert events(data) == list(range(6))
+            assert data.count(b"HTTP/1.1") == 1
+    told = [int(call.split("-")[1]) for call in model.calls]
+    assert told == [*(2 * number for number in range(num_deaths + 1)), 0]
+    assert len({call.split("-")[3] for call in model.calls}) == 2
+
+
+async def test_one_whose_model_keeps_no_journal_ends_with_an_error() -> None:
+    async with open_model(Generating(1, forgets=True)) as client:
+        client.post(STREAM, BODY)
+        *_, last = await client.reader.readuntil(b"data: "), await client.rest()
+        assert b"HTTP/1.1" not in last  # nor is it asked again
+
+
+@pytest.mark.parametrize(
+    "status,text", [("400 Bad Request", "this stream can't go on"), ("500 x", "broken")]
+)
+async def test_one_that_the_next_process_refuses_ends_with_what_it_says(
+    status: str, text: str
+) -> None:
+    refusal = answer(json.dumps({"error": text}).encode(), status=status)
+    async with open_model(model := Generating(1)) as client:
+        model.port.triton.script = in_turn(model, answering(refusal))
+        client.post(STREAM, BODY)
+        assert events(await client.rest()) == [0, 1, text]
 
 
 async def test_a_whole_answer_that_has_begun_is_not_cut_off() -> None:

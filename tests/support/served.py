@@ -89,7 +89,7 @@ class Served:
 
     def tritonserver_pid(self) -> int:
         mark = f"--http-port={self.listen.http_port}"
-        lines = _command_lines()
+        lines = [one for one in _command_lines() if one[0] != self.process.pid]
         (found,) = [pid for pid, line in lines if mark in line and "guard.py" not in line]
         return found
 

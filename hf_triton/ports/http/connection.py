@@ -27,6 +27,7 @@ _MAX_WAITING = 64  # requests that a client sent before the one under way was an
 _READ_S = 120.0  # for a client that does not read its answer
 _LINGER_S = 5.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_END_OF_CHUNK = b"\n\n\r\n"  # and of an event
 _ERROR_EVENT = re.compile(rb'[0-9a-f]+\r\ndata: \{"error":(.*)\}\n\n')
 
 
@@ -229,10 +230,13 @@ class HttpConnection(asyncio.Protocol):
     def _take_events(self, upstream: Upstream, held: Held, data: bytes) -> None:
         """Passes on whole events of a stream that may go on in another process."""
         self._unsaid += data
+        size = len(self._unsaid)
         if not upstream.is_between_chunks:
-            return
-        events = bytes(self._unsaid)
-        self._unsaid.clear()
+            size = self._unsaid.rfind(_END_OF_CHUNK) + len(_END_OF_CHUNK)
+            if size < len(_END_OF_CHUNK):
+                return
+        events = bytes(self._unsaid[:size])
+        del self._unsaid[:size]
         error = _ERROR_EVENT.match(events)
         if error and self._ask_again_after(error[1].decode(errors="replace")):
             self._upstream = None

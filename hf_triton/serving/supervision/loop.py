@@ -262,9 +262,13 @@ class Supervisor:
                 is_ours = self._served.is_ours(name)
                 for part in parts:
                     needed = parts if part == name else {part}
-                    is_coming = are_coming or bool(needed & healing)
+                    is_healed = bool(needed & healing) or (name in healing and self._is_away(part))
+                    is_coming = are_coming or is_healed
                     told[part] = self._told(needed, is_coming=is_coming, is_ours=is_ours)
         self._children.tell(told)
+
+    def _is_away(self, folder: str) -> bool:
+        return bool((self._states or {}).get(folder, "is not loaded"))
 
     def _told(self, needed: set[str], *, is_coming: bool, is_ours: bool) -> Model:
         """What ports are told of a folder that needs these: a front needs its engine too."""
