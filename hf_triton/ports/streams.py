@@ -47,7 +47,7 @@ class Stream:
         """Whether the process that keeps the journal has ended."""
         try:
             with self._path.open("rb") as file:
-                pid = json.loads(file.readline())["pid"]
+                pid = int(json.loads(file.readline())["pid"])
             stat = Path(f"/proc/{pid}/stat").read_bytes()
         except FileNotFoundError:
             return self.goes_on

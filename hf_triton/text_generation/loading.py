@@ -47,9 +47,12 @@ _CLASSES = ("AutoModelForCausalLM", *_MEDIA_CLASSES)  # those of images and soun
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A Triton model that serves. ``compiler`` makes grammars of what outputs are held to."""
+    """A Triton model that serves what ``source`` names. ``compiler`` makes grammars of what outputs
+    are held to.
+    """
 
     name: str
+    source: str
     engine: Engine
     tokenizer: Any
     reader: PromptReader
@@ -225,6 +228,7 @@ def loaded_model(
     )
     return LoadedModel(
         name=served.name,
+        source=served.source,
         engine=engine,
         tokenizer=parts.tokenizer,
         reader=reader,

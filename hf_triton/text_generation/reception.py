@@ -235,7 +235,7 @@ class Reception:
             refuse_to_go_on(call)
             return None, rows
         seeds = [_seed(row.params) for row in rows]
-        journal = StreamJournal.open(call, self.loaded.name, seeds)
+        journal = StreamJournal.open(call, self.loaded.name, self.loaded.source, seeds)
         if journal is None:
             return None, rows
         return journal, [

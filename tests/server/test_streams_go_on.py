@@ -76,8 +76,6 @@ def joined(told: Told) -> Told:
         columns = list(zip(*rows, strict=True))
         if name in ("finish_reason", "model_version", "model_name"):
             found[name] = [column[-1] for column in columns]
-        elif name == "cumulative_logprob":
-            found[name] = [round(column[-1], 2) for column in columns]
         elif name == "num_output_tokens":
             found[name] = [sum(column) for column in columns]
         elif name in ("logprobs", "token_ids"):
@@ -131,7 +129,7 @@ def over_openai(served: Served, port: int, way: dict[str, Any]) -> list[Any]:
     *lines, last = [one.removeprefix("data: ") for one in answer.body.split("\n\n") if one]
     assert last == "[DONE]", answer.body[-300:]
     texts = {0: "", 1: ""}
-    reasons, logprobs, usage = dict[int, str](), list[Any](), None
+    reasons, tokens, usage = dict[int, str](), list[Any](), None
     for event in map(json.loads, lines):
         usage = event.get("usage") or usage
         for choice in event["choices"]:
@@ -139,9 +137,9 @@ def over_openai(served: Served, port: int, way: dict[str, Any]) -> list[Any]:
             if choice["finish_reason"]:
                 reasons[choice["index"]] = choice["finish_reason"]
             told = (choice.get("logprobs") or {}).get("content") or []
-            logprobs += [(one["token"], round(one["logprob"], 3)) for one in told]
+            tokens += [(one["token"], len(one["top_logprobs"])) for one in told]
     assert usage, lines[-1]
-    return [texts, reasons, logprobs, usage["completion_tokens"], usage["prompt_tokens"]]
+    return [texts, reasons, tokens, usage["completion_tokens"], usage["prompt_tokens"]]
 
 
 def kill(served: Served, kind: str) -> None:

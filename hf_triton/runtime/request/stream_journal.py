@@ -2,7 +2,7 @@
 death another process goes on behind it.
 
 The port that the request came to makes the file, and removes it when the request has ended. A line
-says what the model chose by itself, then one for each response how the choices went on.
+says who answers, and what it chose by itself, then one for each response how the choices went on.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..errors import OverloadedError
 from .abandoned_requests import Call
@@ -40,37 +41,35 @@ class StreamJournal:
         self._lines = [json.loads(line) for line in lines]
 
     @classmethod
-    def open(cls, call: Call, model: str, seeds: list[int | None]) -> StreamJournal | None:
-        """That of a call to the Triton model ``model``; None where no port made a file, or the
-        caller has left. Of a call that is sent again the seeds are those of the first time. Raises
-        OverloadedError for one whose journal does not say what its caller has.
+    def open(
+        cls, call: Call, model: str, source: str, seeds: list[int | None]
+    ) -> StreamJournal | None:
+        """That of a call to the Triton model ``model``, whose weights are those of ``source``; None
+        where no port made a file, or the caller has left. Of a call that is sent again the seeds
+        are those of the first time. Raises OverloadedError for one whose journal does not say what
+        its caller has, or that other weights have begun.
         """
         try:
-            file = os.open(call.journal, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            file = os.open(call.journal, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             refuse_to_go_on(call)
             return None
         try:
-            return cls._opened(file, call, model, seeds)
+            first: dict[str, Any] = {"model": model, "source": source, "seeds": seeds}
+            lines: list[bytes] = []
+            if call.num_responses:
+                begun, *lines = _read(file, call)
+                if {**json.loads(begun), "seeds": 0, "pid": 0} != {**first, "seeds": 0, "pid": 0}:
+                    refuse_to_go_on(call)
+                first["seeds"] = json.loads(begun)["seeds"]
+            # A process' number always takes as much room: nothing behind it moves.
+            head = json.dumps({**first, "pid": f"{os.getpid():10}"}).encode() + b"\n"
+            os.ftruncate(file, os.pwrite(file, head, 0) + sum(len(line) + 1 for line in lines))
+            os.lseek(file, 0, os.SEEK_END)
+            return cls(file, first["seeds"], lines)
         except BaseException:
             os.close(file)
             raise
-
-    @classmethod
-    def _opened(cls, file: int, call: Call, model: str, seeds: list[int | None]) -> StreamJournal:
-        size = os.fstat(file).st_size if call.num_responses else 0
-        lines = os.pread(file, size, 0).split(b"\n")[: call.num_responses + 1]
-        if call.num_responses:
-            first = json.loads(lines[0]) if len(lines) > call.num_responses else {}
-            if first.get("model") != model:
-                refuse_to_go_on(call)
-            os.ftruncate(file, sum(len(line) + 1 for line in lines))
-            return cls(file, first["seeds"], lines[1:])
-        os.ftruncate(file, 0)
-        os.write(
-            file, json.dumps({"model": model, "pid": os.getpid(), "seeds": seeds}).encode() + b"\n"
-        )
-        return cls(file, seeds, [])
 
     def told(self, num_choices: int) -> list[Told]:
         """What the caller has of each choice."""
@@ -86,10 +85,17 @@ class StreamJournal:
         log-probabilities. Called before the response is sent.
         """
         line = json.dumps(list(choices)).encode() + b"\n"
-        # Without memory it can't go on elsewhere, but is answered.
+        with self._lock, contextlib.suppress(OSError):
+            if self._file >= 0 and os.write(self._file, line) == len(line):
+                return
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """There is no memory: the stream is answered, but can't go on in another process."""
         with self._lock, contextlib.suppress(OSError):
             if self._file >= 0:
-                os.write(self._file, line)
+                os.ftruncate(self._file, 0)
+        self.close()
 
     def close(self) -> None:
         """Nothing comes any more; may be called from any thread."""
@@ -100,6 +106,14 @@ class StreamJournal:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _read(file: int, call: Call) -> list[bytes]:
+    """The lines that say what the caller has."""
+    lines = os.pread(file, os.fstat(file).st_size, 0).split(b"\n")[:-1]
+    if len(lines) <= call.num_responses:
+        refuse_to_go_on(call)
+    return lines[: call.num_responses + 1]
 
 
 def model_that_began(call: Call | None) -> str:

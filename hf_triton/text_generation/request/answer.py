@@ -187,8 +187,7 @@ class Answer(OneAnswer):
             return
         if self.journal:
             self.journal.add((one.token_ids, one.cumulative_logprob) for one in self._choices)
-        # A stream may have told all before its process died.
-        outputs = self._outputs() if news or not self.streams else {}
+        outputs = self._outputs()
         for choice in self._choices:
             choice.sent()
         self._responder.send(outputs, final=done)

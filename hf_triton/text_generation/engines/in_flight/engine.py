@@ -221,6 +221,8 @@ class InFlightEngine(Engine):
         for token_ids in filter(None, sequence.begins_with):
             for token_id in token_ids:
                 self._append_one(sequence, Token(token_id))
+                if sequence.grammar is not None and sequence.finish_reason is None:
+                    sequence.grammar.mask()  # or it would be taken for that of the next token
             self._publish([sequence])
         sequence.preempt()
 
