@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from generator.spec.runtime_rules import CALLER
+from generator.spec.runtime_rules import CALL, CALLER
 from hf_triton.ports.http.json_bodies import (
     MAX_KEYS,
     MAX_VALUES,
@@ -189,7 +189,9 @@ def test_only_the_proxy_names_a_caller_to_a_model() -> None:
     for alias, expected in (("", {"a": 1}), ("me", {"a": 1, CALLER: "me"})):
         sent = json.loads(checked_infer(asked, len(asked), alias)[0])
         assert sent["parameters"] == expected
-    flat = json.dumps({CALLER: "x", "parameters": {CALLER: "x", "a": 1}}).encode()
+    flat = json.dumps(
+        {CALLER: "x", CALL: "x", "parameters": {CALLER: "x", CALL: "x", "a": 1}}
+    ).encode()
     assert json.loads(checked_object(flat)) == {"parameters": {"a": 1}}
     assert json.loads(checked_generate(flat, "me")) == {"parameters": {"a": 1}, CALLER: "me"}
 

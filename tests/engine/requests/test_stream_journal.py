@@ -99,6 +99,7 @@ def test_a_journal_with_a_gap_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         StreamJournal.open(call(1), "m", "weights", [5])
 
 
+@pytest.mark.threat("stream-journals")
 def test_the_port_sees_who_answers_and_whether_it_lives(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
