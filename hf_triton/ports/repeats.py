@@ -107,9 +107,14 @@ class Repeats:
         self._changed = asyncio.Event()
 
     @property
-    def may_come_back(self) -> bool:
+    def is_told(self) -> bool:
         """Whether somebody looks after tritonserver, and starts it again."""
-        return bool(self._models) and not self.is_stopping
+        return bool(self._models)
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether tritonserver is started again should it die now."""
+        return self.is_told and not self.is_stopping
 
     def is_coming(self, name: str) -> bool:
         """Whether a Triton model is down, and being brought back."""
@@ -268,8 +273,10 @@ class Held:
             await self._repeats.change(self._left_s())
 
     def lost(self) -> None:
-        """What computes it has closed the connection, or its process has died."""
-        self._is_lost, self._ends_s = True, math.inf
+        """What computes it has closed the connection, or its process has died. Deaths are counted
+        as the supervisor tells them, where there is one.
+        """
+        self._is_lost, self._ends_s = not self._repeats.is_told, math.inf
         self._away_since_s, self._pause_s = None, 0.0
         self._leave()
 

@@ -91,6 +91,8 @@ class Supervisor:
         self._loading: list[str] = []
         self._tried_twice: set[str] = set()  # of those whose process died in its first load
         self._folders: dict[str, list[str]] = {}
+        self._server_deaths, self._server_why = 0, ""
+        self._deaths_then: dict[str, int] = {}  # of folders, when the server died last
         self._states: dict[str, str] | None = None  # folder -> "" where it is ready, or why not
         self._ask_at_s = self._sweep_at_s = 0.0
         self._tell_lack_at_s = self._count_leftovers_at_s = 0.0
@@ -115,7 +117,11 @@ class Supervisor:
         # A load that breaks off is sooner than the end of the process that it broke off with.
         has_gone = bool(outcome and outcome.failure == SERVER_WENT_AWAY)
         if self._server.exit_code(_EXIT_S if has_gone else 0.0) is not None:
-            self._restart(self._server.exit_message("tritonserver died"))
+            words = self._server.exit_message("tritonserver died")
+            self._server_deaths += 1
+            self._server_why = words.partition(";")[0]
+            self._deaths_then = {folder: num for folder, (num, _) in self._healer.deaths.items()}
+            self._restart(words)
             return
         if outcome:
             self._take(outcome)
@@ -271,12 +277,17 @@ class Supervisor:
         return bool((self._states or {}).get(folder, "is not loaded"))
 
     def _told(self, needed: set[str], *, is_coming: bool, is_ours: bool) -> Model:
-        """What ports are told of a folder that needs these: a front needs its engine too."""
+        """What ports are told of a folder that needs these: a front needs its engine too, and each
+        the server.
+        """
         deaths = self._healer.deaths
         found = [deaths[folder] for folder in sorted(needed & deaths.keys())]
+        num = sum(num for num, _ in found)
         why = found[-1][1].reason if found else ""
         others_live = any(death.survivors for _, death in found)
-        return Model(is_coming, sum(num for num, _ in found), why, others_live, is_ours)
+        if num == sum(self._deaths_then.get(folder, 0) for folder in needed):
+            why, others_live = self._server_why, False  # it died last
+        return Model(is_coming, num + self._server_deaths, why, others_live, is_ours)
 
     def _reason(self, model: str, healing: Mapping[str, str]) -> str:
         """Why a model is not ready; empty if it is."""
