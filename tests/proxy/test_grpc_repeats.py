@@ -160,5 +160,10 @@ def test_the_client_gets_whole_messages_and_no_more_than_it_has_room_for() -> No
     assert (len(frames), num_bytes, relay.is_empty) == (9 + 100, 100, False)
     frames, num_bytes = relay.frames(7, 10**6)
     assert (len(frames), num_bytes, relay.is_empty) == (2 * 9 + 20_005 - 100, 19_905, True)
-    assert relay.drop_incoming() == len(second) - 3
+    assert relay.room_for_triton() == len(sent) - 3
+    assert relay.begin_again() == len(second) - 3
     assert relay.take(second) == [second]
+    relay.add(b"x" * 2**19)
+    assert relay.room_for_triton() == 0, "before the client reads"
+    relay.frames(7, 2**19)
+    assert relay.room_for_triton() == len(second)

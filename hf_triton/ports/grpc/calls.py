@@ -17,7 +17,7 @@ from hf_triton.ports.grpc.call import Call, prefixed
 from hf_triton.ports.grpc.message_relay import MessageRelay
 from hf_triton.ports.grpc.messages import Output
 from hf_triton.ports.grpc.port import GrpcPort
-from hf_triton.ports.grpc.triton_end import TritonEnd
+from hf_triton.ports.grpc.triton_end import WINDOW_BYTES, TritonEnd
 from hf_triton.ports.infer_timeout import timeout_s_of
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.repeats import DIED, GONE, Held
@@ -206,9 +206,9 @@ class Calls:
         call.triton_stream, call.is_passed_on, call.is_over = 0, False, False
         call.has_new_head = False
         call.credit = max(0, call.answer_window - self._triton.client.call_window)
-        if call.relay:
-            call.credit = 0  # the relay has a window of its own
-            if num_bytes := call.relay.drop_incoming():  # the client has never had them
+        if call.relay:  # it has a window of its own
+            call.credit = max(0, WINDOW_BYTES - self._triton.client.call_window)
+            if num_bytes := call.relay.begin_again():  # the client has never had them
                 self._triton.client.answer_window += num_bytes
                 self._triton.write(h2.window_update(0, num_bytes))
         self._wait(call)
@@ -267,10 +267,7 @@ class Calls:
 
     def _take_messages(self, call: Call, relay: MessageRelay, data: bytes) -> None:
         """Passes on whole messages of a stream that may go on in another process."""
-        client = self._triton.client
-        client.answer_window -= len(data)
-        if data:
-            self._triton.write(h2.window_update(call.triton_stream, len(data)))
+        self._triton.client.answer_window -= len(data)
         for message in relay.take(data):
             held = call.held if call.payload is not None else None
             error = error_of(message)
@@ -300,6 +297,8 @@ class Calls:
         if frames:
             call.answer_window -= num_bytes
             self._tell(frames)
+        if call.triton_stream and (room := relay.room_for_triton()):
+            self._triton.write(h2.window_update(call.triton_stream, room))
         if relay.trailers and relay.is_empty:
             trailers, relay.trailers = relay.trailers, None
             self._triton.pass_on(call, trailers)

@@ -8,6 +8,7 @@ from hf_triton.ports.grpc import frames as h2
 
 PREFIX_BYTES = 5  # whether a message is compressed, and its length
 _FRAME = h2.MAX_FRAME_BYTES
+_MOST_READY = 1 << 18
 
 
 class MessageRelay:
@@ -17,6 +18,7 @@ class MessageRelay:
         self._incoming = bytearray()
         self._ready = bytearray()
         self.trailers: h2.Frame | None = None  # which come behind that
+        self._num_taken = 0  # bytes that Triton has not been given room for again
 
     @property
     def is_empty(self) -> bool:
@@ -27,6 +29,7 @@ class MessageRelay:
         """Bytes of Triton's. Returns the messages that are complete now, with their prefixes."""
         incoming, found = self._incoming, []
         incoming += data
+        self._num_taken += len(data)
         while len(incoming) >= PREFIX_BYTES:
             end = PREFIX_BYTES + int.from_bytes(incoming[1:PREFIX_BYTES], "big")
             if len(incoming) < end:
@@ -35,9 +38,16 @@ class MessageRelay:
             del incoming[:end]
         return found
 
-    def drop_incoming(self) -> int:
+    def room_for_triton(self) -> int:
+        """How many bytes more Triton may send of the call: none while the client does not read."""
+        if len(self._ready) > _MOST_READY:
+            return 0
+        room, self._num_taken = self._num_taken, 0
+        return room
+
+    def begin_again(self) -> int:
         """Forgets the message of which a part has come; returns how many bytes."""
-        num_bytes = len(self._incoming)
+        num_bytes, self._num_taken = len(self._incoming), 0
         self._incoming.clear()
         return num_bytes
 

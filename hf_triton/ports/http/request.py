@@ -38,16 +38,8 @@ class Request:
 
     __slots__ = (
         *("account", "asked", "awaits_continue", "body", "is_last", "lines", "method", "noted"),
-        *(
-            "num_buffered",
-            "num_head_bytes",
-            "path",
-            "refusal",
-            "stream",
-            "streams",
-            "target",
-            "version",
-        ),
+        *("num_buffered", "num_head_bytes", "path", "refusal", "stream", "streams"),
+        *("target", "version"),
     )
 
     def __init__(self) -> None:
