@@ -28,6 +28,7 @@ DIED = "the process of this model died while it answered; ask again"  # of a str
 GONE = "tritonserver ended while it had this request; try again"
 _ALONE = "alone"  # the name of the file by which requests of all ports take turns
 WAIT_S = 300.0
+_SLACK_S = 1.0  # beyond its own time: a model that knows how long it has waited ends it itself
 NOTICED_S = 3.0  # after a death, until the supervisor knows of it
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _ASKS_LOCK_EVERY_S = 0.05
@@ -308,7 +309,8 @@ class Held:
         self._repeats.enter(self)
         if self._deadline_s is not None and self._deadline_s < math.inf:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._deadline_s - time.monotonic(), self.on_lost)
+            left_s = self._deadline_s - time.monotonic()
+            self._timer = loop.call_later(left_s + _SLACK_S, self.on_lost)
 
     def _leave(self) -> None:
         self._repeats.leave(self)
