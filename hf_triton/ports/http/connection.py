@@ -237,11 +237,13 @@ class HttpConnection(asyncio.Protocol):
                 return
         events = bytes(self._unsaid[:size])
         del self._unsaid[:size]
-        error = _ERROR_EVENT.match(events)
-        if error and self._ask_again_after(error[1].decode(errors="replace")):
+        error = _ERROR_EVENT.search(events)
+        is_lost = error and self._ask_again_after(error[1].decode(errors="replace"))
+        if error and is_lost:
+            events = events[: error.start()]
+            self._unsaid.clear()
             self._upstream = None
             upstream.forget()
-            return
         held.passed_on(events.count(b"\n\n"))
         self._write_answer(events)
 

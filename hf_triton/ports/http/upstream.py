@@ -94,7 +94,7 @@ class Upstream(asyncio.Protocol):
             self._transport.abort()
             return
         asker.take_answer(data)
-        if self._is_complete:
+        if self._is_complete and self._asker:  # who has not taken it for lost
             self._asker = None
             if self.keeps_alive and self._is_sent:
                 self._transport.resume_reading()  # for the next one, who may read faster

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,6 +18,8 @@ from ..python_program import python_program
 from . import program
 
 _START_S = 60.0
+_REAPED_S = 0.1  # after a fork's socket has closed
+_MOST_ENDED = 1024
 _PROGRAM = (
     "import sys; sys.path[:0] = sys.argv[4:]; "
     "from hf_triton.runtime.sandbox.program import main; main()"
@@ -36,6 +41,8 @@ class ForkServer:
         self._arguments = [name_of(prepare), str(LIBRARY_PATH), *folders]
         self._program: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._ended: dict[int, bool] = {}  # by number: whether somebody else has killed it
+        self._lock = threading.Lock()
 
     @property
     def pid(self) -> int | None:
@@ -82,6 +89,7 @@ class ForkServer:
 
     def fork(self, number: int) -> socket.socket:
         """This end of the connection with another fork. Raises OSError where the program ended."""
+        self._note_ended(0.0)
         here, there = socket.socketpair()
         with there:
             try:
@@ -93,6 +101,30 @@ class ForkServer:
                 here.close()
                 raise
         return here
+
+    def was_killed(self, number: int) -> bool:
+        """Whether a fork, whose socket has closed, was killed by somebody else: neither by ``kill``
+        nor by its limits.
+        """
+        until_s = time.monotonic() + _REAPED_S
+        while number not in self._ended and (left_s := until_s - time.monotonic()) > 0:
+            if not (self.runs and self._note_ended(left_s)):
+                return not self.runs
+        return self._ended.get(number, False)
+
+    def _note_ended(self, timeout_s: float) -> bool:
+        """Reads which forks have ended; False where none is told of in that time."""
+        with self._lock:
+            control = self._control
+            if control is None or not select.select([control], [], [], timeout_s)[0]:
+                return False
+            if len(self._ended) > _MOST_ENDED:
+                self._ended.clear()
+            with contextlib.suppress(OSError):
+                while told := control.recv(program.CONTROL.size, socket.MSG_DONTWAIT):
+                    kind, number = program.CONTROL.unpack(told)
+                    self._ended[number] = kind == program.KILL
+            return True
 
     def kill(self, number: int) -> None:
         """Ends a fork. Takes no lock: it may be called by a collection, within anything."""

@@ -27,6 +27,7 @@ _TURN_S = 0.1  # after which a call has a low priority, and its caller is asked 
 _SLACK_S = 1.0  # beyond the time in which the kernel ends a process
 _STOPPED_S = 10.0  # without a byte of a question or an answer: it was stopped from outside
 _MAX_IDLE = 4
+_KILLED = "the process for this went away before it answered: try again"
 
 
 class SandboxError(Exception):
@@ -75,14 +76,18 @@ class Sandbox:
             SandboxEndedError: it took longer than ``time_limit_s``, or more memory.
             SandboxError: it raised anything else.
             CancelledError: nobody waits for it.
-            OverloadedError: no process can be had.
+            OverloadedError: no process can be had, or somebody else has killed it.
         """
         process = self._take()
         try:
             process.ask(time_limit_s, max_bytes, [name_of(function).encode(), *given])
             kind, answer = process.wait(time_limit_s + _SLACK_S, has_left)
-        except BaseException:
+        except BaseException as error:
+            has_ended = isinstance(error, SandboxEndedError)
+            was_killed = has_ended and self._server.was_killed(process.number)
             process.end()
+            if was_killed:
+                raise OverloadedError(_KILLED) from None
             raise
         self._give_back(process)
         if kind == worker.REFUSED:
@@ -133,7 +138,7 @@ class _Process:
     """One process; used by one thread at a time."""
 
     def __init__(self, server: ForkServer, number: int) -> None:
-        self._server, self._number = server, number
+        self._server, self.number = server, number
         self._connection = server.fork(number)
         self._connection.settimeout(_STOPPED_S)
         self._poll = select.poll()
@@ -158,7 +163,7 @@ class _Process:
         while not self._poll.poll(1000 * _TURN_S):
             if not self.is_slow:
                 self.is_slow = True
-                self._server.slow_down(self._number)
+                self._server.slow_down(self.number)
             if has_left():
                 raise CancelledError("the caller has left")
             if time.monotonic() > until_s:
@@ -175,7 +180,7 @@ class _Process:
 
     def end(self) -> None:
         """Ends it, whatever it does."""
-        self._server.kill(self._number)
+        self._server.kill(self.number)
         self._connection.close()
 
 

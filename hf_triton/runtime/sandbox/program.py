@@ -24,6 +24,7 @@ from hf_triton.runtime.errors import reason
 
 FORK, KILL, YIELD = 1, 2, 3
 # FORK, with a socket; KILL; YIELD the processor to who has more to do. And the number of a process.
+# Back come those that have ended: KILL where somebody else has killed one.
 CONTROL = struct.Struct("<BI")
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -65,6 +66,7 @@ class _Forks:
     def __init__(self, control: socket.socket, work: Callable[[socket.socket], object]) -> None:
         self._control, self._work = control, work
         self._numbers: dict[int, int] = {}  # by process id
+        self._killed: set[int] = set()  # numbers of those that were to be
         self._libc = ctypes.CDLL(None)
 
     def run(self) -> None:
@@ -81,6 +83,7 @@ class _Forks:
                 self._fork(number, socket.socket(fileno=descriptors[0]))
             for pid in [pid for pid, known in self._numbers.items() if known == number]:
                 if kind == KILL:
+                    self._killed.add(number)
                     os.kill(pid, signal.SIGKILL)
                 elif kind == YIELD:
                     with contextlib.suppress(OSError):
@@ -112,5 +115,12 @@ class _Forks:
 
     def _reap(self, signum: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ChildProcessError):
-            while pid := os.waitpid(-1, os.WNOHANG)[0]:
-                self._numbers.pop(pid, None)
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                self._tell(self._numbers.pop(found[0], 0), found[1])
+
+    def _tell(self, number: int, status: int) -> None:
+        by_somebody = status == signal.SIGKILL and number not in self._killed
+        self._killed.discard(number)
+        with contextlib.suppress(OSError):  # nobody has asked for long
+            answer = CONTROL.pack(KILL if by_somebody else FORK, number)
+            self._control.send(answer, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

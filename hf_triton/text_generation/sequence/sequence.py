@@ -13,7 +13,7 @@ from hf_triton.runtime.errors import (
     CancelledError,
     DeadlineError,
     EngineError,
-    RequestError,
+    RuntimeModelError,
     reason,
 )
 
@@ -328,7 +328,7 @@ class Sequence:
         """A complete grammar ends the sequence; one that allows no token fails this one alone."""
         try:
             grammar.follow(token_id)
-        except RequestError as error:
+        except RuntimeModelError as error:
             # Its traceback would hold this frame, and that the request, until a collection.
             self.finish_reason, self.error = "error", error.with_traceback(None)
         else:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.errors import OverloadedError, RequestError
 
 from . import frames
 from .constraint import Constraint
@@ -20,6 +20,7 @@ from .grammar import Grammar, special_token_reason
 _NO_SIGNAL = socket.MSG_NOSIGNAL  # Triton's stub does not ignore SIGPIPE
 _NOTED_BYTES = 2**20
 _SLACK_S = 1.0  # beyond the time in which the kernel ends a process
+_KILLED = "the process of this grammar went away before it answered: try again"
 _TOO_COMPLEX = "too complex to follow any further, allowed: a simpler one"
 
 
@@ -48,13 +49,14 @@ class Following:
         limits: Limits,
         grew: Callable[[], None],
         kill: Callable[[], None],
+        was_killed: Callable[[], bool],
     ) -> None:
         """``grew`` is called when the process has taken another megabyte or more; ``kill`` ends
-        it.
+        it, ``was_killed`` says whether somebody else has.
         """
         self._connection, self._constraint = _Connection(connection), constraint
         self._special_tokens, self._limits, self._grew = special_tokens, limits, grew
-        self._kill = kill
+        self._kill, self._was_killed = kill, was_killed
         self._received, self._unsent = bytearray(), bytearray()
         self._states: dict[int, bytes] = {}
         self._masks: dict[int, bytes] = {}
@@ -123,11 +125,13 @@ class Following:
 
     def state(self, number: int) -> bool:
         """Waits for what the last token has led to: whether nothing can follow but the end. Raises
-        RequestError where it does not fit.
+        RequestError where it does not fit, OverloadedError where the process was killed.
         """
         self._wait_for(self._states, number)
         state = self._states.pop(number, None)
         option = self._constraint.kind
+        if state is None and self._was_killed():
+            raise OverloadedError(_KILLED)
         if state is None:
             raise RequestError(f"{option}: {_TOO_COMPLEX}")
         if state[0] == frames.IS_REFUSED:

@@ -100,9 +100,14 @@ class GrammarProcesses:
                 connection = self._server.fork(number)
             except OSError:
                 raise OverloadedError(_DIED) from None
-            kill = partial(self._server.kill, number)
             following = Following(
-                connection, constraint, special_tokens, self.limits, self._limit_memory, kill
+                connection,
+                constraint,
+                special_tokens,
+                self.limits,
+                self._limit_memory,
+                partial(self._server.kill, number),
+                partial(self._server.was_killed, number),
             )
             self._open[number] = following
         following.ask(time_limit_s, masks=self._masks)

@@ -114,6 +114,15 @@ def test_a_caller_who_left_is_not_worked_for(sandbox: Sandbox, functions: Module
     assert time.monotonic() - began_s < 30
 
 
+def test_one_that_somebody_else_kills_is_no_fault_of_the_callers(
+    sandbox: Sandbox, functions: ModuleType
+) -> None:
+    worker = int(sandbox.call(functions.who, time_limit_s=10))
+    threading.Timer(0.2, os.kill, (worker, signal.SIGKILL)).start()
+    with pytest.raises(OverloadedError, match="went away before it answered: try again"):
+        sandbox.call(functions.spin, b"", time_limit_s=30)
+
+
 def test_what_was_killed_is_started_again(sandbox: Sandbox, functions: ModuleType) -> None:
     worker = int(sandbox.call(functions.who, time_limit_s=10))
     os.kill(worker, signal.SIGKILL)

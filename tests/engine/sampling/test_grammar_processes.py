@@ -257,6 +257,17 @@ def test_the_program_has_no_torch_no_secret_and_no_descriptor_of_the_engines(
     again.close()
 
 
+def test_one_that_somebody_else_has_killed_is_no_fault_of_the_grammars(
+    processes: GrammarProcesses,
+) -> None:
+    grammar = made(processes, SMALL)()
+    grammar.follow(ByteTokenizer().ids["a"])
+    (worker,) = children(program_id(processes))
+    os.kill(worker, signal.SIGKILL)
+    with pytest.raises(OverloadedError, match="went away before it answered: try again"):
+        follow_often(grammar, ByteTokenizer().ids["a"])
+
+
 @pytest.mark.slow
 def test_the_program_that_died_is_started_again(processes: GrammarProcesses) -> None:
     before, held = program_id(processes), made(processes, SMALL)
@@ -264,7 +275,7 @@ def test_the_program_that_died_is_started_again(processes: GrammarProcesses) -> 
     (worker,) = children(before)
     os.kill(before, signal.SIGKILL)
     assert eventually(lambda: not Path("/proc", str(worker)).exists())
-    with pytest.raises(RequestError, match="regex: too complex to follow any further"):
+    with pytest.raises(OverloadedError, match="went away before it answered: try again"):
         follow_often(grammar, ByteTokenizer().ids["a"])
     assert held.has_ended
     assert not made(processes, SMALL).has_ended
@@ -303,7 +314,8 @@ class SilentProcess:
 
     def __init__(self, step_s: float) -> None:
         here, self.connection = socket.socketpair()
-        self.following = Following(here, SMALL, {}, Limits(step_s), *[lambda: None] * 2)
+        calls = (lambda: None, lambda: None, lambda: False)
+        self.following = Following(here, SMALL, {}, Limits(step_s), *calls)
         self.say(frames.STATE, 0, bytes([frames.GOES_ON]))
         self.say(frames.MASK, 0, b"\x01" * 4)
         assert self.following.wait(10)
