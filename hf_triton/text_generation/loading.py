@@ -24,11 +24,12 @@ from hf_triton.runtime.weights.served_model import ServedModel
 from .engine.engine import Engine, EngineSetup
 from .engine.generation_rules import decoder_start, not_followed
 from .engines.generate.engine import GenerateEngine
+from .engines.in_flight.adapters_following import AdaptersFollower
 from .engines.in_flight.engine import InFlightEngine
 from .engines.in_flight.runner_selection import UnsupportedModelError
 from .engines.vllm.loading import load_files, make_engine
 from .lora.linear import Adapters
-from .lora.reading import read_adapters
+from .lora.reading import AdapterReader
 from .media.processor import MediaProcessor
 from .options import Options
 from .request.bad_words import word_tokenizer
@@ -92,16 +93,20 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
         parts, engine = start_on_vllm(served, options, placement, num_threads)
     else:
         parts = load_parts(served, placement)
-        adapters = read_adapters(served, parts.config)
+        files = AdapterReader(served, parts.config) if served.adapters else None
+        adapters = None if files is None else files.adapters()
         draft = read_draft_model(served, options, parts.tokenizer, placement)
         engine = start_engine(served.name, parts, options, placement, num_threads, adapters, draft)
+        if files and served.adapters_file and isinstance(engine, InFlightEngine):
+            AdaptersFollower(served, files, engine).start()
     chat = ChatTemplate(parts.tokenizer, options.tool_parser, options.reasoning_parser)
+    named = tuple(adapter.name for adapter in served.adapters)
     reader = PromptReader(
         tokenize=prompt_tokenizer(parts.tokenizer, engine),
         tokenize_word=word_tokenizer(parts.tokenizer),
         **chat_reading(chat),
         decoder_start=parts.decoder_start,
-        adapters=tuple(adapter.name for adapter in served.adapters),
+        adapters=named if adapters is None else adapters,
         **reading(parts, engine),
     )
     return loaded_model(served, placement, parts, engine, reader)

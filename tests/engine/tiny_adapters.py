@@ -12,7 +12,7 @@ import torch
 
 from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
 from hf_triton.text_generation.lora.linear import Adapters
-from hf_triton.text_generation.lora.reading import read_adapters
+from hf_triton.text_generation.lora.reading import AdapterReader
 from tests.engine.tiny_models import Asked, reference
 from tests.support.served_models import served_model
 
@@ -52,9 +52,7 @@ def served_with(folders: Mapping[str, Path], **changes: Any) -> ServedModel:
 
 def read(model: Any, folders: Mapping[str, Path]) -> Adapters:
     """The adapters in these folders, as a model loads them."""
-    adapters = read_adapters(served_with(folders), model.config)
-    assert adapters is not None
-    return adapters
+    return AdapterReader(served_with(folders), model.config).adapters()
 
 
 def peft_reference(

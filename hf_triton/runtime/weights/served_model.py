@@ -21,6 +21,7 @@ from .locked_files import LockedFile
 
 Options = TypeVar("Options")
 _FILE = "model.json"
+ADAPTERS_FILE = "adapters.json"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class ServedModel:
     that this is, ``pad_to_multiple_of`` the multiple that the tokenizer pads rows to. If
     models.lock pins the model, ``revision`` is the locked commit and ``locked_files`` are all its
     files. ``is_adapter``: ``model`` is an adapter. ``quantization`` is a method and its arguments,
-    or None for weights as they were saved.
+    or None for weights as they were saved. ``adapters_file`` has the adapters of a model that takes
+    others while it serves.
     """
 
     folder: Path
@@ -84,6 +86,7 @@ class ServedModel:
     is_adapter: bool = False
     quantization: dict[str, Any] | None = None
     draft_model: ServedDraft | None = None
+    adapters_file: Path | None = None
 
     def read_options(self, options_class: Callable[..., Options]) -> Options:
         """The options as the task declares them. Raises LoadError where it knows others."""
@@ -140,16 +143,30 @@ def read_served_model(folder: Path, version: str) -> ServedModel:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         served = ServedModel(folder=folder, **values)
-        adapters = (ServedAdapter(**_part(one)) for one in values.get("adapters", ()))
-        draft = values.get("draft_model")
+        draft, file = values.get("draft_model"), values.get("adapters_file")
+        file = file and path.with_name(file)
+        adapters = json.loads(file.read_bytes()) if file else values.get("adapters", ())
         return replace(
             served,
             locked_files=_locked(served.locked_files),
-            adapters=tuple(adapters),
+            adapters=_adapters(adapters),
+            adapters_file=file,
             draft_model=draft and ServedDraft(**_part(draft)),
         )
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise not_as_generated(_FILE, error) from error
+
+
+def parse_adapters(content: bytes) -> tuple[ServedAdapter, ...]:
+    """What adapters.json says. Raises LoadError where it is not as the generator writes it."""
+    try:
+        return _adapters(json.loads(content))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise not_as_generated(ADAPTERS_FILE, error) from error
+
+
+def _adapters(values: Any) -> tuple[ServedAdapter, ...]:
+    return tuple(ServedAdapter(**_part(one)) for one in values)
 
 
 def _part(values: dict[str, Any]) -> dict[str, Any]:

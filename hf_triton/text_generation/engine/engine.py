@@ -126,7 +126,7 @@ class Engine(ABC):
 
     def families(self) -> Iterator[Family]:
         """What it counts and holds, as Prometheus names it; may be read from any thread."""
-        adapters = self.setup.adapters.names if self.setup.adapters is not None else ()
+        adapters = tuple(self.setup.adapters or ())
         yield from families(self.metrics, self.gauges, adapters, drafts=self.drafts)
         yield from self.thread.cpu_threads.families()
 

@@ -6,10 +6,12 @@ row has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from itertools import accumulate, chain
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate, chain, count
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from hf_triton.runtime.errors import LoadError
 from .rows import DeviceRows, Matrices, StepAdapters
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
+_keys = count(1)
 
 
 @dataclass(frozen=True)
@@ -37,27 +40,102 @@ class LowRank:
     def rank(self) -> int:
         return self.down.shape[0]
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """The layer's in_features and out_features."""
+        return self.down.shape[1], self.up.shape[0]
+
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter's name, and its low-rank changes by the names of the model's modules."""
+    """An adapter's name, and its low-rank changes by the names of the model's modules. ``key`` is
+    its own among all that this process has read: another one of the same name may follow it.
+    """
 
     name: str
     parts: dict[str, LowRank]
+    key: int = field(default_factory=partial(next, _keys))
 
 
-class Adapters:
-    """All adapters of a model; ``step`` is about the forward at hand, None where it has none."""
+@dataclass(frozen=True)
+class Change:
+    """What the engine's thread takes up between two steps: the adapters that requests may name
+    from then on, all that are computed, and their matrices in each layer. ``taken``: it has.
+    """
 
-    def __init__(self, adapters: list[Adapter]) -> None:
-        self.adapters = adapters
-        self.names = tuple(adapter.name for adapter in adapters)
+    current: Sequence[Adapter]
+    computed: Sequence[Adapter]
+    matrices: Mapping[AdaptedLinear, Matrices | None]
+    taken: threading.Event = field(default_factory=threading.Event)
+
+
+class Adapters(Collection[str]):
+    """The adapters of a model: a collection of the names that requests may give. Those that were
+    removed are computed while sequences need them. ``step`` is about the forward at hand, None
+    where it has none.
+    """
+
+    def __init__(
+        self, adapters: Sequence[Adapter], sizes: Mapping[str, tuple[int, int]] | None = None
+    ) -> None:
+        """``sizes`` has in_features and out_features of layers that later adapters may change."""
+        given = chain.from_iterable(adapter.parts.items() for adapter in adapters)
+        self.sizes = {**(sizes or {}), **{name: part.size for name, part in given}}
+        self.layers: dict[str, AdaptedLinear] = {}
         self.step: StepAdapters | None = None
-        self._numbers = {name: number for number, name in enumerate(self.names, 1)}
+        self._name(adapters, adapters)
 
-    def number(self, name: str | None) -> int:
+    def __contains__(self, name: object) -> bool:
+        return name in self.current
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.current)
+
+    def __len__(self) -> int:
+        return len(self.current)
+
+    def number(self, key: int) -> int:
         """What stands for an adapter in a row: its number from 1, or 0 for none."""
-        return 0 if name is None else self._numbers[name]
+        return self._numbers[key]
+
+    @property
+    def removed(self) -> set[int]:
+        """The keys of those that are computed though no request may name them any more."""
+        return self._numbers.keys() - {0, *(one.key for one in self.current.values())}
+
+    def change_to(self, adapters: Sequence[Adapter], used: Collection[int]) -> Change:
+        """What makes these the adapters; of removed ones those stay that are ``used``. Current ones
+        stay too: until the change is taken up, sequences begin with them.
+
+        Raises:
+            LoadError: one changes a layer that had to be known when the model was loaded.
+        """
+        for adapter in adapters:
+            for name in adapter.parts.keys() - self.layers.keys():
+                raise LoadError(
+                    f"adapter {adapter.name}: it changes {name}, which a running model can't take: "
+                    "load the model anew"
+                )
+        removed = self.removed
+        stay = (one for one in self.computed if one.key not in removed or one.key in used)
+        computed = tuple({one.key: one for one in (*adapters, *stay)}.values())
+        matrices = {
+            layer: layer.matrices_of([one.parts.get(name) for one in computed])
+            for name, layer in self.layers.items()
+        }
+        return Change(adapters, computed, matrices)
+
+    def take_up(self, change: Change) -> None:
+        """Serves what the change says; called between two forwards."""
+        self._name(change.current, change.computed)
+        for layer, matrices in change.matrices.items():
+            layer.matrices = matrices
+        change.taken.set()
+
+    def _name(self, current: Sequence[Adapter], computed: Sequence[Adapter]) -> None:
+        self.computed = computed
+        self.current = {adapter.name: adapter for adapter in current}
+        self._numbers = {0: 0, **{one.key: number for number, one in enumerate(computed, 1)}}
 
     @contextmanager
     def applied(self, step: StepAdapters) -> Iterator[None]:
@@ -88,24 +166,28 @@ class AdaptedLinear(nn.Module):
     def __init__(
         self,
         base: nn.Module,
-        parts: Sequence[LowRank | None],
+        size: tuple[int, int],
         adapters: Adapters,
         like: torch.Tensor,
         *,
         is_head: bool = False,
     ) -> None:
-        """``parts`` has an entry for each adapter; the weights are kept as ``like`` is. A head is
+        """``size`` is in_features and out_features; the weights are kept as ``like`` is. A head is
         the layer that makes the logits.
         """
         super().__init__()
-        self.base, self.is_head, self._adapters = base, is_head, adapters
+        self.base, self.is_head, self._adapters, self._like = base, is_head, adapters, like
+        self.in_features, self.out_features = size
+        self.matrices: Matrices | None = None  # of no adapter yet
+
+    def matrices_of(self, parts: Sequence[LowRank | None]) -> Matrices | None:
+        """``parts``, an entry for each adapter, beside each other; None where there is none."""
         given = [part for part in parts if part is not None]
-        self.in_features, self.out_features = given[0].down.shape[1], given[0].up.shape[0]
-        down = torch.cat([part.down for part in given]).to(like)
-        up = torch.cat([part.up.t() for part in given]).to(like)
-        self.matrices = Matrices(
-            down, up, tuple(0 if part is None else part.rank for part in parts)
-        )
+        if not given:
+            return None
+        down = torch.cat([part.down for part in given]).to(self._like)
+        up = torch.cat([part.up.t() for part in given]).to(self._like)
+        return Matrices(down, up, tuple(0 if part is None else part.rank for part in parts))
 
     @property
     def weight(self) -> Any:
@@ -120,7 +202,7 @@ class AdaptedLinear(nn.Module):
 
     def add(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """Adds to ``y`` (..., out_features) what the rows' adapters make of ``x``."""
-        if self._adapters.step is None:
+        if self._adapters.step is None or self.matrices is None:
             return
         flat = x.reshape(-1, self.in_features)
         rows = self._adapters.step.of(len(flat), is_head=self.is_head)
@@ -136,24 +218,30 @@ def attach(model: Any, adapters: Adapters) -> None:
           weight is read past it.
     """
     head = model.get_output_embeddings()
-    names = dict.fromkeys(name for adapter in adapters.adapters for name in adapter.parts)
-    for name in names:
+    changed = {name for adapter in adapters.computed for name in adapter.parts}
+    for name, size in adapters.sizes.items():
         parent_name, _, child_name = name.rpartition(".")
         parent, base = model.get_submodule(parent_name), model.get_submodule(name)
-        if hasattr(parent, "expand_kv") and child_name == "kv_b_proj":
+        why = _why_not(parent, name, child_name)
+        if why and name in changed:
             raise LoadError(
-                f"adapters: {name} makes the keys and values of all earlier tokens, whatever "
-                "adapter they had: merge that adapter into the weights, or leave this layer out"
+                f"adapters: {why}: merge that adapter into the weights, or leave this layer out"
             )
-        if child_name in READ_BY_PARENT:
-            raise LoadError(
-                f"adapters: the layer around {name} multiplies its weight itself, without an "
-                "adapter: merge that adapter into the weights, or leave this layer out"
-            )
-        like = torch.empty(0, dtype=model.dtype, device=_device(base, model))
-        parts = [adapter.parts.get(name) for adapter in adapters.adapters]
-        layer = AdaptedLinear(base, parts, adapters, like, is_head=base is head)
-        setattr(parent, child_name, layer)
+        if not why:
+            like = torch.empty(0, dtype=model.dtype, device=_device(base, model))
+            layer = AdaptedLinear(base, size, adapters, like, is_head=base is head)
+            adapters.layers[name] = layer
+            setattr(parent, child_name, layer)
+    adapters.take_up(adapters.change_to(adapters.computed, ()))
+
+
+def _why_not(parent: Any, name: str, child_name: str) -> str:
+    """Why no adapter can change a layer; empty where one can."""
+    if hasattr(parent, "expand_kv") and child_name == "kv_b_proj":
+        return f"{name} makes the keys and values of all earlier tokens, whatever adapter they had"
+    if child_name in READ_BY_PARENT:
+        return f"the layer around {name} multiplies its weight itself, without an adapter"
+    return ""
 
 
 def _device(layer: Any, model: Any) -> torch.device:

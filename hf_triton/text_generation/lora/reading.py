@@ -8,7 +8,8 @@ refused by name, never ignored.
 from __future__ import annotations
 
 import warnings
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hf_triton.runtime.request.json_text import short
 from hf_triton.runtime.weights.hub_files import ADAPTER_CONFIG
 from hf_triton.runtime.weights.loading import load_on_meta_device
 from hf_triton.runtime.weights.model_files import adapter_folders
-from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
 
 from .linear import Adapter, Adapters, LowRank
 
@@ -42,32 +43,58 @@ _KNOWN_FIELDS = frozenset(
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
-def read_adapters(served: ServedModel, config: Any) -> Adapters | None:
-    """The adapters that models.yaml gives the model; None where it gives none.
+class AdapterReader:
+    """Reads a model's adapters; those that it has read already are the same objects again.
 
     Raises:
-        LoadError: one is not there or does not fit, with its name; PEFT is not installed.
+        LoadError: PEFT is not installed.
     """
-    if not served.adapters:
-        return None
-    try:
-        import peft  # noqa: F401, asked for here, so that it is told of before anything is fetched
-    except ImportError as error:
-        raise LoadError(
-            f"adapters: they need PEFT, which is not installed in the server's Python ({error}): "
-            "pip install 'hf-triton[lora]'"
-        ) from error
-    folders = adapter_folders(served)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PEFT's advice for training
-        modules = _weightless(served, config)
-        return Adapters([_read(name, folder, modules, served) for name, folder in folders.items()])
 
+    def __init__(self, served: ServedModel, config: Any) -> None:
+        try:
+            import peft  # noqa: F401, asked for here, so that it is told of before anything is read
+        except ImportError as error:
+            raise LoadError(
+                "adapters: they need PEFT, which is not installed in the server's Python "
+                f"({error}): pip install 'hf-triton[lora]'"
+            ) from error
+        from transformers import AutoModelForCausalLM
 
-def _weightless(served: ServedModel, config: Any) -> Any:
-    from transformers import AutoModelForCausalLM
+        self._served = served
+        self._modules = load_on_meta_device(served, AutoModelForCausalLM, config)
+        self._known: list[tuple[ServedAdapter, Adapter]] = []
 
-    return load_on_meta_device(served, AutoModelForCausalLM, config)
+    def adapters(self) -> Adapters:
+        """Those that the model has when it is loaded. Raises LoadError as ``read``."""
+        return Adapters(self.read(self._served.adapters), self._sizes())
+
+    def _sizes(self) -> dict[str, tuple[int, int]]:
+        """The linear layers' in_features and out_features, by name."""
+        from transformers.pytorch_utils import Conv1D
+
+        found = {}
+        for name, module in self._modules.named_modules():
+            if isinstance(module, torch.nn.Linear):
+                found[name] = (module.in_features, module.out_features)
+            elif isinstance(module, Conv1D):
+                found[name] = (module.nx, module.nf)
+        return found
+
+    def read(self, wanted: Sequence[ServedAdapter]) -> list[Adapter]:
+        """The adapters; of those before only these are remembered.
+
+        Raises:
+            LoadError: one is not there or does not fit, with its name.
+        """
+        folders = adapter_folders(replace(self._served, adapters=tuple(wanted)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PEFT's advice for training
+            self._known = [(one, self._adapter(one, folders[one.name])) for one in wanted]
+        return [adapter for _, adapter in self._known]
+
+    def _adapter(self, wanted: ServedAdapter, folder: Path) -> Adapter:
+        known = (adapter for one, adapter in self._known if one == wanted)
+        return next(known, None) or _read(wanted.name, folder, self._modules, self._served)
 
 
 def _read(name: str, folder: Path, modules: Any, served: ServedModel) -> Adapter:

@@ -5,7 +5,7 @@ Knows what a row's options mean together; knows no engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
@@ -142,7 +142,7 @@ class PromptReader:
     vocab_size: int | None = None
     max_model_len: int | None = None
     decoder_start: DecoderStart | None = None
-    adapters: tuple[str, ...] = ()
+    adapters: Collection[str] = ()
     special_token_ids: Mapping[str, int] = field(default_factory=dict)
 
     def read_prompt(self, row: dict[str, Any]) -> Prompt:

@@ -126,8 +126,9 @@ class Sequence:
 
     ``continues_prompt`` is False where an encoder reads what the caller sent, the ``source``, and
     the output is a text of its own: its prompt is what the decoder starts with, and
-    ``forced_token_id`` the first token that the output has to have. ``lora_name`` is its adapter;
-    sequences of different adapters, or of different ``cache_salt``, share no keys and values.
+    ``forced_token_id`` the first token that the output has to have. ``lora_name`` is its adapter,
+    ``adapter_key`` which one of that name, as the engine took it; sequences of different adapters,
+    or of different ``cache_salt``, share no keys and values.
     ``grammar`` is the state of its constraint. ``deadline_s`` is on the monotonic clock.
     ``finish_reason`` is also ``cancelled`` or ``error``, which no caller sees.
 
@@ -148,6 +149,7 @@ class Sequence:
     continues_prompt: bool = True
     forced_token_id: int | None = None
     lora_name: str | None = None
+    adapter_key: int = 0
     cache_salt: str | None = None
     deadline_s: float | None = None
     fails_on_timeout: bool = False
@@ -285,7 +287,7 @@ class Sequence:
         source = self.source
         is_alone = source is not None and source.cache_token_ids is None
         own_key = source.own_key if source is not None and is_alone else None
-        return (self.lora_name, self.cache_salt, own_key)
+        return (self.lora_name, self.adapter_key, self.cache_salt, own_key)
 
     def preempt(self) -> None:
         """Has all of its tokens computed again, those that are pending too."""

@@ -22,9 +22,10 @@ from hf_triton.runtime.weights.served_model import ServedDraft, ServedModel, rea
 from hf_triton.text_generation.loading import LoadedModel, eos_token_ids, load_engine
 from hf_triton.text_generation.options import Options
 from tests.engine.driving import Answers
+from tests.engine.tiny_adapters import save_adapter
 from tests.engine.tiny_models import tiny_model
 from tests.support import served_models
-from tests.support.triton import ROOT
+from tests.support.triton import ROOT, eventually
 
 VALUES: dict[str, Any] = {
     **served_models.VALUES,
@@ -71,6 +72,35 @@ def test_a_loaded_model_says_what_where_and_how(loaded: LoadedModel, folder: Pat
         "KV cache 0.00 GiB"
     )
     assert not loaded.is_encoder_decoder
+
+
+def test_adapters_are_those_of_their_file_at_the_load_and_while_the_model_serves(
+    folder: Path,
+) -> None:
+    model, version = tiny_model("llama"), folder / "7"
+    version.mkdir()
+    for number, name in enumerate(("sql", "new")):
+        save_adapter(model, folder / name, seed=number, r=2, target_modules=["q_proj"])
+
+    def write(*names: str) -> Path:
+        values = [{"name": n, "model": n, "local": True, "revision": None} for n in names]
+        (version / "adapters.json").write_text(json.dumps(values))
+        return version / "adapters.json"
+
+    values = {**VALUES, "adapters_file": write("sql").name}
+    (version / "model.json").write_text(json.dumps(values))
+    loaded = load_engine(read_served_model(folder, "7"), CPU, num_threads=1)
+    try:
+        assert list(loaded.reader.adapters) == ["sql"]
+        write("new", "sql")
+        assert eventually(lambda: list(loaded.reader.adapters) == ["new", "sql"])
+        write("missing")
+        (status,) = folder.parent.glob("*/hf_cache/adapters/*-7-*.json")
+        assert eventually(lambda: "adapter missing: " in status.read_text())
+        assert list(loaded.reader.adapters) == ["new", "sql"]
+    finally:
+        loaded.engine.stop()
+    assert eventually(lambda: not status.exists())
 
 
 def test_a_loaded_model_generates(loaded: LoadedModel) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
 from hf_triton.text_generation.forward.transformers.adapter_runner import AdaptedRunner
 from hf_triton.text_generation.lora import rows
 from hf_triton.text_generation.lora.linear import AdaptedLinear, attach
-from hf_triton.text_generation.lora.reading import read_adapters
+from hf_triton.text_generation.lora.reading import AdapterReader
 from hf_triton.text_generation.lora.rows import DeviceRows, Matrices, RowAdapters, StepAdapters
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.memory.pages import PAGE_SIZE
@@ -29,6 +30,7 @@ from tests.engine.driving import GIB, Answers, running, setup
 from tests.engine.runners.test_cuda_graphs import Captures
 from tests.engine.tiny_adapters import peft_reference, read, save_adapter, served_with
 from tests.engine.tiny_models import LATENT, Asked, mixed_load, random_model, tiny_model
+from tests.support.triton import eventually
 
 # What each of two adapters changes: attention alone; with other ranks, everything and the head.
 TARGETS: dict[str, tuple[list[str], list[str]]] = {
@@ -81,6 +83,15 @@ def generated(
         engine.submit(sequences)
         answers.wait(min(first + at_once, len(asked)))
     return [answers.completion(number).token_ids for number in range(len(asked))]
+
+
+def failure(engine: Engine, name: str) -> str:
+    """What a sequence of this adapter fails with."""
+    answers = Answers()
+    sequence = answers.sequence(0, [1, 2], max_tokens=2)
+    sequence.lora_name = name
+    engine.submit([sequence])
+    return str(answers.wait(1)[0])
 
 
 @pytest.mark.parametrize(
@@ -219,8 +230,77 @@ def test_an_adapter_of_what_makes_all_earlier_keys_is_refused(tmp_path: Path) ->
         attach(model, read(model, saved))
 
 
+@pytest.mark.parametrize("way", ["slots", "pages", "graphs"])
+def test_adapters_change_under_sequences_that_go_on_with_theirs(
+    llama: dict[str, Path], tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is computed for the old one of a name is never shared with the new one."""
+
+    def with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
+        graphed = GraphedRunner(runner, Captures(), most)
+        graphed.capture_all()
+        return graphed
+
+    if way == "graphs":
+        monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
+    made = setup(tiny_model("llama"), max_num_seqs=4)
+    model, prompt = made.model, mixed_load(3)[2].prompt
+    other = save_adapter(model, tmp_path, seed=5, r=8, target_modules=["up_proj", "q_proj"])
+    after = {"sql": other, "new": llama["polite"]}
+    asked = [(Asked(prompt, 30), name) for name in ("polite", "sql", None)]
+    later = [(Asked(prompt, 9), name) for name in ("sql", "new", None)]
+    expected = peft_reference(tiny_model("llama"), llama, asked)
+    expected_later = peft_reference(tiny_model("llama"), after, later)
+    files = AdapterReader(served_with(llama), model.config)
+    made = replace(made, paged=way != "slots", async_scheduling=way == "graphs")
+    engine = InFlightEngine(replace(made, adapters=(held := files.adapters())))
+    going: list[int] = []
+
+    def change() -> None:
+        assert eventually(lambda: engine.metrics.num_generated_tokens > 6)
+        engine.change_adapters(files.read(served_with(after).adapters))
+        going.append(engine.num_unfinished)
+
+    with running(engine):
+        thread = threading.Thread(target=change)
+        thread.start()
+        assert generated(engine, asked, at_once=3) == expected
+        thread.join()
+        assert going == [3]
+        assert isinstance(engine.runner, AdaptedRunner)
+        assert not isinstance(engine.runner.inner, GraphedRunner)  # which has the old weights
+        assert list(held) == ["sql", "new"]
+        reused = engine.metrics.num_reused_prompt_tokens
+        assert generated(engine, later[:2], at_once=1) == expected_later[:2]
+        assert engine.metrics.num_reused_prompt_tokens == reused
+        assert generated(engine, later, at_once=3) == expected_later
+        assert len(held.computed) == 4
+        engine.forget_removed_adapters()
+        assert len(held.computed) == 2
+        assert generated(engine, later, at_once=3) == expected_later
+        assert failure(engine, "polite") == "lora_name: this adapter has been removed"
+
+
+def test_an_adapter_that_is_as_before_is_not_read_again(llama: dict[str, Path]) -> None:
+    files = AdapterReader(served_with(llama), tiny_model("llama").config)
+    before = files.read(served_with(llama).adapters)
+    after = files.read(served_with({"sql": llama["polite"], "polite": llama["polite"]}).adapters)
+    assert after[1] is before[0]
+    assert after[0].key not in {adapter.key for adapter in before}
+
+
+def test_a_running_model_refuses_an_adapter_of_a_layer_that_is_read_past(tmp_path: Path) -> None:
+    model = tiny_model("mamba")
+    fine = save_adapter(model, tmp_path / "fine", r=2, target_modules=["x_proj"])
+    late = save_adapter(model, tmp_path / "late", r=2, target_modules=["dt_proj"])
+    files = AdapterReader(served_with({"fine": fine}), model.config)
+    adapters = files.adapters()
+    attach(model, adapters)
+    with pytest.raises(LoadError, match=r"^adapter late: it changes .*dt_proj, which a running"):
+        adapters.change_to(files.read(served_with({"late": late}).adapters), ())
+
+
 def test_a_model_without_adapters_keeps_its_layers() -> None:
-    assert read_adapters(served_with({}), tiny_model("llama").config) is None
     engine = InFlightEngine(setup(tiny_model("llama")))
     with running(engine):
         assert not any(isinstance(one, AdaptedLinear) for one in engine.setup.model.modules())
@@ -339,9 +419,8 @@ def test_a_folder_without_an_adapter_and_one_with_a_pickle_are_refused(
     (folder / "adapter_model.safetensors").unlink()
     assert "has weights only as a pickle (adapter_model.bin)" in error_of(folder)
     served = served_with({"sql": folder}, allow_pickle=True)
-    adapters = read_adapters(served, tiny_model("llama").config)
-    assert adapters is not None
-    assert adapters.names == ("sql",)
+    adapters = AdapterReader(served, tiny_model("llama").config).adapters()
+    assert tuple(adapters) == ("sql",)
 
 
 def test_without_peft_the_load_says_what_to_install(

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 from dataclasses import replace
 
 import torch
 
+from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import total_bytes
-from hf_triton.runtime.errors import NO_NUMBERS, EngineError
+from hf_triton.runtime.errors import NO_NUMBERS, EngineError, OverloadedError, RequestError
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
 from hf_triton.text_generation.engine.generation_rules import GenerationRules, has_rules
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Draft, Step
 from hf_triton.text_generation.engine.step_times import StepTimes
-from hf_triton.text_generation.forward.paged.graphs import with_cuda_graphs
+from hf_triton.text_generation.forward.paged.graphs import GraphedRunner, with_cuda_graphs
 from hf_triton.text_generation.forward.paged.runner import AdaptedPageRunner, PageRunner
 from hf_triton.text_generation.forward.transformers.adapter_runner import AdaptedRunner
 from hf_triton.text_generation.forward.transformers.media_runner import MediaRunner
 from hf_triton.text_generation.forward.transformers.runner import Runner
+from hf_triton.text_generation.lora.linear import Adapter, Change
 from hf_triton.text_generation.memory.known_prompts import KnownPrompts
 from hf_triton.text_generation.memory.kv_cache import CacheSize
 from hf_triton.text_generation.memory.paged_cache import PagedSize
@@ -42,6 +45,7 @@ from .step_tokens import max_num_batched_tokens, max_num_scored, read_prompt_log
 from .storage import allocate
 from .warm_up import warm_up
 
+_LOOK_EVERY_S = 0.1  # whether the engine still runs
 _LONGEST_WAIT_S = 0.05  # for grammars, which mostly take less than the step
 
 
@@ -65,6 +69,7 @@ class InFlightEngine(Engine):
         self._rules: GenerationRules | None = None  # the model's own
         most_ms = setup.options.max_step_ms
         self._step_times = StepTimes(None if most_ms is None else most_ms / 1000)
+        self._change: Change | None = None  # of adapters, to take up; guarded by the condition
         self._computed: Step | None = None
         self._begun_s = self._settled_s = 0.0  # of the step that is computed, of the one before
 
@@ -200,9 +205,66 @@ class InFlightEngine(Engine):
         }
 
     def _has_work(self) -> bool:
-        return self._scheduler.has_work or self._launched is not None
+        known = self._scheduler.has_work or self._launched is not None
+        return known or self._change is not None
+
+    def change_adapters(self, adapters: Items[Adapter]) -> None:
+        """Serves these from the next step on, and waits for that; sequences that it has go on with
+        the adapters that they began with. Called by one other thread.
+
+        Raises:
+            LoadError: one changes a layer that had to be known when the model was loaded.
+            OverloadedError: the engine stops, or is stuck; nothing is changed.
+        """
+        held = self.setup.adapters
+        assert held is not None
+        change = held.change_to(adapters, {one.adapter_key for one in self.thread.unfinished()})
+        with self.thread.condition:
+            self._change = change
+            self.thread.wake()
+        try:
+            while not change.taken.wait(_LOOK_EVERY_S):
+                self.thread.check_running()
+        except OverloadedError:
+            with self.thread.condition:
+                self._change = None  # else an engine that gets on later would take it up
+            raise
+
+    def forget_removed_adapters(self) -> None:
+        """Frees those that no sequence needs any more; called as ``change_adapters`` is."""
+        held = self.setup.adapters
+        if held is not None and held.removed:
+            used = {one.adapter_key for one in self.thread.unfinished()}
+            if not held.removed <= used:
+                self.change_adapters(tuple(held.current.values()))
+
+    def _take_up_change(self) -> None:
+        with self.thread.condition:
+            change, self._change = self._change, None
+        if change is None or self.setup.adapters is None:
+            return
+        self.setup.adapters.take_up(change)
+        if isinstance(self.runner, AdaptedRunner) and isinstance(self.runner.inner, GraphedRunner):
+            # Its graphs have the old weights. Capturing others would write over pages in use.
+            self.runner.inner = self.runner.inner.inner
+            log.info("steps with adapters run without CUDA graphs until the model is loaded anew")
+
+    def _choose_adapters(self, sequences: Iterable[Sequence]) -> None:
+        """Gives each sequence the adapter that its name stands for now. One that was removed since
+        its request was read fails it.
+        """
+        current = self.setup.adapters.current if self.setup.adapters is not None else {}
+        for sequence in sequences:
+            if sequence.lora_name in current:
+                sequence.adapter_key = current[sequence.lora_name].key
+            elif sequence.lora_name is not None and current:
+                sequence.end("error", RequestError("lora_name: this adapter has been removed"))
 
     def _add(self, sequences: Iterable[Sequence]) -> None:
+        if self._change is not None:
+            self._take_up_change()
+        self._choose_adapters(sequences)
+        self._publish([one for one in sequences if one.finish_reason is not None])
         media = self._plan.media
         for sequence in sequences if media is not None and not media.shares else ():
             if sequence.source is not None:

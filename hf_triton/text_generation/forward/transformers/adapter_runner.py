@@ -60,7 +60,7 @@ class AdaptedRunner(Runner):
         return self.adapters.applied(StepAdapters(len(numbers), len(sampled), rows, own))
 
     def _number(self, sequence: Sequence) -> int:
-        return self.adapters.number(sequence.lora_name)
+        return self.adapters.number(sequence.adapter_key)
 
 
 def _rows(numbers: list[int]) -> RowAdapters | None:
