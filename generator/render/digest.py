@@ -12,16 +12,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from generator.render import manifest
+from generator.spec.triton_models import ADAPTERS_PARAMETER
 
 CONFIG_FILE = "config.pbtxt"
 MODEL_FILE = "1/model.py"
-# Read again and again by the running model: a change of it needs no reload.
+# Read again and again by the running model: a change of them needs no reload.
 ROUTING_FILE = "routing.json"
+ADAPTERS_FILE = "1/adapters.json"
 DIGEST_PARAMETER = "hf_triton_digest"
 
 # Read without the parser, which takes 0.4 ms: a thousand models are compared in a second.
 _DIGEST = re.compile(rf'key: "{DIGEST_PARAMETER}"\s+value {{ string_value: "([0-9a-f]{{64}})" }}')
 _LINE = re.compile(rb'^parameters { key: "%s" .*\n?' % DIGEST_PARAMETER.encode(), re.MULTILINE)
+_ADAPTERS = re.compile(rb'^(parameters { key: "%s" ).*' % ADAPTERS_PARAMETER.encode(), re.MULTILINE)
 
 
 def with_digest(files: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -55,9 +58,13 @@ def digest_of_served(config: Mapping[str, Any] | None) -> str:
 
 
 def _digest(files: Mapping[str, bytes]) -> str:
-    """SHA-256 over the paths and the SHA-256 of each file but ROUTING_FILE."""
+    """SHA-256 over the paths and the SHA-256 of each file but those that the running model reads
+    again, and without the names that config.pbtxt has of one of them.
+    """
     found = hashlib.sha256()
     for path, content in sorted(files.items()):
-        if path != ROUTING_FILE:
+        if path == CONFIG_FILE and ADAPTERS_FILE in files:
+            content = _ADAPTERS.sub(rb"\1", content)
+        if path not in (ROUTING_FILE, ADAPTERS_FILE):
             found.update(f"{manifest.digest(content)}  {path}\n".encode())
     return found.hexdigest()

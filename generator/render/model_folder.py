@@ -25,7 +25,13 @@ from markupsafe import Markup
 
 from generator.errors import TemplateError
 from generator.render import model_config
-from generator.render.digest import CONFIG_FILE, MODEL_FILE, parameter_line, with_digest
+from generator.render.digest import (
+    ADAPTERS_FILE,
+    CONFIG_FILE,
+    MODEL_FILE,
+    parameter_line,
+    with_digest,
+)
 from generator.render.ensemble_tensors import NATIVE_FILES, EnsembleTensors, ensemble_tensors
 from generator.render.labels import LABELS_FILE, labels
 from generator.render.python_env import environment_files
@@ -111,9 +117,30 @@ def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]
         VALUES_FILE: (msgspec.json.format(values) + "\n").encode(),  # json indents in Python
         **_code(model, task, repository),
         **routing_files(model),
+        **_adapters_file(model, repository),
         **({LABELS_FILE: labels(model.spec)} if LABELS_FILE in config else {}),
     }
     return dict(sorted(with_digest(files).items()))
+
+
+def _adapters_file(model: TritonModel, repository: Path) -> dict[str, bytes]:
+    """The adapters of a model whose engine takes others while it serves."""
+    if not (_changes_adapters(model.spec) and model.role in ("engine", "whole")):
+        return {}
+    values = json.dumps(_adapters(model, repository), sort_keys=True, allow_nan=False)
+    return {ADAPTERS_FILE: (msgspec.json.format(values) + "\n").encode()}
+
+
+def _changes_adapters(spec: ModelSpec) -> bool:
+    return bool(spec.adapters) and spec.options.get("engine") != "vllm"
+
+
+def _adapters(model: TritonModel, repository: Path) -> list[dict[str, object]]:
+    return [
+        {"name": part.adapter, **_part_values(model, part, repository)}
+        for part in model.spec.parts
+        if part.adapter
+    ]
 
 
 def _library_line(model: TritonModel, task: Task) -> str:
@@ -290,12 +317,10 @@ def _added_values(model: TritonModel, repository: Path) -> dict[str, object]:
     if spec.allow_missing_weights:
         added["allow_missing_weights"] = True
     added |= _locked_values(spec)
-    if spec.adapters:
-        added["adapters"] = [
-            {"name": part.adapter, **_part_values(model, part, repository)}
-            for part in spec.parts
-            if part.adapter
-        ]
+    if _changes_adapters(spec):
+        added["adapters_file"] = Path(ADAPTERS_FILE).name
+    elif spec.adapters:
+        added["adapters"] = _adapters(model, repository)
     for part in spec.parts:
         if part.is_draft:
             added["draft_model"] = _part_values(model, part, repository)

@@ -24,19 +24,21 @@ RECORD_FILE = ".hf-triton-served.json"
 @dataclass(frozen=True)
 class LastChange:
     """What the last apply did. ``changed`` has the version that each folder served before, and
-    ``routing`` its routing.json from before, None where it had none; ``added`` and ``removed`` are
-    the folders that it loaded and unloaded.
+    ``routing`` its routing.json from before, None where it had none; ``adapters`` has the
+    adapters.json from before of models that took others while they served; ``added`` and
+    ``removed`` are the folders that it loaded and unloaded.
     """
 
     changed: Mapping[str, int] = field(default_factory=dict)
     routing: Mapping[str, str | None] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to take back."""
-        return not (self.changed or self.routing or self.added or self.removed)
+        return not (self.changed or self.routing or self.adapters or self.added or self.removed)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ def read(repository: Path) -> ServedRecord | None:
             LastChange(
                 {str(folder): int(version) for folder, version in last["changed"].items()},
                 {str(folder): text for folder, text in last["routing"].items()},
+                {str(folder): text for folder, text in last.get("adapters", {}).items()},
                 tuple(map(str, last["added"])),
                 tuple(map(str, last["removed"])),
             ),

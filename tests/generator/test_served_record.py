@@ -9,7 +9,9 @@ import pytest
 from generator.repository import served_record
 from generator.repository.served_record import RECORD_FILE, LastChange, ServedRecord
 
-CHANGE = LastChange({"demo_stream": 3}, {"demo": None, "b": "{}"}, ("new",), ("old",))
+CHANGE = LastChange(
+    {"demo_stream": 3}, {"demo": None, "b": "{}"}, {"c_stream": "[]"}, ("new",), ("old",)
+)
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from generator.render.digest import digest_in, digest_of_served, with_digest
+from generator.render.digest import parameter_line as line
 from generator.render.manifest import MANIFEST_FILE, Manifest, digest
 from generator.repository.compare import folder_version
 from generator.repository.versions import (
@@ -76,6 +77,16 @@ def test_the_digest_stands_in_the_config_and_depends_on_every_file() -> None:
 def test_routing_that_is_read_while_serving_is_not_in_the_digest() -> None:
     other = with_digest({**RENDERED, "routing.json": b"[]"})
     assert other["config.pbtxt"] == with_digest(RENDERED)["config.pbtxt"]
+
+
+def test_adapters_that_are_read_while_serving_are_not_in_the_digest() -> None:
+    def digest_of(names: str, adapters: str = "1/adapters.json") -> str:
+        config = RENDERED["config.pbtxt"] + b"\n" + line("hf_triton_adapters", names).encode()
+        files = {**RENDERED, "config.pbtxt": config, adapters: names.encode()}
+        return digest_in(with_digest(files)["config.pbtxt"])
+
+    assert digest_of("a,b") == digest_of("c") != digest_in(with_digest(RENDERED)["config.pbtxt"])
+    assert digest_of("a,b", "1/model.json") != digest_of("c", "1/model.json")
 
 
 def test_a_config_without_a_digest_has_none() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from generator.errors import SpecError
 from generator.models_yaml.reading import load
+from generator.render.model_folder import render
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
+from generator.spec.triton_models import triton_models
 from tests.support.triton import DEMO_MODEL
 
 _TASKS = find_tasks()
@@ -40,6 +43,18 @@ def test_what_our_own_engines_do_is_refused(tmp_path: Path) -> None:
 def test_adapters_are_vllms_too(tmp_path: Path) -> None:
     spec = read(tmp_path, "{engine: vllm}", "adapters: [{name: a, model: org/a}]")
     assert [adapter.name for adapter in spec.adapters] == ["a"]
+
+
+@pytest.mark.parametrize("engine, follows", [("vllm", False), ("auto", True), ("in_flight", True)])
+def test_our_engine_alone_takes_other_adapters_while_it_serves(
+    tmp_path: Path, engine: str, follows: bool
+) -> None:
+    spec = read(tmp_path, f"{{engine: {engine}}}", "adapters: [{name: a, model: org/a}]")
+    _, model = triton_models(spec)
+    files = render(model, _TASKS["text-generation"], tmp_path)
+    values = json.loads(files["1/model.json"])
+    assert ("adapters" in values, "adapters_file" in values) == (not follows, follows)
+    assert ("1/adapters.json" in files) == follows
 
 
 def test_a_draft_model_is_told_to_vllm_in_its_own_words(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.openai_api.conftest import Starter, Translator
@@ -51,3 +54,20 @@ def test_the_model_itself_is_asked_without_any(adapted: Translator) -> None:
 @pytest.mark.parametrize("name", ["sql", "writer:none", "none:sql"])
 def test_a_name_of_none_or_of_several_is_a_404(adapted: Translator, name: str) -> None:
     assert adapted.completion(model=name).status == 404
+
+
+def test_those_of_now_are_listed_and_asked_for_though_the_model_was_loaded_with_others(
+    starter: Starter, tmp_path: Path
+) -> None:
+    triton, port = starter.triton()
+    triton.models = {"m_stream": Model("m_stream", "engine", adapters="sql")}
+    for version, names in ((2, ["sql"]), (10, ["polite", "new"])):
+        (tmp_path / "m_stream" / str(version)).mkdir(parents=True)
+        listed = json.dumps([{"name": name} for name in names])
+        (tmp_path / "m_stream" / str(version) / "adapters.json").write_text(listed)
+    port_of_openai = starter.translator(triton, f"127.0.0.1:{port}", repository=tmp_path)
+    listed_now = {one["id"] for one in port_of_openai.get("/v1/models").body["data"]}
+    assert listed_now == {"m", "m:polite", "m:new"}
+    assert port_of_openai.completion(model="new").status == 200
+    assert triton.seen[-1]["lora_name"] == "new"
+    assert port_of_openai.completion(model="sql").status == 404

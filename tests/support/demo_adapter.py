@@ -14,11 +14,11 @@ from tests.support.triton import DEMO_MODEL
 _RANK = 2
 
 
-def write_adapter(folder: Path, **config: Any) -> Path:
+def write_adapter(folder: Path, seed: int = 0, **config: Any) -> Path:
     """Rank 2 on every layer's output projection; ``config`` changes adapter_config.json."""
     shape = json.loads((Path(DEMO_MODEL) / "config.json").read_text())
     size = shape["hidden_size"]
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     weights = {}
     for layer in range(shape["num_hidden_layers"]):
         name = f"base_model.model.model.layers.{layer}.self_attn.o_proj"

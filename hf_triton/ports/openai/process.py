@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import socket
 from collections.abc import Callable, Collection
@@ -11,7 +12,9 @@ from pathlib import Path
 from aiohttp import web
 
 from generator.errors import ServerError
+from generator.render.digest import ADAPTERS_FILE
 from generator.repository import served_record
+from generator.yaml_file.regular_file import read_json
 from hf_triton.ports.openai.app import OpenAiApp
 from hf_triton.ports.openai.connections import (
     ACCEPTED_AT_ONCE,
@@ -52,7 +55,8 @@ async def serve(
         await _check(triton)
         reasons = functools.partial(why_not_ready, settings.health_url)
         catalog = Catalog(
-            triton, lambda: _to_be_served(settings.repository), reasons, repeats.is_coming
+            *(triton, lambda: _to_be_served(settings.repository), reasons, repeats.is_coming),
+            adapters_now=functools.partial(_adapters_now, settings.repository),
         )
         playground = Playground(triton, reasons, settings.repository)
         app = OpenAiApp(
@@ -88,6 +92,17 @@ async def serve(
 def _to_be_served(repository: Path | None) -> Collection[str] | None:
     record = served_record.read(repository) if repository else None
     return record.models if record else None
+
+
+def _adapters_now(repository: Path | None, folder: str) -> tuple[str, ...] | None:
+    """What the newest version's adapters.json names; None where there is none."""
+    found = (
+        list((repository / folder).glob(f"[1-9]*/{Path(ADAPTERS_FILE).name}")) if repository else []
+    )
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        newest = max(found, key=lambda path: int(path.parent.name))
+        return tuple(str(adapter["name"]) for adapter in read_json(newest))
+    return None
 
 
 async def _accept_no_more(listening: socket.socket) -> None:

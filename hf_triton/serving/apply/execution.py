@@ -16,6 +16,7 @@ from generator.render.digest import ROUTING_FILE
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, read_file
 from generator.repository.served_record import LastChange
+from hf_triton.serving.apply import adapters
 from hf_triton.serving.apply import model_update as models
 from hf_triton.serving.apply.changes import GroupChange, RemovedModel, compare_again
 from hf_triton.serving.apply.model_control import ModelControl
@@ -38,6 +39,7 @@ class ApplyResult:
 
     outcomes: list[Outcome] = field(default_factory=list)
     routing: dict[str, str | None] = field(default_factory=dict)
+    adapters: dict[str, str] = field(default_factory=dict)
     written: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False
@@ -58,7 +60,10 @@ class ApplyResult:
         changed = {name: version for one in good for name, version in one.before.items()}
         added = {name for one in good for name in one.loaded} - set(changed)
         removed = {name for one in self.outcomes for name in one.unloaded}
-        return LastChange(changed, dict(self.routing), tuple(sorted(added)), tuple(sorted(removed)))
+        return LastChange(
+            *(changed, dict(self.routing), dict(self.adapters)),
+            *(tuple(sorted(added)), tuple(sorted(removed))),
+        )
 
 
 class PlanExecution:
@@ -166,20 +171,24 @@ class PlanExecution:
         self._warn(f"model '{model}' failed: {reason}")
 
     def _write_rest(self, group: GroupChange) -> None:
-        """Writes files that need no load: a routing.json, which the running model reads itself, and
-        files that were missing on disk only.
+        """Writes files that need no load: a routing.json or adapters.json, which the running model
+        reads itself, and files that were missing on disk only.
         """
         try:
             with models.locked_folders([folder.plan.folder for folder in group.folders]):
                 for folder in group.folders:
-                    self._write_folder(folder.plan)
+                    self._write_folder(folder.plan, group.name)
         except GeneratorError as error:
             self._fail(group.name, str(error))
 
-    def _write_folder(self, wanted: ModelPlan) -> None:
+    def _write_folder(self, wanted: ModelPlan, model: str) -> None:
         folder = wanted.folder
         plan = compare_again(wanted)
         if plan.is_current:
+            return
+        if adapters.changes_adapters(plan):
+            self.applied.adapters[folder.name] = adapters.change(plan, model)
+            self._tell(f"{folder.name}: serves the new list of adapters, nothing was loaded")
             return
         before = read_file(folder / ROUTING_FILE)
         writer.apply(plan)

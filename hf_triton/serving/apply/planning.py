@@ -9,6 +9,7 @@ from pathlib import Path
 from generator.repository.compare import Action, ModelPlan, owned_folders
 from generator.repository.plan import Plan
 from generator.repository.versions import is_version
+from hf_triton.serving.apply.adapters import changes_adapters
 from hf_triton.serving.apply.changes import (
     FolderAction,
     FolderChange,
@@ -119,6 +120,8 @@ def _verb(group: GroupChange, folder: FolderChange) -> str:
         return "add" if group.is_addition else "load"
     if folder.action is FolderAction.WRITE and changes_routing(folder.plan):
         return "route"
+    if folder.action is FolderAction.WRITE and changes_adapters(folder.plan):
+        return "adapters"
     return "write" if folder.action is FolderAction.WRITE else "change"
 
 

@@ -20,7 +20,7 @@ from generator.errors import (
     RepositoryError,
 )
 from generator.models_yaml.reading import load
-from generator.render.digest import ROUTING_FILE
+from generator.render.digest import ADAPTERS_FILE, ROUTING_FILE
 from generator.repository import served_record
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, compare, edited_hash, folder_version
@@ -211,6 +211,7 @@ def _summary(plan: ApplyPlan, applied: ApplyResult) -> str:
         "added": sum(one.is_addition for one in good),
         "removed": sum(one.model in removed for one in good),
         "routed": len(applied.routing),
+        "with other adapters": len(applied.adapters),
         "unchanged": sum(group.is_nothing for group in plan.groups),
         "failed": len(applied.failures),
     }
@@ -282,7 +283,7 @@ def plan_rollback(repository: Path, control: ModelControl) -> ApplyPlan:
 
 def _groups(last: LastChange, active: set[str]) -> dict[str, list[str]]:
     """Every folder of the models that were changed or removed, the public one first."""
-    touched = {*last.changed, *last.routing, *last.removed}
+    touched = {*last.changed, *last.routing, *last.adapters, *last.removed}
     folders = touched | active
     models = sorted({model_of_folder(name, folders) for name in touched})
     return {
@@ -317,5 +318,7 @@ def _plan(folder: Path, last: LastChange) -> ModelPlan:
     if folder.name in last.routing:
         text = last.routing[folder.name]
         routing = None if text is None else text.encode()
+    if folder.name in last.adapters:
+        files = {**files, ADAPTERS_FILE: last.adapters[folder.name].encode()}
     files = files if routing is None else {**files, ROUTING_FILE: routing}
     return compare(folder, files, keep_edits=False, written=edited_hash(folder, version))

@@ -53,6 +53,7 @@ _GOOD_FOR_S = 2.0
 _MISSES_GOOD_FOR_S = 0.2
 _LONGEST_NAME = 255  # of a folder
 ToBeServed = Callable[[], Collection[str] | None]
+AdaptersNow = Callable[[str], tuple[str, ...] | None]
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ class Source(Protocol):
 
 
 class Catalog:
-    """The models of one Triton. ``to_be_served`` are the names in models.yaml, None where nobody
+    """The models of one Triton. ``to_be_served`` are the names in models.yaml, and ``adapters_now``
+    the adapters of a Triton model, which may be others than when it was loaded; None where nobody
     knows them.
     """
 
@@ -107,10 +109,11 @@ class Catalog:
         to_be_served: ToBeServed,
         why_not_ready: WhyNotReady,
         is_coming: Callable[[str], bool] = lambda _name: False,
+        adapters_now: AdaptersNow = lambda _name: None,
     ) -> None:
         self._source = source
         self._why_not_ready, self._is_coming = why_not_ready, is_coming
-        self._to_be_served = to_be_served
+        self._to_be_served, self._adapters_now = to_be_served, adapters_now
         self._models: dict[str, ServedModel] = {}
         self._own_names: dict[str, str] = {}  # of aliases, also while their models are loaded again
         self._elsewhere: dict[str, str] = {}  # the tasks of models that no path here is for
@@ -197,7 +200,7 @@ class Catalog:
                 return
             raise
         configs = await asyncio.gather(*map(self._source.config, names))
-        known = filter(None, map(served_model, filter(None, configs)))
+        known = map(self._with_adapters, filter(None, map(served_model, filter(None, configs))))
         found = [one for model in known for one in under_all_names(model)]
         # Aliases first: a model's own name stands above them.
         found.sort(key=lambda one: one.alias_of is None)
@@ -208,6 +211,11 @@ class Catalog:
         self._own_names.update((one.name, one.alias_of) for one in found if one.alias_of)
         self._elsewhere = {one.name: one.task for one in found if one.task not in ALL_TASKS}
         self._read_at_s = time.monotonic()
+
+    def _with_adapters(self, model: ServedModel) -> ServedModel:
+        """The model with its adapters of now, where it has any."""
+        now = self._adapters_now(model.triton_name) if model.adapters else None
+        return model if now is None else replace(model, adapters=now)
 
 
 def served_model(config: Any) -> ServedModel | None:
