@@ -29,7 +29,8 @@ _UNKNOWN_STORAGE_MIB = 20 * _GIB
 _TILED = 1.5  # an encoder's float32 in tiles, at the most: hf_triton/runtime/devices/tile_linear.py
 _SPARE_STORAGE = 1.5  # a new revision is fetched while the old one is still there
 
-_WEIGHTS = (".safetensors", ".bin")
+_WEIGHTS = (".safetensors", ".bin", ".gguf")
+_UNPACKED = {False: 8, True: 4}  # from 4 bits a weight to float32, on a GPU to bfloat16
 _SLOT_TASKS = {"text-generation", "image-text-to-text", "audio-text-to-text"}
 _WAITING_TASKS = {
     *(*_SLOT_TASKS, "text2text-generation", "automatic-speech-recognition", "pipeline")
@@ -165,6 +166,8 @@ def _shared_memory(unit: Unit, gpus: int) -> int:
 
 
 def _growth(spec: ModelSpec, gpus: int) -> float:
+    if spec.gguf_file is not None:
+        return _UNPACKED[gpus > 0]
     is_tiled = not gpus and spec.task not in _WAITING_TASKS and spec.dtype in ("auto", "float32")
     return _TILED if is_tiled else 1
 
@@ -197,7 +200,8 @@ def _weights_mib(spec: ModelSpec) -> int:
     """0 where it isn't known: of a Hub model that is not locked."""
     folder = spec.source.folder
     if folder is not None:
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in _WEIGHTS)
+        files = [folder] if folder.is_file() else folder.rglob("*")
+        size = sum(path.stat().st_size for path in files if path.suffix in _WEIGHTS)
     else:
         size = spec.locked.size if spec.locked else 0
     return math.ceil(size / 2**20)

@@ -19,6 +19,7 @@ from generator.fetch.model_cache import CachedFile, caches_of
 from generator.fetch.names import hub_models
 from generator.fetch.plan import (
     ModelFetch,
+    check_head,
     disk_spaces,
     downloads,
     find_cached,
@@ -74,6 +75,7 @@ class FetchRun:
         """Finds each model's files, and which of them are here."""
         self._each(self._resolve)
         self._each(self._find_cached)
+        self._each(self._check_head)
         if share_files:
             share(self._good)
 
@@ -103,6 +105,10 @@ class FetchRun:
                 self._listings[repository, revision] = found
         return self._listings[repository, revision]
 
+    def _check_head(self, fetch: ModelFetch) -> None:
+        check = partial(check_head, fetch)
+        hub_client.retried(check, self._stop, partial(self._on_wait, fetch.spec.title))
+
     def _find_cached(self, fetch: ModelFetch) -> None:
         title = f"{fetch.spec.title}: checking"
         self._progress.begin(title, fetch.num_bytes)
@@ -114,7 +120,7 @@ class FetchRun:
     def preview(self) -> None:
         """Prints sizes and free space. Raises FetchError if the download does not fit."""
         for spec in self._local:
-            print(f"{spec.title}: {spec.source.text} is a local folder, nothing to fetch")
+            print(f"{spec.title}: {spec.source.text} is local, nothing to fetch")
         for fetch in self._good:
             print(_described(fetch))
         crowded = []

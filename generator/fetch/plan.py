@@ -19,7 +19,7 @@ from generator.fetch.model_cache import CachedFile, ModelCache
 from generator.fetch.partial_file import part_size
 from generator.models_yaml.models_lock import Lock, chosen_files, is_commit, lock_key
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
-from generator.spec.runtime_rules import LockedFile, NotServableError
+from generator.spec.runtime_rules import LockedFile, NotServableError, check_gguf, read_on
 
 
 @dataclass
@@ -68,6 +68,8 @@ def resolve(fetch: ModelFetch, lock: Lock, list_files: Callable[[str, str], List
     """
     repository, revision = lock_key(fetch.spec)
     locked = lock.get((repository, revision))
+    if locked is not None and fetch.spec.gguf_file not in (None, *locked.files):
+        locked = None  # the file of the repository that was served before
     if locked is not None and (not is_commit(revision) or locked.commit == revision):
         fetch.commit, fetch.is_locked = locked.commit, True
         known = {path: HubFile(file.size, file.sha256) for path, file in locked.files.items()}
@@ -89,6 +91,25 @@ def find_cached(fetch: ModelFetch, on_bytes: Callable[[int], None], stop: Event)
         found = fetch.cache.find(fetch.commit, path, file, on_bytes)
         if found is not None:
             fetch.here[path] = found
+
+
+def check_head(fetch: ModelFetch) -> None:
+    """Reads the head of a .gguf file that is still to come.
+
+    Raises:
+        FetchError: transformers can't read it.
+        Exception: whatever the Hub's client raises.
+    """
+    name = fetch.spec.gguf_file
+    file = fetch.missing.get(name or "")
+    if name is None or file is None:
+        return
+    repository = lock_key(fetch.spec)[0]
+    with hub_client.open_file(repository, fetch.commit, name, 0, file.size) as (_, blocks):
+        try:
+            check_gguf(read_on(blocks))
+        except NotServableError as error:
+            raise FetchError(f"{name} {error}") from None
 
 
 def downloads(fetches: Iterable[ModelFetch]) -> list[Download]:

@@ -14,6 +14,7 @@ from generator.models_yaml.features import (
     adapter_keys,
     draft_keys,
     ensemble_keys,
+    gguf_keys,
     metric_keys,
     quantization_keys,
 )
@@ -141,6 +142,7 @@ KEYS: dict[str, KeyRule] = {
     "task": KeyRule(schema.text("a task's name"), required=True),
     "model": KeyRule(schema.text("a Hub id or a local path"), required=True),
     "revision": KeyRule(model_source.REVISION),
+    "gguf_file": KeyRule(schema.nullable(gguf_keys.check)),
     "adapters": KeyRule(schema.nullable(adapter_keys.check), ()),
     "draft_model": KeyRule(schema.nullable(draft_keys.check)),
     "dtype": KeyRule(schema.choice(*DTYPES), "auto"),

@@ -22,6 +22,7 @@ from generator.spec.runtime_rules import (
     LockedFile,
     NotServableError,
     choose_adapter_files,
+    choose_gguf_file,
     choose_model_files,
     is_safe_path,
 )
@@ -172,7 +173,11 @@ def _with_choice(
     try:
         names = chosen_files(spec, found.files)
     except NotServableError as error:
-        _disagree(report, spec, "allow_pickle", f"by {name}, {spec.source.text} {error}")
+        message = f"by {name}, {spec.source.text} {error}"
+        if spec.gguf_file is not None:
+            _disagree(report, spec, "gguf_file", f"{message}; {_fetch(spec.name)}")
+        else:
+            _disagree(report, spec, "allow_pickle", message)
         return found
     return LockedSnapshot(found.commit, {path: found.files[path] for path in names})
 
@@ -191,6 +196,8 @@ def chosen_files(spec: ModelSpec, names: Iterable[str]) -> list[str]:
 
     Raises NotServableError.
     """
+    if spec.gguf_file is not None:
+        return choose_gguf_file(names, spec.gguf_file)
     return (choose_model_files if spec.adapter is None else choose_adapter_files)(
         names, spec.allow_pickle
     )

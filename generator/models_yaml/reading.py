@@ -18,6 +18,7 @@ from generator.models_yaml.features import (
     canary_keys,
     draft_keys,
     ensemble_keys,
+    gguf_keys,
     metric_keys,
     quantization_keys,
 )
@@ -48,7 +49,12 @@ _RULES = (
     ensemble_keys.broken_rules,
     vllm_backend_rules.broken_rules,
     quantization_keys.broken_rules,
+    gguf_keys.broken_rules,
 )
+_NOT_LOCAL = {
+    "revision": "only a model on the Hub has revisions, and 'model' is a local path",
+    "gguf_file": "of a local folder say model: FOLDER/FILE.gguf",
+}
 _ONE_MODEL_ONLY = ("name", "served_names", "canary", "shadow")
 
 
@@ -198,9 +204,10 @@ class _Loader:
         task = self.task(given, values)
         options = self.options(given.get("options"), task, node) if task else {}
         source = self.source(given, values)
-        if source is not None and source.is_local and values.get("revision") is not None:
-            message = "only a model on the Hub has revisions, and 'model' is a local path"
-            self.refuse(given["revision"], message, node)
+        if source is not None and source.is_local:
+            for name, message in _NOT_LOCAL.items():
+                if values.get(name) is not None:
+                    self.refuse(given[name], message, node)
         values["streaming"] = self.streaming(given, values, task, node)
         named = own.get("name")
         if named is not None and isinstance(named.value, str):
@@ -276,6 +283,8 @@ class _Loader:
         value, node = values.get("model"), given.get("model")
         if value is None or node is None:
             return None
+        if gguf_keys.is_file(value):
+            return gguf_keys.find_file(node, value, self.base, self.report)
         return find_source(node, value, self.base, self.report)
 
     def hooks(self, given: Mapping[str, Node], values: Mapping[str, Any]) -> HooksFile | None:
@@ -319,6 +328,8 @@ def _spec(
         values = {**values, "ensemble": None}
     kept = ("model", "instance_group", "options", "canary", "shadow")
     direct = {name: value for name, value in values.items() if name not in kept}
+    if source.folder is not None and gguf_keys.is_file(source.text):
+        direct["gguf_file"] = source.folder.name
     return ModelSpec(
         source=source, instance_groups=groups, options=options, places=places, **direct
     )

@@ -312,6 +312,8 @@ def _added_values(model: TritonModel, repository: Path) -> dict[str, object]:
     if spec.quantization is not None:
         method = spec.quantization.method
         added["quantization"] = {"method": method, **spec.quantization.arguments}
+    if spec.gguf_file is not None:
+        added["gguf_file"] = spec.gguf_file
     if spec.allow_pickle:
         added["allow_pickle"] = True
     if spec.allow_missing_weights:

@@ -177,7 +177,8 @@ class ModelSpec:
     ``locked`` is the snapshot that models.lock has for a Hub model; ``places`` are the given keys
     with their lines, for errors found later. ``arm_of`` is the entry whose canary or shadow defines
     this one, None for an entry of its own. ``adapter`` is the adapter's name if this stands for an
-    adapter, ``is_draft`` true if it stands for a draft model (see ``parts``).
+    adapter, ``is_draft`` true if it stands for a draft model (see ``parts``). ``gguf_file`` is the
+    one file that is loaded of the source; of a local one it is its name, and the source its path.
     """
 
     name: str
@@ -212,6 +213,7 @@ class ModelSpec:
     adapter: str | None = None
     draft_model: DraftModel | None = None
     is_draft: bool = False
+    gguf_file: str | None = None
 
     @property
     def parts(self) -> tuple[ModelSpec, ...]:
@@ -234,6 +236,7 @@ class ModelSpec:
             places=part.places,
             adapters=(),
             draft_model=None,
+            gguf_file=None,
         )
 
     @property

@@ -34,9 +34,11 @@ from hf_triton.runtime.request.chat_formats import (
 from hf_triton.runtime.request.empty_final import EMPTY_FINAL
 from hf_triton.runtime.request.tokenizer_question import TOKENIZER_QUESTION
 from hf_triton.runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file
+from hf_triton.runtime.weights.gguf_header import check_gguf, read_on
 from hf_triton.runtime.weights.hub_files import (
     NotServableError,
     choose_adapter_files,
+    choose_gguf_file,
     choose_model_files,
     is_safe_path,
 )
@@ -83,7 +85,9 @@ __all__ = [
     "added_files",
     "built_folder",
     "check",
+    "check_gguf",
     "choose_adapter_files",
+    "choose_gguf_file",
     "choose_model_files",
     "differences",
     "error_line",
@@ -96,6 +100,7 @@ __all__ = [
     "missing_files",
     "read_counts",
     "read_format",
+    "read_on",
     "repository_folder",
     "snapshot_folder",
 ]

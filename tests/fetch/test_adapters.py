@@ -45,7 +45,7 @@ def folders(work: Workplace) -> dict[str, Path]:
 def test_an_adapters_two_files_come_into_the_models_cache(adapted: Workplace, hub: FakeHub) -> None:
     ran = adapted.fetch()
     assert f"tiny, adapter sql: org/sql ({COMMIT[:12]}), 2 files" in ran.out
-    assert "tiny, adapter polite: ./polite is a local folder, nothing to fetch" in ran.out
+    assert "tiny, adapter polite: ./polite is local, nothing to fetch" in ran.out
     assert set(adapted.lock["models"]) == {"org/tiny", "org/sql"}
     assert set(adapted.lock["models"]["org/sql"]["main"]["files"]) == set(SAVED)
     hub.fails = True

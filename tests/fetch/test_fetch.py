@@ -145,7 +145,7 @@ def test_a_local_model_is_listed_and_left_alone(work: Workplace) -> None:
     (work.folder / "here").mkdir()
     work.write("tiny", model="./here")
     ran = work.fetch()
-    assert ran.out == "tiny: ./here is a local folder, nothing to fetch\n"
+    assert ran.out == "tiny: ./here is local, nothing to fetch\n"
     assert not (work.folder / "models.lock").exists()
 
 

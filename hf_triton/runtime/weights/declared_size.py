@@ -23,10 +23,11 @@ from ..errors import LoadError, reason
 from ..regular_file import read_json
 from .config_rules import largest_number
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 # A byte of a file holds four weights of 2 bits, and some models make a shared table several times
 # before they tie it.
 _ELEMENTS_OF_A_BYTE = 8
+_TIMES_UNPACKED = 8  # blocks of GGUF become numbers in several steps
 _ALWAYS = 2**26  # elements: tables of positions and masks, heads that a file may lack
 _MOST_TENSORS = 500_000
 _SIZED = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)
@@ -42,7 +43,9 @@ class WithinFiles(TorchFunctionMode):
         super().__init__()
         check_headers(files)
         self._files, self._num_bytes = files, weight_bytes(files)
-        self._left = self._num_bytes * _ELEMENTS_OF_A_BYTE + _ALWAYS
+        self._config = next((path.name for path in files.rglob("*.gguf")), "config.json")
+        times = 1 if self._config == "config.json" else _TIMES_UNPACKED
+        self._left = self._num_bytes * _ELEMENTS_OF_A_BYTE * times + _ALWAYS
         self._num_left = _MOST_TENSORS
 
     def __torch_function__(
@@ -72,7 +75,7 @@ class WithinFiles(TorchFunctionMode):
             number = largest_number(read_json(self._files / "config.json"))
         told = f"{number}, and so " if number else ""
         raise LoadError(
-            f"config.json: {told}the model that it describes is many times larger than its "
+            f"{self._config}: {told}the model that it describes is many times larger than its "
             f"weights, which are {self._num_bytes} bytes"
         )
 

@@ -31,6 +31,9 @@ _LEFT_BY_TRAINING = (
 )
 
 
+_MOST_NAMED = 20
+
+
 class NotServableError(ValueError):
     """The repository has no weights that may be loaded; the text says what it has, and what to
     set.
@@ -76,10 +79,19 @@ def other_kind(names: Iterable[str]) -> str | None:
     gguf = [name for name in known if name.endswith(".gguf")]
     if gguf:
         return (
-            f"has weights as GGUF only ({gguf[0]}), which llama.cpp reads: set model to the one "
-            "that they were made of, with config.json and *.safetensors"
+            f"has weights as GGUF only: say which with gguf_file: {gguf[0]}, or of a folder here "
+            f"model: FOLDER/{gguf[0]}"
         )
     return None
+
+
+def choose_gguf_file(names: Iterable[str], gguf_file: str) -> list[str]:
+    """The one file that is loaded. Raises NotServableError where it is not among ``names``."""
+    known = sorted(name for name in names if name.endswith(".gguf"))
+    if gguf_file not in known:
+        has = f"its files of GGUF are {', '.join(known[:_MOST_NAMED])}" if known else "none is GGUF"
+        raise NotServableError(f"has no file {gguf_file}: {has}")
+    return [gguf_file]
 
 
 def choose_adapter_files(names: Iterable[str], allow_pickle: bool) -> list[str]:

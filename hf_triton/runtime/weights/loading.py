@@ -18,7 +18,7 @@ from ..tokenizing.guarded import guard
 from ..tokenizing.trust import check_growth
 from .config_rules import FROM_PACKAGES
 from .hub_token import error_line
-from .quantization import quantization_config, repair_quantized_model, weights_line
+from .quantization import quantization_config, repair_quantized_model, require_gguf, weights_line
 from .served_model import ServedModel
 
 # Read in training alone, or by a head that would be missing, too.
@@ -34,6 +34,8 @@ def load_config(served: ServedModel, files: Path) -> Any:
     """
     from transformers import AutoConfig
 
+    if served.gguf_file is not None:
+        require_gguf(served)
     config = load_part(served, AutoConfig, files)
     asked = set(_attention_kernels(config)).intersection(FROM_PACKAGES)
     if asked and not served.trust_remote_code:
@@ -84,17 +86,33 @@ def load_model(
     disable_progress_bar()  # in a log, each of its states would be a line
     choose_attention_kernels(placement.device)
     device_map = None if placement.device_map == {"": "cpu"} else placement.device_map
-    dtype = resolve_dtype(served.dtype, config, placement.device)
+    dtype = resolve_dtype(_dtype(served, placement), config, placement.device)
     options = {"config": config, "dtype": dtype, **_quantized(served, config, placement)}
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # check_report's
     with within_files(served, files):
         model, report = load_part(served, auto_class, files, device_map=device_map, **options)
     check_report(served, model, report)
-    if "quantization_config" in options:
+    if served.gguf_file is not None:
+        _forget_blocks(model)
+    elif "quantization_config" in options:
         repair_quantized_model(model)
     if getattr(model, "hf_quantizer", None) is not None:
         info(f"{served.name}: {weights_line(model)}")
     return model.eval()
+
+
+def _dtype(served: ServedModel, placement: Placement) -> str:
+    """Files of GGUF name no dtype to compute in: ``auto`` is what the device is quick in."""
+    if served.gguf_file is None or served.dtype != "auto":
+        return served.dtype
+    return "float32" if placement.device == "cpu" else "bfloat16"
+
+
+def _forget_blocks(model: Any) -> None:
+    """A model whose blocks have become numbers is like any other."""
+    model.hf_quantizer = None
+    for config in (model.config, model.config.get_text_config()):
+        vars(config).pop("quantization_config", None)
 
 
 def within_files(served: ServedModel, files: Path) -> Any:
@@ -160,6 +178,8 @@ def load_part(
     served: ServedModel, auto_class: Any, files: Path, part: str = "", **options: Any
 ) -> Any:
     """What a class of transformers makes of the files; ``part`` names it where that fails."""
+    if served.gguf_file is not None:
+        options["gguf_file"] = served.gguf_file
     try:
         return auto_class.from_pretrained(
             files, local_files_only=True, trust_remote_code=served.trust_remote_code, **options

@@ -7,20 +7,26 @@ is used. Files that models.lock pins are used only if they match it.
 
 from __future__ import annotations
 
+import atexit
 import glob
 import json
+import shutil
+import tempfile
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import LoadError
+from ..errors import LoadError, reason
 from ..log import info, warn
+from ..regular_file import check_regular
 from .file_hashes import FileHashes
+from .gguf_header import Read, check_gguf, read_on
 from .hub_files import (
     ADAPTER_CONFIG,
     NotServableError,
     choose_adapter_files,
+    choose_gguf_file,
     choose_model_files,
     needed_pickles,
     other_kind,
@@ -42,6 +48,8 @@ def model_files(served: ServedModel) -> Path:
         LoadError: the files are missing, forbidden, unreachable, differ from models.lock, or can't
             be used (untrusted_files.py).
     """
+    if served.local and served.gguf_file is not None:
+        return _local_gguf(served, served.gguf_file)
     if served.local:
         _check(served, served.local_path)
         return _local_files(served)
@@ -52,7 +60,32 @@ def model_files(served: ServedModel) -> Path:
         else _locked_snapshot(served, locked)
     )
     _check(served, files)
+    if served.gguf_file is not None:
+        with (files / served.gguf_file).open("rb") as file:
+            _check_gguf(served, file.read)
     return files
+
+
+def _local_gguf(served: ServedModel, name: str) -> Path:
+    """A folder that holds a link to the file alone: transformers reads nothing that lies beside."""
+    path = served.local_path
+    folder = Path(tempfile.mkdtemp(prefix="hf-triton-gguf-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    try:
+        check_regular(path)
+        with path.open("rb") as file:
+            _check_gguf(served, file.read)
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{served.source}: {reason(error)}") from None
+    (folder / name).symlink_to(path)
+    return folder
+
+
+def _check_gguf(served: ServedModel, read: Read) -> None:
+    try:
+        check_gguf(read)
+    except NotServableError as error:
+        raise LoadError(f"{served.source} {error}") from None
 
 
 def _check(served: ServedModel, files: Path) -> None:
@@ -77,6 +110,8 @@ def _local_files(served: ServedModel) -> Path:
 
 def _choose_files(served: ServedModel, names: Iterable[str]) -> list[str]:
     try:
+        if served.gguf_file is not None:
+            return choose_gguf_file(names, served.gguf_file)
         rule = choose_adapter_files if served.is_adapter else choose_model_files
         return rule(names, served.allow_pickle)
     except NotServableError as error:
@@ -106,6 +141,8 @@ def _is_complete(served: ServedModel, files: Path) -> bool:
         return False
     if needed_pickles(present):
         _choose_files(served, present)
+    if served.gguf_file is not None:
+        return served.gguf_file in present
     return any(name.endswith(".safetensors") for name in present) or served.allow_pickle
 
 
@@ -135,8 +172,10 @@ def _download(served: ServedModel) -> Path:
         listed = HfApi(token=hub_token()).model_info(
             served.model, revision=served.revision, timeout=_LISTING_S
         )
-        names = [file.rfilename for file in listed.siblings or []]
-        return _snapshot(served, _choose_files(served, names))
+        names = _choose_files(served, [file.rfilename for file in listed.siblings or []])
+        if served.gguf_file is not None:
+            _check_gguf_on_hub(served, served.gguf_file)
+        return _snapshot(served, names)
     except LoadError:
         raise
     except Exception as error:
@@ -146,6 +185,22 @@ def _download(served: ServedModel) -> Path:
             raise LoadError(_download_failure(served, error)) from error
         warn(f"{served.name}: the Hub gave no answer: {served.source} from HF_HOME, {found.name}")
         return found
+
+
+def _check_gguf_on_hub(served: ServedModel, name: str) -> None:
+    """Reads the head of the file alone."""
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented, not in __all__
+        build_hf_headers,
+        hf_raise_for_status,
+    )
+
+    url, timeout = hf_hub_url(served.model, name, revision=served.revision), _LISTING_S
+    headers = {**build_hf_headers(token=hub_token()), "Accept-Encoding": "identity"}
+    stream = get_session().stream
+    with stream("GET", url, headers=headers, timeout=timeout, follow_redirects=True) as answer:
+        hf_raise_for_status(answer)
+        _check_gguf(served, read_on(answer.iter_bytes()))
 
 
 def _users_snapshot(served: ServedModel) -> Path | None:
@@ -162,7 +217,7 @@ def _users_snapshot(served: ServedModel) -> Path | None:
         shards = {shard for name in indexes for shard in _shards(files / name)}
     except (OSError, ValueError, TypeError, LookupError, AttributeError, LoadError):
         return None  # nothing there, or broken, or not what may be loaded
-    config = ADAPTER_CONFIG if served.is_adapter else "config.json"
+    config = served.gguf_file or (ADAPTER_CONFIG if served.is_adapter else "config.json")
     return files if {config, *shards} <= names else None
 
 
@@ -280,6 +335,7 @@ def _served_part(served: ServedModel, part: ServedAdapter | ServedDraft) -> Serv
         locked_files=part.locked_files,
         adapters=(),
         draft_model=None,
+        gguf_file=None,
     )
 
 

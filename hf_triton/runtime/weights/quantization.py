@@ -29,6 +29,7 @@ _CHECKPOINTS = {
 }
 _INT4_GROUP_SIZE = 128
 _INT4_CAPABILITY = (8, 0)  # of the GPU, for torch's _weight_int4pack_mm
+_GGUF = "gguf>=0.17,<0.20"
 _GIB = 2**30
 
 
@@ -48,6 +49,8 @@ def quantization_config(served: ServedModel, config: Any, device: torch.device) 
             )
         _require(f"{served.source} is quantized by {saved}", _CHECKPOINTS.get(saved, {}))
         return None
+    if served.gguf_file is not None:
+        return _dequantized()
     if served.quantization is None:
         return None
     arguments = dict(served.quantization)
@@ -55,6 +58,21 @@ def quantization_config(served: ServedModel, config: Any, device: torch.device) 
     if method.startswith("bitsandbytes"):
         return _bitsandbytes(method, arguments)
     return _torchao(method, arguments, device)
+
+
+def _dequantized() -> Any:
+    """That the weights of a .gguf file become whole numbers: kernels for its blocks would come from
+    the Hub. Releases of transformers before 5.23 do so anyway.
+    """
+    import transformers
+
+    config = getattr(transformers, "GgufConfig", None)
+    return config and config(dequantize=True)
+
+
+def require_gguf(served: ServedModel) -> None:
+    """Raises LoadError where the package that reads such files is not installed."""
+    _require(f"{served.source} is a .gguf file", {"gguf": _GGUF})
 
 
 def _saved_method(config: Any) -> str | None:

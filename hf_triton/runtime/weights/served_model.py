@@ -58,7 +58,8 @@ class ServedModel:
     models.lock pins the model, ``revision`` is the locked commit and ``locked_files`` are all its
     files. ``is_adapter``: ``model`` is an adapter. ``quantization`` is a method and its arguments,
     or None for weights as they were saved. ``adapters_file`` has the adapters of a model that takes
-    others while it serves.
+    others while it serves. ``gguf_file`` is the one file that is loaded of the model; ``model`` is
+    its path where it is local.
     """
 
     folder: Path
@@ -87,6 +88,7 @@ class ServedModel:
     quantization: dict[str, Any] | None = None
     draft_model: ServedDraft | None = None
     adapters_file: Path | None = None
+    gguf_file: str | None = None
 
     def read_options(self, options_class: Callable[..., Options]) -> Options:
         """The options as the task declares them. Raises LoadError where it knows others."""

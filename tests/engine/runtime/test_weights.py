@@ -65,7 +65,7 @@ def test_a_missing_local_model_names_the_place(tmp_path: Path) -> None:
     [
         (
             "model-Q4_K_M.gguf",
-            "has weights as GGUF only (model-Q4_K_M.gguf), which llama.cpp reads",
+            "has weights as GGUF only: say which with gguf_file: model-Q4_K_M.gguf",
         ),
         (
             "adapter_config.json",
