@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
 
-from generator.fetch import hub_client, hub_errors
+from generator.fetch import client, hub_client, hub_errors
 from generator.fetch.hub_client import HubFile, InterruptedFetchError, WrongContentError
 from generator.fetch.model_cache import ModelCache
 from generator.fetch.partial_file import PartialFile
@@ -39,8 +39,8 @@ def download(wanted: Download, watcher: DownloadEvents) -> str:
     """The file's SHA-256, once it is whole, right and in every cache.
 
     Raises:
-        FetchError: it can't be written, or is not what the Hub or the lock says.
-        Exception: whatever huggingface_hub raises of a Hub that refuses or stays out of reach.
+        FetchError: it can't be written, or is not what its source or the lock says.
+        Exception: whatever the client raises of a source that refuses or stays out of reach.
     """
     first, *others = wanted.caches
     with PartialFile(first.part(wanted.file), wanted.file) as part:
@@ -88,11 +88,8 @@ def _complete(part: PartialFile, wanted: Download, watcher: DownloadEvents) -> b
 
 def _receive(part: PartialFile, wanted: Download, watcher: DownloadEvents) -> None:
     """One request: from where the part ends, as far as the connection lasts."""
-    size = wanted.file.size
-    with hub_client.open_file(wanted.repository, wanted.commit, wanted.path, part.size, size) as (
-        start,
-        blocks,
-    ):
+    asked = (wanted.repository, wanted.commit, wanted.path, part.size, wanted.file)
+    with client.open_file(*asked) as (start, blocks):
         if start != part.size:  # a server without ranges
             _restart(part, watcher)
         for block in blocks:
@@ -113,6 +110,6 @@ def _refuse(part: PartialFile, wanted: Download) -> None:
     kind, expected = ("SHA-256", file.sha256) if file.sha256 else ("git object", file.git_oid)
     got = f", got SHA-256 {part.sha256}" if file.sha256 else ""
     raise WrongContentError(
-        f"{wanted.path} as the Hub sends it is not the expected file ({kind} {expected}{got}); it "
+        f"{wanted.path} as it came is not the expected file ({kind} {expected}{got}); it "
         "was discarded"
     )

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from generator.errors import FetchError
-from generator.fetch import hub_client, hub_errors
+from generator.fetch import client, hub_client, hub_errors
 from generator.fetch.download import Download, DownloadEvents, download
 from generator.fetch.hub_client import HubFile, InterruptedFetchError, Listing
 from generator.fetch.model_cache import CachedFile, caches_of
@@ -100,7 +100,7 @@ class FetchRun:
         """A revision's files, asked for once: models that share it get the same commit."""
         with self._listing[repository, revision]:
             if (repository, revision) not in self._listings:
-                ask = partial(hub_client.list_files, repository, revision)
+                ask = partial(client.list_files, repository, revision)
                 found = hub_client.retried(ask, self._stop, partial(self._on_wait, name))
                 self._listings[repository, revision] = found
         return self._listings[repository, revision]
@@ -204,7 +204,7 @@ class FetchRun:
             fetch.error = hub_errors.explain(error, fetch.source, fetch.commit)
             if fetch.is_locked and isinstance(error, hub_client.WrongContentError):
                 update = f"hf-triton fetch --update {fetch.spec.name}"
-                fetch.error += f". models.lock expects it: if the Hub is right, run {update}"
+                fetch.error += f". models.lock expects it: if the new one is right, run {update}"
             self._progress.end(fetch.spec.title)
             if len(self._fetches) > 1:  # it is told again, in full, when the others are here
                 self._progress.say(f"{fetch.spec.title}: failed: {fetch.error}")

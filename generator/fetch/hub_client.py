@@ -29,16 +29,19 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file on the Hub: bytes, and one of its SHA-256 (LFS, or locked) and its name in git."""
+    """A file of a model: bytes, and one of its SHA-256 (LFS, or locked), its name in git, and what
+    stands for its place and version in an object store.
+    """
 
     size: int
     sha256: str | None = None
     git_oid: str | None = None
+    version: str | None = None
 
     @property
     def name(self) -> str:
         """Under what huggingface_hub's cache keeps it."""
-        return self.sha256 or self.git_oid or ""
+        return self.sha256 or self.git_oid or self.version or ""
 
 
 @dataclass(frozen=True)
@@ -98,12 +101,12 @@ def _hexadecimal(text: str | None, length: int) -> str:
 
 @contextmanager
 def open_file(
-    repository: str, commit: str, path: str, offset: int, size: int
+    repository: str, commit: str, path: str, offset: int, file: HubFile
 ) -> Iterator[tuple[int, Iterator[bytes]]]:
     """Where the bytes that follow begin, ``offset`` or 0, and the bytes as they come.
 
     Raises:
-        WrongContentError: the file has another size than ``size``, or not these bytes come.
+        WrongContentError: the file has another size than ``file``, or not these bytes come.
     """
     from huggingface_hub import constants, get_session, hf_hub_url
     from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented, not in __all__
@@ -127,9 +130,9 @@ def open_file(
                 f"the Hub sends bytes from {start} on where those from {offset} are asked for"
             )
         total = _total(response.headers, start)
-        if total is not None and total != size:
+        if total is not None and total != file.size:
             raise WrongContentError(
-                f"{path} has {total} bytes at the Hub where {size} are expected"
+                f"{path} has {total} bytes at the Hub where {file.size} are expected"
             )
         yield start, response.iter_bytes()
 

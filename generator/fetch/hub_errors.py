@@ -17,10 +17,16 @@ _TEMPORARY = (408, 429, 500, 502, 503, 504)
 _LASTING = ("UnsupportedProtocol", "LocalProtocolError", "TooManyRedirects")
 
 
+class UnreachableStoreError(FetchError):
+    """An object store gives no answer, or not all of one."""
+
+
 def is_temporary(error: BaseException) -> bool:
     """Whether trying again may help: no connection, a cut one, or a Hub that is busy."""
     from huggingface_hub.errors import HfHubHTTPError
 
+    if isinstance(error, UnreachableStoreError):
+        return True
     if isinstance(error, HfHubHTTPError):
         return error.response.status_code in _TEMPORARY
     # httpx in huggingface_hub 1, httpx2 in 2; both errors' base is the first of HfHubHTTPError's.
@@ -30,6 +36,8 @@ def is_temporary(error: BaseException) -> bool:
 
 def brief(error: BaseException) -> str:
     """What went wrong for now, in a few words."""
+    if isinstance(error, UnreachableStoreError):
+        return str(error)
     status = getattr(getattr(error, "response", None), "status_code", None)
     return f"HTTP {status}" if status else mask_tokens(error_line(error))
 

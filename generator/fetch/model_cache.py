@@ -69,10 +69,16 @@ class ModelCache:
         for place in (self.snapshot(commit) / path, self.blob(file)):
             with contextlib.suppress(OSError):
                 if place.is_file() and place.stat().st_size == file.size:
-                    sha256 = self.hashes.sha256(place, on_bytes)
-                    if sha256 == file.sha256 or file.git_oid == _git_oid(place, file):
+                    sha256 = self._sha256(place, file, on_bytes)
+                    if sha256 and _is_right(place, file, sha256):
                         return CachedFile(sha256, place)
         return None
+
+    def _sha256(self, place: Path, file: HubFile, on_bytes: Callable[[int], None]) -> str | None:
+        """A store tells versions and no hashes: only what was hashed when it came is known."""
+        if file.version is not None:
+            return self.hashes.recorded(place)
+        return self.hashes.sha256(place, on_bytes)
 
     def forget(self, place: Path) -> None:
         """Drops what is recorded of a file that is wrong, also where it really lies."""
@@ -83,6 +89,8 @@ class ModelCache:
     def note(self, file: HubFile, sha256: str) -> CachedFile:
         """Remembers the hash of a file that has just come."""
         self.hashes.add(self.blob(file), sha256)
+        if file.version is not None:  # of which nothing else will tell that it is right
+            self.hashes.save()
         return CachedFile(sha256, self.blob(file))
 
     def take(self, found: CachedFile, file: HubFile) -> CachedFile:
@@ -186,10 +194,15 @@ def caches_of(repository: Path, specs: Iterable[ModelSpec]) -> list[ModelCache]:
     return caches
 
 
-def _git_oid(place: Path, file: HubFile) -> str | None:
-    """Git's name for the file's content, where the Hub knows it by that."""
+def _is_right(place: Path, file: HubFile, sha256: str) -> bool:
+    """Whether a file has the hash that is expected, or the place of the expected version."""
     if file.git_oid is None:
-        return ""
+        return file.version is not None or sha256 == file.sha256
+    return file.git_oid == _git_oid(place)
+
+
+def _git_oid(place: Path) -> str:
+    """Git's name for the file's content."""
     content = place.read_bytes()
     header = b"blob %d\0" % len(content)
     return hashlib.sha1(header + content, usedforsecurity=False).hexdigest()

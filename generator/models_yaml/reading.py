@@ -51,10 +51,6 @@ _RULES = (
     quantization_keys.broken_rules,
     gguf_keys.broken_rules,
 )
-_NOT_LOCAL = {
-    "revision": "only a model on the Hub has revisions, and 'model' is a local path",
-    "gguf_file": "of a local folder say model: FOLDER/FILE.gguf",
-}
 _ONE_MODEL_ONLY = ("name", "served_names", "canary", "shadow")
 
 
@@ -204,10 +200,12 @@ class _Loader:
         task = self.task(given, values)
         options = self.options(given.get("options"), task, node) if task else {}
         source = self.source(given, values)
-        if source is not None and source.is_local:
-            for name, message in _NOT_LOCAL.items():
-                if values.get(name) is not None:
-                    self.refuse(given[name], message, node)
+        kind = "" if source is None else source.without_revisions
+        if kind and values.get("revision") is not None:
+            message = f"only a model on the Hub has revisions, and 'model' is {kind}"
+            self.refuse(given["revision"], message, node)
+        if source is not None and source.is_local and values.get("gguf_file") is not None:
+            self.refuse(given["gguf_file"], "of a local folder say model: FOLDER/FILE.gguf", node)
         values["streaming"] = self.streaming(given, values, task, node)
         named = own.get("name")
         if named is not None and isinstance(named.value, str):

@@ -14,7 +14,7 @@ from pathlib import Path
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec import vllm_arguments
 from generator.spec.model_spec import ModelSpec
-from generator.spec.runtime_rules import snapshot_folder
+from generator.spec.runtime_rules import is_stored, snapshot_folder
 
 LAYOUT = "vllm-backend"
 _BACKEND = b'\nbackend: "vllm"\n'
@@ -44,6 +44,8 @@ def missing_weights(specs: Iterable[ModelSpec], repository: Path) -> Iterator[st
         fetch = f"hf-triton fetch {spec.name}"
         if spec.locked is None:
             told = "vLLM downloads it when it loads, into a cache of its own"
+            if is_stored(spec.source.text):
+                told = "vLLM can't load it"
             yield f"{spec.name}: is not in models.lock, so {told}; {fetch} has it here ahead"
         elif not (repository / _snapshot(spec, spec.locked.commit)).is_dir():
             yield f"{spec.name}: its weights are not here yet; {fetch} brings them"

@@ -1,4 +1,5 @@
-"""What a ``model:`` value names: a repository on the Hugging Face Hub, or a folder on this machine.
+"""What a ``model:`` value names: a repository on the Hugging Face Hub, a folder or a file on this
+machine, or a folder of an object store.
 
 Looks at the file system only to tell the two apart; never asks the Hub.
 """
@@ -13,6 +14,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from generator.spec.runtime_rules import is_stored
 from generator.yaml_file import schema
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Report, show
@@ -22,12 +24,22 @@ _HUB_ID = re.compile(r"([A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_][\w.-]{0,95}", re.ASCI
 REVISION = schema.nullable(
     schema.text("a branch, tag or commit", r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_./-]{0,254}")
 )
-_EXPECTED = "a Hub id (org/name) or a local path (./folder, /folder, ~/folder)"
+_EXPECTED = (
+    "a Hub id (org/name), a local path (./folder, /folder, ~/folder), or an address of an object "
+    "store (s3://, gs:// or az://BUCKET/FOLDER)"
+)
+_STORED = re.compile(r"(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]*(/[\w.+=,-]+)*/?", re.ASCII)
+_SECRETS = (
+    "got an address with a user, a password or a query, expected s3://, gs:// or az://"
+    "BUCKET/FOLDER alone: credentials come from the environment, and belong in no file"
+)
 
 
 @dataclass(frozen=True)
 class Source:
-    """``text`` is the Hub id, or the path with ``~`` expanded; ``folder`` is absolute."""
+    """``text`` is the Hub id, the address in an object store, or the path with ``~`` expanded;
+    ``folder`` is absolute.
+    """
 
     text: str
     folder: Path | None
@@ -37,14 +49,20 @@ class Source:
         """Whether the model is a folder on this machine."""
         return self.folder is not None
 
+    @property
+    def without_revisions(self) -> str:
+        """What it is, if that has no revisions; empty for a repository on the Hub."""
+        stored = "an object store's folder" if is_stored(self.text) else ""
+        return "a local path" if self.is_local else stored
+
 
 def find_source(node: Node, value: str, base: Path, report: Report) -> Source | None:
     """The source that ``value`` names, paths relative to ``base``; reports one that is none."""
     path = os.path.expanduser(value)
     folder = os.path.abspath(os.path.join(base, path))
-    if "://" in value:
-        report.expected(node, _EXPECTED)
-    elif _is_written_as_path(value) or os.path.isdir(folder):
+    if is_stored(value):
+        return _stored(node, value, report)
+    if _is_written_as_path(value) or os.path.isdir(folder):
         if os.path.isdir(folder):
             return Source(path, Path(folder))
         what = "a file" if os.path.isfile(folder) else "no such folder"
@@ -53,6 +71,16 @@ def find_source(node: Node, value: str, base: Path, report: Report) -> Source | 
         report.expected(node, _EXPECTED)
     else:
         return Source(value, None)
+    return None
+
+
+def _stored(node: Node, value: str, report: Report) -> Source | None:
+    if _STORED.fullmatch(value) and not {".", ".."} & set(value.split("/")):
+        return Source(value.rstrip("/"), None)
+    if value.startswith(("s3://", "gs://", "az://")) and re.search("[@?#]", value):
+        report.add(node, _SECRETS)
+    else:
+        report.expected(node, _EXPECTED)
     return None
 
 

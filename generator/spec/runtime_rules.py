@@ -41,6 +41,7 @@ from hf_triton.runtime.weights.hub_files import (
     choose_gguf_file,
     choose_model_files,
     is_safe_path,
+    is_stored,
 )
 from hf_triton.runtime.weights.hub_token import UnusableTokenError, error_line, hub_token
 from hf_triton.runtime.weights.locked_files import (
@@ -96,6 +97,7 @@ __all__ = [
     "is_built",
     "is_made_private",
     "is_safe_path",
+    "is_stored",
     "look_inside",
     "missing_files",
     "read_counts",

@@ -78,10 +78,9 @@ def _found(entry: AdapterEntry, base: Path, report: Report) -> Iterator[Adapter]
         return
     revision = entry.node.get("revision")
     places = {"model": place, **({"revision": revision} if revision else {})}
-    if revision is not None and source.is_local and values.get("revision") is not None:
-        report.add(
-            revision, "only an adapter on the Hub has revisions, and 'model' is a local path"
-        )
+    kind = source.without_revisions
+    if revision is not None and kind and values.get("revision") is not None:
+        report.add(revision, f"only an adapter on the Hub has revisions, and 'model' is {kind}")
         return
     yield Adapter(values["name"], source, values.get("revision"), places=places)
 

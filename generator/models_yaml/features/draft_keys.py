@@ -47,8 +47,9 @@ def find_draft(entry: DraftEntry | None, base: Path, report: Report) -> DraftMod
     if source is None:
         return None
     revision = entry.node.get("revision")
-    if revision is not None and source.is_local and entry.values.get("revision") is not None:
-        report.add(revision, "only a model on the Hub has revisions, and 'model' is a local path")
+    kind = source.without_revisions
+    if revision is not None and kind and entry.values.get("revision") is not None:
+        report.add(revision, f"only a model on the Hub has revisions, and 'model' is {kind}")
         return None
     places = {"model": place, **({"revision": revision} if revision else {})}
     return DraftModel(source, entry.values.get("revision"), places=places)

@@ -37,6 +37,7 @@ can run code of their author, are fetched only for models with `allow_pickle: tr
 
 A private or gated model needs HF_TOKEN (or PRIVATE_REPO_TOKEN) in the environment; HF_ENDPOINT
 names another Hub, HF_HUB_DOWNLOAD_TIMEOUT the seconds until a silent connection is given up (10).
+Object stores (s3://, gs://, az://) take their own credentials: docs/models-yaml.md.
 exit codes: 0 all is here, 1 something is not (the others are), 2 usage, 130 interrupted
 """
 

@@ -77,16 +77,17 @@ class FileHashes:
 
     def save(self) -> None:
         """Writes the record, without files that are gone; no effect in a read-only cache."""
-        if not self._changed:
-            return
-        present = {
-            key: entry
-            for key, entry in sorted(self._known.items())
-            if (self._cache_dir / key).is_file()
-        }
-        with contextlib.suppress(OSError):
-            _write(self._cache_dir / RECORD_FILE, json.dumps(present, indent=1) + "\n")
-        self._changed = False
+        with self._lock:
+            if not self._changed:
+                return
+            present = {
+                key: entry
+                for key, entry in sorted(self._known.items())
+                if (self._cache_dir / key).is_file()
+            }
+            with contextlib.suppress(OSError):
+                _write(self._cache_dir / RECORD_FILE, json.dumps(present, indent=1) + "\n")
+            self._changed = False
 
     def _key(self, path: Path) -> str:
         return path.relative_to(self._cache_dir).as_posix()

@@ -129,6 +129,11 @@ def needed_pickles(names: Iterable[str]) -> list[str]:
     )
 
 
+def is_stored(source: str) -> bool:
+    """Whether a model's source is the address of a folder in an object store."""
+    return "://" in source
+
+
 def is_safe_path(name: str) -> bool:
     """Whether a relative path stays inside its folder: no ``..``, not absolute."""
     parts = name.split("/")

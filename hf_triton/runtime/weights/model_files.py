@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from ..errors import LoadError, reason
 from ..log import info, warn
@@ -28,11 +29,12 @@ from .hub_files import (
     choose_adapter_files,
     choose_gguf_file,
     choose_model_files,
+    is_stored,
     needed_pickles,
     other_kind,
 )
 from .hub_token import error_line, hub_token
-from .locked_files import LockedFile, differences, missing_files, snapshot_folder
+from .locked_files import LockedFile, differences, missing_files, repository_folder, snapshot_folder
 from .served_model import ServedAdapter, ServedDraft, ServedModel
 from .untrusted_files import check_files
 
@@ -54,10 +56,9 @@ def model_files(served: ServedModel) -> Path:
         _check(served, served.local_path)
         return _local_files(served)
     locked = served.locked_files
+    find = _stored_snapshot if is_stored(served.model) else _cached_snapshot
     files = (
-        _cached_snapshot(served) or _download(served)
-        if locked is None
-        else _locked_snapshot(served, locked)
+        find(served) or _download(served) if locked is None else _locked_snapshot(served, locked)
     )
     _check(served, files)
     if served.gguf_file is not None:
@@ -128,6 +129,15 @@ def _cached_snapshot(served: ServedModel) -> Path | None:
     return files if names or _is_complete(served, files) else None
 
 
+def _stored_snapshot(served: ServedModel) -> Path | None:
+    """The snapshot of an object store's folder that `hf-triton fetch` made last, if any."""
+    ref = repository_folder(served.cache_dir, served.model) / "refs" / "main"
+    if not ref.is_file():
+        return None
+    files = snapshot_folder(served.cache_dir, served.model, ref.read_text("utf-8").strip())
+    return files if files.is_dir() and _is_complete(served, files) else None
+
+
 def _is_complete(served: ServedModel, files: Path) -> bool:
     """Whether a snapshot without a recorded list of files is as `hf-triton fetch` left it.
 
@@ -163,6 +173,8 @@ def _listed_files(served: ServedModel) -> list[str]:
 
 
 def _download(served: ServedModel) -> Path:
+    if is_stored(served.model):
+        _refuse_download(served)
     from huggingface_hub import HfApi
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -185,6 +197,14 @@ def _download(served: ServedModel) -> Path:
             raise LoadError(_download_failure(served, error)) from error
         warn(f"{served.name}: the Hub gave no answer: {served.source} from HF_HOME, {found.name}")
         return found
+
+
+def _refuse_download(served: ServedModel) -> NoReturn:
+    """Servers ask no object store, so that they need no credentials. Raises LoadError."""
+    raise LoadError(
+        f"{served.source} is not whole in {served.cache_dir.name}/ of {served.public_name}: run "
+        f"`hf-triton fetch {served.public_name}`"
+    )
 
 
 def _check_gguf_on_hub(served: ServedModel, name: str) -> None:
@@ -265,6 +285,8 @@ def _locked_snapshot(served: ServedModel, locked: Mapping[str, LockedFile]) -> P
 
 
 def _download_missing(served: ServedModel, missing: list[str]) -> None:
+    if is_stored(served.model):
+        _refuse_download(served)
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 

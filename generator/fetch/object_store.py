@@ -1,0 +1,165 @@
+"""Lists a folder of an object store, and reads its objects from an offset on, as hub_client.py does
+of the Hub: S3, Google Cloud Storage and Azure Blob Storage, by fsspec's file systems.
+
+Credentials come from where those look for them: the environment, or the role of the machine. They
+are in no argument here, and no message quotes one. Knows no cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+from generator.errors import FetchError
+from generator.fetch.hub_client import HubFile, Listing, WrongContentError
+from generator.fetch.hub_errors import UnreachableStoreError
+from generator.spec.runtime_rules import error_line, is_safe_path
+
+_BLOCK = 1 << 23
+_VERSIONS = ("ETag", "etag", "generation")  # of S3, Azure, Google: changes with an object
+_NOTHING = "the store has no such folder, or nothing in it: check 'model' in models.yaml"
+_SECRET = re.compile("KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|CONNECTION|SAS")
+_REFUSALS = re.compile(
+    "credential|permission|forbidden|denied|authenti|authoriz|account_name|signature|[^0-9]40[13]",
+    re.IGNORECASE,
+)
+
+
+class _Store(NamedTuple):
+    """What reads a scheme's addresses, the extra that brings it, and where credentials go."""
+
+    package: str
+    extra: str
+    credentials: str
+
+
+STORES = {
+    "s3": _Store("s3fs", "s3", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+    "gs": _Store("gcsfs", "gcs", "GOOGLE_APPLICATION_CREDENTIALS"),
+    "az": _Store("adlfs", "azure", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+}
+
+
+def list_files(folder: str) -> Listing:
+    """All objects below a folder; the commit stands for their versions. Raises FetchError."""
+    root = _place(folder)
+    listed = _asked(folder, lambda files: files.find(root, detail=True))
+    found = {
+        _name(root, place): _file(place, entry)
+        for place, entry in sorted(listed.items())
+        if entry["type"] == "file" and not place.endswith("/") and place != root
+    }
+    if not found:
+        raise FetchError(_NOTHING)
+    texts = (f"{path}\0{file.size}\0{file.version}\n" for path, file in found.items())
+    return Listing(_digest(folder, *texts), found)
+
+
+@contextmanager
+def open_file(
+    folder: str, path: str, offset: int, file: HubFile
+) -> Iterator[tuple[int, Iterator[bytes]]]:
+    """``offset``, and the bytes from there on as they come.
+
+    Raises:
+        WrongContentError: the object is another than ``file``, or becomes another meanwhile.
+        FetchError: it can't be read.
+    """
+    version = _check_version(folder, path, file)
+    yield offset, _blocks(folder, path, offset, HubFile(file.size, version=version))
+
+
+def _blocks(folder: str, path: str, offset: int, file: HubFile) -> Iterator[bytes]:
+    """The last one comes once the object is known to be still the same."""
+    place = f"{_place(folder)}/{path}"
+    for start in range(offset, file.size, _BLOCK):
+        end = min(start + _BLOCK, file.size)
+        block: bytes = _asked(folder, partial(_range, place, start, end))
+        if len(block) < end - start:
+            raise UnreachableStoreError("the store's answer ended early")
+        if end == file.size:
+            _check_version(folder, path, file)
+        yield block
+
+
+def _range(place: str, start: int, end: int, files: Any) -> Any:
+    return files.cat_file(place, start=start, end=end)
+
+
+def _check_version(folder: str, path: str, file: HubFile) -> str | None:
+    place = f"{_place(folder)}/{path}"
+    found = _file(place, _asked(folder, lambda files: files.info(place)))
+    if found.size != file.size:
+        raise WrongContentError(f"{path} has {found.size} bytes where {file.size} are expected")
+    if file.version not in (None, found.version):
+        raise WrongContentError(f"{path} has changed since it was listed: run again")
+    return found.version
+
+
+def _file(place: str, entry: Mapping[str, Any]) -> HubFile:
+    tag = next((str(entry[key]) for key in _VERSIONS if entry.get(key)), None)
+    if tag is None:
+        raise FetchError(f"the store tells no version of {place}")
+    return HubFile(int(entry["size"]), version=_digest(place, tag.strip('"')))
+
+
+def _digest(*texts: str) -> str:
+    """40 hexadecimal digits, as a commit and git's names of files have."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:40]
+
+
+def _place(folder: str) -> str:
+    """As fsspec names what it finds."""
+    return folder.partition("://")[2]
+
+
+def _name(root: str, place: str) -> str:
+    name = place.removeprefix(f"{root}/")
+    if not is_safe_path(name):
+        raise WrongContentError(f"{name!r} is not a path inside a folder")
+    return name
+
+
+@lru_cache
+def _file_system(scheme: str) -> Any:
+    """Raises ImportError."""
+    import fsspec
+
+    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+
+
+def _asked(folder: str, question: Callable[[Any], Any]) -> Any:
+    """What the store answers. Raises FetchError, in one line that says what to do."""
+    scheme = folder.partition("://")[0]
+    store = STORES[scheme]
+    try:
+        return question(_file_system(scheme))
+    except ImportError:
+        raise FetchError(
+            f"needs {store.package}, which is not installed: pip install 'hf-triton[{store.extra}]'"
+        ) from None
+    except FileNotFoundError:
+        raise FetchError(_NOTHING) from None
+    except Exception as error:  # noqa: BLE001, each store's package raises its own
+        if isinstance(error, PermissionError) or _REFUSALS.search(_text(error)):
+            raise FetchError(
+                f"the store refuses it: set {store.credentials} in the environment to credentials "
+                "that may list and read it, or give this machine a role that may"
+            ) from None
+        raise UnreachableStoreError(
+            f"the store gave no answer: check the network and its address ({_text(error)})"
+        ) from None
+
+
+def _text(error: Exception) -> str:
+    """The error without queries, which may be signatures, or what the environment keeps secret."""
+    text = re.sub(r"\?\S+", "?***", error_line(error))
+    for name, value in os.environ.items():
+        if _SECRET.search(name) and len(value) > 7:
+            text = text.replace(value, f"${name}")
+    return text
