@@ -68,8 +68,11 @@ class _Head:
     def numbers(self, form: str) -> tuple[int, ...]:
         return struct.unpack(f"<{form}", self.bytes(struct.calcsize(f"<{form}")))
 
+    def length(self) -> int:
+        return int.from_bytes(self.bytes(8), "little")
+
     def text(self) -> str:
-        return self.bytes(self.numbers("Q")[0]).decode("utf-8", "replace")
+        return self.bytes(self.length()).decode("utf-8", "replace")
 
     def value(self, kind: int) -> object:
         """A value of the metadata; None for an array, which is passed over."""
@@ -89,7 +92,7 @@ class _Head:
         if kind != _TEXT:  # arrays of arrays are in no file that transformers reads
             raise NotServableError(f"is no GGUF file: its metadata has an array of type {kind}")
         for _ in range(count):
-            self.bytes(self.numbers("Q")[0])
+            self.bytes(self.length())
 
     def tensor_type(self) -> int:
         """The type of the next tensor in the table of tensors."""
@@ -149,13 +152,16 @@ def _listed(names: Collection[str]) -> str:
 
 def read_on(blocks: Iterable[bytes]) -> Read:
     """``read`` of what comes in blocks."""
-    coming, held = iter(blocks), bytearray()
+    coming, held, at = iter(blocks), bytearray(), 0
 
     def read(count: int) -> bytes:
-        while len(held) < count and (block := next(coming, None)) is not None:
+        nonlocal at
+        while len(held) - at < count and (block := next(coming, None)) is not None:
+            del held[:at]
+            at = 0
             held.extend(block)
-        found = bytes(held[:count])
-        del held[:count]
+        found = bytes(held[at : at + count])
+        at += len(found)
         return found
 
     return read
