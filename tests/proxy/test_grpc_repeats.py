@@ -150,6 +150,22 @@ async def test_of_several_requests_on_a_stream_nobody_knows_which_a_response_ans
             await call.read()
 
 
+async def test_of_several_requests_one_after_another_each_goes_on(tmp_path: Path) -> None:
+    async with told_port(tmp_path) as (triton, stub):
+        triton.supervisor.say_ours()
+        triton.num_tokens = 4
+        call, request = stub.ModelStreamInfer(), asked(1)
+        request.parameters["triton_enable_empty_final_response"].bool_param = True
+        for num_deaths in (1, 0, 2):
+            triton.num_deaths = num_deaths
+            await call.write(request)
+            ids = [(await call.read()).infer_response.id for _ in range(4)]
+            assert ids == ["0", "1", "2", "3"]
+        assert len({name.split("-")[3] for name in triton.calls}) == 3
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+
+
 def test_the_client_gets_whole_messages_and_no_more_than_it_has_room_for() -> None:
     relay, first, second = MessageRelay(), prefixed(b"a" * 20_000), prefixed(b"b" * 10)
     sent = first + second

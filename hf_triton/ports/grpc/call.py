@@ -40,6 +40,7 @@ class Call:
     text: bytes = b""  # that they are told of it, at first
     relay: MessageRelay | None = None  # for the answer to a stream that may go on elsewhere
     num_sent: int = 0
+    num_open: int = 0  # of those, since all before were answered
     task: asyncio.Task[None] | None = None  # that sends it later
     has_answer: bool = False
     is_sent: bool = False  # the client sends no more

@@ -126,15 +126,19 @@ class Calls:
     def _send(self, call: Call, message: bytes) -> None:
         if not (call.model or self._triton.transport):  # what is no inference does not wait
             raise RefusedError(503, GONE)
+        begins = bool(call.model) and call.held is None  # those before are answered
         call.num_sent += 1
-        if call.relay:
+        if begins:
+            call.name, call.num_open = "", 0
+        call.num_open += 1
+        if call.num_open > 1 and call.held and call.held.has_begun:
             call.payload = None  # nobody knows which of several requests a response answers
         if call.asks_ours:
             message += _parameter(CALL, string_param=self._named(call))
         if self._port.is_stream(call) and _WANTS_EMPTY_FINAL in message:
             message += _SAYS_EMPTY_FINAL
         data = prefixed(message)
-        if call.model and call.num_sent == 1:
+        if begins:
             self._hold(call, message)
         if call.payload is not None:
             call.payload += data
@@ -259,7 +263,7 @@ class Calls:
         elif call.held:
             call.held.end()
             call.held = None
-        if call.held and call.num_sent == 1 and call.held.may_go_on:
+        if call.held and call.num_open == 1 and call.held.may_go_on:
             call.relay = call.relay or MessageRelay()
         else:
             call.payload = None
@@ -269,16 +273,17 @@ class Calls:
         """Passes on whole messages of a stream that may go on in another process."""
         self._triton.client.answer_window -= len(data)
         for message in relay.take(data):
-            held = call.held if call.payload is not None else None
-            error = error_of(message)
-            if error and held and held.is_away(error):
+            error, held = error_of(message), call.held
+            if error and held and call.payload is not None and held.is_away(error):
                 self.ask_again(call)
                 break
             relay.add(message)
+            if held and not held.has_begun:
+                self._begin_answer(call)
             if held:
                 held.passed_on()
-                if _FINAL in message:
-                    self._is_answered(call)
+            if held and _FINAL in message and call.num_open == 1:
+                self._is_answered(call)
         self.flush_answer(call)
 
     def _is_answered(self, call: Call) -> None:
