@@ -214,6 +214,7 @@ class Held:
         self._num_known = 0  # deaths of its model before it was sent
         self._is_lost = False
         self._num_deaths = self._suspicion = 0
+        self._num_then = 0  # responses of its stream, at the death before
         self._lock: int | None = None  # where it runs alone
         self._timer: asyncio.TimerHandle | None = None
 
@@ -349,9 +350,17 @@ class Held:
 
     def _count_death(self) -> None:
         if self._has_died():
+            by_chance, gets_on = self._may_be_chance(), self._gets_on()
+            if by_chance and gets_on:
+                self._num_deaths = self._suspicion = 0
             self._num_deaths += 1
-            self._suspicion += _SUSPECT - self._may_be_chance()
+            self._suspicion += _SUSPECT - by_chance
             self._num_known, self._is_lost = self._model.num_deaths, False
+
+    def _gets_on(self) -> bool:
+        """Whether its stream has got further than at the death before: what kills stays there."""
+        before, self._num_then = self._num_then, self.stream.num_responses if self.stream else 0
+        return self._num_then > before
 
     def _may_be_chance(self) -> bool:
         has_ended_itself = self._model.num_deaths > self._num_known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,23 @@ async def test_what_ends_its_process_alone_is_refused(
     assert (refused.value.status, len(losses)) == (500, deaths)
     assert why in refused.value.text
     assert "request an-id is refused" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("why, gets_on", [(KILLED, True), (KILLED, False), (CRASH, True)])
+async def test_a_stream_that_gets_on_is_not_what_is_killed(
+    why: str, gets_on: bool, tmp_path: Path
+) -> None:
+    supervisor = Supervisor(port := Repeats(f"{tmp_path}/"))
+    held = Held(port, "m", lambda: held.lost(), stream="0" * 32)
+    assert held.may_go()
+    num = 0
+    with suppress(RefusedError):
+        for num in range(8):
+            held.passed_on(num if gets_on or not num else 0)
+            supervisor.kill(why)
+            await held.turn()
+    held.end()
+    assert (num == 7) is (why == KILLED and gets_on)
 
 
 @pytest.mark.threat("requests-that-kill")

@@ -19,7 +19,7 @@ import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput, InferResult
 
 from tests.support.served import Served, started
-from tests.support.triton import DEMO_MODEL, free_ports, post, post_for_events
+from tests.support.triton import DEMO_MODEL, eventually, free_ports, get, post, post_for_events
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -167,6 +167,11 @@ def test_streams_go_on_whatever_is_killed(served: tuple[Served, int]) -> None:
         *(partial(over_openai, running, port, way) for way in CHATS),
     ]
     expected = [ask() for ask in asks]
+    ready_url = f"http://127.0.0.1:{running.listen.http_port}/v2/models/demo_stream/ready"
+
+    def is_ready() -> bool:
+        return get(ready_url).status == 200
+
     is_over, wrong, num_asked = threading.Event(), list[object](), [0]
 
     def ask_on(number: int) -> None:
@@ -184,7 +189,9 @@ def test_streams_go_on_whatever_is_killed(served: tuple[Served, int]) -> None:
     for caller in callers:
         caller.start()
     for kind in draw.sample(["demo_stream"] * (NUM_KILLS - 1) + ["server"], NUM_KILLS):
-        time.sleep(draw.uniform(1, 4))
+        time.sleep(draw.uniform(0.3, 3))
+        assert eventually(is_ready, 120)  # killed five times as it loads it would be given up
+        time.sleep(draw.uniform(0, 1))
         kill(running, kind)
     is_over.set()
     for caller in callers:
