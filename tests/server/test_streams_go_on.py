@@ -104,7 +104,7 @@ def over_grpc(served: Served, way: dict[str, Any]) -> str:
     )
     text = ""
     while True:
-        result, error = answers.get(timeout=120)
+        result, error = answers.get(timeout=300)
         assert error is None, error
         assert result is not None
         found = result.as_numpy("text_output")
@@ -190,7 +190,7 @@ def test_streams_go_on_whatever_is_killed(served: tuple[Served, int]) -> None:
         caller.start()
     for kind in draw.sample(["demo_stream"] * (NUM_KILLS - 1) + ["server"], NUM_KILLS):
         time.sleep(draw.uniform(0.3, 3))
-        assert eventually(is_ready, 120)  # killed five times as it loads it would be given up
+        assert eventually(is_ready, 300)  # killed five times as it loads it would be given up
         time.sleep(draw.uniform(0, 1))
         kill(running, kind)
     is_over.set()
