@@ -158,7 +158,7 @@ def test_a_normalizer_that_multiplies_texts_is_refused_before_it_is_loaded(
     # transformers normalises it as it loads the file.
     described["added_tokens"][0].update(content="a", normalized=True)
     (tmp_path / "tokenizer.json").write_text(json.dumps(described), encoding="utf-8")
-    served = SimpleNamespace(source="it", trust_remote_code=False)
+    served = SimpleNamespace(source="it", trust_remote_code=False, gguf_file=None)
     with pytest.raises(
         LoadError, match=r"^tokenizer.json: it makes up to 1e\+12 characters of one"
     ):
@@ -167,7 +167,7 @@ def test_a_normalizer_that_multiplies_texts_is_refused_before_it_is_loaded(
 
 @pytest.mark.threat("tokenizer-files")
 def test_every_tokenizer_that_is_loaded_is_guarded() -> None:
-    served = SimpleNamespace(source="it", trust_remote_code=False)
+    served = SimpleNamespace(source="it", trust_remote_code=False, gguf_file=None)
     loaded = load_tokenizer(served, DEMO_MODEL)  # type: ignore[arg-type]
     assert isinstance(loaded.backend_tokenizer, GuardedTokenizer)
     assert loaded(TEXTS[0]) == AutoTokenizer.from_pretrained(DEMO_MODEL)(TEXTS[0])
