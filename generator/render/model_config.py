@@ -138,9 +138,15 @@ def steps_of(config_file: Path) -> list[str]:
 
 def _read(config_file: Path) -> Any:
     try:
-        return parse(config_file.read_text(encoding="utf-8"))
+        return _parsed(config_file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, TemplateError):
         return parse("")  # Triton says what is wrong with it
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(text: str) -> Any:
+    """For several questions about one file; nobody changes it."""
+    return parse(text)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.streams import Stream
+from hf_triton.ports.streams import Stream, first_text
 from hf_triton.runtime.request.abandoned_requests import call_text
 
 DIED = "the process of this model died while it answered; ask again"  # of a stream
@@ -240,6 +240,11 @@ class Held:
         stream = self.stream
         journal, num_responses = (stream.name, stream.num_responses) if stream else ("", 0)
         return call_text(name, num_responses, waited_s, journal)
+
+    def as_sent_again(self, payload: bytes, name: str) -> bytes:
+        """What was sent by that name at first, with what its model is to be told now."""
+        first = first_text(name, streams=self.stream is not None)
+        return payload.replace(first.encode(), self.call_text(name).encode(), 1)
 
     def may_go(self) -> bool:
         """Whether nothing is against sending it at once; it is sent then."""

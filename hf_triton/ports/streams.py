@@ -5,12 +5,12 @@ journal of what it tells, and the port counts what its caller has.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 from pathlib import Path
 
 from hf_triton.runtime.request.abandoned_requests import call_text, journal_file
+from hf_triton.runtime.request.stream_journal import head_of
 
 
 def new_name() -> str:
@@ -18,9 +18,9 @@ def new_name() -> str:
     return secrets.token_hex(16)
 
 
-def first_text(name: str) -> str:
-    """What its model is told of a stream of that name when it is sent first; "" of none."""
-    return call_text(name, 0, 0.0, name) if name else ""
+def first_text(name: str, *, streams: bool = True) -> str:
+    """What its model is told of a request of that name when it is sent first; "" of none."""
+    return call_text(name, 0, 0.0, name if streams else "") if name else ""
 
 
 class Stream:
@@ -45,14 +45,13 @@ class Stream:
     @property
     def has_lost_process(self) -> bool:
         """Whether the process that keeps the journal has ended."""
-        try:
-            with self._path.open("rb") as file:
-                pid = int(json.loads(file.readline())["pid"])
-            stat = Path(f"/proc/{pid}/stat").read_bytes()
-        except FileNotFoundError:
-            return self.goes_on
-        except (OSError, ValueError):
+        pid = head_of(self._path).get("pid")
+        if pid is None:
             return False
+        try:
+            stat = Path(f"/proc/{int(pid)}/stat").read_bytes()
+        except OSError as error:
+            return isinstance(error, FileNotFoundError)
         return stat.rpartition(b")")[2].split()[:1] == [b"Z"]
 
     def close(self) -> None:

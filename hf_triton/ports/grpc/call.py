@@ -37,7 +37,6 @@ class Call:
     has_head: bool = False  # of an answer, at the client
     has_new_head: bool = False  # since it was sent last
     name: str = ""  # by which our models know it
-    text: bytes = b""  # that they are told of it, at first
     relay: MessageRelay | None = None  # for the answer to a stream that may go on elsewhere
     num_sent: int = 0
     num_open: int = 0  # of those, since all before were answered

@@ -21,8 +21,7 @@ from hf_triton.ports.grpc.triton_end import WINDOW_BYTES, TritonEnd
 from hf_triton.ports.infer_timeout import timeout_s_of
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.repeats import DIED, GONE, Held
-from hf_triton.ports.streams import new_name
-from hf_triton.runtime.request.abandoned_requests import call_text
+from hf_triton.ports.streams import first_text, new_name
 
 _FINAL = b"triton_final_response\x12\x02\x08\x01"  # true, in a message of a stream
 _WANTS_EMPTY_FINAL = b"triton_enable_empty_final_response"
@@ -150,9 +149,7 @@ class Calls:
         if call.name:
             return call.name  # of another request of a stream
         call.name = new_name()
-        text = call_text(call.name, 0, 0.0, call.name if self._port.is_stream(call) else "")
-        call.text = text.encode()
-        return text
+        return first_text(call.name, streams=self._port.is_stream(call))
 
     def _pass_on(self, call: Call, data: bytes) -> None:
         if not call.triton_stream:
@@ -188,9 +185,8 @@ class Calls:
         else:
             call.is_waiting = False
             payload = bytes(call.payload or b"")
-            if call.text and call.held:
-                again = call.held.call_text(call.name).encode()
-                payload = payload.replace(call.text, again, 1)
+            if call.name and call.held:
+                payload = call.held.as_sent_again(payload, call.name)
             self._pass_on(call, payload)
 
     def _lose(self, call: Call) -> None:
@@ -283,15 +279,9 @@ class Calls:
             if held:
                 held.passed_on()
             if held and _FINAL in message and call.num_open == 1:
-                self._is_answered(call)
+                self._drop_held(call)  # its stream may stay open for others
+                self._port.release(call)
         self.flush_answer(call)
-
-    def _is_answered(self, call: Call) -> None:
-        """The request is; its stream may stay open for others."""
-        held, call.held, call.payload = call.held, None, None
-        if held:
-            held.end()
-        self._port.release(call)
 
     def flush_answer(self, call: Call) -> None:
         """The client has room for more."""

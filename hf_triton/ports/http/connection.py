@@ -21,7 +21,6 @@ from hf_triton.ports.http.request import Request
 from hf_triton.ports.http.upstream import Upstream
 from hf_triton.ports.refusal import RefusedError, refusal_of
 from hf_triton.ports.repeats import DIED, GONE, Held
-from hf_triton.ports.streams import first_text
 
 _MAX_WAITING = 64  # requests that a client sent before the one under way was answered
 _READ_S = 120.0  # for a client that does not read its answer
@@ -153,7 +152,8 @@ class HttpConnection(asyncio.Protocol):
             if self._held and not may_go:
                 await self._held.turn()
             upstream, ready = await self._proxy.prepared(payload)
-            ready = self._as_sent_again(ready)
+            if self._held and self._current and self._current.stream:
+                ready = self._held.as_sent_again(ready, self._current.stream)
         except Exception as error:  # noqa: BLE001, the edge of a request
             refusal = refusal_of(error)
             if not self._ask_again_after(refusal.text):
@@ -161,14 +161,6 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._is_again = self._has_begun
             self._ask(upstream, ready)
-
-    def _as_sent_again(self, payload: bytes) -> bytes:
-        """Says how much of a stream the client has."""
-        name = self._current.stream if self._current else ""
-        if not (name and self._held):
-            return payload
-        first, again = first_text(name), self._held.call_text(name)
-        return payload.replace(first.encode(), again.encode(), 1)
 
     def _ask_again_after(self, error: str) -> bool:
         """Whether it is asked again, because an error says that its model is away."""

@@ -58,10 +58,11 @@ class StreamJournal:
             first: dict[str, Any] = {"model": model, "source": source, "seeds": seeds}
             lines: list[bytes] = []
             if call.num_responses:
-                begun, *lines = _read(file, call)
-                if {**json.loads(begun), "seeds": 0, "pid": 0} != {**first, "seeds": 0, "pid": 0}:
+                line, *lines = _read(file, call)
+                begun = json.loads(line)
+                if (begun["model"], begun["source"]) != (model, source):
                     refuse_to_go_on(call)
-                first["seeds"] = json.loads(begun)["seeds"]
+                first["seeds"] = begun["seeds"]
             # A process' number always takes as much room: nothing behind it moves.
             head = json.dumps({**first, "pid": f"{os.getpid():10}"}).encode() + b"\n"
             os.ftruncate(file, os.pwrite(file, head, 0) + sum(len(line) + 1 for line in lines))
@@ -120,11 +121,17 @@ def model_that_began(call: Call | None) -> str:
     """The Triton model that answered the beginning of a call; "" where none did."""
     if call is None or not call.num_responses:
         return ""
+    return str(head_of(Path(call.journal)).get("model", ""))
+
+
+def head_of(journal: Path) -> dict[str, Any]:
+    """What a journal says of who answers; empty where it says nothing."""
     try:
-        with Path(call.journal).open("rb") as file:
-            return str(json.loads(file.readline())["model"])
+        with journal.open("rb") as file:
+            found: dict[str, Any] = json.loads(file.readline())
+            return found
     except (OSError, ValueError):
-        return ""
+        return {}
 
 
 def refuse_to_go_on(call: Call | None) -> None:

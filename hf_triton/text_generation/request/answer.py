@@ -18,7 +18,7 @@ import numpy.typing as npt
 from hf_triton.runtime.request.chat_formats import with_counts
 from hf_triton.runtime.request.json_text import written
 from hf_triton.runtime.request.responder import Responder, strings
-from hf_triton.runtime.request.stream_journal import StreamJournal, Told
+from hf_triton.runtime.request.stream_journal import StreamJournal
 
 from ..sequence.sequence import Sequence, Token, TokenLogprobs, Update
 from .chat_answers import ReasoningTokens
@@ -163,14 +163,11 @@ class Answer(OneAnswer):
         self.sequences = list(sequences)
         self._places = dict(zip(self.sequences, self._choices, strict=True))
         self._on_close = on_close
-        for place, told in zip(self._places.items(), self._told(), strict=False):
-            sequence, choice = place
+        all_told = self.journal.told(len(self._choices)) if self.journal else []
+        for (sequence, choice), told in zip(self._places.items(), all_told, strict=False):
             sequence.begins_with = told.token_ids
             choice.num_told = sum(map(len, told.token_ids))
             choice.cumulative_logprob = told.cumulative_logprob
-
-    def _told(self) -> list[Told]:
-        return self.journal.told(len(self._choices)) if self.journal else []
 
     def take(self, update: Update) -> None:
         """Takes what is new of one choice."""
