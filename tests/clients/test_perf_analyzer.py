@@ -39,7 +39,9 @@ def run(triton: Triton, folder: Path, model: str, *arguments: str, **options: An
         command, env=environment_with_analyzer(), capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    (experiment,) = json.loads(export.read_text())["experiments"]
+    exported = export.read_text()
+    assert exported, f"{done.stdout}\n{done.stderr}"
+    (experiment,) = json.loads(exported)["experiments"]
     return experiment["requests"]
 
 

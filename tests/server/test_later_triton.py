@@ -58,7 +58,8 @@ def test_a_death_that_the_server_takes_note_of_is_told_and_aborts_at_unload_are_
     os.kill(served.stub_pid("double"), signal.SIGKILL)
     assert eventually(lambda: get(url(served, "models/double/ready")).status == 400)
     assert get(url(served, "models/other/ready")).status == 200
-    served.wait_for("model 'double': its Python process died (killed by SIGKILL: out of memory?)")
+    # Whoever asks whether it is ready has the server reap it, and its reason may go with that.
+    served.wait_for("model 'double': its Python process died")
     served.wait_for("model 'double' is back after")
     served.wait_for("a process of double has ended")
     assert "Python runtime state" not in served.err
