@@ -35,6 +35,9 @@ MAX_NAME = 128
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 INSTANCE_KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL")
+# Each model that is not always loaded says so in its config.pbtxt.
+LOADS = ("always", "on_demand", "manual")
+MAX_IDLE_S = 30 * 24 * 3600
 LAYOUTS = ("single", "ensemble", "vllm-backend")
 MAX_INSTANCES = 128
 MAX_CACHE_MIB = 2**20
@@ -162,6 +165,8 @@ KEYS: dict[str, KeyRule] = {
     "python_env": KeyRule(python_env_keys.check),
     "metrics": KeyRule(metric_keys.check, ()),
     "response_cache": KeyRule(_response_cache),
+    "load": KeyRule(schema.choice(*LOADS), "always"),
+    "idle_s": KeyRule(schema.nullable(schema.integer(1, MAX_IDLE_S, "seconds"))),
     "layout": KeyRule(schema.choice(*LAYOUTS), "single"),
     "ensemble": KeyRule(ensemble_keys.check, Ensemble()),
     "canary": KeyRule(_anything),

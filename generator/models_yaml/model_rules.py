@@ -38,6 +38,8 @@ def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
         yield from _instances(given["instance_group"], values)
     if values.get("metrics") and ("hooks" not in given or given["hooks"].value is None):
         yield given["metrics"], "needs hooks: nothing else observes these metrics"
+    if values.get("idle_s") is not None and "load" not in given:
+        yield given["idle_s"], "needs load: on_demand: nothing else is put out of memory"
     if values.get("response_cache") is not None and task is not None:
         yield from _response_cache(given["response_cache"], values, task)
 

@@ -34,6 +34,19 @@ class Tracing:
 
 
 @dataclass(frozen=True)
+class OnDemand:
+    """How models with ``load: on_demand`` share memory: of each device they may take together so
+    many GiB, or such a share of all it has; where neither is given, what is free. A request waits
+    ``load_wait_s`` seconds at most for its model; ``max_loads`` are loaded at once.
+    """
+
+    memory_gib: float | None = None
+    memory_share: float | None = None
+    load_wait_s: int = 300
+    max_loads: int = 1
+
+
+@dataclass(frozen=True)
 class ServerSettings:
     """``tracing`` is None where there is none; ``log_format`` is one of LOG_FORMATS. The others are
     of the ports on which callers ask: ``cors`` has the origins whose pages may; the files of
@@ -46,6 +59,7 @@ class ServerSettings:
     limits: Limits = NO_LIMITS
     cors: tuple[str, ...] = ()
     tls: Tls | None = None
+    on_demand: OnDemand = OnDemand()
 
     def flags(self) -> list[str]:
         """What tritonserver is told of it."""
@@ -126,6 +140,14 @@ def _tls(node: Node, report: Report) -> Tls | None:
     return Tls(**values) if len(values) == len(_TLS_KEYS) else None
 
 
+def _on_demand(node: Node, report: Report) -> OnDemand:
+    expected = "a map such as {memory_gib: 16, load_wait_s: 120}"
+    values = schema.mapping(_ON_DEMAND_KEYS, expected)(node, report)
+    if "memory_gib" in values and "memory_share" in values:
+        report.add(node, "got both memory_gib and memory_share, expected one of them")
+    return OnDemand(**values)
+
+
 ORIGIN = r"\*|https?://[A-Za-z0-9._\[\]:-]+"
 ORIGIN_EXAMPLE = "https://chat.example.com"
 _MOST_REQUESTS = 1_000_000
@@ -142,6 +164,12 @@ _TRACING_KEYS: dict[str, Check] = {
     "rate": schema.integer(0, schema.INT32_MAX, "one request of so many"),
     "service_name": schema.text("letters, digits and . _ -", r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"),
 }
+_ON_DEMAND_KEYS: dict[str, Check] = {
+    "memory_gib": schema.number(0.001, 2**20, unit="GiB of each device"),
+    "memory_share": schema.number(maximum=1, exclusive_min=0, unit="of each device's memory"),
+    "load_wait_s": schema.integer(1, 24 * 3600, "seconds"),
+    "max_loads": schema.integer(1, 4, "models at once"),
+}
 _KEYS: dict[str, Callable[[Node, Report], object]] = {
     "tracing": _tracing,
     "log_format": schema.choice(*LOG_FORMATS),
@@ -149,4 +177,5 @@ _KEYS: dict[str, Callable[[Node, Report], object]] = {
     "limits": _limits,
     "cors": _cors,
     "tls": _tls,
+    "on_demand": _on_demand,
 }

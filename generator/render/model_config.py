@@ -21,6 +21,8 @@ from generator.spec.triton_models import (
     ARM_PARAMETER,
     DECOUPLED,
     ENGINE_PARAMETER,
+    IDLE_PARAMETER,
+    LOAD_PARAMETER,
     ROLE_PARAMETER,
     STEPS,
     TASK_PARAMETER,
@@ -129,6 +131,23 @@ def is_ours(config_file: Path) -> bool:
 def arm_of(config_file: Path) -> str | None:
     """The model that has this one as an arm or a shadow of its own; None of any other."""
     return parameters(_read(config_file)).get(ARM_PARAMETER)
+
+
+def load_of(config_file: Path) -> tuple[str, float | None]:
+    """When the model is loaded, and after how many seconds in which nobody asks it may go."""
+    found = parameters(_read(config_file))
+    idle_s = found.get(IDLE_PARAMETER, "")
+    return found.get(LOAD_PARAMETER, "always"), float(idle_s) if idle_s.isdigit() else None
+
+
+def instance_groups(config_file: Path) -> list[dict[str, Any]]:
+    """The model's ``instance_group``, as ``as_dict`` has it."""
+    from google.protobuf import json_format
+
+    found: dict[str, Any] = json_format.MessageToDict(
+        _read(config_file), preserving_proto_field_name=True
+    )
+    return list(found.get("instance_group", ()))
 
 
 def steps_of(config_file: Path) -> list[str]:

@@ -179,6 +179,7 @@ class ModelSpec:
     this one, None for an entry of its own. ``adapter`` is the adapter's name if this stands for an
     adapter, ``is_draft`` true if it stands for a draft model (see ``parts``). ``gguf_file`` is the
     one file that is loaded of the source; of a local one it is its name, and the source its path.
+    ``load`` says when it is loaded; one ``on_demand`` may go when nobody asked it for ``idle_s``.
     """
 
     name: str
@@ -214,6 +215,8 @@ class ModelSpec:
     draft_model: DraftModel | None = None
     is_draft: bool = False
     gguf_file: str | None = None
+    load: str = "always"
+    idle_s: int | None = None
 
     @property
     def parts(self) -> tuple[ModelSpec, ...]:

@@ -31,6 +31,9 @@ ENGINE_PARAMETER = "hf_triton_engine"
 ARM_PARAMETER = "hf_triton_arm_of"
 ADAPTERS_PARAMETER = "hf_triton_adapters"
 SERVED_NAMES_PARAMETER = "hf_triton_served_names"
+# On the folder with an entry's own name, unless it is always loaded.
+LOAD_PARAMETER = "hf_triton_load"
+IDLE_PARAMETER = "hf_triton_idle_s"
 # The version of the protocol between a front and its engine.
 LINK_PARAMETER = "hf_triton_link"
 # In a model's folder: what every Triton starts in the place of its own Python stub.
@@ -123,6 +126,10 @@ class TritonModel:
             found[ADAPTERS_PARAMETER] = ",".join(names)
         if self.spec.served_names:
             found[SERVED_NAMES_PARAMETER] = ",".join(self.spec.served_names)
+        if self.spec.load != "always" and self.name == self.spec.name:
+            found[LOAD_PARAMETER] = self.spec.load
+            if self.spec.idle_s is not None:
+                found[IDLE_PARAMETER] = str(self.spec.idle_s)
         return found
 
 

@@ -18,7 +18,13 @@ import uvloop
 
 from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import ProxySettings
-from hf_triton.tritonserver.child_process import Parent, run_child, settings_as, tell_ready
+from hf_triton.tritonserver.child_process import (
+    Parent,
+    run_child,
+    say_line,
+    settings_as,
+    tell_ready,
+)
 
 
 def main(kind: str) -> int:
@@ -30,7 +36,7 @@ def main(kind: str) -> int:
 async def _serve(kind: str, settings: ProxySettings, parent: Parent) -> None:
     # Imported here: one needs no gRPC, the other no HTTP.
     asyncio.get_running_loop().set_exception_handler(_tell_bug)
-    repeats = Repeats(settings.abandoned_requests)
+    repeats = Repeats(settings.abandoned_requests, say_line)
     parent.follow(repeats.follow)
     if kind == "http":
         from hf_triton.ports.http.server import serve_http

@@ -2,7 +2,8 @@
 
 A request that a death has ended is sent again once its model is back. One that is suspected of the
 death goes alone from then on, over all ports: a death that it meets alone is its own work, and it
-is refused. The supervisor tells which models are to come back, and how often each has died.
+is refused. The supervisor tells which models are to come back, and how often each has died; it is
+told how many requests wait for each model that is loaded on demand, and how many it has.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ DIED = "the process of this model died while it answered; ask again"  # of a str
 GONE = "tritonserver ended while it had this request; try again"
 _ALONE = "alone"  # the name of the file by which requests of all ports take turns
 WAIT_S = 300.0
+_TELL_AFTER_S = 0.1  # so often at most
 _SLACK_S = 1.0  # beyond its own time: a model that knows how long it has waited ends it itself
 NOTICED_S = 3.0  # after a death, until the supervisor knows of it
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
@@ -49,7 +51,9 @@ _AWAY = re.compile(
 class Model(msgspec.Struct, frozen=True, array_like=True):
     """A Triton model that is ready, or down and ``is_coming`` back; how many of its processes have
     died, why the last one did, and whether ``others_live``, which answer what they have. What
-    ``is_ours`` runs our library, and knows the parameters by which ports tell it of a request.
+    ``is_ours`` runs our library, and knows the parameters by which ports tell it of a request. One
+    that is loaded on demand says how it is in ``state``, requests wait ``wait_s`` for it, and
+    ``failure`` is why it can't be had for ``retry_s`` seconds.
     """
 
     is_coming: bool = False
@@ -57,16 +61,35 @@ class Model(msgspec.Struct, frozen=True, array_like=True):
     why: str = ""
     others_live: bool = False
     is_ours: bool = False
+    state: str = ""
+    wait_s: float = 0.0  # WAIT_S
+    failure: str = ""
+    retry_s: int = 0
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether the next request has it loaded."""
+        return bool(self.state) and self.is_coming and not self.failure
 
 
+Demand = dict[str, tuple[int, int, int]]  # requests that wait, that run, that were ever sent
 Models = dict[str, Model]
 _UNKNOWN = Model()
 _DECODER = msgspec.json.Decoder(Models)
+_DEMAND_DECODER = msgspec.json.Decoder(Demand)
 
 
 def line_of(models: Models) -> bytes:
     """As the supervisor tells its child processes."""
     return msgspec.json.encode(models) + b"\n"
+
+
+def demand_of(line: bytes) -> Demand:
+    """What a port says of the models that are loaded on demand; empty of another line."""
+    try:
+        return _DEMAND_DECODER.decode(line)
+    except msgspec.DecodeError:
+        return {}
 
 
 class Repeats:
@@ -75,12 +98,16 @@ class Repeats:
     in another process.
     """
 
-    def __init__(self, prefix: str = "") -> None:
-        self._prefix = prefix
+    def __init__(self, prefix: str = "", say: Callable[[bytes], None] = lambda _line: None) -> None:
+        """``say`` tells the supervisor."""
+        self._prefix, self._say = prefix, say
         self._lock_path = Path(f"{prefix}{_ALONE}") if prefix else None
         self._models: Models = {}
         self._changed = asyncio.Event()
         self._sent: dict[str, set[Held]] = defaultdict(set)
+        self._waiting: dict[str, set[Held]] = defaultdict(set)
+        self._num_sent: dict[str, int] = defaultdict(int)
+        self._telling: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()
         self.is_stopping = False
 
@@ -92,6 +119,7 @@ class Repeats:
             return  # a line that was cut
         before, self._models = self._models, models
         self._wake()
+        self._tell_soon()
         for name, model in models.items():
             if model.num_deaths > before.get(name, _UNKNOWN).num_deaths:
                 for held in list(self._sent.get(name, ())):
@@ -120,6 +148,14 @@ class Repeats:
     def is_coming(self, name: str) -> bool:
         """Whether a Triton model is down, and being brought back."""
         return self._models.get(name, _UNKNOWN).is_coming
+
+    def asleep(self) -> list[str]:
+        """The Triton models that the next request has loaded, or would, could they be loaded."""
+        return [name for name, model in self._models.items() if model.state and model.is_coming]
+
+    def is_asleep(self, name: str) -> bool:
+        """Whether the next request has a Triton model loaded."""
+        return self._models.get(name, _UNKNOWN).is_asleep
 
     def is_ours(self, name: str) -> bool:
         """Whether a Triton model runs our library."""
@@ -161,16 +197,53 @@ class Repeats:
             os.close(file)
         self._turn.release()
 
+    def wait(self, held: Held) -> None:
+        """It waits for its model."""
+        self._waiting[held.model].add(held)
+        self._note(held.model)
+
     def enter(self, held: Held) -> None:
         """It is sent."""
+        _discard(self._waiting, held)
         self._sent[held.model].add(held)
+        self._num_sent[held.model] += 1
+        self._note(held.model)
 
     def leave(self, held: Held) -> None:
-        """It is sent no more."""
-        sent = self._sent[held.model]
-        sent.discard(held)
-        if not sent:
-            del self._sent[held.model]
+        """It is sent no more, and does not wait."""
+        _discard(self._waiting, held)
+        _discard(self._sent, held)
+        self._note(held.model)
+
+    def _note(self, name: str) -> None:
+        model = self._models.get(name)
+        if model and model.state:
+            self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        if self._telling is None and any(model.state for model in self._models.values()):
+            loop = asyncio.get_running_loop()
+            self._telling = loop.call_later(_TELL_AFTER_S, self._tell)
+
+    def _tell(self) -> None:
+        self._telling = None
+        demand = {
+            name: (
+                *(len(held.get(name, ())) for held in (self._waiting, self._sent)),
+                self._num_sent.get(name, 0),
+            )
+            for name, model in self._models.items()
+            if model.state
+        }
+        self._say(msgspec.json.encode({name: one for name, one in demand.items() if any(one)}))
+
+
+def _discard(held_by_model: dict[str, set[Held]], held: Held) -> None:
+    found = held_by_model.get(held.model)
+    if found is not None:
+        found.discard(held)
+        if not found:
+            del held_by_model[held.model]
 
 
 async def _lock(file: int) -> None:
@@ -259,6 +332,7 @@ class Held:
         """
         self._leave()
         self._begin_trouble()
+        self._repeats.wait(self)
         try:
             await asyncio.sleep(self._pause_s)
             if self._lock is not None:
@@ -274,9 +348,12 @@ class Held:
         self._enter()
 
     async def _come(self) -> None:
-        """Waits for its model. Raises asyncio.TimeoutError."""
+        """Waits for its model. Raises asyncio.TimeoutError, RefusedError where it can't be had."""
         while self._is_coming():
             self._away_since_s = None
+            if self._model.failure:
+                text = f"model '{self.model}' can't be loaded: {self._model.failure}"
+                raise RefusedError(503, text, {"Retry-After": str(self._model.retry_s)})
             await self._repeats.change(self._left_s())
 
     def lost(self) -> None:
@@ -334,7 +411,7 @@ class Held:
             timeout_s, self._id = self._describe()
             self._deadline_s = self._began_s + timeout_s
         if self._ends_s == math.inf:
-            self._ends_s = min(time.monotonic() + WAIT_S, self._deadline_s)
+            self._ends_s = min(time.monotonic() + (self._model.wait_s or WAIT_S), self._deadline_s)
 
     def _left_s(self) -> float:
         """The seconds that it may still wait. Raises asyncio.TimeoutError where there are none."""
@@ -392,6 +469,8 @@ class Held:
 
     def _too_late(self) -> RefusedError:
         text = f"model '{self.model}' did not come back in time; try again"
+        if self._model.state:
+            text = f"model '{self.model}' was not loaded in time: {self._model.state}; try again"
         if self._repeats.is_stopping:
             text = "the server is stopping; try again"
         return RefusedError(503, text, {"Retry-After": "5"})

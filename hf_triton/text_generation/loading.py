@@ -20,6 +20,7 @@ from hf_triton.runtime.weights.loading import load_config, load_model, load_toke
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.processors import load_processor
 from hf_triton.runtime.weights.served_model import ServedModel
+from hf_triton.text_generation.memory.cache_budget import within_budget
 
 from .engine.engine import Engine, EngineSetup
 from .engine.generation_rules import decoder_start, not_followed
@@ -173,7 +174,7 @@ def start_engine(
         device=device,
         eos_token_ids=eos_token_ids(parts.model, parts.tokenizer),
         num_threads=num_threads,
-        free_bytes=free_bytes,
+        free_bytes=within_budget(name, free_bytes),
         prepare=prepack if device.type == "cpu" else lambda model: None,
         adapters=adapters,
         draft_model=draft_model,

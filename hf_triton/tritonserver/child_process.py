@@ -2,8 +2,9 @@
 
 What it does is a process of its own so that a bug or a lack of memory there affects neither Triton
 nor its supervisor. It writes a line to stdout when it listens, and from then on a byte a second. It
-stops at SIGTERM after what is in flight. To its stdin its parent writes lines that it follows; it
-ends at once when that closes: then whoever started it is gone. Knows no HTTP.
+stops at SIGTERM after what is in flight. To its stdin its parent writes lines that it follows, and
+lines to stdout tell its parent how it is; it ends at once when its stdin closes: then whoever
+started it is gone. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
 _SETTINGS = "HF_TRITON_CHILD_SETTINGS"
 _START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0  # after Triton has ended, nothing is left to wait for
-_BEAT_EVERY_S = 1.0
+_BEAT_EVERY_S, _BEAT = 1.0, b"."
+_MOST_UNSAID = 1 << 16
 
 Settings = TypeVar("Settings")
 
@@ -54,6 +56,7 @@ class ChildProcess:
         self._line = b""
         self._untold = b""  # of the line
         self._is_mid_line = False
+        self._heard = self._last_said = b""
 
     def start(self) -> None:
         """Starts it and waits until it listens. Raises ServerError."""
@@ -74,6 +77,7 @@ class ChildProcess:
         if self._process.stdin:
             os.set_blocking(self._process.stdin.fileno(), False)
         self._untold, self._is_mid_line = self._line, False
+        self._heard = self._last_said = b""
         self._tell_rest()
 
     def tell(self, line: bytes) -> None:
@@ -95,7 +99,7 @@ class ChildProcess:
     def wait_until_it_listens(self) -> None:
         """Raises ServerError where it ends before, or takes too long."""
         process = self._process
-        if process is None or not _says_something(process, _START_TIMEOUT_S):
+        if process is None or not self._says_something(process, _START_TIMEOUT_S):
             self.kill()
             raise ServerError(f"{self.name} did not start (see above)")
         self._listens()
@@ -115,9 +119,34 @@ class ChildProcess:
         """Seconds since it last said that it gets on; 0 where it has not begun to."""
         if self._process is None or self._is_starting:
             return 0.0
-        if _says_something(self._process, 0.0):
-            self._heard_at_s = time.monotonic()
+        self._hear(self._process)
         return time.monotonic() - self._heard_at_s
+
+    @property
+    def said(self) -> bytes:
+        """The last line with which it has told how it is, b"" before."""
+        if self._process and not self._is_starting:
+            self._hear(self._process)
+        return self._last_said
+
+    def _hear(self, process: subprocess.Popen[bytes]) -> None:
+        if self._says_something(process, 0.0):
+            self._heard_at_s = time.monotonic()
+
+    def _says_something(self, process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+        """Whether it writes to stdout before it ends, or the time is over; takes all there is."""
+        if process.stdout is None:
+            return False
+        ready = select.poll()
+        ready.register(process.stdout, select.POLLIN)
+        if not ready.poll(timeout_s * 1000):
+            return False
+        data = process.stdout.read(1 << 16)
+        *lines, self._heard = (self._heard + data).split(b"\n")
+        self._heard = self._heard.lstrip(_BEAT)
+        told = [line.lstrip(_BEAT) for line in lines]
+        self._last_said = next((one for one in reversed(told) if one[:1] == b"{"), self._last_said)
+        return data != b""
 
     @property
     def has_ended(self) -> bool:
@@ -146,7 +175,7 @@ class ChildProcess:
         return None
 
     def _follow_start(self, process: subprocess.Popen[bytes]) -> str | None:
-        if _says_something(process, 0.0):
+        if self._says_something(process, 0.0):
             self._listens()
             return f"{self.name} is back"
         if time.monotonic() - self._heard_at_s > _START_TIMEOUT_S:
@@ -189,15 +218,6 @@ class ChildProcess:
         for stream in (process.stdin, process.stdout):
             if stream:
                 stream.close()
-
-
-def _says_something(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Whether it writes to stdout before it ends, or ``timeout_s`` is over; takes all there is."""
-    if process.stdout is None:
-        return False
-    ready = select.poll()
-    ready.register(process.stdout, select.POLLIN)
-    return bool(ready.poll(timeout_s * 1000)) and process.stdout.read(1 << 16) != b""
 
 
 def environment_for(settings: object) -> dict[str, str]:
@@ -276,6 +296,20 @@ def tell_ready() -> None:
 
 
 def _beat() -> None:
-    with contextlib.suppress(OSError):
-        os.write(sys.stdout.fileno(), b".")
+    _say(_BEAT)
     asyncio.get_running_loop().call_later(_BEAT_EVERY_S, _beat)
+
+
+_unsaid = bytearray()
+
+
+def say_line(line: bytes) -> None:
+    """In the child: tells its parent how it is, in JSON. Once nobody has read for long, no more."""
+    if len(_unsaid) < _MOST_UNSAID:
+        _say(line + b"\n")
+
+
+def _say(data: bytes) -> None:
+    _unsaid.extend(data)
+    with contextlib.suppress(OSError):  # the rest is said with what comes next
+        del _unsaid[: os.write(sys.stdout.fileno(), _unsaid)]

@@ -78,6 +78,16 @@ CASES = {
         "Model a keeps dying on h:1",
         ONE,
     ),
+    "HfTritonModelsThrash": Case(
+        {
+            'hf_triton_model_thrashing_total{model="a",instance="h:1"}': "0x4 1+1x30",
+            'hf_triton_model_thrashing_total{model="b",instance="h:1"}': "0x8 1x40",
+        },
+        "5m",
+        "14m",
+        "Model a is loaded again and again on h:1",
+        ONE,
+    ),
     "HfTritonServerRestarted": Case(
         {'hf_triton_server_restarts_total{instance="h:1"}': "0x4 1x20"},
         "3m",

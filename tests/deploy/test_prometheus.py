@@ -36,6 +36,7 @@ models:
     canary: {{arms: [{{name: stable, weight: 50}}, {{name: new, weight: 50, to: other}}]}}
     shadow: {{to: other}}
   - {{name: other, task: feature-extraction, model: {ROOT}/demo/embedding}}
+  - {{name: rare, task: fill-mask, model: {ROOT}/demo/mask, load: on_demand, idle_s: 1}}
 """
 # Of a machine with a GPU, as Triton names them.
 GPU_METRICS = """\
@@ -131,8 +132,12 @@ def requests(listen: Listen) -> Iterator[None]:
     stop = threading.Event()
 
     def ask() -> None:
+        num_asked = 0
         while not stop.wait(0.2):
+            num_asked += 1
             with contextlib.suppress(OSError):
+                if num_asked % 20 == 0:  # it has gone meanwhile
+                    post(f"{url}/rare/generate", {"text_input": "I [MASK] going"})
                 post(f"{url}/text/generate", {"text_input": "I am going", "max_tokens": 8})
                 post(f"{url}/text_stream/generate_stream", {"text_input": "I am", "max_tokens": 8})
                 post(f"{url}/embedding/generate", {"text_input": "I am going"})
@@ -210,7 +215,9 @@ def test_models_can_be_chosen(watched: Watched) -> None:
         found = watched.prometheus.query(f"group by (model) ({selector})")
         return {sample["metric"]["model"] for sample in found}
 
-    assert eventually(lambda: names() == {"text", "embedding", "other"}, DATA_TIMEOUT_S), names()
+    assert eventually(lambda: names() == {"text", "embedding", "other", "rare"}, DATA_TIMEOUT_S), (
+        names()
+    )
 
 
 def test_no_alert_fires_and_each_can_be_evaluated(watched: Watched) -> None:

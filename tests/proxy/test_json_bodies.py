@@ -204,15 +204,16 @@ def test_an_empty_list_for_a_tensor_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "path, endpoint",
+    "path, model, endpoint",
     [
-        ("/v2/models/m/infer", "infer"),
-        ("/v2/models/m/versions/1/generate_stream", "generate_stream"),
-        ("/v2/models/a%2Fb/%69nfer", ""),
-        ("/v2/models/m/%69nfer", "infer"),
-        ("/v2/models/m", ""),
-        ("/v2/repository/index", ""),
+        ("/v2/models/m/infer", "m", "infer"),
+        ("/v2/models/m/versions/1/generate_stream", "m", "generate_stream"),
+        ("/v2/models/a%2Fb/%69nfer", "", ""),
+        ("/v2/models/m/%69nfer", "m", "infer"),
+        ("/v2/models/m", "m", ""),
+        ("/v2/models/m/versions/1/", "m", ""),
+        ("/v2/repository/index", "", ""),
     ],
 )
-def test_what_is_asked_of_a_model(path: str, endpoint: str) -> None:
-    assert asked_of(path) == ("m" if endpoint else "", endpoint)
+def test_what_is_asked_of_a_model(path: str, model: str, endpoint: str) -> None:
+    assert asked_of(path) == (model, endpoint)

@@ -305,6 +305,9 @@ def _problems(
     elif target.owner in specs and target.name in specs:
         owner, other = specs[target.owner], specs[target.name]
         yield from _differences(owner, other)
+        if other.load != "always":
+            waits = "requests that are routed do not wait for it; expected load: always"
+            yield f"'{other.name}' has load: {other.load}, and {waits}"
         if other.canary is not None or other.shadow is not None:
             what = "canary" if other.canary is not None else "shadow"
             yield (

@@ -74,7 +74,10 @@ def run(args: argparse.Namespace) -> int:
     _build_environments(outcome)
     policy = RestartPolicy(max_restarts=args.max_restarts)
     models = [spec.name for spec in outcome.plan.specs]
-    options = ServeOptions(Path(args.config), args.load_timeout_s, policy, args.drain_s, watched)
+    options = ServeOptions(
+        *(Path(args.config), args.load_timeout_s, policy, args.drain_s, watched),
+        on_demand=settings.on_demand,
+    )
     access = _access(settings, callers, Path(args.config).resolve().parent)
     with socket_folder() as sockets:
         listen = dataclasses.replace(listen, sockets=sockets)

@@ -99,7 +99,10 @@ class Calls:
                 raise RefusedError(429, f"got more than {_MAX_WAITING} requests at once")
             return
         classified = self._port.check(call, message)
-        if classified:
+        answer = self._port.own_answer(call, message)
+        if answer is not None:
+            self._answer(call, answer)
+        elif classified:
             call.waiting = [message]
             self._port.run(self._take_later(call, classified))
         else:
@@ -108,6 +111,8 @@ class Calls:
     async def _take_later(self, call: Call, classified: list[Output]) -> None:
         """The same where tritonserver must be asked about the model first."""
         try:
+            if self._port.repeats.is_asleep(call.model):
+                await self._wake(call.model)
             for output in classified:
                 await self._port.triton.check_classified(output)
             if call.is_left:
@@ -121,6 +126,24 @@ class Calls:
         else:
             if call.is_sent and call.waiting is None:
                 self._flush(call)
+
+    async def _wake(self, model: str) -> None:
+        """Waits until a model is loaded. Raises RefusedError."""
+        held = Held(self._port.repeats, model, lambda: None)
+        try:
+            await held.turn()
+        finally:
+            held.end()
+
+    def _answer(self, call: Call, message: bytes) -> None:
+        """Ends a call with an answer of our own."""
+        self._tell(h2.header_frames(call.stream, h2.header_block(_ANSWER_HEAD)))
+        self._tell(h2.frame(h2.DATA, 0, call.stream, prefixed(message)))
+        call.has_answer, trailers = True, h2.header_block([(b"grpc-status", b"0")])
+        self._tell(h2.header_frames(call.stream, trailers, h2.END_STREAM))
+        if not call.is_sent:
+            self._tell(h2.rst_stream(call.stream, h2.NO_ERROR))
+        self.leave(call)
 
     def _send(self, call: Call, message: bytes) -> None:
         if not (call.model or self._triton.transport):  # what is no inference does not wait

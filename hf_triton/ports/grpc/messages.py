@@ -70,6 +70,14 @@ def checked(message: bytes, *, may_name_caller: bool) -> tuple[str, list[Output]
     ]
 
 
+def model_of(message: bytes) -> str:
+    """The model of a question about one: all name it in their first field."""
+    try:
+        return str(service_pb2.ModelReadyRequest.FromString(message[:_SMALL_BYTES]).name)
+    except DecodeError:
+        return ""
+
+
 def _check_names(request: service_pb2.ModelInferRequest) -> None:
     """Triton reads a name, and a parameter's text, up to its first zero byte, and so another one
     than is checked here, or than another caller has sent.

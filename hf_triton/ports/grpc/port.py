@@ -10,7 +10,7 @@ from hf_triton.ports.admin import GRPC_HEADER, needs_key
 from hf_triton.ports.callers import Account
 from hf_triton.ports.grpc.call import Call
 from hf_triton.ports.grpc.heads import Head
-from hf_triton.ports.grpc.messages import Output, checked
+from hf_triton.ports.grpc.messages import Output, checked, model_of
 from hf_triton.ports.grpc.triton import GrpcTriton
 from hf_triton.ports.port import SMALL_BYTES, Port
 from hf_triton.ports.refusal import NO_METHOD, RefusedError
@@ -22,6 +22,9 @@ _PREFIX = f"/{_SERVICE.full_name}/"
 _HEALTH = "/grpc.health.v1.Health/Check"
 _STREAM, _INFER, _LOAD = (
     f"{_PREFIX}{name}" for name in ("ModelStreamInfer", "ModelInfer", "RepositoryModelLoad")
+)
+_READY, *_TOLD_BY_LOADED = (
+    f"{_PREFIX}{name}" for name in ("ModelReady", "ModelMetadata", "ModelConfig")
 )
 _INDEX = f"{_PREFIX}RepositoryIndex"
 # What changes a server or reaches into its memory.
@@ -94,10 +97,21 @@ class GrpcPort(Port):
             call.model, classified = checked(message, may_name_caller=may_name_caller)
             call.asks_ours = self.repeats.is_ours(call.model)
             return classified
+        if path in _TOLD_BY_LOADED and self.repeats.is_asleep(name := model_of(message)):
+            call.model = name
         if path != _LOAD and len(message) > SMALL_BYTES:
             text = f"got {len(message)} bytes, allowed: {SMALL_BYTES}"
             raise RefusedError(400, text)
         return []
+
+    def own_answer(self, call: Call, message: bytes) -> bytes | None:
+        """What is answered without asking tritonserver: a model that its next request has loaded
+        is ready.
+        """
+        if call.head.path != _READY or not self.repeats.is_asleep(model_of(message)):
+            return None
+        answer: bytes = service_pb2.ModelReadyResponse(ready=True).SerializeToString()
+        return answer
 
     def _count_another(self, call: Call) -> None:
         if not self.is_stream(call):

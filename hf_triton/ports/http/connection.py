@@ -123,6 +123,9 @@ class HttpConnection(asyncio.Protocol):
             return
         self._proxy.callers.enter(request.account)
         self._account = request.account
+        if self._proxy.is_ready_asleep(request):
+            self._answer(200, b"", {})
+            return
         payload = self._proxy.checked(request)
         may_go = True
         if request.asked:

@@ -29,7 +29,7 @@ _ZERO_BYTE = rb"\u0000"
 _EMPTY_LIST = re.compile(rb"\[\s*\]")
 _BINARY_SIZE = "binary_data_size"
 _SHARED_MEMORY = "shared_memory_region"
-_MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/[^/]+)?/([a-z_]+)/?")
+_MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/[^/]+)?(?:/([a-z_]+))?/?")
 # In what was written anew; a text's own quotes are escaped.
 _TIMEOUT_MS = re.compile(rb'"timeout_ms"\s*(?::\s*|,[^{}]*"data"\s*:[\s[]*)(\d{1,15})(?![\d.])')
 _ID = re.compile(rb'"id"\s*:\s*"([ -!#-\[\]-~]{1,128})"')
@@ -77,9 +77,11 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def asked_of(path: str) -> tuple[str, str]:
-    """The model that is asked, and what, such as ``infer``; "" where nothing is."""
+    """The model that is asked, and what, such as ``infer``; "" for its metadata. Both are "" where
+    none is asked.
+    """
     match = _MODEL_PATH.fullmatch(unquote(path))
-    return (match[1], match[2]) if match else ("", "")
+    return (match[1], match[2] or "") if match else ("", "")
 
 
 def timeout_s_of(request: bytes) -> float:

@@ -30,6 +30,7 @@ from hf_triton.ports.streams import first_text, new_name
 _DESCRIPTORS_EACH = 4  # on each of two ports a client's connection, and one to tritonserver
 _STARTING = "tritonserver does not answer: it is being started; try again"
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
+_TOLD_BY_LOADED = ("", "config")  # "" is its metadata
 _INDEX_PATH = "/v2/repository/index"
 _GENERATE = ("generate", "generate_stream")
 _ADMIN_PATH = re.compile(
@@ -77,6 +78,11 @@ class HttpProxy(Port):
         elif HTTP_HEADER not in request.noted:
             raise needs_key(HTTP_HEADER)
 
+    def is_ready_asleep(self, request: Request) -> bool:
+        """Whether it asks if a model is ready that its next request has loaded."""
+        model, endpoint = asked_of(request.path)
+        return endpoint == "ready" and self.repeats.is_asleep(model)
+
     def take_body(self, request: Request, piece: bytes) -> None:
         """A piece of a body. Raises RefusedError where it is one too many."""
         if request.method != b"POST":
@@ -112,6 +118,8 @@ class HttpProxy(Port):
             request.asked, request.streams = model, endpoint == "generate_stream"
             if request.streams and request.version == b"1.1" and self.repeats.is_ours(model):
                 request.stream = new_name()
+        elif endpoint in _TOLD_BY_LOADED and self.repeats.is_asleep(model):
+            request.asked = model
         if endpoint == "infer" and request.method == b"POST":
             end = len(body) if head_length is None else head_length
             head, classified = checked_infer(body[:end], len(body), alias)

@@ -16,7 +16,13 @@ from functools import partial
 from hf_triton.ports.openai.process import serve
 from hf_triton.ports.openai.settings import Settings
 from hf_triton.ports.repeats import Repeats
-from hf_triton.tritonserver.child_process import Parent, run_child, settings_as, tell_ready
+from hf_triton.tritonserver.child_process import (
+    Parent,
+    run_child,
+    say_line,
+    settings_as,
+    tell_ready,
+)
 
 
 def main() -> int:
@@ -29,7 +35,7 @@ def main() -> int:
 
 
 async def _serve(settings: Settings, parent: Parent) -> None:
-    repeats = Repeats(settings.abandoned_requests)
+    repeats = Repeats(settings.abandoned_requests, say_line)
     parent.follow(repeats.follow)
     await serve(settings, parent.stop, tell_ready, repeats)
 

@@ -86,6 +86,7 @@ class OpenAiApp:
         access: Access,
         catalog: Catalog,
         media_hosts: MediaHosts,
+        is_coming: Callable[[str], bool] = lambda _name: False,
         metrics_socket: str = "",
         playground: Playground | None = None,
         kept: KeptResponses = NONE_KEPT,
@@ -96,7 +97,7 @@ class OpenAiApp:
         self._playground = playground
         self._catalog = catalog
         self._access = AccessCheck(access, playground.pages if playground else ())
-        self._lengths = ContextLengths(triton)
+        self._lengths = ContextLengths(triton, is_coming)
         self._kept = kept
         fitting = (
             (tgi.GENERATE_COMPAT.tasks, self._generating(tgi.GENERATE_COMPAT)),

@@ -8,11 +8,13 @@ import functools
 import socket
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
-from generator.errors import ServerError
-from generator.render.digest import ADAPTERS_FILE
+from generator.errors import ServerError, TemplateError
+from generator.render import model_config
+from generator.render.digest import ADAPTERS_FILE, CONFIG_FILE
 from generator.repository import served_record
 from generator.yaml_file.regular_file import read_json
 from hf_triton.ports.openai.app import OpenAiApp
@@ -54,13 +56,18 @@ async def serve(
     try:
         await _check(triton)
         reasons = functools.partial(why_not_ready, settings.health_url)
+
+        def asleep() -> list[Any]:
+            return _configs(settings.repository, repeats.asleep())
+
         catalog = Catalog(
             *(triton, lambda: _to_be_served(settings.repository), reasons, repeats.is_coming),
             adapters_now=functools.partial(_adapters_now, settings.repository),
+            asleep=asleep,
         )
-        playground = Playground(triton, reasons, settings.repository)
+        playground = Playground(triton, reasons, settings.repository, asleep)
         app = OpenAiApp(
-            *(triton, settings.access, catalog, media_hosts),
+            *(triton, settings.access, catalog, media_hosts, repeats.is_coming),
             metrics_socket=settings.metrics_socket,
             playground=playground if settings.has_playground else None,
             kept=KeptResponses(settings.keep_s),
@@ -103,6 +110,16 @@ def _adapters_now(repository: Path | None, folder: str) -> tuple[str, ...] | Non
         newest = max(found, key=lambda path: int(path.parent.name))
         return tuple(str(adapter["name"]) for adapter in read_json(newest))
     return None
+
+
+def _configs(repository: Path | None, folders: Collection[str]) -> list[Any]:
+    """The ModelConfigs of Triton's models, as far as their files can be read."""
+    found = []
+    for folder in folders if repository else ():
+        with contextlib.suppress(OSError, UnicodeDecodeError, TemplateError):
+            text = Path(repository or "", folder, CONFIG_FILE).read_text(encoding="utf-8")
+            found.append(model_config.parse(text))
+    return found
 
 
 async def _accept_no_more(listening: socket.socket) -> None:

@@ -136,13 +136,16 @@ def check_devices_work(model: torch.nn.Module) -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Free memory in bytes: the GPU's own count, or what the machine and the container's limit
-    leave.
-    """
+    """Free memory in bytes: the GPU's own count, or ``free_cpu_bytes``."""
     import torch
 
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
+    return free_cpu_bytes()
+
+
+def free_cpu_bytes() -> int:
+    """Bytes that the machine and the container's limit leave."""
     import psutil
 
     available = int(psutil.virtual_memory().available)

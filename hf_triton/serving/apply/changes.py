@@ -8,16 +8,19 @@ disk.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from generator.render.digest import CONFIG_FILE, ROUTING_FILE, digest_in
 from generator.repository.compare import Action, ModelPlan, compare
 from generator.repository.version_folders import next_version
 from generator.repository.versions import RENDERED_VERSION, leaves_out, renumbered
-from generator.spec.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
+from generator.spec.triton_models import ENGINE_SUFFIX, LOAD_PARAMETER, STEP_SUFFIXES
 from hf_triton.serving.apply.model_control import ServedFolder
 
+# Read without the parser, as a digest is.
+_LOADED_LATER = re.compile(rb'^parameters { key: "%s" ' % LOAD_PARAMETER.encode(), re.MULTILINE)
 PART_SUFFIXES = (ENGINE_SUFFIX, *STEP_SUFFIXES)
 
 
@@ -76,6 +79,11 @@ class GroupChange:
         return [*parts, *(folder for folder in self.folders[:1] if folder.is_load)]
 
     @property
+    def is_loaded_later(self) -> bool:
+        """Whether the model is not always loaded: its files are all that is needed before."""
+        return bool(_LOADED_LATER.search(self.folders[0].config))
+
+    @property
     def is_addition(self) -> bool:
         """Whether the model was not served before."""
         return self.folders[0].action is FolderAction.LOAD
@@ -118,7 +126,15 @@ def decide_group(
     refusal = "; ".join(conflict for plan in stands for conflict in plan.conflicts)
     if not refusal:
         refusal = next(filter(None, map(_why_not_replaced, folders)), "")
-    return GroupChange(folders, tuple(sorted(obsolete)), refusal)
+    change = GroupChange(folders, tuple(sorted(obsolete)), refusal)
+    if change.is_loaded_later and not any(folder.served.ready for folder in folders):
+        return replace(change, folders=tuple(map(_written_only, folders)))
+    return change
+
+
+def _written_only(folder: FolderChange) -> FolderChange:
+    action = FolderAction.NOTHING if folder.plan.is_current else FolderAction.WRITE
+    return replace(folder, action=action)
 
 
 def split_unwanted(

@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -183,6 +183,16 @@ def _running_copy(samples: list[_Sample], names: set[str], version: int) -> Runn
             loaded[labels["device"]] += int(one.value)
             instances.add(labels["instance"])
     return RunningCopy(loaded, free, cache, load_s, len(instances)) if instances else None
+
+
+def loaded_bytes(metrics: str, names: Collection[str]) -> dict[str, float]:
+    """What the running copies of models of these names publish that they took, by device."""
+    found: Counter[str] = Counter()
+    for one in _samples(metrics):
+        is_loaded = one.name == "hf_triton_memory_bytes" and one.labels["kind"] == "loaded"
+        if is_loaded and one.labels.get("model") in names:
+            found[one.labels["device"]] += int(one.value)
+    return dict(found)
 
 
 def weight_bytes(folder: Path, values: Mapping[str, Any]) -> int:

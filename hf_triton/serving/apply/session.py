@@ -253,7 +253,7 @@ class Recorder:
         served = {
             name
             for name, group in groups.items()
-            if name in loaded or group.folders[0].served.ready
+            if name in loaded or group.folders[0].served.ready or group.is_loaded_later
         }
         return (kept | served) - {removed.name for removed in self._plan.removed}
 

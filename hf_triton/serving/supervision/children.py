@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hf_triton.ports.openai.child_process import OpenAiProcess
-from hf_triton.ports.repeats import Models, line_of
+from hf_triton.ports.repeats import Demand, Models, demand_of, line_of
 from hf_triton.ports.settings import EVERYBODY, Access
 from hf_triton.serving.supervision.health import Health
 from hf_triton.tritonserver.child_process import STOP_TIMEOUT_S, ChildProcess
@@ -58,6 +58,10 @@ class Children:
         line = line_of(models)
         for child in self.all:
             child.tell(line)
+
+    def demands(self) -> list[Demand]:
+        """What each says of the models that are loaded on demand."""
+        return [demand_of(child.said) for child in self.all]
 
     def begin_stop(self) -> None:
         """They accept nothing more; what is in flight goes on while Triton answers it."""

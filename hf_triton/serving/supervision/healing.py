@@ -84,6 +84,10 @@ class Healer:
         """The models' processes, as of about a second ago."""
         return self._deaths.known
 
+    def living(self, folder: str) -> frozenset[int]:
+        """The processes that a model has now."""
+        return self._deaths.living(folder)
+
     def end_processes(self, folder: str, reason: str) -> None:
         """Kills the processes of a model that no longer answers; ``look`` then reloads it."""
         with self._lock:

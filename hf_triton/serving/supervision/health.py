@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,11 +26,46 @@ _METRICS = {
     "hf_triton_model_deaths_total": ("counter", "Processes of the model that died."),
     "hf_triton_model_restarts_total": ("counter", "Times the model was loaded after a death."),
     "hf_triton_model_given_up": ("gauge", "Whether it failed to load too often to be tried again."),
+    "hf_triton_model_loaded": ("gauge", "Whether a model that is loaded on demand is in memory."),
+    "hf_triton_model_loads_total": ("counter", "Times the model was loaded on demand."),
+    "hf_triton_model_put_out_total": ("counter", "Times the model was put out of memory, by why."),
+    "hf_triton_model_thrashing_total": (
+        "counter",
+        "Times the model was loaded again within a minute of making room for another one.",
+    ),
+    "hf_triton_model_waiting_requests": ("gauge", "Requests that wait until the model is loaded."),
+    "hf_triton_model_load_wait_seconds_total": (
+        "counter",
+        "Time for which the first of the requests waited that the model was loaded for.",
+    ),
+    "hf_triton_on_demand_memory_bytes": (
+        "gauge",
+        "Memory that a model that is loaded on demand takes, or took last, by device.",
+    ),
+    "hf_triton_on_demand_memory_limit_bytes": (
+        "gauge",
+        "Memory that models that are loaded on demand may take together, by device.",
+    ),
     "hf_triton_server_up": ("gauge", "Whether tritonserver runs and answers."),
     "hf_triton_server_restarts_total": ("counter", "Times tritonserver was started anew."),
     "hf_triton_last_apply_success": ("gauge", "Whether the last apply changed all it had to."),
     "hf_triton_last_apply_timestamp_seconds": ("gauge", "When the last apply ended."),
 }
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A number, of a family of _METRICS."""
+
+    family: str
+    labels: Mapping[str, str]
+    value: float
+
+    @property
+    def label_text(self) -> str:
+        """As the text format has labels."""
+        found = ",".join(f'{name}="{escaped(value)}"' for name, value in self.labels.items())
+        return f"{{{found}}}"
 
 
 @dataclass
@@ -56,6 +91,8 @@ class Health:
     _why_no_child: dict[str, str] = field(default_factory=dict)
     _num_server_restarts: int = 0
     _last_apply: tuple[bool, float] | None = None
+    _on_demand: dict[str, str] = field(default_factory=dict)
+    _on_demand_samples: list[Sample] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def enter(self, phase: Phase, reason: str = "") -> None:
@@ -74,6 +111,11 @@ class Health:
             for name, reason in reasons.items():
                 kept[name].reason = reason
             self._models = kept
+
+    def set_on_demand(self, states: Mapping[str, str], samples: Iterable[Sample]) -> None:
+        """How each model is that is loaded on demand, in a word, and numbers of them."""
+        with self._lock:
+            self._on_demand, self._on_demand_samples = dict(states), list(samples)
 
     def died(self, model: str) -> None:
         """A process of the model has died."""
@@ -127,7 +169,9 @@ class Health:
             return since is None or self.clock() - since < _HUNG_AFTER_S
 
     def readiness(self) -> dict[str, Any]:
-        """``ready``, ``phase``, ``reason`` where it is the server's, ``not_ready`` by model."""
+        """``ready``, ``phase``, ``reason`` where it is the server's, ``not_ready`` by model; the
+        states of models that are loaded ``on_demand``, where there are some.
+        """
         with self._lock:
             not_ready = {name: model.reason for name, model in self._models.items() if model.reason}
             reason = self._phase_reason
@@ -137,7 +181,8 @@ class Health:
             found: dict[str, Any] = {"ready": not (reason or not_ready), "phase": self._phase}
             if reason:
                 found["reason"] = reason
-            return {**found, "not_ready": not_ready}
+            found["not_ready"] = not_ready
+            return {**found, "on_demand": dict(self._on_demand)} if self._on_demand else found
 
     def metrics_text(self) -> str:
         """Everything in Prometheus' text format, version 0.0.4."""
@@ -158,6 +203,8 @@ class Health:
             yield "hf_triton_model_deaths_total", labels, model.num_deaths
             yield "hf_triton_model_restarts_total", labels, model.num_restarts
             yield "hf_triton_model_given_up", labels, int(model.is_given_up)
+        for one in self._on_demand_samples:
+            yield one.family, one.label_text, one.value
         yield "hf_triton_server_up", "", int(self._is_server_up)
         yield "hf_triton_server_restarts_total", "", self._num_server_restarts
         if self._last_apply:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from generator.errors import ServerError
+from generator.models_yaml.server_settings import OnDemand
 from hf_triton.ports.repeats import Model, Models
 from hf_triton.serving.apply.file_watch import WatchedFiles
 from hf_triton.serving.supervision.children import Children
@@ -30,6 +31,7 @@ from hf_triton.serving.supervision.messages import (
     tell_loaded,
     tell_serving,
 )
+from hf_triton.serving.supervision.on_demand.control import OnDemandModels
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.server_restarts import ServerRestarts
 from hf_triton.tritonserver.http_api import PROCESS_DIED, ServerApi
@@ -53,7 +55,8 @@ _LOADING = "is being loaded"
 class ServeOptions:
     """How to serve. ``config`` is the path of models.yaml, for the state file. ``drain_s`` is the
     time from the signal to the stop, during which the server is not ready. ``watched`` files are
-    applied whenever they change.
+    applied whenever they change. ``on_demand`` says how models share memory that are not always
+    loaded.
     """
 
     config: Path
@@ -61,6 +64,7 @@ class ServeOptions:
     policy: RestartPolicy = field(default_factory=RestartPolicy)
     drain_s: float = 0.0
     watched: WatchedFiles | None = None
+    on_demand: OnDemand = field(default_factory=OnDemand)
 
 
 class Supervisor:
@@ -84,9 +88,11 @@ class Supervisor:
         self._hangs = HangWatch(server, self._answers, healer, children, health, say)
         tell_why: Callable[[str], None] = partial(health.enter, "restarting")
         self._restarts = ServerRestarts(server, options.policy, tell_why, self._wait_without_server)
+        self._on_demand = OnDemandModels(server, served, healer, options.on_demand, say)
         self._has_served = False  # whether the first load is over, with something to show for it
         self._were_ready: set[str] = set()  # of those that serve has loaded
         self._seen_ready: set[str] = set()  # whoever has loaded them
+        self._by_hand: set[str] = set()  # those with load: manual that somebody has loaded
         self._failures: dict[str, str] = {}
         self._loading: list[str] = []
         self._tried_twice: set[str] = set()  # of those whose process died in its first load
@@ -144,19 +150,24 @@ class Supervisor:
 
     def begin_to_load(self) -> None:
         """Begins to load all models."""
-        models = self._served.names()
+        names = self._served.names()
+        models = [*self._served.always(), *(name for name in names if name in self._by_hand)]
         what = "is up again, loading" if self._has_served else "is up, loading"
-        say(f"tritonserver {what} {counted(len(models))}: {', '.join(models)}")
+        say(f"tritonserver {what} {counted(len(models))}: {', '.join(models) or 'none'}")
         self._failures, self._loading, self._states = {}, list(models), None
         self._tried_twice.clear()
         self._began_s = time.monotonic()
         self._remind_at_s = self._began_s + _REMIND_EVERY_S
         self._server.loader.begin(models)
+        self._on_demand.begin()
         self._tell_health()
 
     def _take(self, outcome: Loaded) -> None:
         """Reports a model that was loaded or failed to load."""
         model = outcome.model
+        if self._on_demand.take(outcome):
+            self._ask_at_s = 0.0
+            return
         is_known = model in self._were_ready | self._seen_ready
         if outcome.failure == PROCESS_DIED and not is_known and model not in self._tried_twice:
             # What killed it may have gone, such as the memory that others took while they loaded.
@@ -192,6 +203,10 @@ class Supervisor:
         if self._healer.has_deaths and now >= self._count_leftovers_at_s:
             self._count_leftovers_at_s = now + _COUNT_LEFTOVERS_EVERY_S
             self._renew_server()
+        if not self._loading:
+            self._on_demand.look(self._states or {}, self._children.demands())
+        if is_ask_due:
+            self._on_demand.tell(self._health)
         self._tell_health()
         self._follow_loads(now)
         self._end_where_nothing_is_left()
@@ -223,6 +238,7 @@ class Supervisor:
         self._healer.on_ready(ready)
         whole = {name for name in self._served.names() if self._parts(name) <= ready}
         self._seen_ready |= whole
+        self._by_hand = {name for name in whole if self._served.load(name) == "manual"}
         for model in whole & self._failures.keys():
             del self._failures[model]  # somebody else has loaded it
         self._ask_models(ready)
@@ -230,7 +246,9 @@ class Supervisor:
     def _is_loading(self) -> bool:
         states = (self._states or {}).values()
         return (
-            bool(self._loading) or self._healer.is_healing() or any("LOADING" in s for s in states)
+            bool(self._loading or self._on_demand.is_loading)
+            or self._healer.is_healing()
+            or any("LOADING" in state for state in states)
         )
 
     def _ask_models(self, loaded: set[str]) -> None:
@@ -262,15 +280,16 @@ class Supervisor:
         were_ready = self._were_ready | self._seen_ready
         lost = self._failures.keys() | self._healer.given_up()
         for name, folders in self._folders.items():
-            parts = set(folders)
-            if name in were_ready and not lost & {name, *parts}:
+            parts, on_demand = set(folders), self._on_demand.told(name)
+            if on_demand or (name in were_ready and not lost & {name, *parts}):
                 are_coming = self._states is None or name in self._loading
                 is_ours = self._served.is_ours(name)
                 for part in parts:
                     needed = parts if part == name else {part}
                     is_healed = bool(needed & healing) or (name in healing and self._is_away(part))
                     is_coming = are_coming or is_healed
-                    told[part] = self._told(needed, is_coming=is_coming, is_ours=is_ours)
+                    model = self._told(needed, is_coming=is_coming, is_ours=is_ours)
+                    told[part] = on_demand.over(model) if on_demand else model
         self._children.tell(told)
 
     def _is_away(self, folder: str) -> bool:
@@ -292,9 +311,14 @@ class Supervisor:
     def _reason(self, model: str, healing: Mapping[str, str]) -> str:
         """Why a model is not ready; empty if it is."""
         folders = self._served.folders(model)
+        on_demand = self._on_demand.told(model)
+        if on_demand and on_demand.is_coming:
+            return on_demand.failure
         for folder in folders:
             if folder in healing:
                 return healing[folder]
+        if self._served.load(model) == "manual" and model not in self._by_hand:
+            return ""
         if self._states is None:
             return _LOADING
         for folder in folders:
@@ -325,12 +349,15 @@ class Supervisor:
             self._restarts.serves()
             self._health.enter("serving")
             return
-        if not self._server.loader.ready:
+        waits = len(self._served.always()) < len(self._served.names())
+        if not (self._server.loader.ready or waits):
             raise ServerError("no model is ready, so there is nothing to serve")
         self._restarts.serves()
         self._has_served = True
         self._health.enter("serving")
-        tell_serving(self._server, len(self._served.names()), self._children)
+        for model in self._on_demand.models:
+            print_curl_lines(self._server, model, self._children)
+        tell_serving(self._server, self._served, self._children)
 
     def _end_where_nothing_is_left(self) -> None:
         given_up, names = self._healer.given_up(), self._served.names()

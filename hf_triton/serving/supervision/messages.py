@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from generator.render import model_config
 from generator.render.curl_lines import curl_lines
 from hf_triton.serving.supervision.children import Children
+from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.tritonserver.loading import Loaded
 from hf_triton.tritonserver.process import TritonServer
 
@@ -47,7 +48,7 @@ def print_curl_lines(server: TritonServer, model: str, children: Children) -> No
         print("\n".join([f"# {model}", *lines]), flush=True)
 
 
-def tell_serving(server: TritonServer, num_models: int, children: Children) -> None:
+def tell_serving(server: TritonServer, served: ServedModels, children: Children) -> None:
     """Reports how many models are ready, and the server's addresses."""
     listen = server.listen
     scheme = "https" if children.access.tls else "http"
@@ -59,8 +60,12 @@ def tell_serving(server: TritonServer, num_models: int, children: Children) -> N
     if listen.health_port:
         where += f", health http://{listen.address(listen.health_port)}/ready"
     hint = "" if children.openai_api else "; --openai-port adds OpenAI's API and a playground"
-    count = f"{len(server.loader.ready)} of {counted(num_models)}"
-    say(f"serving {count} on {where}; Ctrl-C stops{hint}")
+    num_models, num_on_demand = len(served.always()), len(served.on_demand())
+    counts = [f"{len(server.loader.ready)} of {counted(num_models)}"] if num_models else []
+    counts += [f"{num_on_demand if counts else counted(num_on_demand)} on demand"] * bool(
+        num_on_demand
+    )
+    say(f"serving {' and '.join(counts)} on {where}; Ctrl-C stops{hint}")
 
 
 def counted(num_models: int) -> str:

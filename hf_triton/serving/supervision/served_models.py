@@ -8,11 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from generator.render import model_config
 from generator.repository import served_record
 from generator.repository.served_record import LastApply
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What an entry's config.pbtxt says; ``changed_at`` is its time, in ns."""
+
+    changed_at: int
+    folders: list[str]
+    is_ours: bool = False
+    load: str = "always"
+    idle_s: float | None = None
+    owner: str | None = None  # where it is an arm of another entry
 
 
 class ServedModels:
@@ -23,7 +36,7 @@ class ServedModels:
         self._names = list(names)
         self._has_record = False
         self._recorded_at_s = 0.0
-        self._folders: dict[str, tuple[int, list[str], bool]] = {}
+        self._entries: dict[str, _Entry] = {}
 
     def record(self) -> None:
         """Records in the repository what is served. Raises RepositoryError."""
@@ -46,23 +59,52 @@ class ServedModels:
 
     def folders(self, model: str) -> list[str]:
         """An entry's folders: its engine or steps first, then the public one."""
-        return self._known(model)[1]
+        return self._entry(model).folders
 
     def is_ours(self, model: str) -> bool:
         """Whether an entry's folders run our library."""
-        return self._known(model)[2]
+        return self._entry(model).is_ours
 
-    def _known(self, model: str) -> tuple[int, list[str], bool]:
+    def load(self, model: str) -> str:
+        """When an entry is loaded: ``always``, ``on_demand`` or ``manual``. Arms of another one are
+        loaded with that.
+        """
+        return self._entry(self.owner(model)).load
+
+    def owner(self, model: str) -> str:
+        """The entry that has this one as an arm of its own, or itself."""
+        return self._entry(model).owner or model
+
+    def always(self) -> list[str]:
+        """The entries that are loaded at the start."""
+        return [name for name in self.names() if self.load(name) == "always"]
+
+    def on_demand(self) -> dict[str, float | None]:
+        """The entries that are loaded on demand, and after how many idle seconds each may go."""
+        names = self.names()
+        own = {name: self._entry(name) for name in names if self.load(name) == "on_demand"}
+        return {name: entry.idle_s for name, entry in own.items() if entry.owner not in names}
+
+    def with_arms(self, model: str) -> list[str]:
+        """An entry's arms and the entry."""
+        arms = [name for name in self.names() if self._entry(name).owner == model]
+        return [*arms, model]
+
+    def _entry(self, model: str) -> _Entry:
         config = self.repository / model / "config.pbtxt"
         try:
             changed_at = config.stat().st_mtime_ns
         except OSError:
-            return 0, [model], False
-        known = self._folders.get(model)
-        if known is None or known[0] != changed_at:
-            engine, is_ours = model_config.engine_of(config), model_config.is_ours(config)
+            return _Entry(0, [model])
+        known = self._entries.get(model)
+        if known is None or known.changed_at != changed_at:
+            engine = model_config.engine_of(config)
             parts = [engine] if engine else model_config.steps_of(config)
-            known = self._folders[model] = (changed_at, [*parts, model], is_ours)
+            load, idle_s = model_config.load_of(config)
+            known = self._entries[model] = _Entry(
+                *(changed_at, [*parts, model], model_config.is_ours(config)),
+                *(load, idle_s, model_config.arm_of(config)),
+            )
         return known
 
     def model_of(self, folder: str) -> str | None:

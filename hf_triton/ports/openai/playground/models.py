@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,25 @@ _HIDDEN_ROLES = ("engine", *STEPS)  # a front or an ensemble stands for them
 
 
 class Models:
-    """Those of one Triton; ``repository`` is its model repository, None where it is elsewhere."""
+    """Those of one Triton; ``repository`` is its model repository, None where it is elsewhere;
+    ``asleep`` are the ModelConfigs of those that a request has loaded.
+    """
 
-    def __init__(self, triton: Triton, why_not_ready: WhyNotReady, repository: Path | None) -> None:
+    def __init__(
+        self,
+        triton: Triton,
+        why_not_ready: WhyNotReady,
+        repository: Path | None,
+        asleep: Callable[[], Sequence[Any]] = tuple,
+    ) -> None:
+        self._asleep = asleep
         self._triton = triton
         self._why_not_ready = why_not_ready
         self._repository = repository
 
     async def states(self) -> list[dict[str, Any]]:
-        """Each model with ``name``, ``state`` and, where it is not ready, ``reason``; if it is
-        loaded, with ``task``, ``versions`` and how it is asked. Raises ApiError.
+        """Each model with ``name``, ``state`` and, where it is not ready, ``reason``; if it can be
+        asked, with ``task``, ``versions`` and how it is asked. Raises ApiError.
         """
         versions = await self._triton.ready_models()
         configs = await asyncio.gather(*map(self._triton.config, versions))
@@ -45,15 +54,21 @@ class Models:
             for config in configs
             if config is not None and _is_public(config)
         }
+        found |= {
+            config.name: {**_described(config), "versions": [], "state": "asleep"}
+            for config in self._asleep()
+            if _is_public(config)
+        }
         reasons = await self._why_not_ready()
         return [
-            {"name": name, **_state(reasons.get(name, "")), **found.get(name, {})}
+            {"name": name, **found.get(name, {}), **_state(reasons.get(name, ""), found.get(name))}
             for name in sorted({*found, *reasons})
         ]
 
     async def config(self, name: str) -> Any:
         """The ModelConfig of a model that is ready. Raises ApiError."""
-        config = await self._triton.config(name)
+        config = next((one for one in self._asleep() if one.name == name), None)
+        config = config or await self._triton.config(name)
         if config is None and await self._triton.is_ready(name) is False:
             raise model_is_loading(name)
         if config is None:
@@ -88,9 +103,9 @@ def _is_public(config: Any) -> bool:
     return parameters.get(ROLE_PARAMETER) not in _HIDDEN_ROLES and ARM_PARAMETER not in parameters
 
 
-def _state(reason: str) -> dict[str, str]:
+def _state(reason: str, found: Mapping[str, Any] | None) -> dict[str, str]:
     if not reason:
-        return {"state": "ready"}
+        return {"state": (found or {}).get("state", "ready")}
     return {"state": "loading" if is_loading(reason) else "failed", "reason": reason}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,15 @@ class Playground:
 
     pages = pages.PATHS
 
-    def __init__(self, triton: Triton, why_not_ready: WhyNotReady, repository: Path | None) -> None:
+    def __init__(
+        self,
+        triton: Triton,
+        why_not_ready: WhyNotReady,
+        repository: Path | None,
+        asleep: Callable[[], Sequence[Any]] = tuple,
+    ) -> None:
         self._triton = triton
-        self._models = Models(triton, why_not_ready, repository)
+        self._models = Models(triton, why_not_ready, repository, asleep)
 
     def add_to(self, router: web.UrlDispatcher, read_body: ReadBody) -> None:
         """Adds the paths; ``read_body`` reads a JSON object."""

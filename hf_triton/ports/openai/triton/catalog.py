@@ -100,7 +100,7 @@ class Source(Protocol):
 class Catalog:
     """The models of one Triton. ``to_be_served`` are the names in models.yaml, and ``adapters_now``
     the adapters of a Triton model, which may be others than when it was loaded; None where nobody
-    knows them.
+    knows them. ``asleep`` are the ModelConfigs of those that a request has loaded.
     """
 
     def __init__(
@@ -110,10 +110,12 @@ class Catalog:
         why_not_ready: WhyNotReady,
         is_coming: Callable[[str], bool] = lambda _name: False,
         adapters_now: AdaptersNow = lambda _name: None,
+        asleep: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         self._source = source
         self._why_not_ready, self._is_coming = why_not_ready, is_coming
         self._to_be_served, self._adapters_now = to_be_served, adapters_now
+        self._asleep = asleep
         self._models: dict[str, ServedModel] = {}
         self._own_names: dict[str, str] = {}  # of aliases, also while their models are loaded again
         self._elsewhere: dict[str, str] = {}  # the tasks of models that no path here is for
@@ -199,7 +201,10 @@ class Catalog:
             if self._models and (error.status == 504 or self._returning()):
                 return
             raise
-        configs = await asyncio.gather(*map(self._source.config, names))
+        configs = [
+            *(one for one in self._asleep() if one.name not in names),
+            *await asyncio.gather(*map(self._source.config, names)),
+        ]
         known = map(self._with_adapters, filter(None, map(served_model, filter(None, configs))))
         found = [one for model in known for one in under_all_names(model)]
         # Aliases first: a model's own name stands above them.

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing
 
 from generator.spec.runtime_rules import TOKENIZER_QUESTION
@@ -24,8 +24,11 @@ _QUESTION = {"text_input": "-", TOKENIZER_QUESTION: json.dumps({"ask": "tokenize
 class ContextLengths:
     """Those of one Triton's models."""
 
-    def __init__(self, triton: Triton) -> None:
-        self._triton = triton
+    def __init__(
+        self, triton: Triton, is_coming: Callable[[str], bool] = lambda _name: False
+    ) -> None:
+        """Nobody waits for a model that ``is_coming``, nor has it loaded."""
+        self._triton, self._is_coming = triton, is_coming
         self._known: dict[str, tuple[float, int | None]] = {}  # with when they were asked
 
     async def of(self, models: Collection[ServedModel]) -> Mapping[str, int]:
@@ -33,7 +36,8 @@ class ContextLengths:
         asked = {one.triton_name: one for one in models if one.task in COMPLETION_TASKS}
         oldest = time.monotonic() - _GOOD_FOR_S
         self._known = {name: one for name, one in self._known.items() if one[0] > oldest}
-        await asyncio.gather(*(self._ask(asked[name]) for name in asked.keys() - self._known))
+        unknown = [name for name in asked.keys() - self._known if not self._is_coming(name)]
+        await asyncio.gather(*(self._ask(asked[name]) for name in unknown))
         known = ((name, self._known[name][1]) for name in asked if name in self._known)
         return {name: length for name, length in known if length is not None}
 

@@ -10,7 +10,7 @@ const LOOKS_AT_READY = 4; // at the metrics for each at the models while none is
 const rows = new Map(); // a model's name -> its row and cells
 let models = [];
 let chosen; // a model's name
-let shownState; // of the chosen model, as its form was made for
+let shownState; // of the chosen model, as its form was made for: "ready" where it can be asked
 let numLooks = 0;
 let hasMetrics = true;
 let sent; // {path, body}
@@ -62,10 +62,15 @@ function showModels() {
     cells.version.textContent = (model.versions ?? []).join(", ");
   }
   const wanted = decodeURIComponent(location.hash.slice(1));
-  const ready = models.filter((model) => model.state === "ready");
+  const ready = models.filter(canBeAsked);
   say(`${ready.length} of ${models.length} ${models.length === 1 ? "model is" : "models are"} ready`);
   const first = ready.find((model) => model.chats) ?? ready[0];
   choose([wanted, chosen, first?.name].find((name) => names.includes(name)));
+}
+
+// One that is asleep is loaded for the first request.
+function canBeAsked(model) {
+  return model.state === "ready" || model.state === "asleep";
 }
 
 function row(name) {
@@ -87,13 +92,15 @@ function row(name) {
 
 function choose(name) {
   const model = models.find((one) => one.name === name);
-  if (!model || (chosen === name && shownState === model.state)) return;
+  if (!model) return;
+  const isReady = canBeAsked(model);
+  const state = isReady ? "ready" : model.state;
+  if (chosen === name && shownState === state) return;
   const isNew = chosen !== name;
-  [chosen, shownState] = [name, model.state];
+  [chosen, shownState] = [name, state];
   for (const [other, { button }] of rows) button.setAttribute("aria-pressed", String(other === name));
   byId("model").hidden = false;
   byId("model-title").textContent = name;
-  const isReady = model.state === "ready";
   byId("not-ready").hidden = isReady;
   byId("not-ready").textContent = `${name} can't be asked now: ${model.reason ?? model.state}`;
   if (isNew) {

@@ -1,0 +1,268 @@
+"""The models of one server that are loaded on demand: puts into effect what residency.py decides,
+and tells the ports and the health port of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from generator.errors import GeneratorError
+from generator.models_yaml.server_settings import OnDemand
+from hf_triton.ports.repeats import Demand as PortDemand
+from hf_triton.ports.repeats import Model
+from hf_triton.serving.apply.model_update import locked_folders
+from hf_triton.serving.supervision.healing import Healer
+from hf_triton.serving.supervision.health import Health, Sample
+from hf_triton.serving.supervision.on_demand.residency import Demand, Residency, Resident
+from hf_triton.serving.supervision.on_demand.sizes import Sizes
+from hf_triton.serving.supervision.served_models import ServedModels
+from hf_triton.text_generation.memory.cache_budget import budgets_file
+from hf_triton.tritonserver.http_api import PROCESS_DIED
+from hf_triton.tritonserver.loading import SERVER_WENT_AWAY, Loaded
+from hf_triton.tritonserver.process import TritonServer
+
+_POLL_S = 0.1
+_TRIED_AGAIN_S = 1.0
+_MOST_DEATHS = 3  # of its process, while it loads: somebody may kill
+_GIVEN_UP = "given up"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What ports are told of a model beside the rest."""
+
+    is_coming: bool
+    state: str
+    wait_s: float
+    failure: str = ""
+    retry_s: int = 0
+
+    def over(self, model: Model) -> Model:
+        """The rest, and this."""
+        return replace(
+            model,
+            is_coming=model.is_coming or self.is_coming,
+            state=self.state,
+            wait_s=self.wait_s,
+            failure=self.failure,
+            retry_s=self.retry_s,
+        )
+
+
+class OnDemandModels:
+    """``look`` four times a second."""
+
+    def __init__(
+        self,
+        server: TritonServer,
+        served: ServedModels,
+        healer: Healer,
+        settings: OnDemand,
+        say: Callable[[str], None],
+    ) -> None:
+        self._server, self._served, self._healer = server, served, healer
+        self._settings, self._say = settings, say
+        self._sizes = Sizes(
+            *(served.repository, settings, self._folders),
+            lambda: healer.stubs,
+            server.api.metrics,
+        )
+        self._residency = Residency(
+            *(settings.max_loads, self._sizes.of, self._sizes.limits, self._load, self._put_out),
+            *(say, time.monotonic),
+        )
+        self._loading: dict[str, set[str]] = {}  # entries of a load that have not come yet
+        self._seconds: dict[str, float] = {}
+        self._num_deaths: dict[str, int] = defaultdict(int)
+        self._gone: set[str] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def models(self) -> Mapping[str, Resident]:
+        """The entries, with the state of each."""
+        return self._residency.models
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether any of them is being loaded."""
+        return bool(self._loading)
+
+    def begin(self) -> None:
+        """A server has been started, with no model yet."""
+        with self._lock:
+            self._gone.clear()
+        self._loading.clear()
+        self._residency.forget()
+
+    def look(self, states: Mapping[str, str], demands: Iterable[PortDemand]) -> None:
+        """Takes up what has changed, and begins what is to be done. ``states`` has each of Triton's
+        models, "" where it is ready.
+        """
+        residency = self._residency
+        residency.follow(self._served.on_demand())
+        if not residency.models:
+            return
+        ready = {name for name in residency.models if not self._lacks(name, states)}
+        healing, given_up = self._healer.healing(), self._healer.given_up()
+        coming = {name for name in residency.models if healing & set(self._folders(name))}
+        with self._lock:
+            gone, self._gone = self._gone, set()
+        for name in gone:
+            residency.gone(name)
+        for name, model in residency.models.items():
+            lost = given_up & set(self._folders(name)) if model.state == "loaded" else ()
+            if lost and name not in coming:
+                residency.failed(name, self._healer.reasons().get(next(iter(lost)), _GIVEN_UP))
+        residency.see(ready, coming)
+        residency.ask(self._demands(demands))
+        running = ("loaded", "leaving")
+        self._sizes.measure(name for name, one in self.models.items() if one.state in running)
+        residency.decide()
+
+    def take(self, outcome: Loaded) -> bool:
+        """How a load ended; whether it was one of these."""
+        owner = next((one for one, left in self._loading.items() if outcome.model in left), None)
+        if owner is None:
+            return False
+        self._seconds[owner] = max(outcome.seconds, self._seconds.get(owner, 0.0))
+        if outcome.failure == PROCESS_DIED:
+            self._num_deaths[owner] += 1
+            if self._num_deaths[owner] < _MOST_DEATHS:
+                self._say(f"model '{outcome.model}': {outcome.failure}; it is loaded once more")
+                self._server.loader.begin([outcome.model])
+                return True
+        if outcome.failure:
+            del self._loading[owner]
+            if outcome.failure == SERVER_WENT_AWAY:
+                self._residency.gone(owner)
+            else:
+                self._residency.failed(owner, outcome.failure)
+            return True
+        self._loading[owner].discard(outcome.model)
+        if not self._loading[owner]:
+            self._end_load(owner)
+        return True
+
+    def _end_load(self, owner: str) -> None:
+        del self._loading[owner]
+        self._num_deaths.pop(owner, None)
+        seconds = self._seconds.pop(owner, 0.0)
+        waiting = self.models[owner].demand.waiting if owner in self.models else 0
+        self._residency.loaded(owner, seconds)
+        self._sizes.note_loaded(owner)
+        requests = f"{waiting} request{'s' * (waiting != 1)}"
+        self._say(f"model '{owner}' is loaded after {seconds:.1f} s, for {requests}")
+
+    def told(self, model: str) -> Told | None:
+        """What ports are told of an entry, or an arm of it; None where it is always loaded."""
+        found = self.models.get(self._served.owner(model))
+        if found is None:
+            return None
+        is_away = found.state != "loaded" or found.closed
+        state = found.waits_for if found.waits_since_s is not None else found.state
+        retry_s = max(1, math.ceil(found.retry_at_s - time.monotonic())) if found.failure else 0
+        return Told(
+            *(is_away, state or found.state, self._settings.load_wait_s, found.failure, retry_s)
+        )
+
+    def tell(self, health: Health) -> None:
+        """How each is, for probes and metrics."""
+        states = {name: model.state for name, model in self.models.items()}
+        health.set_on_demand(states, self._samples() if states else ())
+
+    def _samples(self) -> Iterator[Sample]:
+        for name, model in self.models.items():
+            own = {"model": name}
+            for family, value in (
+                ("hf_triton_model_loaded", float(model.state == "loaded")),
+                ("hf_triton_model_loads_total", model.num_loads),
+                ("hf_triton_model_thrashing_total", model.num_fights),
+                ("hf_triton_model_waiting_requests", model.demand.waiting),
+                ("hf_triton_model_load_wait_seconds_total", model.waited_s),
+            ):
+                yield Sample(family, own, value)
+            for why, count in model.num_put_out.items():
+                yield Sample("hf_triton_model_put_out_total", {**own, "reason": why}, count)
+            for device, size in self._sizes.of(name).items():
+                family = "hf_triton_on_demand_memory_bytes"
+                yield Sample(family, {**own, "device": device}, size)
+        for device, limit in self._sizes.limits().items():
+            yield Sample("hf_triton_on_demand_memory_limit_bytes", {"device": device}, limit)
+
+    def _folders(self, name: str) -> list[str]:
+        """Of an entry and its arms, in the order in which they are loaded."""
+        entries = self._served.with_arms(name)
+        return [folder for entry in entries for folder in self._served.folders(entry)]
+
+    def _lacks(self, name: str, states: Mapping[str, str]) -> bool:
+        return any(states.get(folder, "is not loaded") for folder in self._folders(name))
+
+    def _demands(self, demands: Iterable[PortDemand]) -> dict[str, Demand]:
+        owners = {folder: name for name in self.models for folder in self._folders(name)}
+        found: dict[str, Demand] = {}
+        for demand in demands:
+            for folder, (waiting, running, num_sent) in demand.items():
+                if owner := owners.get(folder):
+                    one = found.get(owner, Demand())
+                    found[owner] = Demand(
+                        one.waiting + waiting, one.running + running, one.num_sent + num_sent
+                    )
+        return found
+
+    def _load(self, name: str) -> None:
+        entries = self._served.with_arms(name)
+        self._loading[name] = set(entries)
+        self._tell_budgets()
+        self._server.loader.begin(entries)
+
+    def _tell_budgets(self) -> None:
+        """Says how large caches of keys and values may be, where a GPU is shared."""
+        found = self._sizes.cache_budgets(self.models)
+        budgets: dict[str, Mapping[str, float]] = {}
+        for name, own in found.items():
+            num = len(self._served.with_arms(name))
+            alike = {device: size / num for device, size in own.items()}
+            budgets |= dict.fromkeys(self._folders(name), alike)
+        if prefix := self._server.listen.abandoned_requests * any(found.values()):
+            with contextlib.suppress(OSError):  # there is no room for it: a share of what is free
+                budgets_file(prefix).write_text(json.dumps(budgets), encoding="utf-8")
+
+    def _put_out(self, name: str) -> None:
+        self._sizes.note_gone(name)
+        threading.Thread(target=self._unload, args=(name,), daemon=True).start()
+
+    def _unload(self, name: str) -> None:
+        """Unloads an entry's folders, each once its requests are answered, and waits until their
+        processes have ended: until then their memory is not free.
+        """
+        folders = self._folders(name)[::-1]  # a front before its engine
+        pid = self._server.pid
+        with (
+            contextlib.suppress(OSError, GeneratorError),
+            locked_folders(self._served.repository / one for one in folders),
+        ):
+            for folder in folders:
+                self._server.api.unload(folder)
+                while self._server.pid == pid and self._is_there(folder):
+                    time.sleep(_POLL_S)
+        with self._lock:
+            if self._server.pid == pid:
+                self._gone.add(name)
+
+    def _is_there(self, folder: str) -> bool:
+        """Whether the server or a process still has it."""
+        try:
+            states = {one.state for one in self._server.api.index() if one.model == folder}
+        except (OSError, GeneratorError):
+            time.sleep(_TRIED_AGAIN_S)
+            return True
+        return bool(states & {"READY", "UNLOADING"}) or bool(self._healer.living(folder))

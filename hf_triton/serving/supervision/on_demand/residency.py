@@ -1,0 +1,288 @@
+"""Which of the models that are loaded on demand are in memory: those that are asked for, as far as
+the budget allows, those that nobody has asked longest go first. Decides only; others do it.
+
+First come, first served: the first model in line gets room before any other, and a model that was
+loaded stays a while where it is asked without a pause, so that two that do not fit together take
+turns instead of loading again for each request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+State = Literal["asleep", "loading", "loaded", "leaving"]
+Sizes = Mapping[str, float]  # bytes by device
+
+_SEEN_LATE_S = 3.0  # what the server said may be from before a load or its end
+# A model is idle once nobody has asked it for so long: clients that ask one after the other pause.
+_PAUSE_S = 1.0
+# A busy one stays at least so long, or so many times as long as loads take, before it makes room.
+_LEAST_STAY_S, _LOADS_STAY = 5.0, 4.0
+_FIGHT_S, _SAY_FIGHT_EVERY_S = 60.0, 60.0
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The requests of one model: those that wait for it, those that it has, and how many it has
+    been sent so far.
+    """
+
+    waiting: int = 0
+    running: int = 0
+    num_sent: int = 0
+
+
+@dataclass
+class Resident:
+    """One entry of models.yaml. Times are in seconds of the clock. ``failure`` is why it can't be
+    had before ``retry_at_s``; ``waits_for`` why it is not loaded yet. One that is ``closed`` takes
+    no more requests, and goes once it has answered those that it has.
+    """
+
+    name: str
+    idle_s: float | None = None
+    state: State = "asleep"
+    demand: Demand = Demand()
+    closed: bool = False
+    waits_since_s: float | None = None
+    waits_for: str = ""
+    asked_at_s: float = -math.inf
+    loaded_at_s: float = -math.inf
+    changed_at_s: float = -math.inf
+    load_s: float = 0.0
+    made_room_at_s: float = -math.inf
+    made_room_for: str = ""
+    failure: str = ""
+    retry_at_s: float = -math.inf
+    num_failures: int = 0
+    num_loads: int = 0
+    num_put_out: dict[str, int] = field(default_factory=lambda: {"idle": 0, "room": 0})
+    num_fights: int = 0
+    waited_s: float = 0.0
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it takes memory."""
+        return self.state != "asleep"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request waits for it or is computed."""
+        return bool(self.demand.waiting or self.demand.running)
+
+
+class Residency:
+    """The models of one server. ``sizes`` are bytes by device of an entry, as far as they are
+    known; ``limits`` those that all may take together, of each device; ``load`` and ``put_out``
+    begin, and ``loaded`` and ``gone`` are called when they have ended.
+    """
+
+    def __init__(
+        self,
+        max_loads: int,
+        sizes: Callable[[str], Sizes],
+        limits: Callable[[], Sizes],
+        load: Callable[[str], None],
+        put_out: Callable[[str], None],
+        say: Callable[[str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._max_loads, self._sizes, self._limits = max_loads, sizes, limits
+        self._load, self._put_out, self._say, self._clock = load, put_out, say, clock
+        self.models: dict[str, Resident] = {}
+        self._said_fight_at_s = -math.inf
+
+    def follow(self, idle_s: Mapping[str, float | None]) -> None:
+        """The entries that are loaded on demand now, and when each may go."""
+        for name in self.models.keys() - idle_s.keys():
+            del self.models[name]
+        for name, seconds in idle_s.items():
+            self.models.setdefault(name, Resident(name)).idle_s = seconds
+
+    def forget(self) -> None:
+        """The server has ended, and all that was loaded with it."""
+        for model in self.models.values():
+            model.state, model.closed = "asleep", False
+
+    def see(self, ready: Iterable[str], healing: Iterable[str]) -> None:
+        """Those that the server says are ready, whoever has loaded them; those in ``healing`` come
+        back by themselves.
+        """
+        now, ready, healing = self._clock(), set(ready), set(healing)
+        for model in self.models.values():
+            if now - model.changed_at_s < _SEEN_LATE_S:
+                continue
+            if model.state == "asleep" and model.name in ready:
+                model.state, model.loaded_at_s, model.asked_at_s = "loaded", now, now
+            elif model.state == "loaded" and model.name not in ready | healing:
+                model.state, model.closed = "asleep", False
+
+    def ask(self, demands: Mapping[str, Demand]) -> None:
+        """What the ports say of each."""
+        now = self._clock()
+        for model in self.models.values():
+            before, model.demand = model.demand, demands.get(model.name, Demand())
+            if model.is_busy or model.demand.num_sent != before.num_sent:
+                model.asked_at_s = now
+            if not model.demand.waiting or model.state == "loaded":
+                model.waits_since_s = None
+            elif model.waits_since_s is None:
+                model.waits_since_s = now
+            if now >= model.retry_at_s:
+                model.failure = ""
+
+    def decide(self) -> None:
+        """Begins what is to be done now."""
+        now = self._clock()
+        for model in self.models.values():
+            if model.closed and model.state == "loaded" and not model.demand.running:
+                self._leave(model, "room")
+        for model in self.models.values():
+            idle_for = now - max(model.asked_at_s, model.loaded_at_s)
+            may_go = model.state == "loaded" and not model.is_busy and model.idle_s is not None
+            if may_go and idle_for > (model.idle_s or 0):
+                self._say(f"model '{model.name}' is put out: nobody asked for {idle_for:.0f} s")
+                self._leave(model, "idle")
+        self._load_waiting(now)
+
+    def _load_waiting(self, now: float) -> None:
+        waiting = [
+            (model.waits_since_s, model)
+            for model in self.models.values()
+            if model.state == "asleep" and model.waits_since_s is not None and not model.failure
+        ]
+        closed = {model.name for model in self.models.values() if model.closed}
+        needed = set[str]()
+        limits = self._limits() if waiting else {}
+        for _, model in sorted(waiting, key=lambda one: (one[0], one[1].name)):
+            if sum(one.state == "loading" for one in self.models.values()) >= self._max_loads:
+                model.waits_for = "others are loaded before it"
+                needed |= closed
+                break
+            size = self._sizes(model.name)
+            if over := [device for device in size if size[device] > limits.get(device, math.inf)]:
+                self._refuse_size(model, size, limits, over[0])
+            elif not (short := self._lacking(size, limits)):
+                self._begin(model, now)
+            else:
+                needed |= self._make_room(model, size, short, now)
+                break  # the first in line gets it
+        for name in closed - needed:
+            if self.models[name].state == "loaded":
+                self.models[name].closed = False  # who wanted its room has left
+
+    def _begin(self, model: Resident, now: float) -> None:
+        model.state, model.waits_for = "loading", "it is being loaded"
+        if now - model.made_room_at_s < _FIGHT_S:
+            model.num_fights += 1
+            self._tell_fight(model, now)
+        self._load(model.name)
+
+    def _lacking(self, size: Sizes, limits: Sizes) -> dict[str, float]:
+        """What is missing of each device beside what is held."""
+        taken: dict[str, float] = {}
+        for model in self.models.values():
+            for device, count in self._sizes(model.name).items() if model.is_held else ():
+                taken[device] = taken.get(device, 0.0) + count
+        lacking = {
+            device: taken.get(device, 0.0) + count - limits.get(device, math.inf)
+            for device, count in size.items()
+        }
+        return {device: count for device, count in lacking.items() if count > 0}
+
+    def _make_room(
+        self, model: Resident, size: Sizes, short: dict[str, float], now: float
+    ) -> set[str]:
+        """Has others go, or be closed until they may; returns the names of those."""
+        for one in self.models.values():  # room that is coming already
+            if one.state == "leaving":
+                short = _less(short, self._sizes(one.name))
+        chosen = []
+        loaded = [one for one in self.models.values() if one.state == "loaded"]
+        for one in sorted(loaded, key=lambda one: (one.is_busy, one.asked_at_s)):
+            if not short:
+                break
+            if short.keys() & self._sizes(one.name).keys() and (
+                one.closed or self._may_go(one, model, now)
+            ):
+                chosen.append(one)
+                short = _less(short, self._sizes(one.name))
+        holders = ", ".join(
+            f"'{one.name}'" for one in loaded if size.keys() & self._sizes(one.name)
+        )
+        model.waits_for = f"it waits for memory that {holders or 'others'} still hold"
+        if short:
+            return set()  # those that may go are not enough yet
+        for one in chosen:
+            one.closed, one.made_room_for = True, model.name
+        return {one.name for one in chosen}
+
+    def _may_go(self, model: Resident, instead: Resident, now: float) -> bool:
+        stay_s = max(_LEAST_STAY_S, _LOADS_STAY * max(model.load_s, instead.load_s))
+        is_idle = not model.is_busy and now - model.asked_at_s > _PAUSE_S
+        has_begun = now - model.loaded_at_s > _PAUSE_S  # those that waited for it are sent by now
+        return (is_idle and has_begun) or now - model.loaded_at_s > stay_s
+
+    def _leave(self, model: Resident, why: str) -> None:
+        model.state, model.closed = "leaving", True
+        model.num_put_out[why] += 1
+        if why == "room":
+            model.made_room_at_s = self._clock()
+            self._say(f"model '{model.name}' is put out: '{model.made_room_for}' is asked for")
+        self._put_out(model.name)
+
+    def _refuse_size(self, model: Resident, size: Sizes, limits: Sizes, device: str) -> None:
+        needs = f"it needs {size[device] / _GIB:.2f} GiB of {device}"
+        allowed = f"{limits[device] / _GIB:.2f} GiB"
+        self._fail(
+            model, f"{needs}, and models that are loaded on demand may take {allowed} together"
+        )
+
+    def _fail(self, model: Resident, why: str) -> None:
+        model.num_failures += 1
+        pause_s = min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2.0 ** (model.num_failures - 1))
+        model.state, model.waits_since_s = "asleep", None
+        model.failure, model.changed_at_s = why, self._clock()
+        model.retry_at_s = self._clock() + pause_s
+        self._say(f"model '{model.name}' can't be loaded: {why}; not tried for {pause_s:.0f} s")
+
+    def loaded(self, name: str, seconds: float) -> None:
+        """A load has ended well."""
+        if model := self.models.get(name):
+            now = self._clock()
+            if model.waits_since_s is not None:
+                model.waited_s += now - model.waits_since_s
+            model.state, model.closed, model.waits_for = "loaded", False, ""
+            model.loaded_at_s = model.asked_at_s = model.changed_at_s = now
+            model.load_s, model.failure, model.num_failures = seconds, "", 0
+            model.num_loads += 1
+
+    def failed(self, name: str, why: str) -> None:
+        """A load has failed: those who wait are told, and it is tried again after a pause."""
+        if model := self.models.get(name):
+            self._fail(model, why)
+
+    def gone(self, name: str) -> None:
+        """It has been put out."""
+        if model := self.models.get(name):
+            model.state, model.closed, model.changed_at_s = "asleep", False, self._clock()
+
+    def _tell_fight(self, model: Resident, now: float) -> None:
+        if now - self._said_fight_at_s < _SAY_FIGHT_EVERY_S:
+            return
+        self._said_fight_at_s = now
+        self._say(
+            f"models '{model.name}' and '{model.made_room_for}' put each other out of memory, and "
+            "each is asked for: raise memory_gib of on_demand in models.yaml's server:, or load "
+            "fewer models"
+        )
+
+
+def _less(short: Mapping[str, float], size: Sizes) -> dict[str, float]:
+    left = {device: count - size.get(device, 0.0) for device, count in short.items()}
+    return {device: count for device, count in left.items() if count > 0}

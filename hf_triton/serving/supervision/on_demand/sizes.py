@@ -1,0 +1,244 @@
+"""How much memory models take: what they had when they were loaded last, which is kept beside the
+repository's models; before a first load an estimate by the files of their weights. And how much of
+it those that are loaded on demand may take together. Bytes by device, ``cpu`` or ``cuda:0``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from generator.errors import GeneratorError
+from generator.models_yaml.server_settings import OnDemand
+from generator.render import model_config
+from generator.repository.atomic_files import write as write_file
+from generator.yaml_file.regular_file import read_json
+from hf_triton.runtime.devices.device import free_cpu_bytes
+from hf_triton.serving.apply.memory import loaded_bytes, weight_bytes
+from hf_triton.tritonserver.stubs import Stub
+
+MEMORY_FILE = ".hf-triton-memory.json"
+CPU = "cpu"
+# Python, torch and transformers in one process, before any weights.
+_PROCESS_BYTES = 250 * 2**20
+_FRONT_BYTES = 60 * 2**20
+_CACHE_OF_WEIGHTS = 0.25
+_GIB = 2**30
+_MEASURE_EVERY_S = 1.0
+_ASK_GPUS_EVERY_S = 2.0
+_LEFT_FREE = 0.1  # of what is free where no budget is given: for what models take beyond their load
+_NVIDIA_SMI_TIMEOUT_S = 10.0
+
+
+class Sizes:
+    """The sizes of one server's models. ``folders_of`` gives an entry's folders, ``stubs`` the
+    processes that run, ``metrics`` tritonserver's /metrics.
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        settings: OnDemand,
+        folders_of: Callable[[str], Sequence[str]],
+        stubs: Callable[[], Iterable[Stub]],
+        metrics: Callable[[], str],
+    ) -> None:
+        self._repository, self._settings = repository, settings
+        self._folders_of, self._stubs, self._metrics = folders_of, stubs, metrics
+        self._file = repository / MEMORY_FILE
+        self._known = _read(self._file)
+        self._running: dict[str, dict[str, float]] = {}
+        self._published: dict[str, dict[str, float]] = {}  # of GPUs
+        self._estimates: dict[str, tuple[object, dict[str, float]]] = {}
+        self._measured_at_s = self._asked_gpus_at_s = 0.0
+        self._gpus: dict[str, tuple[float, float]] = {}  # total and free bytes
+
+    def of(self, name: str) -> Mapping[str, float]:
+        """Of an entry: what it takes, or would take."""
+        return self._running.get(name) or self._last(name) or self._estimate(name)
+
+    def measure(self, loaded: Iterable[str]) -> None:
+        """Looks at the processes of those that are loaded, once a second."""
+        if time.monotonic() < self._measured_at_s + _MEASURE_EVERY_S:
+            return
+        self._measured_at_s = time.monotonic()
+        by_folder: dict[str, float] = defaultdict(float)
+        for stub in self._stubs():
+            by_folder[stub.model] += _private_bytes(stub.pid)
+        self._running = {}
+        for name in loaded:
+            found = sum(by_folder.get(folder, 0.0) for folder in self._folders_of(name))
+            if found:
+                self._running[name] = {CPU: found, **self._published.get(name, {})}
+                if self._last(name) is None:
+                    self._keep(name)
+
+    def note_loaded(self, name: str) -> None:
+        """An entry has been loaded: what it published of its GPUs counts from now on."""
+        self._measured_at_s = 0.0
+        published = loaded_bytes(self._metrics(), {name, *self._folders_of(name)})
+        self._published[name] = {one: size for one, size in published.items() if one != CPU}
+
+    def note_gone(self, name: str) -> None:
+        """An entry goes: what it took at last is what it takes."""
+        if name in self._running:
+            self._keep(name)
+            del self._running[name]
+
+    def _last(self, name: str) -> dict[str, float] | None:
+        """What it took when it ran last, if it is still the same."""
+        known = self._known.get(name)
+        same = known is not None and known["estimate"] == self._estimate(name)
+        return known["bytes"] if known and same else None
+
+    def _keep(self, name: str) -> None:
+        self._known[name] = {"estimate": self._estimate(name), "bytes": self._running[name]}
+        with contextlib.suppress(GeneratorError, OSError):  # a full disk: an estimate next time
+            text = json.dumps(self._known, indent=1, sort_keys=True)
+            write_file(str(self._file), f"{text}\n".encode())
+
+    def limits(self) -> Mapping[str, float]:
+        """What they may take together, of each device."""
+        settings = self._settings
+        found = {}
+        for device, (total, free) in self._devices().items():
+            if settings.memory_gib is not None:
+                found[device] = settings.memory_gib * _GIB
+            elif settings.memory_share is not None:
+                found[device] = settings.memory_share * total
+            else:
+                held = sum(size.get(device, 0) for size in self._running.values())
+                found[device] = (free + held) * (1 - _LEFT_FREE)
+        return found
+
+    def cache_budgets(self, names: Iterable[str]) -> dict[str, dict[str, float]]:
+        """What each entry may take of each GPU for keys and values, unless it has a size of its
+        own: a share of what the weights of all leave, by its own weights, and where they leave
+        too little, a part of its weights. So an entry takes as much whichever others are loaded.
+        """
+        weights = {
+            name: {device: size for device, size in self._estimate(name).items() if device != CPU}
+            for name in names
+        }
+        limits, total = self.limits(), defaultdict[str, float](float)
+        for own in weights.values():
+            for device, size in own.items():
+                total[device] += size
+        return {
+            name: {
+                device: size * max(_CACHE_OF_WEIGHTS, limits.get(device, 0.0) / total[device] - 1)
+                for device, size in own.items()
+                if size
+            }
+            for name, own in weights.items()
+        }
+
+    def _devices(self) -> dict[str, tuple[float, float]]:
+        """Bytes of each, and those that are free."""
+        now = time.monotonic()
+        if now >= self._asked_gpus_at_s:
+            self._asked_gpus_at_s = now + _ASK_GPUS_EVERY_S
+            self._gpus = _gpus()
+        return {CPU: (psutil.virtual_memory().total, free_cpu_bytes()), **self._gpus}
+
+    def _estimate(self, name: str) -> dict[str, float]:
+        """By the files, before it has ever run; kept until its config.pbtxt changes."""
+        stamp = _changed_at(self._repository / one for one in self._folders_of(name))
+        known = self._estimates.get(name)
+        if known is None or known[0] != stamp:
+            size = self._by_files(name)
+            known = self._estimates[name] = (stamp, size)
+        return known[1]
+
+    def _by_files(self, name: str) -> dict[str, float]:
+        size: dict[str, float] = defaultdict(float)
+        gpus = [device for device in self._devices() if device != CPU]
+        for folder in self._folders_of(name):
+            path = self._repository / folder
+            values = _model_values(path)
+            if not values:
+                size[CPU] += _FRONT_BYTES
+                continue
+            weights = weight_bytes(path, values)
+            for device, count in _instances(path / "config.pbtxt", gpus):
+                size[device] += weights * count
+                size[CPU] += _PROCESS_BYTES * max(1, round(count))
+        return size
+
+
+def _instances(config_file: Path, gpus: Sequence[str]) -> Iterable[tuple[str, float]]:
+    """On which device how many copies of the weights are loaded."""
+    groups = model_config.instance_groups(config_file)
+    for group in groups or [{}]:
+        kind, count = group.get("kind", "KIND_AUTO"), float(group.get("count", 1))
+        if kind == "KIND_CPU" or not gpus:
+            yield CPU, count
+        elif kind == "KIND_MODEL":
+            yield from ((gpu, count / len(gpus)) for gpu in gpus)
+        else:
+            chosen = [f"cuda:{number}" for number in group.get("gpus", ())] or gpus
+            yield from ((gpu, count) for gpu in chosen)
+
+
+def _model_values(folder: Path) -> dict[str, Any]:
+    """The model.json of the newest version; empty of a front."""
+    with contextlib.suppress(OSError, ValueError):
+        newest = max(folder.glob("[1-9]*/model.json"), key=lambda path: int(path.parent.name))
+        found: dict[str, Any] = read_json(newest)
+        return found if "model" in found else {}
+    return {}
+
+
+def _changed_at(folders: Iterable[Path]) -> tuple[int, ...]:
+    found = []
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            found.append((folder / "config.pbtxt").stat().st_mtime_ns)
+    return tuple(found)
+
+
+def _private_bytes(pid: int) -> float:
+    """What a process and its children share with no file."""
+    total = 0
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for one in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                memory = one.memory_info()
+                total += memory.rss - memory.shared
+    return float(total)
+
+
+def _gpus() -> dict[str, tuple[float, float]]:
+    """Bytes of each GPU, and those that are free; empty where there is none."""
+    command = ("nvidia-smi", "--query-gpu=index,memory.total,memory.free")
+    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+        answer = subprocess.run(
+            [*command, "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=_NVIDIA_SMI_TIMEOUT_S,
+            check=True,
+        )
+        rows = [line.split(",") for line in answer.stdout.splitlines() if line.strip()]
+        return {
+            f"cuda:{int(row[0])}": (float(row[1]) * 2**20, float(row[2]) * 2**20) for row in rows
+        }
+    return {}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        found = read_json(file)
+        for one in found.values():
+            one["estimate"], one["bytes"].items()
+        return dict(found)
+    return {}

@@ -1,0 +1,180 @@
+"""How large models are that are loaded on demand, and what they may take together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import torch
+
+from generator.models_yaml.server_settings import OnDemand
+from hf_triton.runtime.request.abandoned_requests import VARIABLE
+from hf_triton.serving.supervision.on_demand import sizes
+from hf_triton.serving.supervision.on_demand.sizes import MEMORY_FILE, Sizes
+from hf_triton.text_generation.memory.cache_budget import budgets_file, within_budget
+from hf_triton.tritonserver.stubs import Stub
+from tests.support.triton import DEMO_MODEL
+
+GIB = 2**30
+VALUES = f'{{"model": "{DEMO_MODEL}", "local": true, "dtype": "float32", "options": {{}}}}'
+PUBLISHED = """\
+hf_triton_memory_bytes{model="m",version="1",instance="m_0",device="cpu",kind="loaded"} 7
+hf_triton_memory_bytes{model="m",version="1",instance="m_0",device="cuda:0",kind="loaded"} 1000
+hf_triton_memory_bytes{model="m",version="1",instance="m_1",device="cuda:0",kind="loaded"} 500
+hf_triton_memory_bytes{model="m",version="1",instance="m_0",device="cuda:0",kind="free"} 9000
+hf_triton_memory_bytes{model="n",version="1",instance="n_0",device="cuda:0",kind="loaded"} 4000
+"""
+TWO_GPUS = {"cuda:0": (80.0 * GIB, 30.0 * GIB), "cuda:1": (80.0 * GIB, 60.0 * GIB)}
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[float, float]]:
+    found: dict[str, tuple[float, float]] = {}
+    monkeypatch.setattr(sizes, "_gpus", lambda: found)
+    monkeypatch.setattr(sizes, "free_cpu_bytes", lambda: 10 * GIB)
+    return found
+
+
+def make(
+    repository: Path,
+    group: str = "count: 1, kind: KIND_AUTO",
+    *,
+    settings: OnDemand = OnDemand(),  # noqa: B008, it is frozen
+    stubs: Iterable[Stub] = (),
+) -> Sizes:
+    """Of one entry, ``m``, with the front ``m`` and the engine ``m_stream``."""
+    for folder in ("m", "m_stream"):
+        (repository / folder / "1").mkdir(parents=True, exist_ok=True)
+        text = f'name: "{folder}"\ninstance_group [ {{ {group} }} ]\n'
+        if not (repository / folder / "config.pbtxt").exists():
+            (repository / folder / "config.pbtxt").write_text(text)
+    (repository / "m_stream/1/model.json").write_text(VALUES)
+    folders = ["m_stream", "m"]
+    return Sizes(repository, settings, lambda _name: folders, lambda: stubs, lambda: PUBLISHED)
+
+
+def weights() -> int:
+    return (Path(DEMO_MODEL) / "model.safetensors").stat().st_size
+
+
+def test_before_a_first_load_the_files_of_the_weights_count(tmp_path: Path, gpus: object) -> None:
+    size = make(tmp_path, "count: 2, kind: KIND_CPU").of("m")
+    assert set(size) == {"cpu"}
+    processes = 2 * sizes._PROCESS_BYTES + sizes._FRONT_BYTES
+    assert size["cpu"] == 2 * weights() + processes
+
+
+@pytest.mark.parametrize(
+    "group, expected",
+    [
+        ("count: 2, kind: KIND_GPU, gpus: [ 1 ]", {"cuda:1": 2.0}),
+        ("count: 1, kind: KIND_AUTO", {"cuda:0": 1.0, "cuda:1": 1.0}),
+        ("count: 1, kind: KIND_MODEL", {"cuda:0": 0.5, "cuda:1": 0.5}),
+        ("count: 1, kind: KIND_CPU", {}),
+    ],
+)
+def test_weights_lie_where_instances_are(
+    tmp_path: Path,
+    gpus: dict[str, tuple[float, float]],
+    group: str,
+    expected: dict[str, float],
+) -> None:
+    gpus.update(TWO_GPUS)
+    size = dict(make(tmp_path, group).of("m"))
+    assert size.pop("cpu") > 0
+    assert size == {device: copies * weights() for device, copies in expected.items()}
+
+
+def test_what_it_took_counts_from_then_on_also_in_the_next_server(
+    tmp_path: Path, gpus: object
+) -> None:
+    stubs = [Stub("m_stream", "1", os.getpid())]
+    first = make(tmp_path, stubs=stubs)
+    estimate = first.of("m")
+    first.note_loaded("m")
+    first.measure(["m"])
+    running = first.of("m")
+    assert running["cpu"] > 10 * 2**20, "this process' own memory"
+    assert running["cuda:0"] == 1500, "all instances, and none of another model"
+    first.note_gone("m")
+    assert first.of("m") == running
+    assert (tmp_path / MEMORY_FILE).is_file()
+    assert make(tmp_path).of("m") == running
+
+    (tmp_path / "m_stream/config.pbtxt").write_text(
+        "instance_group [ { count: 3, kind: KIND_CPU } ]"
+    )
+    assert make(tmp_path).of("m") not in (running, estimate), "it is another model now"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"m": 3}', '{"m": {"bytes": {}}}'])
+def test_a_broken_record_is_as_none(tmp_path: Path, gpus: object, text: str) -> None:
+    (tmp_path / MEMORY_FILE).write_text(text)
+    assert make(tmp_path).of("m")["cpu"] > weights()
+
+
+@pytest.mark.parametrize(
+    "settings, cpu, gpu",
+    [
+        (OnDemand(memory_gib=4), 4 * GIB, 4 * GIB),
+        (OnDemand(memory_share=0.25), None, 20 * GIB),
+        (OnDemand(), 9 * GIB, 27 * GIB),
+    ],
+)
+def test_the_budget_is_bytes_or_a_share_or_what_is_free(
+    tmp_path: Path,
+    gpus: dict[str, tuple[float, float]],
+    settings: OnDemand,
+    cpu: float | None,
+    gpu: float,
+) -> None:
+    gpus.update(TWO_GPUS)
+    found = make(tmp_path, settings=settings).limits()
+    assert found["cuda:0"] == gpu
+    assert cpu in (None, found["cpu"])
+
+
+def test_what_runs_already_does_not_lessen_what_is_free(tmp_path: Path, gpus: object) -> None:
+    found = make(tmp_path, stubs=[Stub("m_stream", "1", os.getpid())])
+    before = found.limits()["cpu"]
+    found.note_loaded("m")
+    found.measure(["m"])
+    assert found.limits()["cpu"] > before
+
+
+def test_text_models_share_what_the_weights_leave_of_a_gpu(
+    tmp_path: Path, gpus: dict[str, tuple[float, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus.update(TWO_GPUS)
+    sizes_of = {"small": {"cuda:0": 1.0 * GIB}, "large": {"cuda:0": 3.0 * GIB, "cpu": 9.0}}
+    roomy = make(tmp_path, settings=OnDemand(memory_gib=12))
+    monkeypatch.setattr(roomy, "_estimate", sizes_of.__getitem__)
+    assert roomy.cache_budgets(sizes_of) == {
+        "small": {"cuda:0": 2 * GIB},
+        "large": {"cuda:0": 6 * GIB},
+    }
+    tight = make(tmp_path, settings=OnDemand(memory_gib=4))
+    monkeypatch.setattr(tight, "_estimate", sizes_of.__getitem__)
+    assert tight.cache_budgets(sizes_of)["large"] == {"cuda:0": 0.75 * GIB}
+
+
+@pytest.mark.parametrize(
+    "model, device, expected",
+    [
+        ("m", "cuda:0", 500),
+        ("m", "cuda", 500),
+        ("m", "cuda:1", 900),
+        ("m", "cpu", 900),
+        ("n", "cuda:0", 900),
+    ],
+)
+def test_a_model_takes_no_more_of_a_gpu_than_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, device: str, expected: int
+) -> None:
+    budgets_file(f"{tmp_path}/p_").write_text('{"m": {"cuda:0": 500.0, "cuda:1": 1000.0}}')
+    free = within_budget(model, lambda _device: 900)
+    assert free(torch.device(device)) == 900, "nobody shares it"
+    monkeypatch.setenv(VARIABLE, f"{tmp_path}/p_")
+    assert within_budget(model, lambda _device: 900)(torch.device(device)) == expected

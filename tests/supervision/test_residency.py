@@ -1,0 +1,226 @@
+"""Which models are in memory, decided on a clock of the test's own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import pytest
+
+from hf_triton.serving.supervision.on_demand.residency import Demand, Residency
+
+GIB = 2**30
+WAITS, RUNS = Demand(waiting=1), Demand(running=1, num_sent=1)
+
+
+class World:
+    """Models of one GiB each, and a server that loads one of them in ``load_s``."""
+
+    def __init__(
+        self, budget_gib: float, *names: str, max_loads: int = 1, idle_s: float | None = None
+    ) -> None:
+        self.now = 1000.0
+        self.sizes: dict[str, dict[str, float]] = {name: {"cpu": float(GIB)} for name in names}
+        self.load_s = 2.0
+        self.loads: list[str] = []
+        self.put_out: list[str] = []
+        self.said: list[str] = []
+        self.demands: dict[str, Demand] = {}
+        self._ends: dict[str, float] = {}
+        self.residency = Residency(
+            *(max_loads, self.sizes.__getitem__, lambda: {"cpu": budget_gib * GIB}),
+            load=self._begin_load,
+            put_out=self._begin_unload,
+            say=self.said.append,
+            clock=lambda: self.now,
+        )
+        self.residency.follow(dict.fromkeys(names, idle_s))
+
+    def _begin_load(self, name: str) -> None:
+        self.loads.append(name)
+        self._ends[name] = self.now + self.load_s
+
+    def _begin_unload(self, name: str) -> None:
+        self.put_out.append(name)
+        self._ends[name] = self.now + 0.5
+
+    def run(self, seconds: float, **demands: Demand) -> None:
+        """Lets time pass with these requests, a quarter of a second at a time."""
+        self.demands = demands
+        for _ in range(round(seconds * 4)):
+            for name, ends_s in list(self._ends.items()):
+                if ends_s <= self.now:
+                    del self._ends[name]
+                    if self.residency.models[name].state == "loading":
+                        self.residency.loaded(name, self.load_s)
+                    else:
+                        self.residency.gone(name)
+            self.residency.ask(self.demands)
+            self.residency.decide()
+            self.now += 0.25
+
+    def load(self, *names: str) -> None:
+        """Each of these is asked and loaded, one after the other."""
+        for name in names:
+            self.run(self.load_s + 1, **{name: WAITS})
+            self.run(3)
+            assert self.states[name] == "loaded"
+
+    @property
+    def states(self) -> Mapping[str, str]:
+        return {name: model.state for name, model in self.residency.models.items()}
+
+
+def test_a_model_is_loaded_when_it_is_asked_and_stays() -> None:
+    world = World(3, "a", "b")
+    world.run(10)
+    assert world.loads == []
+
+    world.run(5, a=WAITS)
+    world.run(1000)
+    assert world.loads == ["a"]
+    assert world.states == {"a": "loaded", "b": "asleep"}
+
+
+def test_the_one_that_nobody_has_asked_longest_makes_room() -> None:
+    world = World(2, "a", "b", "c")
+    world.load("a", "b")
+    world.run(1, a=RUNS)
+    world.load("c")
+    assert world.put_out == ["b"]
+
+
+def test_what_is_asked_is_not_put_out_before_it_has_stayed_a_while() -> None:
+    world = World(1, "a", "b")
+    world.load("a")
+    world.residency.models["a"].loaded_at_s = world.now
+    busy = {"a": RUNS, "b": WAITS}
+    world.run(4, **busy)
+    assert world.put_out == []
+    assert not world.residency.models["a"].closed
+
+    world.run(6, **busy)  # four times as long as a load takes
+    assert world.residency.models["a"].closed, "its new requests wait"
+    assert world.put_out == [], "it answers those that it has"
+    world.run(1, b=WAITS, a=WAITS)
+    assert world.put_out == ["a"]
+    world.run(4, b=WAITS, a=WAITS)
+    assert world.states == {"a": "asleep", "b": "loaded"}
+
+
+def test_two_that_do_not_fit_together_take_turns_and_the_log_says_so() -> None:
+    world = World(1, "a", "b")
+    for _ in range(120):
+        asleep = {name: WAITS for name, state in world.states.items() if state != "loaded"}
+        loaded = {
+            name: WAITS if world.residency.models[name].closed else RUNS
+            for name in world.states.keys() - asleep.keys()
+        }
+        world.run(0.5, **asleep, **loaded)
+    assert 4 <= len(world.loads) <= 8, "each stays four times as long as it takes to load"
+    assert all(one != two for one, two in itertools.pairwise(world.loads))
+    assert [line for line in world.said if "put each other out" in line]
+    assert sum(model.num_fights for model in world.residency.models.values()) > 0
+
+
+def test_the_first_in_line_is_loaded_before_those_that_would_fit_sooner() -> None:
+    world = World(2, "a", "small", "large")
+    world.sizes["large"] = {"cpu": 2.0 * GIB}
+    world.load("a")
+    world.run(0.5, a=RUNS, large=WAITS)
+    world.run(20, a=WAITS, large=WAITS, small=WAITS)
+    assert world.loads[:2] == ["a", "large"]
+
+
+def test_a_closed_model_takes_requests_again_where_whoever_wanted_its_room_has_left() -> None:
+    world = World(1, "a", "b")
+    world.load("a")
+    world.run(20, a=RUNS, b=WAITS)
+    assert world.residency.models["a"].closed
+    world.run(0.5, a=RUNS)
+    assert not world.residency.models["a"].closed
+    assert world.put_out == []
+
+
+def test_nothing_is_put_out_for_what_can_never_fit() -> None:
+    world = World(2, "a", "huge")
+    world.sizes["huge"] = {"cpu": 3.0 * GIB}
+    world.load("a")
+    world.run(2, huge=WAITS)
+    expected = (
+        "it needs 3.00 GiB of cpu, and models that are loaded on demand may take 2.00 GiB together"
+    )
+    assert world.residency.models["huge"].failure == expected
+    assert world.put_out == []
+    assert world.loads == ["a"]
+
+
+def test_a_failure_is_told_once_for_all_and_tried_again_after_a_growing_pause() -> None:
+    world = World(2, "a")
+    tries = []
+    for _ in range(4 * 60):
+        world.run(0.25, a=WAITS)
+        if world.states["a"] == "loading":
+            world._ends.clear()
+            world.residency.failed("a", "no such file")
+            tries.append(world.now)
+    pauses = [round(two - one) for one, two in itertools.pairwise(tries)]
+    assert pauses == [5, 10, 20]
+    assert world.residency.models["a"].failure == "no such file"
+    world.run(40, a=WAITS)
+    assert world.states["a"] == "loaded"
+    assert world.residency.models["a"].num_failures == 0
+
+
+def test_an_idle_model_goes_after_its_time() -> None:
+    world = World(2, "a", idle_s=30)
+    world.load("a")
+    world.run(40, a=RUNS)
+    assert world.put_out == []
+    world.run(29)
+    assert world.put_out == []
+    world.run(3)
+    assert world.states == {"a": "asleep"}
+    assert world.residency.models["a"].num_put_out == {"idle": 1, "room": 0}
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_so_many_are_loaded_at_once(most: int) -> None:
+    world = World(9, "a", "b", "c", max_loads=most)
+    world.run(1, a=WAITS, b=WAITS, c=WAITS)
+    assert sorted(world.loads) == ["a", "b", "c"][:most]
+
+
+def test_what_others_load_and_unload_is_seen_and_what_heals_is_not_lost() -> None:
+    world = World(2, "a")
+    world.residency.see(ready=["a"], healing=[])
+    assert world.states == {"a": "loaded"}
+    world.now += 10
+    world.residency.see(ready=[], healing=["a"])
+    assert world.states == {"a": "loaded"}
+    world.residency.see(ready=[], healing=[])
+    assert world.states == {"a": "asleep"}
+
+
+def test_what_the_server_said_before_a_load_does_not_count() -> None:
+    world = World(2, "a")
+    world.run(3, a=WAITS)
+    assert world.states == {"a": "loaded"}
+    world.residency.see(ready=[], healing=[])
+    assert world.states == {"a": "loaded"}
+
+
+def test_with_the_server_all_is_gone_and_who_still_waits_has_it_loaded_again() -> None:
+    world = World(2, "a", "b")
+    world.load("a", "b")
+    world.residency.forget()
+    assert set(world.states.values()) == {"asleep"}
+    world.run(3, b=WAITS)
+    assert world.loads == ["a", "b", "b"]
+
+
+def test_an_entry_that_is_gone_from_models_yaml_is_forgotten() -> None:
+    world = World(2, "a", "b")
+    world.residency.follow({"b": 5.0})
+    assert list(world.residency.models) == ["b"]
+    assert world.residency.models["b"].idle_s == 5.0
