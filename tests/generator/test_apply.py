@@ -465,3 +465,27 @@ def test_a_record_that_was_lost_is_made_anew_where_there_is_nothing_to_do(made: 
     assert record.models == ("a", "s")
     assert record.applied is not None
     assert record.applied.is_good
+
+
+def test_what_is_not_always_loaded_is_written_and_loaded_by_others(made: Bench) -> None:
+    later = "- {name: later, streaming: true, load: on_demand}\n- {name: hand, load: manual}\n"
+    ran = made.applied(BOTH + later)
+    assert "later_stream: written, nothing to load" in ran.out
+    assert not [event for event in fake(made).events if event.startswith("load")]
+    record = served_record.read(made.repository)
+    assert record is not None
+    assert record.models == ("a", "hand", "later", "s")
+
+    slower = later.replace("on_demand", f"on_demand, {SLOWER}")
+    made.applied(BOTH + slower)
+    assert made.ready("later") == set()
+    assert made.is_current()
+
+    for folder in ("later_stream", "later"):
+        assert made.api.load(folder) is None
+    made.applied(BOTH + later)
+    assert made.ready("later_stream") == {2}, "what is loaded is changed as ever"
+    made.applied(BOTH)
+    assert made.ready("later") == set()
+    made.applied(f"{BOTH}- {{name: hand}}\n")
+    assert made.ready("hand") == {1}, "it is always loaded from now on"
