@@ -191,6 +191,15 @@ def test_so_many_are_loaded_at_once(most: int) -> None:
     assert sorted(world.loads) == ["a", "b", "c"][:most]
 
 
+def test_a_load_that_takes_long_keeps_no_other_from_loading() -> None:
+    world = World(9, "a", "b")
+    world.load_s = 300
+    world.run(55, a=WAITS, b=WAITS)
+    assert world.loads == ["a"]
+    world.run(10, a=WAITS, b=WAITS)
+    assert world.loads == ["a", "b"]
+
+
 def test_what_others_load_and_unload_is_seen_and_what_heals_is_not_lost() -> None:
     world = World(2, "a")
     world.residency.see(ready=["a"], healing=[])

@@ -203,8 +203,9 @@ class Supervisor:
         if self._healer.has_deaths and now >= self._count_leftovers_at_s:
             self._count_leftovers_at_s = now + _COUNT_LEFTOVERS_EVERY_S
             self._renew_server()
-        if not self._loading:
-            self._on_demand.look(self._states or {}, self._children.demands())
+        # What is free is known once those are loaded that always are.
+        demands, may_begin = self._children.demands(), not self._loading
+        self._on_demand.look(self._states or {}, demands, may_begin=may_begin)
         if is_ask_due:
             self._on_demand.tell(self._health)
         self._tell_health()

@@ -28,6 +28,17 @@ class _Entry:
     owner: str | None = None  # where it is an arm of another entry
 
 
+@dataclass(frozen=True)
+class OnDemandEntry:
+    """An entry that may go when nobody asks it for ``idle_s``; ``entries`` are its arms and itself,
+    ``folders`` those of all, in the order in which they are loaded.
+    """
+
+    idle_s: float | None
+    entries: list[str]
+    folders: list[str]
+
+
 class ServedModels:
     """The models of one server, by the names that models.yaml gives them."""
 
@@ -69,26 +80,29 @@ class ServedModels:
         """When an entry is loaded: ``always``, ``on_demand`` or ``manual``. Arms of another one are
         loaded with that.
         """
-        return self._entry(self.owner(model)).load
-
-    def owner(self, model: str) -> str:
-        """The entry that has this one as an arm of its own, or itself."""
-        return self._entry(model).owner or model
+        entry = self._entry(model)
+        return self._entry(entry.owner).load if entry.owner else entry.load
 
     def always(self) -> list[str]:
         """The entries that are loaded at the start."""
         return [name for name in self.names() if self.load(name) == "always"]
 
-    def on_demand(self) -> dict[str, float | None]:
-        """The entries that are loaded on demand, and after how many idle seconds each may go."""
-        names = self.names()
-        own = {name: self._entry(name) for name in names if self.load(name) == "on_demand"}
-        return {name: entry.idle_s for name, entry in own.items() if entry.owner not in names}
-
-    def with_arms(self, model: str) -> list[str]:
-        """An entry's arms and the entry."""
-        arms = [name for name in self.names() if self._entry(name).owner == model]
-        return [*arms, model]
+    def on_demand(self) -> dict[str, OnDemandEntry]:
+        """The entries that are loaded on demand, each with the arms that go with it."""
+        entries = {name: self._entry(name) for name in self.names()}
+        found = {
+            name: OnDemandEntry(entry.idle_s, [], [])
+            for name, entry in entries.items()
+            if entry.load == "on_demand" and entry.owner not in entries
+        }
+        for name, entry in entries.items():
+            if entry.owner in found:
+                found[entry.owner].entries.append(name)
+                found[entry.owner].folders.extend(entry.folders)
+        for name, one in found.items():
+            one.entries.append(name)
+            one.folders.extend(entries[name].folders)
+        return found
 
     def _entry(self, model: str) -> _Entry:
         config = self.repository / model / "config.pbtxt"

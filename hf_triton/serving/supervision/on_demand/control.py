@@ -24,7 +24,7 @@ from hf_triton.serving.supervision.healing import Healer
 from hf_triton.serving.supervision.health import Health, Sample
 from hf_triton.serving.supervision.on_demand.residency import Demand, Residency, Resident
 from hf_triton.serving.supervision.on_demand.sizes import Sizes
-from hf_triton.serving.supervision.served_models import ServedModels
+from hf_triton.serving.supervision.served_models import OnDemandEntry, ServedModels
 from hf_triton.text_generation.memory.cache_budget import budgets_file
 from hf_triton.tritonserver.http_api import PROCESS_DIED
 from hf_triton.tritonserver.loading import SERVER_WENT_AWAY, Loaded
@@ -80,6 +80,8 @@ class OnDemandModels:
             *(settings.max_loads, self._sizes.of, self._sizes.limits, self._load, self._put_out),
             *(say, time.monotonic),
         )
+        self._entries: dict[str, OnDemandEntry] = {}
+        self._owners: dict[str, str] = {}  # of entries and arms
         self._loading: dict[str, set[str]] = {}  # entries of a load that have not come yet
         self._seconds: dict[str, float] = {}
         self._num_deaths: dict[str, int] = defaultdict(int)
@@ -103,12 +105,16 @@ class OnDemandModels:
         self._loading.clear()
         self._residency.forget()
 
-    def look(self, states: Mapping[str, str], demands: Iterable[PortDemand]) -> None:
-        """Takes up what has changed, and begins what is to be done. ``states`` has each of Triton's
-        models, "" where it is ready.
+    def look(
+        self, states: Mapping[str, str], demands: Iterable[PortDemand], *, may_begin: bool
+    ) -> None:
+        """Takes up what has changed, and begins what is to be done, where it may. ``states`` has
+        each of Triton's models, "" where it is ready.
         """
         residency = self._residency
-        residency.follow(self._served.on_demand())
+        self._entries = self._served.on_demand()
+        self._owners = {one: name for name, entry in self._entries.items() for one in entry.entries}
+        residency.follow({name: entry.idle_s for name, entry in self._entries.items()})
         if not residency.models:
             return
         ready = {name for name in residency.models if not self._lacks(name, states)}
@@ -126,7 +132,8 @@ class OnDemandModels:
         residency.ask(self._demands(demands))
         running = ("loaded", "leaving")
         self._sizes.measure(name for name, one in self.models.items() if one.state in running)
-        residency.decide()
+        if may_begin:
+            residency.decide()
 
     def take(self, outcome: Loaded) -> bool:
         """How a load ended; whether it was one of these."""
@@ -164,7 +171,7 @@ class OnDemandModels:
 
     def told(self, model: str) -> Told | None:
         """What ports are told of an entry, or an arm of it; None where it is always loaded."""
-        found = self.models.get(self._served.owner(model))
+        found = self.models.get(self._owners.get(model, ""))
         if found is None:
             return None
         is_away = found.state != "loaded" or found.closed
@@ -200,8 +207,7 @@ class OnDemandModels:
 
     def _folders(self, name: str) -> list[str]:
         """Of an entry and its arms, in the order in which they are loaded."""
-        entries = self._served.with_arms(name)
-        return [folder for entry in entries for folder in self._served.folders(entry)]
+        return self._entries[name].folders if name in self._entries else []
 
     def _lacks(self, name: str, states: Mapping[str, str]) -> bool:
         return any(states.get(folder, "is not loaded") for folder in self._folders(name))
@@ -219,7 +225,7 @@ class OnDemandModels:
         return found
 
     def _load(self, name: str) -> None:
-        entries = self._served.with_arms(name)
+        entries = self._entries[name].entries
         self._loading[name] = set(entries)
         self._tell_budgets()
         self._server.loader.begin(entries)
@@ -229,7 +235,7 @@ class OnDemandModels:
         found = self._sizes.cache_budgets(self.models)
         budgets: dict[str, Mapping[str, float]] = {}
         for name, own in found.items():
-            num = len(self._served.with_arms(name))
+            num = len(self._entries[name].entries)
             alike = {device: size / num for device, size in own.items()}
             budgets |= dict.fromkeys(self._folders(name), alike)
         if prefix := self._server.listen.abandoned_requests * any(found.values()):

@@ -21,6 +21,7 @@ _SEEN_LATE_S = 3.0  # what the server said may be from before a load or its end
 _PAUSE_S = 1.0
 # A busy one stays at least so long, or so many times as long as loads take, before it makes room.
 _LEAST_STAY_S, _LOADS_STAY = 5.0, 4.0
+_LONG_LOAD_S = 60.0
 _FIGHT_S, _SAY_FIGHT_EVERY_S = 60.0, 60.0
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
 _GIB = 2**30
@@ -160,7 +161,7 @@ class Residency:
         needed = set[str]()
         limits = self._limits() if waiting else {}
         for _, model in sorted(waiting, key=lambda one: (one[0], one[1].name)):
-            if sum(one.state == "loading" for one in self.models.values()) >= self._max_loads:
+            if self._num_loading(now) >= self._max_loads:
                 model.waits_for = "others are loaded before it"
                 needed |= closed
                 break
@@ -176,8 +177,14 @@ class Residency:
             if self.models[name].state == "loaded":
                 self.models[name].closed = False  # who wanted its room has left
 
+    def _num_loading(self, now: float) -> int:
+        """Without those that take long: they may be downloading."""
+        loading = (one for one in self.models.values() if one.state == "loading")
+        return sum(now - one.changed_at_s < _LONG_LOAD_S for one in loading)
+
     def _begin(self, model: Resident, now: float) -> None:
         model.state, model.waits_for = "loading", "it is being loaded"
+        model.changed_at_s = now
         if now - model.made_room_at_s < _FIGHT_S:
             model.num_fights += 1
             self._tell_fight(model, now)

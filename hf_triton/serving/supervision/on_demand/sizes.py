@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,8 +34,8 @@ _PROCESS_BYTES = 250 * 2**20
 _FRONT_BYTES = 60 * 2**20
 _CACHE_OF_WEIGHTS = 0.25
 _GIB = 2**30
-_MEASURE_EVERY_S = 1.0
-_ASK_GPUS_EVERY_S = 2.0
+_MEASURE_EVERY_S = 2.0
+_ASK_GPUS_EVERY_S = 5.0
 _LEFT_FREE = 0.1  # of what is free where no budget is given: for what models take beyond their load
 _NVIDIA_SMI_TIMEOUT_S = 10.0
 
@@ -58,21 +60,19 @@ class Sizes:
         self._running: dict[str, dict[str, float]] = {}
         self._published: dict[str, dict[str, float]] = {}  # of GPUs
         self._estimates: dict[str, tuple[object, dict[str, float]]] = {}
-        self._measured_at_s = self._asked_gpus_at_s = 0.0
-        self._gpus: dict[str, tuple[float, float]] = {}  # total and free bytes
+        self._measured_at_s = self._ask_gpus_at_s = 0.0
+        self._gpus: dict[str, tuple[float, float]] | None = None  # total and free bytes
 
     def of(self, name: str) -> Mapping[str, float]:
         """Of an entry: what it takes, or would take."""
         return self._running.get(name) or self._last(name) or self._estimate(name)
 
     def measure(self, loaded: Iterable[str]) -> None:
-        """Looks at the processes of those that are loaded, once a second."""
+        """Looks at the processes of those that are loaded, every other second."""
         if time.monotonic() < self._measured_at_s + _MEASURE_EVERY_S:
             return
         self._measured_at_s = time.monotonic()
-        by_folder: dict[str, float] = defaultdict(float)
-        for stub in self._stubs():
-            by_folder[stub.model] += _private_bytes(stub.pid)
+        by_folder = _private_bytes(self._stubs())
         self._running = {}
         for name in loaded:
             found = sum(by_folder.get(folder, 0.0) for folder in self._folders_of(name))
@@ -143,11 +143,16 @@ class Sizes:
 
     def _devices(self) -> dict[str, tuple[float, float]]:
         """Bytes of each, and those that are free."""
-        now = time.monotonic()
-        if now >= self._asked_gpus_at_s:
-            self._asked_gpus_at_s = now + _ASK_GPUS_EVERY_S
+        if self._gpus is None:
             self._gpus = _gpus()
+        elif self._settings.memory_gib is None and time.monotonic() >= self._ask_gpus_at_s:
+            # It takes up to a second, in which nobody would look after the models.
+            self._ask_gpus_at_s = time.monotonic() + _ASK_GPUS_EVERY_S
+            threading.Thread(target=self._ask_gpus, daemon=True).start()
         return {CPU: (psutil.virtual_memory().total, free_cpu_bytes()), **self._gpus}
+
+    def _ask_gpus(self) -> None:
+        self._gpus = _gpus()
 
     def _estimate(self, name: str) -> dict[str, float]:
         """By the files, before it has ever run; kept until its config.pbtxt changes."""
@@ -205,21 +210,30 @@ def _changed_at(folders: Iterable[Path]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _private_bytes(pid: int) -> float:
-    """What a process and its children share with no file."""
-    total = 0
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        for one in (process, *process.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
-                memory = one.memory_info()
-                total += memory.rss - memory.shared
-    return float(total)
+def _private_bytes(stubs: Iterable[Stub]) -> dict[str, float]:
+    """What processes and those below them share with no file, by the folder of each."""
+    found: dict[str, float] = defaultdict(float)
+    folders = {stub.pid: stub.model for stub in stubs}
+    parents: dict[int, int] = {}
+    sizes: dict[int, float] = {}
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            parents[pid], memory = process.ppid(), process.memory_info()
+            sizes[pid] = memory.rss - memory.shared
+    for pid, size in sizes.items():
+        while pid and pid not in folders:
+            pid = parents.get(pid, 0)
+        if pid:
+            found[folders[pid]] += size
+    return found
 
 
 def _gpus() -> dict[str, tuple[float, float]]:
     """Bytes of each GPU, and those that are free; empty where there is none."""
     command = ("nvidia-smi", "--query-gpu=index,memory.total,memory.free")
+    if shutil.which(command[0]) is None:
+        return {}
     with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
         answer = subprocess.run(
             [*command, "--format=csv,noheader,nounits"],
