@@ -191,6 +191,14 @@ def test_so_many_are_loaded_at_once(most: int) -> None:
     assert sorted(world.loads) == ["a", "b", "c"][:most]
 
 
+def test_room_is_made_while_another_one_loads() -> None:
+    world = World(3, "a", "b", "c", "d")
+    world.load("a", "b")
+    world.run(1, c=WAITS, d=WAITS)
+    assert world.loads == ["a", "b", "c"]
+    assert world.put_out == ["a"]
+
+
 def test_a_load_that_takes_long_keeps_no_other_from_loading() -> None:
     world = World(9, "a", "b")
     world.load_s = 300

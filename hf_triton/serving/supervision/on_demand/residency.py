@@ -161,18 +161,17 @@ class Residency:
         needed = set[str]()
         limits = self._limits() if waiting else {}
         for _, model in sorted(waiting, key=lambda one: (one[0], one[1].name)):
-            if self._num_loading(now) >= self._max_loads:
-                model.waits_for = "others are loaded before it"
-                needed |= closed
-                break
             size = self._sizes(model.name)
             if over := [device for device in size if size[device] > limits.get(device, math.inf)]:
                 self._refuse_size(model, size, limits, over[0])
-            elif not (short := self._lacking(size, limits)):
-                self._begin(model, now)
-            else:
+            elif short := self._lacking(size, limits):  # also while another one loads
                 needed |= self._make_room(model, size, short, now)
                 break  # the first in line gets it
+            elif self._num_loading(now) < self._max_loads:
+                self._begin(model, now)
+            else:
+                model.waits_for, needed = "others are loaded before it", closed
+                break
         for name in closed - needed:
             if self.models[name].state == "loaded":
                 self.models[name].closed = False  # who wanted its room has left
