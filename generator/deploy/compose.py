@@ -82,10 +82,8 @@ def _binds(server: Server, args: ComposeOptions) -> Iterator[tuple[str, str]]:
     if lock.exists():
         yield _relative_to(output, lock), f"{_FOLDER}/models.lock"
     for spec in server.unit.specs:
-        for part in spec.parts:
-            if part.source.folder is not None:
-                written = str(part.places["model"].value)
-                yield _relative_to(output, part.source.folder), _container_path(written, spec.name)
+        for place, folder in spec.local_folders:
+            yield _relative_to(output, folder), _container_path(str(place.value), spec.name)
         if spec.hooks is not None:
             written = str(spec.places["hooks"].value)
             yield _relative_to(output, spec.hooks.path), _container_path(written, spec.name)

@@ -70,9 +70,10 @@ class Source:
         gpus = {gpu: index for index, gpu in enumerate(unit.gpu_ids)}
         for spec in unit.specs:
             places = spec.places
-            for part in spec.parts:
-                if part.source.is_local and self.local_base is not None:
-                    yield _place(part.places["model"]), local_path(part, self.local_base)
+            if self.local_base is not None:
+                for place, _ in spec.local_folders:
+                    path = posixpath.join(self.local_base, str(place.value))
+                    yield _place(place), posixpath.normpath(path)
             if spec.name in hooks:
                 yield _place(places["hooks"]), hooks[spec.name]
             for node in environments.written_files(spec):
@@ -81,11 +82,6 @@ class Source:
                 groups = plain(places["instance_group"])
                 renumbered = [_renumbered(group, gpus) for group in groups]
                 yield _place(places["instance_group"]), renumbered
-
-
-def local_path(spec: ModelSpec, base: str) -> str:
-    """Where a local model lies elsewhere: a relative path starts at ``base``."""
-    return posixpath.normpath(posixpath.join(base, str(spec.places["model"].value)))
 
 
 def plain(node: Node, changes: Mapping[Place, Any] | None = None) -> Any:

@@ -112,10 +112,7 @@ def refuse_local(
 ) -> None:
     """Raises SpecError for every local model that pods would not find."""
     problems = []
-    for part in (part for spec in specs for part in spec.parts):
-        place = part.places["model"]
-        if not part.source.is_local:
-            continue
+    for place, _ in (local for spec in specs for local in spec.local_folders):
         written = str(place.value)
         if base is None:
             message = f"'{written}' {_ADVICE}"

@@ -147,6 +147,7 @@ KEYS: dict[str, KeyRule] = {
     "revision": KeyRule(model_source.REVISION),
     "gguf_file": KeyRule(schema.nullable(gguf_keys.check)),
     "adapters": KeyRule(schema.nullable(adapter_keys.check), ()),
+    "adapters_from": KeyRule(schema.nullable(adapter_keys.SOURCES), ()),
     "draft_model": KeyRule(schema.nullable(draft_keys.check)),
     "dtype": KeyRule(schema.choice(*DTYPES), "auto"),
     "quantization": KeyRule(quantization_keys.check),

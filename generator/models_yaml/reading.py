@@ -218,6 +218,7 @@ class _Loader:
         values["hooks"] = self.hooks(given, values)
         adapters = values["adapters"] or ()
         values["adapters"] = adapter_keys.find_adapters(adapters, self.base, self.report)
+        values["adapters_from"] = adapter_keys.find_sources(given, values, self.base, self.report)
         draft = draft_keys.find_draft(values["draft_model"], self.base, self.report)
         values["draft_model"] = draft
         values["python_env"] = self.python_env(given)

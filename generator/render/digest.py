@@ -19,6 +19,8 @@ MODEL_FILE = "1/model.py"
 # Read again and again by the running model: a change of them needs no reload.
 ROUTING_FILE = "routing.json"
 ADAPTERS_FILE = "1/adapters.json"
+# Read by OpenAI's port: where adapters may come from that requests load.
+SOURCES_FILE = "1/adapters_from.json"
 DIGEST_PARAMETER = "hf_triton_digest"
 
 # Read without the parser, which takes 0.4 ms: a thousand models are compared in a second.
@@ -58,13 +60,13 @@ def digest_of_served(config: Mapping[str, Any] | None) -> str:
 
 
 def _digest(files: Mapping[str, bytes]) -> str:
-    """SHA-256 over the paths and the SHA-256 of each file but those that the running model reads
-    again, and without the names that config.pbtxt has of one of them.
+    """SHA-256 over the paths and the SHA-256 of each file but those that are read again while the
+    model runs, and without the names that config.pbtxt has of one of them.
     """
     found = hashlib.sha256()
     for path, content in sorted(files.items()):
         if path == CONFIG_FILE and ADAPTERS_FILE in files:
             content = _ADAPTERS.sub(rb"\1", content)
-        if path not in (ROUTING_FILE, ADAPTERS_FILE):
+        if path not in (ROUTING_FILE, ADAPTERS_FILE, SOURCES_FILE):
             found.update(f"{manifest.digest(content)}  {path}\n".encode())
     return found.hexdigest()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import operator
 import os
 import re
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
-import msgspec
 from markupsafe import Markup
 
 from generator.errors import TemplateError
@@ -29,10 +27,12 @@ from generator.render.digest import (
     ADAPTERS_FILE,
     CONFIG_FILE,
     MODEL_FILE,
+    SOURCES_FILE,
     parameter_line,
     with_digest,
 )
 from generator.render.ensemble_tensors import NATIVE_FILES, EnsembleTensors, ensemble_tensors
+from generator.render.json_file import json_bytes
 from generator.render.labels import LABELS_FILE, labels
 from generator.render.python_env import environment_files
 from generator.render.routing_json import routing_files
@@ -111,28 +111,36 @@ class _ModelOfForm(TritonModel):
 def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:
     """The model's files, sorted by path. Raises TemplateError where the task folder is broken."""
     config = render_config(model, task) + _library_line(model, task)
-    values = json.dumps(_values(model, repository), sort_keys=True, allow_nan=False)
     files = {
         CONFIG_FILE: config.encode(),
-        VALUES_FILE: (msgspec.json.format(values) + "\n").encode(),  # json indents in Python
+        VALUES_FILE: json_bytes(_values(model, repository)),
         **_code(model, task, repository),
         **routing_files(model),
-        **_adapters_file(model, repository),
+        **_adapters_files(model, repository),
         **({LABELS_FILE: labels(model.spec)} if LABELS_FILE in config else {}),
     }
     return dict(sorted(with_digest(files).items()))
 
 
-def _adapters_file(model: TritonModel, repository: Path) -> dict[str, bytes]:
-    """The adapters of a model whose engine takes others while it serves."""
+def _adapters_files(model: TritonModel, repository: Path) -> dict[str, bytes]:
+    """The adapters of a model whose engine takes others while it serves, and where those may come
+    from that requests load.
+    """
     if not (_changes_adapters(model.spec) and model.role in ("engine", "whole")):
         return {}
-    values = json.dumps(_adapters(model, repository), sort_keys=True, allow_nan=False)
-    return {ADAPTERS_FILE: (msgspec.json.format(values) + "\n").encode()}
+    files = {ADAPTERS_FILE: json_bytes(_adapters(model, repository))}
+    if model.spec.adapters_from:
+        files[SOURCES_FILE] = json_bytes(
+            [
+                {"model": _written_source(model, source, repository), "local": source.is_local}
+                for source in model.spec.adapters_from
+            ]
+        )
+    return files
 
 
 def _changes_adapters(spec: ModelSpec) -> bool:
-    return bool(spec.adapters) and spec.options.get("engine") != "vllm"
+    return spec.takes_adapters and spec.options.get("engine") != "vllm"
 
 
 def _adapters(model: TritonModel, repository: Path) -> list[dict[str, object]]:

@@ -21,9 +21,8 @@ from generator.yaml_file.schema import Report, show
 
 # The Hub's own rule: huggingface_hub/utils/_validators.py, validate_repo_id.
 _HUB_ID = re.compile(r"([A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
-REVISION = schema.nullable(
-    schema.text("a branch, tag or commit", r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_./-]{0,254}")
-)
+_REVISION = r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_./-]{0,254}"
+REVISION = schema.nullable(schema.text("a branch, tag or commit", _REVISION))
 _EXPECTED = (
     "a Hub id (org/name), a local path (./folder, /folder, ~/folder), or an address of an object "
     "store (s3://, gs:// or az://BUCKET/FOLDER)"
@@ -67,7 +66,7 @@ def find_source(node: Node, value: str, base: Path, report: Report) -> Source | 
             return Source(path, Path(folder))
         what = "a file" if os.path.isfile(folder) else "no such folder"
         report.add(node, f"got {show(node)}, a local path, but {folder} is {what}")
-    elif not _is_hub_id(value):
+    elif not is_hub_id(value):
         report.expected(node, _EXPECTED)
     else:
         return Source(value, None)
@@ -88,6 +87,12 @@ def _is_written_as_path(value: str) -> bool:
     return value in (".", "..") or value.startswith(("/", "./", "../", "~")) or value.count("/") > 1
 
 
-def _is_hub_id(value: str) -> bool:
+def is_hub_id(value: str) -> bool:
+    """Whether the Hub could have a repository of that name."""
     clean = "--" not in value and ".." not in value and not value.endswith((".git", "-", "."))
     return clean and _HUB_ID.fullmatch(value) is not None
+
+
+def is_revision(value: str) -> bool:
+    """Whether a repository could have such a branch, tag or commit."""
+    return re.fullmatch(_REVISION, value) is not None

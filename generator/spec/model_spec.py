@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
 from generator.spec.model_source import Source
 from generator.spec.runtime_rules import LockedFile
-from generator.yaml_file.nodes import Node
+from generator.yaml_file.nodes import Node, scalars
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,10 @@ class LockedSnapshot:
         return sum(file.size for file in self.files.values())
 
 
+MAX_ADAPTERS = 256
+MAX_ADAPTER_NAME = 64
+
+
 @dataclass(frozen=True)
 class Adapter:
     """A LoRA adapter of a model: what requests call it, and where it comes from; ``locked`` and
@@ -180,6 +184,8 @@ class ModelSpec:
     adapter, ``is_draft`` true if it stands for a draft model (see ``parts``). ``gguf_file`` is the
     one file that is loaded of the source; of a local one it is its name, and the source its path.
     ``load`` says when it is loaded; one ``on_demand`` may go when nobody asked it for ``idle_s``.
+    ``adapters_from`` is where adapters may come from that requests load; ``ORG/*`` is all that ORG
+    has on the Hub.
     """
 
     name: str
@@ -210,6 +216,7 @@ class ModelSpec:
     arm_of: str | None = None
     quantization: Quantization | None = None
     adapters: tuple[Adapter, ...] = ()
+    adapters_from: tuple[Source, ...] = ()
     served_names: tuple[str, ...] = ()
     adapter: str | None = None
     draft_model: DraftModel | None = None
@@ -217,6 +224,22 @@ class ModelSpec:
     gguf_file: str | None = None
     load: str = "always"
     idle_s: int | None = None
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether it has adapters, or may get some while it serves."""
+        return bool(self.adapters or self.adapters_from)
+
+    @property
+    def local_folders(self) -> Iterator[tuple[Node, Path]]:
+        """What lies on this machine of what models.yaml names, each with its place there."""
+        for part in self.parts:
+            if part.source.folder is not None:
+                yield part.places["model"], part.source.folder
+        places = scalars(self.places["adapters_from"]) if self.adapters_from else ()
+        for place, source in zip(places, self.adapters_from, strict=True):
+            if source.folder is not None:
+                yield place, source.folder
 
     @property
     def parts(self) -> tuple[ModelSpec, ...]:
@@ -238,6 +261,7 @@ class ModelSpec:
             locked=part.locked,
             places=part.places,
             adapters=(),
+            adapters_from=(),
             draft_model=None,
             gguf_file=None,
         )

@@ -36,6 +36,7 @@ from hf_triton.runtime.request.tokenizer_question import TOKENIZER_QUESTION
 from hf_triton.runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file
 from hf_triton.runtime.weights.gguf_header import check_gguf, read_on
 from hf_triton.runtime.weights.hub_files import (
+    ADAPTER_FILES,
     NotServableError,
     choose_adapter_files,
     choose_gguf_file,
@@ -57,6 +58,7 @@ from hf_triton.text_generation.sequence.request_options import OPTIONS
 from hf_triton.version import LIBRARY_PARAMETER
 
 __all__ = [
+    "ADAPTER_FILES",
     "CACHE_SALT",
     "CALL",
     "CALLER",

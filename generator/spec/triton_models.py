@@ -121,7 +121,7 @@ class TritonModel:
             found[LINK_PARAMETER] = str(LINK_VERSION)
         if self.spec.arm_of is not None:
             found[ARM_PARAMETER] = self.spec.arm_of
-        if self.spec.adapters and self.role != "front":
+        if self.spec.takes_adapters and self.role != "front":
             names = (adapter.name for adapter in self.spec.adapters)
             found[ADAPTERS_PARAMETER] = ",".join(names)
         if self.spec.served_names:

@@ -135,8 +135,13 @@ def name(longest: int) -> Check:
     """A name of a model, or of something of a model's, that may become part of a path or a URL."""
     return text(
         f"letters (a-z, A-Z), digits, and single _ - . between them, at most {longest} characters",
-        rf"(?!.*\.\.)(?=.{{1,{longest}}}\Z)[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?",
+        name_pattern(longest),
     )
+
+
+def name_pattern(longest: int) -> str:
+    """The expression that such a name matches as a whole."""
+    return rf"(?!.*\.\.)(?=.{{1,{longest}}}\Z)[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
 
 
 def text(

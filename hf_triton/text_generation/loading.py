@@ -94,7 +94,8 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
         parts, engine = start_on_vllm(served, options, placement, num_threads)
     else:
         parts = load_parts(served, placement)
-        files = AdapterReader(served, parts.config) if served.adapters else None
+        takes_adapters = served.adapters or served.adapters_file
+        files = AdapterReader(served, parts.config) if takes_adapters else None
         adapters = None if files is None else files.adapters()
         draft = read_draft_model(served, options, parts.tokenizer, placement)
         engine = start_engine(served.name, parts, options, placement, num_threads, adapters, draft)

@@ -14,7 +14,7 @@ from generator.deploy import compose
 from generator.deploy.rendering import quote_for_compose
 from hf_triton.cli.main import make_parser
 from tests.deploy.conftest import Deploy
-from tests.deploy.workspace import Rendered, write_lock
+from tests.deploy.workspace import LOCAL, Rendered, write_lock
 
 SCHEMA = resources.files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json"
 VARIANTS = {
@@ -83,6 +83,14 @@ def test_paths_of_models_yaml_lead_to_what_is_mounted(deploy: Deploy) -> None:
         "/srv/hf-triton/config/models.yaml",
         "/srv/hf-triton/config/weights/demo",
     } <= targets
+
+
+def test_folders_that_adapters_may_come_from_are_mounted(deploy: Deploy, work: Path) -> None:
+    (work / "adapters").mkdir()
+    (work / "local.yaml").write_text(f"{LOCAL}    adapters_from: [org/*, ./adapters]\n")
+    mounts = triton(deploy("compose", "--config", "local.yaml"))["volumes"]
+    (found,) = (one for one in mounts if one["target"] == "/srv/hf-triton/config/adapters")
+    assert (work / "out" / found["source"]).resolve() == work / "adapters"
 
 
 def test_paths_that_leave_the_folder_lead_to_what_is_mounted() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hf_triton.cli.main import make_parser
 from hf_triton.tritonserver import child_process, process
 from tests.deploy.conftest import Deploy
-from tests.deploy.workspace import Rendered, read_yaml, write_lock
+from tests.deploy.workspace import LOCAL, Rendered, read_yaml, write_lock
 
 # The oldest that the package knows, one that many run, and the newest.
 VERSIONS = ("1.25", "1.31", "1.37")
@@ -259,10 +259,13 @@ def test_models_that_send_each_other_requests_stay_together(deploy: Deploy, work
     ]
 
 
-def test_local_models_are_found_where_the_flag_says(deploy: Deploy) -> None:
+def test_local_models_are_found_where_the_flag_says(deploy: Deploy, work: Path) -> None:
+    (work / "adapters").mkdir()
+    (work / "local.yaml").write_text(f"{LOCAL}    adapters_from: [org/*, ./adapters]\n")
     rendered = deploy("kubernetes", *VARIANTS["local"])
     served = read_yaml(rendered.object("ConfigMap")["data"]["models.yaml"])
     assert served["models"][0]["model"] == "/srv/m/weights/demo"
+    assert served["models"][0]["adapters_from"] == ["org/*", "/srv/m/adapters"]
     assert {"name": "local", "mountPath": "/srv/m", "readOnly": True} in (
         rendered.server()["volumeMounts"]
     )

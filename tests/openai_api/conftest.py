@@ -27,7 +27,7 @@ from hf_triton.ports.repeats import Model as Told
 from hf_triton.ports.repeats import Repeats, line_of
 from hf_triton.ports.settings import EVERYBODY, Access, ProxySettings
 from tests.openai_api.fake_triton import FakeTriton, Model
-from tests.support.triton import Triton, free_ports
+from tests.support.triton import ADMIN_KEY, Triton, free_ports
 
 Result = TypeVar("Result")
 STRANGE_INPUTS = (
@@ -121,7 +121,8 @@ class Translator:
 def openai_port(triton: Triton, key: str | None) -> Iterator[str]:
     """The translator of ``serve`` in front of a real server; its address."""
     listen = replace(triton.server.listen, openai_port=free_ports().http_port)
-    process = OpenAiProcess(listen, key)
+    repository = triton.server.repository
+    process = OpenAiProcess(listen, key, repository=repository, admin_key=ADMIN_KEY)
     process.start()
     try:
         yield f"http://{listen.address(listen.openai_port)}"

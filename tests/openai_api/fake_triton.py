@@ -71,7 +71,7 @@ class Model:
     role: str | None
     max_batch_size: int = 0
     task: str = "text-generation"
-    adapters: str = ""
+    adapters: str | None = None
     served_names: str = ""
     tells_cuts: bool = False
     inputs: tuple[tuple[str, str, int], ...] = ()
@@ -86,7 +86,7 @@ class Model:
         if self.role:
             config.parameters["hf_triton_task"].string_value = self.task
             config.parameters["hf_triton_role"].string_value = self.role
-        if self.adapters:
+        if self.adapters is not None:
             config.parameters["hf_triton_adapters"].string_value = self.adapters
         if self.served_names:
             config.parameters["hf_triton_served_names"].string_value = self.served_names

@@ -1,8 +1,12 @@
-"""apply gives a running model other adapters, beside streams that go on, on a real server."""
+"""apply and requests give a running model other adapters, beside streams that go on, on a real
+server.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +15,9 @@ import pytest
 from hf_triton.serving.apply.session import ApplyOptions, Session
 from hf_triton.serving.apply.target import Target
 from hf_triton.tritonserver.stubs import find_stubs
+from tests.openai_api.conftest import openai_port
 from tests.support.demo_adapter import write_adapter
-from tests.support.triton import DEMO_MODEL, Triton, eventually, post_for_events, serving
+from tests.support.triton import ADMIN_KEY, DEMO_MODEL, Triton, eventually, post_for_events, serving
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -29,6 +34,7 @@ models:
     model: {DEMO_MODEL}
     options: {options}
     adapters: [{listed}]
+    adapters_from: [{next(iter(adapters.values())).parent}]
     instance_group: [{{kind: KIND_CPU, count: 2}}]
 """
 
@@ -164,3 +170,35 @@ def test_one_that_cant_be_served_is_refused_and_those_before_go_on(
     assert text(triton, "one") == before
     assert "allowed: one" in text(triton, "two")
     assert apply(triton, capsys, one=folders["a"])[1].endswith("nothing to do\n")
+
+
+def sent(url: str, **body: object) -> str:
+    """What a request with the admin key is answered; without a body, a GET."""
+    data = json.dumps(body).encode() if body else None
+    request = urllib.request.Request(url, data, {"hf-triton-admin-key": ADMIN_KEY})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return str(response.read().decode())
+
+
+def test_a_request_loads_one_that_outlives_a_load_of_the_model_until_apply_takes_it_away(
+    triton: Triton, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert apply(triton, capsys, one=folders["a"], two=folders["b"])[0] == 0
+    expected = text(triton, "two", LONG)
+    assert apply(triton, capsys, one=folders["a"])[0] == 0
+    before = text(triton, "one", LONG)
+    with openai_port(triton, None) as url, Streams(triton, "one") as streams:
+        said = sent(f"{url}/v1/load_lora_adapter", lora_name="new", lora_path=str(folders["b"]))
+        assert said == "Success: LoRA adapter 'new' added successfully."
+        assert '"demo:new"' in sent(f"{url}/v1/models")
+        asked = {"prompt": PROMPT, "max_tokens": LONG, "temperature": 0, "ignore_eos": True}
+        answer = json.loads(sent(f"{url}/v1/completions", model="new", **asked))
+        assert answer["choices"][0]["text"] == expected
+    assert streams.texts == {before}
+    processes = engines(triton)
+    assert triton.server.api.load("demo_stream") is None
+    assert eventually(lambda: engines(triton).isdisjoint(processes))
+    assert text(triton, "new", LONG) == expected
+    code, said = apply(triton, capsys, one=folders["a"])
+    assert (code, "adapters.json; without what requests have loaded: new\n" in said) == (0, True)
+    assert "lora_name: got new, allowed: one" in text(triton, "new")

@@ -1,4 +1,5 @@
-"""``adapters:`` of a model: LoRA adapters that requests choose by name.
+"""``adapters:`` of a model: LoRA adapters that requests choose by name; ``adapters_from:``, where
+those may come from that requests load.
 
 Knows the keys and the rules between them and the model's; what an adapter's files must hold is
 found out where the model loads.
@@ -6,20 +7,27 @@ found out where the model loads.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from generator.models_yaml.features.entry import Entry
-from generator.spec.model_source import REVISION, find_source
-from generator.spec.model_spec import Adapter
+from generator.spec.model_source import REVISION, Source, find_source
+from generator.spec.model_spec import MAX_ADAPTER_NAME, MAX_ADAPTERS, Adapter
+from generator.spec.runtime_rules import is_stored
 from generator.yaml_file import schema
-from generator.yaml_file.nodes import Node
+from generator.yaml_file.nodes import Node, scalars
 from generator.yaml_file.schema import Check, Report
 
-MAX_ADAPTERS = 256
 _REQUIRED = ("name", "model")
+_OF_ORG = re.compile(r"[A-Za-z0-9_][\w.-]*/\*", re.ASCII)
+SOURCES = schema.list_of(
+    schema.text("a folder (./folder), a Hub id (org/name), or all of somebody's (org/*)"),
+    "a list of folders and Hub ids",
+    unique=True,
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ def check(node: Node, report: Report) -> tuple[AdapterEntry, ...] | None:
 
 def _entry(node: Node, report: Report) -> AdapterEntry:
     keys: dict[str, Check] = {
-        "name": schema.name(64),
+        "name": schema.name(MAX_ADAPTER_NAME),
         "model": schema.text("a Hub id or a local path"),
         "revision": REVISION,
     }
@@ -85,12 +93,39 @@ def _found(entry: AdapterEntry, base: Path, report: Report) -> Iterator[Adapter]
     yield Adapter(values["name"], source, values.get("revision"), places=places)
 
 
+def find_sources(
+    given: Mapping[str, Node], values: Mapping[str, Any], base: Path, report: Report
+) -> tuple[Source, ...]:
+    """The folders, paths relative to ``base``, and names on the Hub; reports what is neither."""
+    nodes = scalars(given["adapters_from"]) if values.get("adapters_from") else ()
+    found = (_source(node, base, report) for node in nodes)
+    return tuple(source for source in found if source is not None)
+
+
+def _source(node: Node, base: Path, report: Report) -> Source | None:
+    value = node.value
+    if not isinstance(value, str):
+        return None  # told of already
+    if _OF_ORG.fullmatch(value):
+        return Source(value, None)
+    if is_stored(value):
+        report.add(node, f"got {schema.show(node)}: servers ask no object store; use 'adapters'")
+        return None
+    return find_source(node, value, base, report)
+
+
 def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
     """Each rule that a model's adapters break: where, and what is wrong."""
+    for key in ("adapters", "adapters_from"):
+        if entry.values.get(key):
+            yield from _broken_rules(entry, key)
+
+
+def _broken_rules(entry: Entry, key: str) -> Iterator[tuple[Node, str]]:
     given, task = entry.given, entry.task
-    if not entry.values.get("adapters") or task is None:
+    if task is None:
         return
-    node = given["adapters"]
+    node = given[key]
     if not task.has_adapters:
         yield node, f"expected none: no model of {task.tag} serves adapters"
         return
@@ -98,3 +133,11 @@ def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
     engine = options.get("engine") if options is not None else None
     if engine is not None and engine.value == "generate":
         yield engine, "got 'generate', which serves no adapters; expected auto, in_flight or vllm"
+    if key == "adapters_from":
+        if engine is not None and engine.value == "vllm":
+            yield (
+                node,
+                "expected none: vLLM has the adapters that it is started with; use 'adapters'",
+            )
+        if any(given[name].value for name in ("canary", "shadow") if name in given):
+            yield node, "expected none: the model shares its requests, and its arms would lack them"

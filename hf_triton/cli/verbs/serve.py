@@ -95,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
                 has_playground=args.playground,
                 keep_s=args.openai_keep_minutes * 60,
                 verbose=args.verbose,
+                admin_key=admin_key,
             )
             if args.openai_port
             else None

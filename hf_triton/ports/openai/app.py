@@ -24,6 +24,7 @@ from hf_triton.ports.callers import of_one_caller
 from hf_triton.ports.hosts import WRONG_HOST, is_host
 from hf_triton.ports.openai.about import About, with_schema
 from hf_triton.ports.openai.access import AccessCheck, caller_of
+from hf_triton.ports.openai.adapters.changes import AdapterChanges
 from hf_triton.ports.openai.bodies import Bodies, check_encoding
 from hf_triton.ports.openai.connections import set_idle
 from hf_triton.ports.openai.media_hosts import MediaHosts
@@ -90,11 +91,13 @@ class OpenAiApp:
         metrics_socket: str = "",
         playground: Playground | None = None,
         kept: KeptResponses = NONE_KEPT,
+        adapters: AdapterChanges | None = None,
     ) -> None:
         self._triton = triton
         self._about = About(triton, metrics_socket)
         self._media_hosts = media_hosts
         self._playground = playground
+        self._adapters = adapters or AdapterChanges(catalog, None, "")
         self._catalog = catalog
         self._access = AccessCheck(access, playground.pages if playground else ())
         self._lengths = ContextLengths(triton, is_coming)
@@ -140,6 +143,7 @@ class OpenAiApp:
                 Route(path, self._hearing(to), speech.operation(to))
                 for path, to in speech.PATHS.items()
             ),
+            *self._adapters.routes(self._asked),
             *self._hub.routes(),
         ]
 

@@ -44,6 +44,7 @@ class OpenAiProcess(ChildProcess):
         has_playground: bool = True,
         keep_s: float = Settings.keep_s,
         verbose: bool = False,
+        admin_key: str = "",
     ) -> None:
         health = f"http://{listen.address(listen.health_port)}/ready" if listen.health_port else ""
         settings = Settings(
@@ -59,6 +60,7 @@ class OpenAiProcess(ChildProcess):
             listen.abandoned_requests,
             keep_s,
             verbose,
+            admin_key,
         )
         command = run_module("hf_triton.ports.openai")
         super().__init__("the OpenAI API", command, partial(environment_for, settings), policy)

@@ -14,9 +14,10 @@ from aiohttp import web
 
 from generator.errors import ServerError, TemplateError
 from generator.render import model_config
-from generator.render.digest import ADAPTERS_FILE, CONFIG_FILE
+from generator.render.digest import CONFIG_FILE
 from generator.repository import served_record
-from generator.yaml_file.regular_file import read_json
+from hf_triton.ports.openai.adapters.changes import AdapterChanges
+from hf_triton.ports.openai.adapters.files import adapters_now
 from hf_triton.ports.openai.app import OpenAiApp
 from hf_triton.ports.openai.connections import (
     ACCEPTED_AT_ONCE,
@@ -62,7 +63,7 @@ async def serve(
 
         catalog = Catalog(
             *(triton, lambda: _to_be_served(settings.repository), reasons, repeats.is_coming),
-            adapters_now=functools.partial(_adapters_now, settings.repository),
+            adapters_now=functools.partial(adapters_now, settings.repository),
             asleep=asleep,
         )
         playground = Playground(triton, reasons, settings.repository, asleep)
@@ -71,6 +72,9 @@ async def serve(
             metrics_socket=settings.metrics_socket,
             playground=playground if settings.has_playground else None,
             kept=KeptResponses(settings.keep_s),
+            adapters=AdapterChanges(
+                catalog, settings.repository, settings.admin_key, repeats.is_coming
+            ),
         )
         runner = web.AppRunner(
             app.application(), handler_cancellation=True, shutdown_timeout=GRACE_S
@@ -99,17 +103,6 @@ async def serve(
 def _to_be_served(repository: Path | None) -> Collection[str] | None:
     record = served_record.read(repository) if repository else None
     return record.models if record else None
-
-
-def _adapters_now(repository: Path | None, folder: str) -> tuple[str, ...] | None:
-    """What the newest version's adapters.json names; None where there is none."""
-    found = (
-        list((repository / folder).glob(f"[1-9]*/{Path(ADAPTERS_FILE).name}")) if repository else []
-    )
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        newest = max(found, key=lambda path: int(path.parent.name))
-        return tuple(str(adapter["name"]) for adapter in read_json(newest))
-    return None
 
 
 def _configs(repository: Path | None, folders: Collection[str]) -> list[Any]:

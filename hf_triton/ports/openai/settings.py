@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hf_triton.ports.settings import EVERYBODY, Access
@@ -14,7 +14,8 @@ class Settings:
     its metrics, where they are here; ``media_hosts`` are those from which images and sounds are
     fetched; ``health_url`` is the supervisor's /ready, where there is one; the files by which
     models learn who has left have paths that begin with ``abandoned_requests``, empty where Triton
-    is elsewhere; responses are kept for ``keep_s``; ``verbose`` shows the debug log.
+    is elsewhere; responses are kept for ``keep_s``; ``verbose`` shows the debug log; what changes
+    models needs the ``admin_key``, where there is one.
     """
 
     host: str
@@ -29,3 +30,4 @@ class Settings:
     abandoned_requests: str = ""
     keep_s: float = 1800.0
     verbose: bool = False
+    admin_key: str = field(default="", repr=False)

@@ -20,6 +20,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.joblib")
 # As PEFT saves an adapter (peft/utils/constants.py).
 ADAPTER_CONFIG = "adapter_config.json"
 _ADAPTER_WEIGHTS, _ADAPTER_PICKLE = "adapter_model.safetensors", "adapter_model.bin"
+ADAPTER_FILES = (ADAPTER_CONFIG, _ADAPTER_WEIGHTS, _ADAPTER_PICKLE)
 # Files of training, which serving does not read.
 _LEFT_BY_TRAINING = (
     "training_args*",

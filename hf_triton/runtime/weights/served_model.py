@@ -26,13 +26,16 @@ ADAPTERS_FILE = "adapters.json"
 
 @dataclass(frozen=True)
 class ServedAdapter:
-    """A LoRA adapter of a model: what requests call it, and where it comes from."""
+    """A LoRA adapter of a model: what requests call it, and where it comes from. ``loaded_at`` is
+    when a request loaded it, None of one in models.yaml.
+    """
 
     name: str
     model: str
     local: bool
     revision: str | None
     locked_files: dict[str, LockedFile] | None = None
+    loaded_at: float | None = None
 
 
 @dataclass(frozen=True)

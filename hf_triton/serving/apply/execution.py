@@ -16,12 +16,12 @@ from generator.render.digest import ROUTING_FILE
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, read_file
 from generator.repository.served_record import LastChange
-from hf_triton.serving.apply import adapters
 from hf_triton.serving.apply import model_update as models
 from hf_triton.serving.apply.changes import GroupChange, RemovedModel, compare_again
 from hf_triton.serving.apply.model_control import ModelControl
 from hf_triton.serving.apply.model_update import Outcome, UpdateSettings
 from hf_triton.serving.apply.planning import ApplyPlan
+from hf_triton.tritonserver import adapters
 from hf_triton.tritonserver.loading import NUM_LOADERS
 
 Say = Callable[[str], None]

@@ -9,7 +9,6 @@ from pathlib import Path
 from generator.repository.compare import Action, ModelPlan, owned_folders
 from generator.repository.plan import Plan
 from generator.repository.versions import is_version
-from hf_triton.serving.apply.adapters import changes_adapters
 from hf_triton.serving.apply.changes import (
     FolderAction,
     FolderChange,
@@ -20,6 +19,7 @@ from hf_triton.serving.apply.changes import (
     split_unwanted,
 )
 from hf_triton.serving.apply.model_control import ModelControl
+from hf_triton.tritonserver.adapters import changes_adapters, taken_away
 
 _MAX_LISTED = 4
 _GIB = 2**30
@@ -128,10 +128,12 @@ def _verb(group: GroupChange, folder: FolderChange) -> str:
 def _details(folder: FolderChange) -> str:
     changed = _changed(folder.plan)
     listed = ", ".join(changed) if len(changed) <= _MAX_LISTED else f"{len(changed)} files"
+    loaded = ", ".join(taken_away(folder.plan))
+    gone = f"; without what requests have loaded: {loaded}" if loaded else ""
     if folder.action is FolderAction.REPLACE:
         versions = f": version {max(folder.served.ready)} -> {folder.number}"
-        return f"{versions} ({listed})" if listed else f"{versions} (as it lies on disk)"
-    return f": {listed}" if listed else ""
+        return f"{versions} ({listed or 'as it lies on disk'}){gone}"
+    return f": {listed}{gone}" if listed else ""
 
 
 def _changed(plan: ModelPlan) -> list[str]:

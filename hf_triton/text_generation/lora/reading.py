@@ -65,8 +65,17 @@ class AdapterReader:
         self._known: list[tuple[ServedAdapter, Adapter]] = []
 
     def adapters(self) -> Adapters:
-        """Those that the model has when it is loaded. Raises LoadError as ``read``."""
-        return Adapters(self.read(self._served.adapters), self._sizes())
+        """Those that the model has when it is loaded, without those that a request has loaded and
+        that can't be read any more. Raises LoadError as ``read``.
+        """
+        for one in self._served.adapters:
+            try:
+                self._known += self._each([one])
+            except LoadError as error:
+                if one.loaded_at is None:
+                    raise
+                log.error(f"{self._served.name}: {error}; a request had loaded it, left out")
+        return Adapters([adapter for _, adapter in self._known], self._sizes())
 
     def _sizes(self) -> dict[str, tuple[int, int]]:
         """The linear layers' in_features and out_features, by name."""
@@ -86,11 +95,14 @@ class AdapterReader:
         Raises:
             LoadError: one is not there or does not fit, with its name.
         """
+        self._known = self._each(wanted)
+        return [adapter for _, adapter in self._known]
+
+    def _each(self, wanted: Sequence[ServedAdapter]) -> list[tuple[ServedAdapter, Adapter]]:
         folders = adapter_folders(replace(self._served, adapters=tuple(wanted)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PEFT's advice for training
-            self._known = [(one, self._adapter(one, folders[one.name])) for one in wanted]
-        return [adapter for _, adapter in self._known]
+            return [(one, self._adapter(one, folders[one.name])) for one in wanted]
 
     def _adapter(self, wanted: ServedAdapter, folder: Path) -> Adapter:
         known = (adapter for one, adapter in self._known if one == wanted)

@@ -82,16 +82,19 @@ def test_adapters_are_those_of_their_file_at_the_load_and_while_the_model_serves
     for number, name in enumerate(("sql", "new")):
         save_adapter(model, folder / name, seed=number, r=2, target_modules=["q_proj"])
 
-    def write(*names: str) -> Path:
-        values = [{"name": n, "model": n, "local": True, "revision": None} for n in names]
+    def write(*names: str, **more: Any) -> Path:
+        values = [{"name": n, "model": n, "local": True, "revision": None, **more} for n in names]
         (version / "adapters.json").write_text(json.dumps(values))
         return version / "adapters.json"
 
-    values = {**VALUES, "adapters_file": write("sql").name}
+    # What requests have loaded and what has gone since does not keep the model from loading.
+    values = {**VALUES, "adapters_file": write("sql", "gone", loaded_at=1.5).name}
     (version / "model.json").write_text(json.dumps(values))
     loaded = load_engine(read_served_model(folder, "7"), CPU, num_threads=1)
     try:
         assert list(loaded.reader.adapters) == ["sql"]
+        write()
+        assert eventually(lambda: not loaded.reader.adapters)
         write("new", "sql")
         assert eventually(lambda: list(loaded.reader.adapters) == ["new", "sql"])
         write("missing")

@@ -254,11 +254,12 @@ def test_adapters_change_under_sequences_that_go_on_with_theirs(
     files = AdapterReader(served_with(llama), model.config)
     made = replace(made, paged=way != "slots", async_scheduling=way == "graphs")
     engine = InFlightEngine(replace(made, adapters=(held := files.adapters())))
+    read_ahead = files.read(served_with(after).adapters)  # may take longer than the sequences
     going: list[int] = []
 
     def change() -> None:
         assert eventually(lambda: engine.metrics.num_generated_tokens > 6)
-        engine.change_adapters(files.read(served_with(after).adapters))
+        engine.change_adapters(read_ahead)
         going.append(engine.num_unfinished)
 
     with running(engine):
@@ -279,6 +280,8 @@ def test_adapters_change_under_sequences_that_go_on_with_theirs(
         assert len(held.computed) == 2
         assert generated(engine, later, at_once=3) == expected_later
         assert failure(engine, "polite") == "lora_name: this adapter has been removed"
+        engine.change_adapters([])
+        assert failure(engine, "sql") == "lora_name: this adapter has been removed"
 
 
 def test_an_adapter_that_is_as_before_is_not_read_again(llama: dict[str, Path]) -> None:

@@ -15,6 +15,7 @@ from hf_triton.ports.openai.schema import hub_errors
 _STATUSES = {
     400: "A field is not as it must be",
     401: "Without a key that is known",
+    403: "Without the admin key, or what models.yaml does not allow",
     404: "No such model, or none of this path's task",
     408: "The body did not come in time",
     413: "The body is too large",

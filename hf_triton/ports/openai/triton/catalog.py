@@ -61,6 +61,7 @@ class ServedModel:
     """``triton_name`` is the model of Triton's that holds the engine: with ``streams`` it is
     decoupled, and is asked by a gRPC stream. ``adapters`` are those that its requests may name;
     ``adapter`` is the one that they do, where this is an adapter under a name of its own.
+    ``takes_adapters`` says whether they may be others than when the model was loaded.
     ``served_names`` are other names of it, and ``alias_of`` is its own under one of those.
     ``is_ours`` is False of one that does not run our library, ``tells_cuts`` says whether
     an output tells which texts were cut.
@@ -77,6 +78,12 @@ class ServedModel:
     alias_of: str | None = None
     is_ours: bool = True
     tells_cuts: bool = False
+    takes_adapters: bool = False
+
+    @property
+    def entry(self) -> str:
+        """Its own name."""
+        return self.alias_of or self.name
 
     @property
     def is_batched(self) -> bool:
@@ -218,8 +225,8 @@ class Catalog:
         self._read_at_s = time.monotonic()
 
     def _with_adapters(self, model: ServedModel) -> ServedModel:
-        """The model with its adapters of now, where it has any."""
-        now = self._adapters_now(model.triton_name) if model.adapters else None
+        """The model with its adapters of now, where it takes any."""
+        now = self._adapters_now(model.triton_name) if model.takes_adapters else None
         return model if now is None else replace(model, adapters=now)
 
 
@@ -242,6 +249,7 @@ def served_model(config: Any) -> ServedModel | None:
         *(name, config.name, task, streams, config.max_batch_size, adapters),
         served_names=served_names,
         tells_cuts=any(output.name == TRUNCATED for output in config.output),
+        takes_adapters=ADAPTERS_PARAMETER in parameters,
     )
 
 

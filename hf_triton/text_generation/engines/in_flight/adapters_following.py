@@ -2,7 +2,7 @@
 engine's next step on. Nothing of a list that can't be served is; the one before goes on.
 
 Each process says what it has read in a file of its own, for whoever changes the list
-(hf_triton/serving/apply/adapters.py). The file is locked while the process runs.
+(hf_triton/tritonserver/adapters.py). The file is locked while the process runs.
 """
 
 from __future__ import annotations

@@ -253,11 +253,13 @@ class InFlightEngine(Engine):
         """Gives each sequence the adapter that its name stands for now. One that was removed since
         its request was read fails it.
         """
-        current = self.setup.adapters.current if self.setup.adapters is not None else {}
+        if self.setup.adapters is None:
+            return
+        current = self.setup.adapters.current
         for sequence in sequences:
             if sequence.lora_name in current:
                 sequence.adapter_key = current[sequence.lora_name].key
-            elif sequence.lora_name is not None and current:
+            elif sequence.lora_name is not None:
                 sequence.end("error", RequestError("lora_name: this adapter has been removed"))
 
     def _add(self, sequences: Iterable[Sequence]) -> None:

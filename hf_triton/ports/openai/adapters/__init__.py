@@ -1,0 +1,1 @@
+"""LoRA adapters that requests load into running models, and unload."""

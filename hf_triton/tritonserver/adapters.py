@@ -1,0 +1,137 @@
+"""Changes the adapters of a running model: writes its adapters.json and waits until each of its
+processes serves them (hf_triton/text_generation/engines/in_flight/adapters_following.py). Adapters
+that a request has loaded stand in it with the time; models.yaml knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from generator.errors import RepositoryError, ServerError
+from generator.render.digest import ADAPTERS_FILE
+from generator.render.json_file import json_bytes
+from generator.render.manifest import WEIGHTS_FOLDER
+from generator.repository import writing as writer
+from generator.repository.compare import (
+    Action,
+    ModelPlan,
+    compare,
+    edited_hash,
+    folder_version,
+)
+from generator.repository.version_folders import current_files
+from generator.repository.versions import renumbered_path
+
+_POLL_S = 0.02
+# Adapters of the Hub may have to be downloaded first.
+_READ_WITHIN_S = 600.0
+# A process that has just died is started again.
+_SHOWN_WITHIN_S = 30.0
+
+
+class AdaptersRefusedError(ServerError):
+    """A process can't serve the adapters."""
+
+
+def changes_adapters(plan: ModelPlan) -> bool:
+    """Whether the folder's adapters.json is to be another; not where it is missing on disk only."""
+    path = renumbered_path(ADAPTERS_FILE, plan.version)
+    found = (change for change in plan.changes if change.path == path)
+    return any(change.action not in (Action.IDENTICAL, Action.CREATE) for change in found)
+
+
+def taken_away(plan: ModelPlan) -> list[str]:
+    """The adapters that a request has loaded and that are not in the folder's new adapters.json."""
+    path = renumbered_path(ADAPTERS_FILE, plan.version)
+    lists = [(one.old, one.new) for one in plan.changes if one.path == path and one.old and one.new]
+    with contextlib.suppress(ValueError, TypeError, KeyError):  # edited by hand
+        for old, new in lists:
+            kept = json.loads(new)
+            loaded = (one for one in json.loads(old) if "loaded_at" in one)
+            return [str(one["name"]) for one in loaded if one not in kept]
+    return []
+
+
+def change_list(folder: Path, model: str, edit: Callable[[Any], Any]) -> None:
+    """Has ``model``, whose engine's folder this is, serve what ``edit`` makes of the list in
+    adapters.json. Raises RepositoryError, and ServerError as ``change``.
+    """
+    files = current_files(folder)
+    listed = edit(json.loads(files.get(ADAPTERS_FILE, b"[]")))
+    files = {**files, ADAPTERS_FILE: json_bytes(listed)}
+    kept = edited_hash(folder, folder_version(folder))
+    plan = compare(folder, files, keep_edits=False, written=kept)
+    if plan.conflicts:
+        raise RepositoryError("; ".join(plan.conflicts))
+    change(plan, model)
+
+
+def change(plan: ModelPlan, model: str) -> str:
+    """Writes the folder's files and waits until ``model`` serves what they say; returns its
+    adapters.json from before. Raises ServerError after what was there was put back, an
+    AdaptersRefusedError where a process can't serve them.
+    """
+    before = current_files(plan.folder)
+    writer.apply(plan)
+    try:
+        _wait_served(plan, model)
+    except ServerError as error:
+        kept = edited_hash(plan.folder, plan.version)
+        writer.apply(compare(plan.folder, before, keep_edits=False, written=kept))
+        with contextlib.suppress(ServerError):
+            _wait_served(plan, model)  # until every process is back at them
+        raise type(error)(f"{error}; the adapters before go on") from None
+    return before[ADAPTERS_FILE].decode()
+
+
+def _wait_served(plan: ModelPlan, model: str) -> None:
+    """Waits until each process serves adapters.json. Raises ServerError."""
+    path = plan.folder / renumbered_path(ADAPTERS_FILE, plan.version)
+    wanted = hashlib.sha256(path.read_bytes()).hexdigest()
+    statuses = plan.folder.parent / model / WEIGHTS_FOLDER / "adapters"
+    began = time.monotonic()
+    while True:
+        found = list(_said(statuses, f"{plan.name}-{plan.version}-*.json"))
+        if found and all(one.get("read") == wanted for one in found):
+            refusals = filter(None, (str(one.get("refusal", "")) for one in found))
+            for refusal in refusals:
+                raise AdaptersRefusedError(refusal)
+            return
+        if not found and time.monotonic() - began > _SHOWN_WITHIN_S:
+            message = f"{plan.name}: none of its processes says that it follows {path.name}"
+            raise ServerError(message)
+        if time.monotonic() - began > _READ_WITHIN_S:
+            message = f"{plan.name}: not read within {_READ_WITHIN_S:.0f} s: {path.name}"
+            raise ServerError(message)
+        time.sleep(_POLL_S)
+
+
+def _said(folder: Path, pattern: str) -> Iterator[Mapping[str, Any]]:
+    """What each process that runs has said last; of one that has said nothing yet, nothing."""
+    for path in sorted(folder.glob(pattern)):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if _is_locked(file):
+                yield _parsed(file.read())
+
+
+def _is_locked(file: IO[bytes]) -> bool:
+    """Whether the process that has made the file runs."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _parsed(content: bytes) -> Mapping[str, Any]:
+    with contextlib.suppress(ValueError):
+        found = json.loads(content)
+        return found if isinstance(found, dict) else {}
+    return {}
