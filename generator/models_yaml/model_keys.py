@@ -21,6 +21,7 @@ from generator.models_yaml.features import (
 from generator.models_yaml.features import python_env_keys as python_env_keys
 from generator.spec import model_source
 from generator.spec.model_spec import (
+    MAX_ADAPTERS,
     DynamicBatching,
     Ensemble,
     InstanceGroup,
@@ -148,6 +149,7 @@ KEYS: dict[str, KeyRule] = {
     "gguf_file": KeyRule(schema.nullable(gguf_keys.check)),
     "adapters": KeyRule(schema.nullable(adapter_keys.check), ()),
     "adapters_from": KeyRule(schema.nullable(adapter_keys.SOURCES), ()),
+    "max_loaded_adapters": KeyRule(schema.nullable(schema.integer(1, MAX_ADAPTERS, "adapters"))),
     "draft_model": KeyRule(schema.nullable(draft_keys.check)),
     "dtype": KeyRule(schema.choice(*DTYPES), "auto"),
     "quantization": KeyRule(quantization_keys.check),

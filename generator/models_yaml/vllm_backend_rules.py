@@ -33,6 +33,7 @@ _ELSEWHERE = {
     "adapters": "it reads adapters from a multi_lora.json of your own; leave it out, or use "
     "layout: single without engine: vllm",
     "adapters_from": "it reads adapters from a multi_lora.json of your own",
+    "max_loaded_adapters": "say max_loras in options.vllm",
     "draft_model": "say speculative_config in options.vllm",
     "device_map": "tensor_parallel_size in options.vllm spreads a model; leave it out",
     "quantization": "vLLM quantizes by arguments of its own; say quantization in options.vllm",

@@ -331,6 +331,8 @@ def _added_values(model: TritonModel, repository: Path) -> dict[str, object]:
         added["adapters_file"] = Path(ADAPTERS_FILE).name
     elif spec.adapters:
         added["adapters"] = _adapters(model, repository)
+    if spec.max_loaded_adapters is not None:
+        added["max_loaded_adapters"] = spec.max_loaded_adapters
     for part in spec.parts:
         if part.is_draft:
             added["draft_model"] = _part_values(model, part, repository)

@@ -217,6 +217,7 @@ class ModelSpec:
     quantization: Quantization | None = None
     adapters: tuple[Adapter, ...] = ()
     adapters_from: tuple[Source, ...] = ()
+    max_loaded_adapters: int | None = None
     served_names: tuple[str, ...] = ()
     adapter: str | None = None
     draft_model: DraftModel | None = None

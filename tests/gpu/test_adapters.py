@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from hf_triton.text_generation.engines.in_flight import engine as in_flight
-from hf_triton.text_generation.lora.linear import Adapter, Adapters, LowRank
+from hf_triton.text_generation.lora.linear import Adapter, Adapters
+from hf_triton.text_generation.lora.rows import LowRank
 from tests.gpu.fake.engine import FakeEngine, engine_on
 from tests.gpu.fake.events import Log
 from tests.gpu.fake.gpu import GIB, FakeGpu

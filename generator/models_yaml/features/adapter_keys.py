@@ -116,9 +116,11 @@ def _source(node: Node, base: Path, report: Report) -> Source | None:
 
 def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
     """Each rule that a model's adapters break: where, and what is wrong."""
-    for key in ("adapters", "adapters_from"):
-        if entry.values.get(key):
-            yield from _broken_rules(entry, key)
+    found = [key for key in ("adapters", "adapters_from") if entry.values.get(key)]
+    for key in found:
+        yield from _broken_rules(entry, key)
+    if entry.values.get("max_loaded_adapters") and not found:
+        yield entry.given["max_loaded_adapters"], "expected none: the model has no adapters"
 
 
 def _broken_rules(entry: Entry, key: str) -> Iterator[tuple[Node, str]]:

@@ -95,6 +95,11 @@ class Scheduler:
         """Every sequence that is started."""
         return self.running + ([self._partial] if self._partial else [])
 
+    @property
+    def all(self) -> list[Sequence]:
+        """Every sequence that it has."""
+        return [*self.holding, *self.waiting]
+
     def add(self, sequences: Iterable[Sequence]) -> None:
         """Queues sequences behind those of their line that wait already, and before those of a
         later priority.

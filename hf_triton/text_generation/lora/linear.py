@@ -20,30 +20,10 @@ from torch import nn
 from hf_triton.runtime.devices.prepacked_linear import READ_BY_PARENT
 from hf_triton.runtime.errors import LoadError
 
-from .rows import DeviceRows, Matrices, StepAdapters
+from .rows import DeviceRows, LowRank, Matrices, StepAdapters
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 _keys = count(1)
-
-
-@dataclass(frozen=True)
-class LowRank:
-    """An adapter's change of one layer: ``x @ down.T @ up.T``, its scaling in ``up``.
-
-    ``down`` is (rank, in_features), ``up`` (out_features, rank).
-    """
-
-    down: torch.Tensor
-    up: torch.Tensor
-
-    @property
-    def rank(self) -> int:
-        return self.down.shape[0]
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """The layer's in_features and out_features."""
-        return self.down.shape[1], self.up.shape[0]
 
 
 @dataclass(frozen=True)
@@ -60,7 +40,7 @@ class Adapter:
 @dataclass(frozen=True)
 class Change:
     """What the engine's thread takes up between two steps: the adapters that requests may name
-    from then on, all that are computed, and their matrices in each layer. ``taken``: it has.
+    from then on, all that are computed, and matrices of layers that get others. ``taken``: it has.
     """
 
     current: Sequence[Adapter]
@@ -101,7 +81,8 @@ class Adapters(Collection[str]):
     @property
     def removed(self) -> set[int]:
         """The keys of those that are computed though no request may name them any more."""
-        return self._numbers.keys() - {0, *(one.key for one in self.current.values())}
+        named = {one.key for one in self.current.values()}
+        return {one.key for one in self.computed} - named
 
     def change_to(self, adapters: Sequence[Adapter], used: Collection[int]) -> Change:
         """What makes these the adapters; of removed ones those stay that are ``used``. Current ones
@@ -118,12 +99,15 @@ class Adapters(Collection[str]):
                 )
         removed = self.removed
         stay = (one for one in self.computed if one.key not in removed or one.key in used)
-        computed = tuple({one.key: one for one in (*adapters, *stay)}.values())
+        computed = {one.key: one for one in (*adapters, *stay)}
+        return self._change(adapters, tuple(computed.values()))
+
+    def _change(self, current: Sequence[Adapter], computed: Sequence[Adapter]) -> Change:
         matrices = {
             layer: layer.matrices_of([one.parts.get(name) for one in computed])
             for name, layer in self.layers.items()
         }
-        return Change(adapters, computed, matrices)
+        return Change(current, computed, matrices)
 
     def take_up(self, change: Change) -> None:
         """Serves what the change says; called between two forwards."""
@@ -177,7 +161,7 @@ class AdaptedLinear(nn.Module):
         """
         super().__init__()
         self.base, self.is_head, self._adapters, self._like = base, is_head, adapters, like
-        self.in_features, self.out_features = size
+        self.in_features, self.out_features = self._size = size
         self.matrices: Matrices | None = None  # of no adapter yet
 
     def matrices_of(self, parts: Sequence[LowRank | None]) -> Matrices | None:
@@ -188,6 +172,11 @@ class AdaptedLinear(nn.Module):
         down = torch.cat([part.down for part in given]).to(self._like)
         up = torch.cat([part.up.t() for part in given]).to(self._like)
         return Matrices(down, up, tuple(0 if part is None else part.rank for part in parts))
+
+    def empty_matrices(self, ranks: tuple[int, ...]) -> Matrices:
+        """Matrices of adapters that change nothing yet."""
+        down, up = (self._like.new_zeros(sum(ranks), size) for size in self._size)
+        return Matrices(down, up, ranks)
 
     @property
     def weight(self) -> Any:

@@ -24,7 +24,9 @@ from hf_triton.runtime.weights.loading import load_on_meta_device
 from hf_triton.runtime.weights.model_files import adapter_folders
 from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
 
-from .linear import Adapter, Adapters, LowRank
+from .linear import Adapter, Adapters
+from .places import LimitedAdapters
+from .rows import LowRank
 
 _PREFIX = "base_model.model."
 _SCRATCH = "adapter"
@@ -75,7 +77,10 @@ class AdapterReader:
                 if one.loaded_at is None:
                     raise
                 log.error(f"{self._served.name}: {error}; a request had loaded it, left out")
-        return Adapters([adapter for _, adapter in self._known], self._sizes())
+        read, most = [adapter for _, adapter in self._known], self._served.max_loaded_adapters
+        if most is None:
+            return Adapters(read, self._sizes())
+        return LimitedAdapters(read, self._sizes(), most)
 
     def _sizes(self) -> dict[str, tuple[int, int]]:
         """The linear layers' in_features and out_features, by name."""

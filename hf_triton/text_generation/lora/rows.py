@@ -25,6 +25,26 @@ _TRAFFIC_OF_GATHERING = 3
 _FEWEST_RANKS_TO_GATHER = 1024
 
 
+@dataclass(frozen=True)
+class LowRank:
+    """An adapter's change of one layer: ``x @ down.T @ up.T``, its scaling in ``up``.
+
+    ``down`` is (rank, in_features), ``up`` (out_features, rank).
+    """
+
+    down: torch.Tensor
+    up: torch.Tensor
+
+    @property
+    def rank(self) -> int:
+        return self.down.shape[0]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The layer's in_features and out_features."""
+        return self.down.shape[1], self.up.shape[0]
+
+
 class Matrices:
     """All adapters' matrices of one layer: ``down`` (ranks, in_features), ``up`` (ranks,
     out_features); ``ranks`` has an entry for each adapter, 0 where it does not change the layer.
@@ -38,6 +58,19 @@ class Matrices:
         # By an adapter's number; 0 is none.
         own = [(0, 0), *zip(self.ends, ranks, strict=False)]
         self.own_columns = torch.tensor(own, dtype=torch.int32, device=down.device)
+
+    @torch.inference_mode()
+    def put(self, at: int, part: LowRank | None) -> None:
+        """Writes an adapter's change into the columns of the one at ``at``, which have room for it;
+        those that are left, or all without a change, become zero.
+        """
+        columns = slice(self.ends[at], self.ends[at + 1])
+        down, up, rank = self.down[columns], self.up[columns], part.rank if part else 0
+        if part is not None:
+            down[:rank].copy_(part.down)
+            up[:rank].copy_(part.up.t())
+        down[rank:].zero_()
+        up[rank:].zero_()
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -16,16 +16,20 @@ from safetensors.torch import load_file, save_file
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.engines.in_flight import adapter_line
 from hf_triton.text_generation.engines.in_flight import engine as in_flight
+from hf_triton.text_generation.engines.in_flight.adapter_line import AdapterLine
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
 from hf_triton.text_generation.forward.transformers.adapter_runner import AdaptedRunner
 from hf_triton.text_generation.lora import rows
 from hf_triton.text_generation.lora.linear import AdaptedLinear, attach
+from hf_triton.text_generation.lora.places import LimitedAdapters
 from hf_triton.text_generation.lora.reading import AdapterReader
 from hf_triton.text_generation.lora.rows import DeviceRows, Matrices, RowAdapters, StepAdapters
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.memory.pages import PAGE_SIZE
+from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.engine.driving import GIB, Answers, running, setup
 from tests.engine.runners.test_cuda_graphs import Captures
 from tests.engine.tiny_adapters import peft_reference, read, save_adapter, served_with
@@ -282,6 +286,144 @@ def test_adapters_change_under_sequences_that_go_on_with_theirs(
         assert failure(engine, "polite") == "lora_name: this adapter has been removed"
         engine.change_adapters([])
         assert failure(engine, "sql") == "lora_name: this adapter has been removed"
+
+
+def limited(model: Any, folders: dict[str, Path], most: int) -> LimitedAdapters:
+    found = AdapterReader(served_with(folders, max_loaded_adapters=most), model.config).adapters()
+    assert isinstance(found, LimitedAdapters)
+    return found
+
+
+@pytest.mark.parametrize("way", ["slots", "pages", "fixed_shapes", "gathered", "graphs"])
+@pytest.mark.parametrize("most, passed_s", [(1, 0.0), (1, 60.0), (2, 60.0)])
+def test_more_adapters_than_there_are_places_give_the_tokens_of_all_loaded(
+    llama: dict[str, Path],
+    tmp_path: Path,
+    way: str,
+    most: int,
+    passed_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of three adapters, one with the largest rank and a layer that no other changes."""
+
+    def with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
+        graphed = GraphedRunner(runner, Captures(), most)
+        graphed.capture_all()
+        return graphed
+
+    monkeypatch.setattr(adapter_line, "_MOST_PASSED_S", passed_s)
+    monkeypatch.setattr(AdaptedRunner, "fixed_shapes", way in ("fixed_shapes", "gathered"))
+    if way == "gathered":
+        monkeypatch.setattr(rows, "_FEWEST_RANKS_TO_GATHER", 0)
+        monkeypatch.setattr(rows, "_TRAFFIC_OF_GATHERING", 0)
+    if way == "graphs":
+        monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
+    made = setup(tiny_model("llama"), max_num_seqs=5, max_num_batched_tokens=24)
+    third = save_adapter(made.model, tmp_path, seed=5, r=8, target_modules=["up_proj", "q_proj"])
+    folders = {**llama, "third": third}
+    names = ("polite", "sql", None, "third", "sql", None, "polite", "third", "polite", "sql")
+    asked = list(zip(mixed_load(len(names)), names, strict=True))
+    expected = peft_reference(tiny_model("llama"), folders, asked)
+    adapters = limited(made.model, folders, most)
+    paged = way in ("pages", "graphs")
+    made = replace(made, adapters=adapters, paged=paged, async_scheduling=way == "graphs")
+    engine = InFlightEngine(made)
+    with running(engine):
+        assert generated(engine, asked, at_once=len(asked)) == expected
+        assert generated(engine, asked, at_once=1) == expected
+        assert adapters.num_loads >= 3
+        (loads,) = (one for one in engine.families() if one.name == "hf_triton_adapter_loads_total")
+        assert loads.samples[0].value == adapters.num_loads
+        if way == "graphs":
+            assert isinstance(engine.runner, AdaptedRunner)
+            assert isinstance(engine.runner.inner, GraphedRunner)
+
+
+def test_the_adapter_whose_requests_began_longest_ago_leaves_the_device(
+    llama: dict[str, Path],
+) -> None:
+    model = tiny_model("llama")
+    adapters = limited(model, {**llama, "third": llama["sql"]}, 2)
+    attach(model, adapters)
+    first, second, third = (adapters.current[name].key for name in ("polite", "sql", "third"))
+    for key in (first, second, first):
+        assert adapters.load(key, set)
+    assert adapters.num_loads == 2
+    assert not adapters.load(third, lambda: {first, second})
+    assert adapters.load(third, set)
+    assert [adapters.holds(key) for key in (first, second, third)] == [True, False, True]
+    assert {adapters.number(first), adapters.number(third)} == {1, 2}
+    with pytest.raises(KeyError):
+        adapters.number(second)
+
+
+def test_those_whose_adapters_are_there_go_past_one_that_waits_for_a_while(
+    llama: dict[str, Path],
+) -> None:
+    model, answers = tiny_model("llama"), Answers()
+    adapters = limited(model, llama, 1)
+    attach(model, adapters)
+    running: list[Sequence] = []
+    line = AdapterLine(adapters, lambda: running)
+
+    def sequence(name: str | None) -> Sequence:
+        made = answers.sequence(0, [1, 2], max_tokens=2)
+        made.adapter_key = adapters.current[name].key if name else 0
+        return made
+
+    running += line.pass_on([sequence("polite")])
+    waits, passes = sequence("sql"), sequence("polite")
+    assert line.pass_on([waits, passes]) == [passes]
+    waits.submitted_s -= 2
+    behind, plain = sequence("polite"), sequence(None)
+    assert line.pass_on([behind]) == []
+    running.clear()
+    assert line.pass_on([plain]) == [waits, plain]
+    assert line.drain() == [behind]
+
+
+def test_adapters_change_where_few_have_places(llama: dict[str, Path], tmp_path: Path) -> None:
+    """Those that come may have larger ranks, and other layers, than there is room for."""
+    made = setup(tiny_model("llama"), max_num_seqs=4)
+    other = save_adapter(made.model, tmp_path, seed=5, r=8, target_modules=["up_proj", "q_proj"])
+    after = {"polite": llama["polite"], "new": other, "sql": llama["sql"]}
+    before: list[tuple[Asked, str | None]] = [
+        (Asked(one.prompt, 9), "polite") for one in mixed_load(3)
+    ]
+    later = [(one, name) for one, _ in before for name in ("new", "polite", "sql", None)]
+    files = AdapterReader(served_with(llama, max_loaded_adapters=1), made.model.config)
+    engine = InFlightEngine(replace(made, adapters=(held := files.adapters())))
+    with running(engine):
+        assert generated(engine, before, at_once=3) == peft_reference(
+            tiny_model("llama"), llama, before
+        )
+        engine.change_adapters(files.read(served_with(after).adapters))
+        assert generated(engine, later, at_once=4) == peft_reference(
+            tiny_model("llama"), after, later
+        )
+        engine.change_adapters(files.read(served_with({"sql": llama["sql"]}).adapters))
+        engine.forget_removed_adapters()
+        assert len(held.computed) == 1
+        assert failure(engine, "new") == "lora_name: this adapter has been removed"
+        assert generated(engine, later[2:4], at_once=2) == peft_reference(
+            tiny_model("llama"), after, later[2:4]
+        )
+
+
+def test_one_that_waits_for_a_place_can_leave(llama: dict[str, Path]) -> None:
+    made = setup(tiny_model("llama"), max_num_seqs=4)
+    engine = InFlightEngine(replace(made, adapters=limited(made.model, llama, 1)))
+    answers = Answers()
+    sequences = [answers.sequence(number, [1, 2, 3], max_tokens=60) for number in range(3)]
+    for sequence, name in zip(sequences, ("polite", "sql", "sql"), strict=True):
+        sequence.lora_name = name
+    sequences[2].deadline_s = 0.0
+    with running(engine):
+        engine.submit(sequences)
+        engine.cancel(sequences[1:2])
+        assert eventually(lambda: engine.num_unfinished == 0)
+        assert [one.finish_reason for one in sequences] == ["length", "cancelled", "timeout"]
+        assert engine.metrics.num_adapter_loads == 1
 
 
 def test_an_adapter_that_is_as_before_is_not_read_again(llama: dict[str, Path]) -> None:

@@ -14,7 +14,8 @@ from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
 from hf_triton.text_generation.forward.paged.runner import AdaptedPageRunner, PagedRunner
 from hf_triton.text_generation.forward.paged.step import StepShape, lay_out_pages
-from hf_triton.text_generation.lora.linear import Adapter, Adapters, LowRank, attach
+from hf_triton.text_generation.lora.linear import Adapter, Adapters, attach
+from hf_triton.text_generation.lora.rows import LowRank
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.memory.pages import Pages

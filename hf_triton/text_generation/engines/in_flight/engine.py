@@ -27,6 +27,7 @@ from hf_triton.text_generation.forward.transformers.adapter_runner import Adapte
 from hf_triton.text_generation.forward.transformers.media_runner import MediaRunner
 from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.lora.linear import Adapter, Change
+from hf_triton.text_generation.lora.places import LimitedAdapters
 from hf_triton.text_generation.memory.known_prompts import KnownPrompts
 from hf_triton.text_generation.memory.kv_cache import CacheSize
 from hf_triton.text_generation.memory.paged_cache import PagedSize
@@ -37,6 +38,7 @@ from hf_triton.text_generation.sequence.source import text_source
 from hf_triton.text_generation.structured.following import wait_for_masks
 from hf_triton.text_generation.structured.grammar import tell_all
 
+from .adapter_line import AdapterLine
 from .draft_trial import computes_drafts
 from .drafting import beside_draft, make_drafter, plan_draft
 from .encoding import encode, forget_embeddings
@@ -69,6 +71,7 @@ class InFlightEngine(Engine):
         self._rules: GenerationRules | None = None  # the model's own
         most_ms = setup.options.max_step_ms
         self._step_times = StepTimes(None if most_ms is None else most_ms / 1000)
+        self._line: AdapterLine | None = None  # where not all adapters are on the device
         self._change: Change | None = None  # of adapters, to take up; guarded by the condition
         self._computed: Step | None = None
         self._begun_s = self._settled_s = 0.0  # of the step that is computed, of the one before
@@ -129,6 +132,9 @@ class InFlightEngine(Engine):
             if isinstance(runner, PageRunner):
                 adapted = self._with_graphs(AdaptedPageRunner(runner, setup.adapters))
             self.runner = AdaptedRunner(self.runner, adapted, setup.adapters, setup.device)
+        if isinstance(setup.adapters, LimitedAdapters):
+            self._line = AdapterLine(setup.adapters, lambda: self._scheduler.all)
+            self.metrics.num_adapter_loads = 0
         self._use_new_space(shares=False)
         self._warm_up()
         if self._rules is not None:
@@ -206,7 +212,7 @@ class InFlightEngine(Engine):
 
     def _has_work(self) -> bool:
         known = self._scheduler.has_work or self._launched is not None
-        return known or self._change is not None
+        return known or self._change is not None or bool(self._line)
 
     def change_adapters(self, adapters: Items[Adapter]) -> None:
         """Serves these from the next step on, and waits for that; sequences that it has go on with
@@ -244,7 +250,9 @@ class InFlightEngine(Engine):
         if change is None or self.setup.adapters is None:
             return
         self.setup.adapters.take_up(change)
-        if isinstance(self.runner, AdaptedRunner) and isinstance(self.runner.inner, GraphedRunner):
+        if not (change.matrices and isinstance(self.runner, AdaptedRunner)):
+            return
+        if isinstance(self.runner.inner, GraphedRunner):
             # Its graphs have the old weights. Capturing others would write over pages in use.
             self.runner.inner = self.runner.inner.inner
             log.info("steps with adapters run without CUDA graphs until the model is loaded anew")
@@ -277,7 +285,16 @@ class InFlightEngine(Engine):
         going = [sequence for sequence in sequences if sequence.finish_reason is None]
         for sequence in going if self._shares else ():
             self._known.fill(sequence)
-        self._scheduler.add(going)
+        self._scheduler.add(self._with_adapters(going))
+
+    def _with_adapters(self, sequences: list[Sequence]) -> list[Sequence]:
+        """Those, and of the ones before, whose adapters are on the device."""
+        if self._line is None or not (sequences or self._line):
+            return sequences
+        ready = self._line.pass_on(sequences)
+        assert isinstance(self.setup.adapters, LimitedAdapters)
+        self.metrics.num_adapter_loads = self.setup.adapters.num_loads
+        return ready
 
     def _resume(self, sequence: Sequence) -> None:
         """Goes on with an output whose beginning another process has generated."""
@@ -476,6 +493,8 @@ class InFlightEngine(Engine):
             sequence.append(token, self.setup.eos_token_ids)
 
     def _remove(self, sequences: list[Sequence]) -> None:
+        if self._line:
+            self._line.remove(set(sequences))
         copies = self._scheduler.retire(self._forgotten(sequences))
         self._cache.copy_slots(copies)
         for sequence in sequences:
@@ -490,7 +509,8 @@ class InFlightEngine(Engine):
         return self._forgotten(self._scheduler.drain_running())
 
     def _drain(self) -> list[Sequence]:
-        return self._forgotten(self._scheduler.drain())
+        waiting = self._line.drain() if self._line is not None else []
+        return self._forgotten(self._scheduler.drain() + waiting)
 
     def _forgotten(self, sequences: list[Sequence]) -> list[Sequence]:
         for sequence in sequences:

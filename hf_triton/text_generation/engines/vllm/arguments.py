@@ -153,17 +153,22 @@ def _batched_tokens(options: Options, given: Mapping[str, Any]) -> int | None:
     return number
 
 
-def adapter_arguments(folders: Mapping[str, Path], given: Mapping[str, Any]) -> dict[str, Any]:
-    """All adapters can be in one step, unless the user's own arguments say less, and all stay in
-    memory. ``folders`` is by name; nothing is asked for without any.
+def adapter_arguments(
+    folders: Mapping[str, Path], given: Mapping[str, Any], max_loaded: int | None = None
+) -> dict[str, Any]:
+    """All adapters can be in one step, unless ``max_loaded`` or the user's own arguments say less,
+    and all stay in memory. ``folders`` is by name; nothing is asked for without any.
 
     Raises:
         LoadError: an adapter's configuration can't be read, or its rank is too large.
     """
     if not folders:
         return {}
+    if max_loaded is not None and "max_loras" in given:
+        got = f"options.vllm.max_loras: got {given['max_loras']}"
+        raise LoadError(f"{got}, but max_loaded_adapters is {max_loaded}: leave one out")
     rank = max(_rank(name, folder) for name, folder in folders.items())
-    at_once = given.get("max_loras", len(folders))
+    at_once = given.get("max_loras", min(max_loaded or len(folders), len(folders)))
     return {
         "enable_lora": True,
         "max_loras": at_once,

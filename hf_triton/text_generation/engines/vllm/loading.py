@@ -96,7 +96,7 @@ def make_engine(
     dtype = str(described.dtype).removeprefix("torch.")
     folders = adapter_folders(served)
     started = {
-        **adapter_arguments(folders, given),
+        **adapter_arguments(folders, given, served.max_loaded_adapters),
         **arguments.engine_arguments(served, options, files, dtype, cache),
     }
     setup = EngineSetup(

@@ -17,7 +17,8 @@ from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights.loading import load_config, load_model
 from hf_triton.runtime.weights.served_model import ServedModel
-from hf_triton.text_generation.lora.linear import Adapter, Adapters, LowRank
+from hf_triton.text_generation.lora.linear import Adapter, Adapters
+from hf_triton.text_generation.lora.rows import LowRank
 from perf.lab.gpu.agree.compared import TOLERANCE, load, references, run_case
 from perf.lab.gpu.models import random_model
 from perf.lab.gpu.told import AbsentError, Told
