@@ -489,3 +489,15 @@ def test_what_is_not_always_loaded_is_written_and_loaded_by_others(made: Bench) 
     assert made.ready("later") == set()
     made.applied(f"{BOTH}- {{name: hand}}\n")
     assert made.ready("hand") == {1}, "it is always loaded from now on"
+
+
+def test_adapters_of_a_model_that_is_not_loaded_are_written_alone(made: Bench) -> None:
+    def later(*names: str) -> str:
+        listed = ", ".join(f"{{name: {name}, model: org/{name}}}" for name in names)
+        keys = f"streaming: true, load: on_demand, adapters: [{listed}]"
+        return f"{BOTH}- {{name: later, {keys}}}\n"
+
+    made.applied(later("x"))
+    ran = made.applied(later("x", "y"))
+    assert "later_stream: written, nothing to load" in ran.out
+    assert '"y"' in (made.repository / "later_stream" / "1" / "adapters.json").read_text()

@@ -177,17 +177,18 @@ class PlanExecution:
         try:
             with models.locked_folders([folder.plan.folder for folder in group.folders]):
                 for folder in group.folders:
-                    self._write_folder(folder.plan, group.name)
+                    self._write_folder(folder.plan, group)
         except GeneratorError as error:
             self._fail(group.name, str(error))
 
-    def _write_folder(self, wanted: ModelPlan, model: str) -> None:
+    def _write_folder(self, wanted: ModelPlan, group: GroupChange) -> None:
         folder = wanted.folder
         plan = compare_again(wanted)
         if plan.is_current:
             return
-        if adapters.changes_adapters(plan):
-            self.applied.adapters[folder.name] = adapters.change(plan, model)
+        is_loaded = any(one.served.ready for one in group.folders)
+        if is_loaded and adapters.changes_adapters(plan):
+            self.applied.adapters[folder.name] = adapters.change(plan, group.name)
             self._tell(f"{folder.name}: serves the new list of adapters, nothing was loaded")
             return
         before = read_file(folder / ROUTING_FILE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 STREAMS = True
+ADAPTERS = True
 
 
 @dataclass(frozen=True)
