@@ -138,6 +138,14 @@ def test_a_prompt_that_is_too_long_is_told_in_openais_words() -> None:
     assert "the prompt is too long: it has 900 tokens and max_tokens is 200" in error.message
 
 
+@pytest.mark.parametrize("rest", [" where 1024 tokens fit", ""])
+def test_a_prompt_whose_tokens_are_not_counted_is_too_long_as_well(rest: str) -> None:
+    why = f"got 99999 characters, allowed: at most 65536{rest}"
+    error = of_text(f"messages: {why}")
+    assert (error.status, error.code) == (400, "context_length_exceeded")
+    assert error.message == f"messages: the prompt is too long: {why}"
+
+
 def test_a_tensor_that_other_tasks_have_is_the_callers_mistake() -> None:
     error = of_text("[request id: 7] unexpected inference input 'messages' for model 'translate'")
     assert (error.status, error.param) == (400, "messages")

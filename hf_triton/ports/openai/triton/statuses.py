@@ -41,6 +41,11 @@ _UNAVAILABLE = re.compile(
 )
 # Of a prompt that the model's context does not hold.
 _TOO_LONG = re.compile(r"\w+: the prompt has ((\d+).*); this model's context holds (\d+)")
+# Of one that is so long that its tokens are not counted.
+_FAR_TOO_LONG = re.compile(
+    r"(text_input|messages): (got \d+ characters, allowed: at most \d+(?: where \d+ tokens fit)?)$"
+)
+_CONTEXT = "context_length_exceeded"
 # Of a tensor that models of another task have.
 _NO_INPUT = re.compile(r"unexpected inference input '(\w+)' for model")
 _NOT_FOUND = re.compile(r"unknown model|is not found", re.IGNORECASE)
@@ -73,6 +78,10 @@ def _error(status: int, text: str) -> ApiError:
     too_long = _TOO_LONG.match(text)
     if too_long:
         return _context_length_exceeded(*too_long.groups())
+    far_too_long = _FAR_TOO_LONG.match(text)
+    if far_too_long:
+        field, why = far_too_long.groups()
+        return ApiError(400, f"{field}: the prompt is too long: {why}", field, _CONTEXT)
     found = HEAD.match(text) if status == 400 else None
     return ApiError(status, text, found and top(found[1] or found[2]), _CODES.get(status))
 
@@ -87,4 +96,4 @@ def _context_length_exceeded(got: str, num_tokens: str, most: str) -> ApiError:
         f"This model's maximum context length is {most} tokens. However, the prompt is too long: "
         f"{more}. Please reduce the length of the prompt or of the answer."
     )
-    return ApiError(400, text, param, code="context_length_exceeded")
+    return ApiError(400, text, param, _CONTEXT)
