@@ -64,6 +64,13 @@ def test_without_a_path_of_its_own_the_answer_is_a_list_with_the_prompt(api: Tra
     assert generate(api, "").body == [{"generated_text": "a b ca b c"}]
     events = generate(api, "", stream=True).events
     assert "".join(event["token"]["text"] for event in events) == "a b c"
+    whole = {"return_full_text": False}
+    assert generate(api, "", parameters=whole).body == [{"generated_text": "a b c"}]
+
+
+def test_a_translation_does_not_begin_with_what_it_translates(api: Translator) -> None:
+    translated = api.post("/models/translator", inputs="a b c").body
+    assert translated == [{"generated_text": "a b c"}]
 
 
 def test_parameters_reach_the_model_and_nothing_asks_for_chance_by_itself(api: Translator) -> None:
@@ -150,6 +157,9 @@ def test_the_path_of_a_model_answers_by_what_it_does(api: Translator) -> None:
     assert api.post("/models/vectors", inputs="two", normalize=False).body == [[3, ord("t"), 0.5]]
     assert api.post("/models/vectors/generate", inputs="two").status == 404
     assert api.post("/models/nothing", inputs="two").status == 404
+    other = api.post("/models/zero_shot", inputs="two")
+    assert other.status == 422
+    assert "is for the task zero-shot-classification; ask Triton's" in other.body["error"]
     told = api.get("/models/echo/info").body
     assert (told["model_pipeline_tag"], told["max_total_tokens"]) == ("text-generation", 99)
     assert api.get("/models/vectors/info").body["max_client_batch_size"] == 2048

@@ -313,7 +313,7 @@ class OpenAiApp:
                 asked = await self._with_media(model, asked)
 
             async def answered(model: ServedModel) -> web.StreamResponse:
-                answer = Answer(asked, f"{endpoint.id_prefix}{uuid.uuid4().hex}")
+                answer = Answer(asked, f"{endpoint.id_prefix}{uuid.uuid4().hex}", model.task)
                 request_id = id_of(request, answer.answer_id)
                 caller, trace = caller_of(request), trace_context(request)
                 chunks = self._chunks(model, asked, request_id, caller, trace)

@@ -20,7 +20,7 @@ from hf_triton.ports.openai.schema.body import Body, Either
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.hub_errors import OF_MODEL, OPENAIS
 from hf_triton.ports.openai.sending import Handler, json_response
-from hf_triton.ports.openai.triton.catalog import COMPLETION_TASKS, Catalog
+from hf_triton.ports.openai.triton.catalog import ALL_TASKS, COMPLETION_TASKS, Catalog
 from hf_triton.ports.openai.triton.context_lengths import ContextLengths
 
 _BODY = Either((tgi.BODY, tei.EMBED_BODY, tei.PREDICT_BODY))
@@ -91,7 +91,7 @@ class OneModel:
         """The tasks among which the model is, and what answers for them. Raises ApiError."""
         models = await self._catalog.models()
         served = (
-            {(await self._catalog.find(name)).task}
+            {(await self._catalog.find(name, ALL_TASKS)).task}
             if name
             else {one.task for one in models.values()}
         )

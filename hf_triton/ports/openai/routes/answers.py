@@ -35,10 +35,13 @@ _FINISH_REASONS = {"timeout": "length"}
 
 @dataclass
 class Answer:
-    """What a request has been answered so far. ``answer_id`` and ``created`` are in each chunk."""
+    """What a request has been answered so far, by a model of ``task``. ``answer_id`` and
+    ``created`` are in each chunk.
+    """
 
     asked: GenerationRequest
     answer_id: str
+    task: str
     created: int = field(default_factory=lambda: int(time.time()))
     choices: dict[int, Choice] = field(default_factory=dict)
     prompt_tokens: dict[int, int] = field(default_factory=dict)

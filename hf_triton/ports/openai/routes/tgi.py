@@ -81,26 +81,20 @@ _OWN = by_field(
 )
 
 
-def read(
-    body: Mapping[str, Any], stream: bool | None = None, full_text: bool = False
-) -> GenerationRequest:
-    """What the request asks for; without ``stream`` the body says it, and the text begins with the
-    prompt where ``full_text``, unless the body says otherwise. Raises ApiError, 400.
-    """
+def read(body: Mapping[str, Any], stream: bool | None = None) -> GenerationRequest:
+    """What the request asks for; without ``stream`` the body says it. Raises ApiError, 400."""
     body = BODY.check(body)
     if "inputs" not in body:
         raise bad_field("inputs", "none", "a text")
     given = body.get("parameters", {})
     stream = body.get("stream", False) if stream is None else stream
     try:
-        return _asked(body["inputs"], given, bool(stream), body.get("model", ""), full_text)
+        return _asked(body["inputs"], given, bool(stream), body.get("model", ""))
     except ApiError as error:
         raise Names(_OWN).of(error) from None
 
 
-def _asked(
-    inputs: str, given: Mapping[str, Any], stream: bool, model: str, full_text: bool
-) -> GenerationRequest:
+def _asked(inputs: str, given: Mapping[str, Any], stream: bool, model: str) -> GenerationRequest:
     num_top, prefill = given.get("top_n_tokens", 0), given.get("decoder_input_details", False)
     if stream and prefill:
         raise bad_field("decoder_input_details", "true", "only without a stream")
@@ -128,7 +122,8 @@ def _asked(
     read = asked(body, [prompt], lengths, num_logprobs, echoes=prefill)
     told = {
         "details": details,
-        "prefix": inputs if given.get("return_full_text", full_text) else "",
+        "inputs": inputs,
+        "full_text": given.get("return_full_text"),
         "seed": same.get("seed") if samples else None,
         "stop": given.get("stop", []),
     }
@@ -153,11 +148,17 @@ def _grammar(given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 
 class GenerationWriter:
-    """Writes one answer; whole, it is ``in_list`` where that server does so."""
+    """Writes one answer. Where ``is_hubs`` it is a list, if whole, and of a model for
+    text-generation begins with the prompt, unless the request says otherwise.
+    """
 
-    def __init__(self, answer: Answer, *, in_list: bool = False) -> None:
+    def __init__(self, answer: Answer, *, is_hubs: bool = False) -> None:
         self._answer, self._asked = answer, answer.asked
-        self._in_list = in_list
+        self._is_hubs = is_hubs
+        told = answer.asked.told
+        repeats = is_hubs and answer.task == "text-generation"
+        repeats = repeats if told["full_text"] is None else told["full_text"]
+        self._prefix = told["inputs"] if repeats else ""
         self._text, self._reason = "", ""
         self._last_id = 0
 
@@ -176,7 +177,7 @@ class GenerationWriter:
             top = [event["top_tokens"] for event in tokens if "top_tokens" in event]
             told = {"prefill": prefill, "tokens": [event["token"] for event in tokens]}
             found["details"] = {**self._details(), **told, **({"top_tokens": top} if top else {})}
-        return [found] if self._in_list else found
+        return [found] if self._is_hubs else found
 
     async def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
         """An event of each token. Raises ApiError."""
@@ -199,7 +200,7 @@ class GenerationWriter:
 
     @property
     def _generated(self) -> str:
-        return f"{self._asked.told['prefix']}{self._text}"
+        return f"{self._prefix}{self._text}"
 
     def _details(self) -> Json:
         return {
@@ -287,7 +288,7 @@ def _endpoint(path: str, summary: str, answer: Any, **how: Any) -> Endpoint:
     also = (EVENTS,) if how.get("stream") is not False else ()
     return Endpoint(
         *(path, COMPLETION_TASKS, "cmpl-", partial(read, **how)),
-        partial(GenerationWriter, in_list=path == "/"),
+        partial(GenerationWriter, is_hubs=path == "/"),
         Operation(summary, answer, BODY, also=also, error=answers.HubError),
         by_model=True,
     )
@@ -297,7 +298,4 @@ GENERATE = (
     _endpoint("/generate", "Continue a text, as TGI", answers.Generated, stream=False),
     _endpoint("/generate_stream", "The same as a stream", None, stream=True),
 )
-# Which without a word about it repeats the prompt.
-GENERATE_COMPAT = _endpoint(
-    "/", "Continue a text, as TGI and the Hub", answers.Generations, full_text=True
-)
+GENERATE_COMPAT = _endpoint("/", "Continue a text, as TGI and the Hub", answers.Generations)
