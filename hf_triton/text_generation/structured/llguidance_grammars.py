@@ -26,6 +26,8 @@ from .schema_complexity import check_complexity
 _SPACE = r"(\x20|\n[\x20\t]{0,32})"
 _BOUNDED = (1, 9)
 _GUIDANCE = "x-guidance"  # llguidance's options within a schema
+# What says, or can say, of which type a value is.
+_OF_TYPE = {"type", "$ref", "enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "items"}
 _NONE: Mapping[str, int] = MappingProxyType({})
 _NO_FORCING = '%llguidance {"no_forcing": true}\n'
 _MAX_LEXER_STATES = 30_000  # about half a kilobyte each
@@ -71,7 +73,8 @@ def grammar_text(constraint: Constraint, plain_tokens: Mapping[str, int] = _NONE
         lark = with_numbered_tokens(lark, plain_tokens)
         return str(LLMatcher.grammar_from_lark(f"{_NO_FORCING if free else ''}{lark}"))
     if constraint.kind == "json_schema":
-        return str(LLMatcher.grammar_from_json_schema(constraint.text, defaults=json_defaults()))
+        schema = json.dumps(with_json_defaults(constraint.text))
+        return str(LLMatcher.grammar_from_json_schema(schema))
     if constraint.kind == "grammar":
         return str(LLMatcher.grammar_from_lark(lark_text(constraint)))
     regex = choice_regex(constraint) if constraint.kind == "choice" else constraint.text
@@ -136,8 +139,13 @@ def _lark_of(constraint: Constraint) -> str:
 
 
 def with_json_defaults(schema: str) -> dict[str, Any]:
-    """A JSON schema with the white space that outputs may have, as far as it says none itself."""
+    """A JSON schema with the white space that outputs may have, as far as it says none itself. One
+    that has ``properties``, and says nothing of its type, is an object's, as outlines, xgrammar and
+    llama.cpp read it, and as TGI's documentation writes it.
+    """
     found: dict[str, Any] = json.loads(schema)
+    if "properties" in found and not found.keys() & _OF_TYPE:
+        found["type"] = "object"
     own = found.get(_GUIDANCE)
     if own is None or isinstance(own, dict):
         found[_GUIDANCE] = {**json_defaults(), **(own or {})}

@@ -53,6 +53,7 @@ SCHEMA = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
+OF_NO_TYPE = {name: value for name, value in SCHEMA.items() if name != "type"}
 
 
 class Grammars:
@@ -74,6 +75,7 @@ CONSTRAINTS = [
     Constraint("regex", (DATE,)),
     Constraint("choice", ("a.b*(", "日本", " south\n", '"q\\')),
     Constraint("json_schema", (json.dumps(SCHEMA),)),
+    Constraint("json_schema", (json.dumps(OF_NO_TYPE),)),
 ]
 
 
