@@ -17,6 +17,7 @@ from ..errors import RequestError
 from .resampling import Samples, check_rates, resampled
 
 _FORMATS = {"WAV": "WAV", "WAVEX": "WAV", "FLAC": "FLAC", "OGG": "OGG", "MP3": "MP3"}
+_BEGINNINGS = {b"fLaC": "FLAC", b"OggS": "OGG"}  # of files; WAV has its name behind their size
 _MOST_VALUES = 2**28  # samples of all channels
 # Some send 16, 24 or 32 bits of integers as floats. What is larger overflows in a model.
 _LARGEST_SAMPLE = 2.0**31
@@ -111,5 +112,8 @@ def _cut_short(opened: soundfile.SoundFile) -> RequestError:
 
 
 def _no_sound(file: bytes) -> RequestError:
+    kind = "WAV" if file[8:12] == b"WAVE" else _BEGINNINGS.get(file[:4])
+    if kind:
+        return RequestError(f"the {kind} file is damaged or cut short")
     allowed = ", ".join(dict.fromkeys(_FORMATS.values()))
     return RequestError(f"{len(file)} bytes that are no sound; allowed: {allowed}")

@@ -84,6 +84,14 @@ def test_what_is_wrong_with_an_image_is_said(file: bytes, said: str) -> None:
         image("image[0]", file, LIMITS)
 
 
+@pytest.mark.parametrize("file_format", ["FLAC", "OGG", "WAV"])
+def test_a_sound_that_ends_early_is_none_of_another_kind(file_format: str) -> None:
+    whole = sound_file(tone(), file_format=file_format)
+    for size in (len(whole) // 2, 40):
+        with pytest.raises(RequestError, match=f"^a: the {file_format} file is .*cut short$"):
+            sound("a", whole[:size], 16_000, LIMITS)
+
+
 def broken(file: bytes, draw: random.Random) -> bytes:
     """The file cut, with changed bytes, a part twice, or nothing but its beginning."""
     at, length = draw.randrange(len(file)), draw.randrange(1, 64)
