@@ -30,6 +30,7 @@ _TRANSFORMER_FILES = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+_WHOLE = "config_sentence_transformers.json"
 _POST_POOLING = ("Dense", "LayerNorm", "Normalize")
 _IGNORED_STEPS = ("Dropout",)  # nothing outside of training
 
@@ -73,18 +74,18 @@ def read_sentence_files(files: Path) -> SentenceFiles:
     if listed and (steps[0].kind != "Transformer" or pooling is None):
         kinds = ", ".join(step.kind for step in steps)
         raise LoadError(f"modules.json: got {kinds}; a Transformer and a Pooling were expected")
-    transformer = _transformer_config(steps[0].folder if steps else files)
-    whole = _object(files / "config_sentence_transformers.json")
-    prompts = {name: text or "" for name, text in (whole.get("prompts") or {}).items()}
+    where, transformer = _transformer_config(steps[0].folder if steps else files)
+    whole = _object(files / _WHOLE)
+    prompts = _prompts(whole)
     return SentenceFiles(
         pooling=None if pooling is None else _modes(pooling),
         include_prompt=pooling is None or bool(pooling.config.get("include_prompt", True)),
         steps=tuple(step for step in steps if step.kind in _POST_POOLING),
-        max_seq_length=transformer.get("max_seq_length"),
+        max_seq_length=_count(where, transformer, "max_seq_length"),
         do_lower_case=bool(transformer.get("do_lower_case", False)),
         prompts=prompts,
         default_prompt_name=_default_prompt(whole, prompts),
-        dimensions=whole.get("truncate_dim"),
+        dimensions=_count(_WHOLE, whole, "truncate_dim"),
     )
 
 
@@ -126,21 +127,36 @@ def _modes(step: Step) -> tuple[str, ...]:
     return tuple(modes)
 
 
-def _transformer_config(folder: Path) -> Mapping[str, Any]:
+def _transformer_config(folder: Path) -> tuple[str, Mapping[str, Any]]:
+    """The name of its file and what that has."""
     for name in _TRANSFORMER_FILES:
         found = _object(folder / name)
         if found:
-            return found
-    return {}
+            return name, found
+    return "", {}
+
+
+def _prompts(whole: Mapping[str, Any]) -> Mapping[str, str]:
+    found = whole.get("prompts") or {}
+    if not isinstance(found, dict) or not all(isinstance(one or "", str) for one in found.values()):
+        raise LoadError(f"{_WHOLE}: prompts: an object of texts was expected")
+    return {name: text or "" for name, text in found.items()}
 
 
 def _default_prompt(whole: Mapping[str, Any], prompts: Mapping[str, str]) -> str | None:
     name: str | None = whole.get("default_prompt_name")
     if name is not None and name not in prompts:
         known = ", ".join(prompts) or "none"
-        where = "config_sentence_transformers.json"
-        raise LoadError(f"{where}: default_prompt_name {name} is no prompt, known: {known}")
+        raise LoadError(f"{_WHOLE}: default_prompt_name {name} is no prompt, known: {known}")
     return name
+
+
+def _count(where: str, config: Mapping[str, Any], key: str) -> int | None:
+    """A number of tokens or dimensions; None where it is not given."""
+    found: int | None = config.get(key)
+    if found is not None and (type(found) is not int or found < 1):
+        raise LoadError(f"{where}: {key}: got {found!r}, expected a whole number from 1")
+    return found
 
 
 def _object(path: Path) -> Mapping[str, Any]:

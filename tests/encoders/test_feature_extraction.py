@@ -13,6 +13,8 @@ from stub_server import StubServer
 from triton_python_backend_utils import TritonModelException
 from wire import Array, Request, strings
 
+from hf_triton.feature_extraction.sentence_transformers_files import read_sentence_files
+from hf_triton.runtime.errors import LoadError
 from tests.encoders.sentence_model import (
     HIDDEN,
     Reference,
@@ -376,6 +378,24 @@ def test_modules_that_are_not_known_are_refused_at_load(
     broken_module(model, kind)
     with pytest.raises(TritonModelException, match=message), served(tmp_path, TASK, model):
         pass
+
+
+@pytest.mark.parametrize(
+    "file, key, value, expected",
+    [
+        ("sentence_bert_config.json", "max_seq_length", "x", "got 'x', expected a whole number"),
+        ("sentence_bert_config.json", "max_seq_length", 0, "got 0, expected a whole number from 1"),
+        ("config_sentence_transformers.json", "truncate_dim", True, "got True, expected a whole"),
+        ("config_sentence_transformers.json", "prompts", ["a"], "an object of texts was expected"),
+        ("config_sentence_transformers.json", "prompts", {"a": 1}, "an object of texts was"),
+    ],
+)
+def test_a_files_value_that_is_none_is_named(
+    file: str, key: str, value: object, expected: str, tmp_path: Path
+) -> None:
+    write_json(tmp_path / file, {key: value})
+    with pytest.raises(LoadError, match=f"^{file}: {key}: {expected}"):
+        read_sentence_files(tmp_path)
 
 
 @pytest.mark.parametrize(
