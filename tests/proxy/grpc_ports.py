@@ -75,9 +75,11 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
                 self.num_deaths -= 1
                 self.supervisor.kill()
                 await self.is_over.wait()
+            is_last = number + 1 == self.num_tokens
+            if is_last:
+                await self._wait(request)
             pieces = [self.piece]
             answer = service_pb2.ModelInferResponse(id=str(number), raw_output_contents=pieces)
-            is_last = number + 1 == self.num_tokens
             if is_last and "triton_enable_empty_final_response" in request.parameters:
                 answer.parameters["triton_final_response"].bool_param = True
             yield service_pb2.ModelStreamInferResponse(infer_response=answer)

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2
 
 from generator.spec.access import Limits
 from hf_triton.ports.abandoned_requests import AbandonedRequests
-from hf_triton.ports.grpc import calls
+from hf_triton.ports.grpc import calls, message_relay
 from hf_triton.ports.settings import Access
 from tests.proxy.grpc_ports import grpc_port
 
@@ -95,6 +95,29 @@ async def test_what_is_left_counts_for_its_caller_until_it_ends_or_for_a_minute(
         assert await is_served_again(stub)
         assert triton.num_waiting == (0 if ends else 1)
         end.touch()
+
+
+@pytest.mark.threat("left-grpc-calls")
+@pytest.mark.parametrize(
+    "num_tokens, waits, most_ready",
+    [(2, True, 2**18), (80, False, 2**30), (80, False, 2**18)],
+    ids=["it goes on", "no room on the connection", "no room for the call"],
+)
+async def test_a_stream_that_could_go_on_elsewhere_ends_once_it_is_left(
+    num_tokens: int, waits: bool, most_ready: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_relay, "_MOST_READY", most_ready)
+    one = Access(limits=Limits(concurrent_requests=1))
+    async with grpc_port(tmp_path, access=one) as (triton, stub):
+        triton.supervisor.say_ours()
+        triton.num_tokens, triton.piece = num_tokens, bytes(2 if waits else 10**6)
+        left = stub.ModelStreamInfer()
+        await left.write(asked("m", **({"waits": True} if waits else {})))
+        await left.read()
+        await asyncio.sleep(0 if waits else 2)  # as much has come as may
+        left.cancel()
+        assert await is_served_again(stub)
+        assert not list(tmp_path.glob(LEFT))
 
 
 async def is_served_again(stub: Any) -> bool:

@@ -364,9 +364,12 @@ class Calls:
         call.is_left, call.began_at_s = True, self._port.now()
         call.incoming.clear()
         self._drop_held(call)
-        if not call.triton_stream:
+        relay, call.relay = call.relay, None
+        if not call.triton_stream or (relay and relay.trailers):
             self.forget(call)
             return
+        if relay:
+            call.answer_window = self._triton.client.call_window - relay.num_taken
         if call.name:
             self._port.left.tell(call.name)
         call.is_sent = True

@@ -12,13 +12,15 @@ _MOST_READY = 1 << 18
 
 
 class MessageRelay:
-    """What has come of messages, and what the client has not had room for."""
+    """What has come of messages, and what the client has not had room for. ``num_taken`` are bytes
+    that Triton has not been given room for again.
+    """
 
     def __init__(self) -> None:
         self._incoming = bytearray()
         self._ready = bytearray()
         self.trailers: h2.Frame | None = None  # which come behind that
-        self._num_taken = 0  # bytes that Triton has not been given room for again
+        self.num_taken = 0
 
     @property
     def is_empty(self) -> bool:
@@ -29,7 +31,7 @@ class MessageRelay:
         """Bytes of Triton's. Returns the messages that are complete now, with their prefixes."""
         incoming, found = self._incoming, []
         incoming += data
-        self._num_taken += len(data)
+        self.num_taken += len(data)
         while len(incoming) >= PREFIX_BYTES:
             end = PREFIX_BYTES + int.from_bytes(incoming[1:PREFIX_BYTES], "big")
             if len(incoming) < end:
@@ -42,12 +44,12 @@ class MessageRelay:
         """How many bytes more Triton may send of the call: none while the client does not read."""
         if len(self._ready) > _MOST_READY:
             return 0
-        room, self._num_taken = self._num_taken, 0
+        room, self.num_taken = self.num_taken, 0
         return room
 
     def begin_again(self) -> int:
         """Forgets the message of which a part has come; returns how many bytes."""
-        num_bytes, self._num_taken = len(self._incoming), 0
+        num_bytes, self.num_taken = len(self._incoming), 0
         self._incoming.clear()
         return num_bytes
 
