@@ -26,6 +26,7 @@ from generator.errors import (
     error_text,
 )
 from generator.python_modules import leave_out_working_directory
+from hf_triton.version import VERSION
 
 # Each with what --help says of it: here, so that only the verb that runs is imported.
 VERBS = {
@@ -122,6 +123,7 @@ def make_parser(words: Collection[str] = VERBS) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "hf-triton", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=raw
     )
+    parser.add_argument("--version", action="version", version=f"hf-triton {VERSION}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, summary in VERBS.items():
         sentence = f"{summary[0].upper()}{summary[1:]}."

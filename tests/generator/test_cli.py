@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,12 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
     out = capsys.readouterr().out
     assert "--config FILE" in out
     assert "--repository FOLDER" in out
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"hf-triton {version('hf-triton')}\n"
 
 
 @pytest.mark.parametrize(
