@@ -22,6 +22,9 @@ _READ_WHOLE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
 # Their JSON is followed; that of vocabularies is checked by the library that reads it.
 _FOLLOWED = ("*config*.json", "*.index.json", "modules.json", "special_tokens_map.json")
 
+# Where it is no JSON, transformers goes on without it, and so without the ends of answers.
+_TAKEN_FOR_MISSING = "generation_config.json"
+
 
 def check_files(folder: Path, *, trusts_code: bool) -> None:
     """Opens small files of JSON alone.
@@ -67,6 +70,8 @@ def _check_file(path: Path, *, trusts_code: bool) -> None:
     try:
         found = read_json(path)
     except (json.JSONDecodeError, UnicodeDecodeError):
+        if path.name == _TAKEN_FOR_MISSING:
+            raise
         return  # whoever needs the file tells what is wrong with it
     wrong = next(mistakes(found, trusts_code=trusts_code), None)
     if wrong is not None:

@@ -107,6 +107,7 @@ def refusal(folder: Path, *, trusts_code: bool = False) -> str:
             {"transformers_weights": "/w.safetensors"},
             f"transformers_weights: got '/w.safetensors', {INSIDE}",
         ),
+        ("generation_config.json", "not JSON", "Expecting value: line 1 column 1 (char 0)"),
         ("config.json", "[" * 100_000, "nested too deeply"),
         ("config.json", '{"a":' * 70 + "1" + "}" * 70, "it is nested more than 64 deep"),
         (
