@@ -52,8 +52,8 @@ class Model(msgspec.Struct, frozen=True, array_like=True):
     """A Triton model that is ready, or down and ``is_coming`` back; how many of its processes have
     died, why the last one did, and whether ``others_live``, which answer what they have. What
     ``is_ours`` runs our library, and knows the parameters by which ports tell it of a request. One
-    that is loaded on demand says how it is in ``state``, requests wait ``wait_s`` for it, and
-    ``failure`` is why it can't be had for ``retry_s`` seconds.
+    that is loaded on demand has its ``state`` in a word, and ``waits_for`` says why it is not there
+    yet; requests wait ``wait_s`` for it, and ``failure`` is why it can't be had for ``retry_s``.
     """
 
     is_coming: bool = False
@@ -62,6 +62,7 @@ class Model(msgspec.Struct, frozen=True, array_like=True):
     others_live: bool = False
     is_ours: bool = False
     state: str = ""
+    waits_for: str = ""
     wait_s: float = 0.0  # WAIT_S
     failure: str = ""
     retry_s: int = 0
@@ -152,6 +153,10 @@ class Repeats:
     def asleep(self) -> list[str]:
         """The Triton models that the next request has loaded, or would, could they be loaded."""
         return [name for name, model in self._models.items() if model.state and model.is_coming]
+
+    def state(self, name: str) -> str:
+        """How a Triton model is that is loaded on demand, in a word; "" of others."""
+        return self._models.get(name, _UNKNOWN).state
 
     def is_asleep(self, name: str) -> bool:
         """Whether the next request has a Triton model loaded."""
@@ -470,7 +475,8 @@ class Held:
     def _too_late(self) -> RefusedError:
         text = f"model '{self.model}' did not come back in time; try again"
         if self._model.state:
-            text = f"model '{self.model}' was not loaded in time: {self._model.state}; try again"
+            why = self._model.waits_for or self._model.state
+            text = f"model '{self.model}' was not loaded in time: {why}; try again"
         if self._repeats.is_stopping:
             text = "the server is stopping; try again"
         return RefusedError(503, text, {"Retry-After": "5"})

@@ -57,7 +57,7 @@ def conforms(url: str, models: dict[str, str], num_examples: int, folder: Path) 
 @pytest.mark.threat("openai-schema")
 def test_every_route_has_a_schema(api: Translator) -> None:
     nothing: Any = None
-    app = OpenAiApp(nothing, EVERYBODY, nothing, nothing).application()
+    app = OpenAiApp(nothing, EVERYBODY, nothing, nothing, nothing).application()
     routed = {
         (route.resource.canonical, route.method.lower())
         for route in app.router.routes()

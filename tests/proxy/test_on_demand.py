@@ -100,9 +100,10 @@ async def test_who_waits_for_what_cant_be_loaded_is_refused_at_once(
 async def test_a_request_waits_so_long_for_a_load_and_is_told_for_what(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    state = "it waits for memory that 'a' still hold"
-    port = Port(Model(is_coming=True, state=state, wait_s=0.05), monkeypatch)
-    with pytest.raises(RefusedError, match=f"'m' was not loaded in time: {state}") as found:
+    why = "it waits for memory that 'a' still hold"
+    away = Model(is_coming=True, state="asleep", waits_for=why, wait_s=0.05)
+    port = Port(away, monkeypatch)
+    with pytest.raises(RefusedError, match=f"'m' was not loaded in time: {why}") as found:
         await port.held().turn()
     assert found.value.status == 503
     assert "Retry-After" in found.value.headers

@@ -143,7 +143,10 @@ def test_nothing_is_loaded_before_it_is_asked_for(made: Made) -> None:
     assert get(f"http://127.0.0.1:{made.listen.health_port}/ready").body["ready"]
     port = made.openai_port
     listed = get(f"http://127.0.0.1:{port}/v1/models").body["data"]
-    assert {"hot", "a", "b", "other", "vectors"} <= {one["id"] for one in listed}
+    of = {one["id"]: one.get("state") for one in listed}
+    assert of.pop("hot") is None
+    assert {"a", "b", "other", "vectors"} <= of.keys()
+    assert set(of.values()) == {"asleep"}
     assert get(url(made, "a/ready")).status == 200
     with InferenceServerClient(f"127.0.0.1:{made.listen.grpc_port}") as client:
         assert client.is_model_ready("a")

@@ -64,6 +64,7 @@ from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.context_lengths import ContextLengths
 from hf_triton.ports.openai.triton.inference import LEFT
 from hf_triton.ports.openai.triton.request_headers import Metadata, id_of, send_id, trace_context
+from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import Access
 
 Asked = TypeVar("Asked")
@@ -87,7 +88,7 @@ class OpenAiApp:
         access: Access,
         catalog: Catalog,
         media_hosts: MediaHosts,
-        is_coming: Callable[[str], bool] = lambda _name: False,
+        repeats: Repeats,
         metrics_socket: str = "",
         playground: Playground | None = None,
         kept: KeptResponses = NONE_KEPT,
@@ -100,7 +101,8 @@ class OpenAiApp:
         self._adapters = adapters or AdapterChanges(catalog, None, "")
         self._catalog = catalog
         self._access = AccessCheck(access, playground.pages if playground else ())
-        self._lengths = ContextLengths(triton, is_coming)
+        self._repeats = repeats
+        self._lengths = ContextLengths(triton, repeats)
         self._kept = kept
         fitting = (
             (tgi.GENERATE_COMPAT.tasks, self._generating(tgi.GENERATE_COMPAT)),
@@ -221,9 +223,11 @@ class OpenAiApp:
                 "created_at": started,
                 **({"parent": model.name.partition(":")[0]} if model.adapter else {}),
                 **dict.fromkeys(_LENGTHS if known else (), known),
+                **({"state": state} if state else {}),
             }
             for model in models
             for known in (lengths.get(model.triton_name),)
+            for state in (self._repeats.state(model.triton_name),)
         ]
 
     def _encoding(self, endpoint: EncoderEndpoint) -> Handler:

@@ -68,7 +68,7 @@ async def serve(
         )
         playground = Playground(triton, reasons, settings.repository, asleep)
         app = OpenAiApp(
-            *(triton, settings.access, catalog, media_hosts, repeats.is_coming),
+            *(triton, settings.access, catalog, media_hosts, repeats),
             metrics_socket=settings.metrics_socket,
             playground=playground if settings.has_playground else None,
             kept=KeptResponses(settings.keep_s),

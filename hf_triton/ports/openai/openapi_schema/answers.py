@@ -68,7 +68,8 @@ class Document(Struct):
 
 class Model(Struct):
     """One model; ``parent`` is that of an adapter, ``root`` the own name of one that has others;
-    ``max_model_len`` and ``max_input_tokens`` are the tokens of its context.
+    ``max_model_len`` and ``max_input_tokens`` are the tokens of its context, ``state`` is that of
+    one that is loaded on demand.
     """
 
     id: str
@@ -83,6 +84,7 @@ class Model(Struct):
     parent: str | UnsetType = UNSET
     max_model_len: int | UnsetType = UNSET
     max_input_tokens: int | UnsetType = UNSET
+    state: Literal["asleep", "loading", "loaded", "leaving"] | UnsetType = UNSET
 
 
 class Models(Struct):

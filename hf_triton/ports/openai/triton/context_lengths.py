@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import aclosing
 
 from generator.spec.runtime_rules import TOKENIZER_QUESTION
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.triton.catalog import COMPLETION_TASKS, ServedModel
 from hf_triton.ports.openai.triton.client import Triton
+from hf_triton.ports.repeats import Repeats
 
 _GOOD_FOR_S = 10.0
 _TIMEOUT_S = 1.0  # of a model that is busy, or hangs: the list of models does without
@@ -24,22 +25,28 @@ _QUESTION = {"text_input": "-", TOKENIZER_QUESTION: json.dumps({"ask": "tokenize
 class ContextLengths:
     """Those of one Triton's models."""
 
-    def __init__(
-        self, triton: Triton, is_coming: Callable[[str], bool] = lambda _name: False
-    ) -> None:
-        """Nobody waits for a model that ``is_coming``, nor has it loaded."""
-        self._triton, self._is_coming = triton, is_coming
+    def __init__(self, triton: Triton, repeats: Repeats) -> None:
+        """Nobody waits for a model that ``repeats`` says is away, nor has it loaded."""
+        self._triton, self._repeats = triton, repeats
         self._known: dict[str, tuple[float, int | None]] = {}  # with when they were asked
 
     async def of(self, models: Collection[ServedModel]) -> Mapping[str, int]:
         """The tokens by the models' names in Triton; of those that say nothing, none."""
         asked = {one.triton_name: one for one in models if one.task in COMPLETION_TASKS}
-        oldest = time.monotonic() - _GOOD_FOR_S
-        self._known = {name: one for name, one in self._known.items() if one[0] > oldest}
-        unknown = [name for name in asked.keys() - self._known if not self._is_coming(name)]
-        await asyncio.gather(*(self._ask(asked[name]) for name in unknown))
+        self._known = {name: one for name, one in self._known.items() if self._is_good(name, *one)}
+        unknown = asked.keys() - self._known
+        away = set(filter(self._repeats.is_coming, unknown))
+        await asyncio.gather(*(self._ask(asked[name]) for name in unknown - away))
         known = ((name, self._known[name][1]) for name in asked if name in self._known)
         return {name: length for name, length in known if length is not None}
+
+    def _is_good(self, name: str, asked_at_s: float, length: int | None) -> bool:
+        """A model that is loaded on demand is asked once after each load: a question counts as a
+        request, and would keep it in memory.
+        """
+        if self._repeats.state(name) and length is not None:
+            return not self._repeats.is_coming(name)
+        return asked_at_s > time.monotonic() - _GOOD_FOR_S
 
     async def _ask(self, model: ServedModel) -> None:
         self._known[model.triton_name] = (

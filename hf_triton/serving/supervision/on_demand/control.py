@@ -42,6 +42,7 @@ class Told:
 
     is_coming: bool
     state: str
+    waits_for: str
     wait_s: float
     failure: str = ""
     retry_s: int = 0
@@ -52,6 +53,7 @@ class Told:
             model,
             is_coming=model.is_coming or self.is_coming,
             state=self.state,
+            waits_for=self.waits_for,
             wait_s=self.wait_s,
             failure=self.failure,
             retry_s=self.retry_s,
@@ -175,10 +177,10 @@ class OnDemandModels:
         if found is None:
             return None
         is_away = found.state != "loaded" or found.closed
-        state = found.waits_for if found.waits_since_s is not None else found.state
         retry_s = max(1, math.ceil(found.retry_at_s - time.monotonic())) if found.failure else 0
         return Told(
-            *(is_away, state or found.state, self._settings.load_wait_s, found.failure, retry_s)
+            *(is_away, found.state, found.waits_for, self._settings.load_wait_s),
+            *(found.failure, retry_s),
         )
 
     def tell(self, health: Health) -> None:

@@ -131,7 +131,7 @@ class Residency:
             if model.is_busy or model.demand.num_sent != before.num_sent:
                 model.asked_at_s = now
             if not model.demand.waiting or model.state == "loaded":
-                model.waits_since_s = None
+                model.waits_since_s, model.waits_for = None, ""
             elif model.waits_since_s is None:
                 model.waits_since_s = now
             if now >= model.retry_at_s:
