@@ -151,6 +151,16 @@ async def test_a_refused_client_that_goes_on_sending_is_left() -> None:
         await port.until(lambda: len(port.proxy.connections) == 0)
 
 
+async def test_a_generate_without_a_body_is_refused() -> None:
+    """Triton answers one with a 500."""
+    async with open_port() as port:
+        client = await port.client()
+        client.post(GENERATE, b"")
+        answer = await client.answer()
+        assert (answer.status, answer.error) == (400, "the body: empty, expected a JSON object")
+        assert not port.triton.asked
+
+
 async def test_a_body_comes_when_it_is_told_to() -> None:
     async with open_port() as port:
         client = await port.client()

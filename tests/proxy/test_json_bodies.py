@@ -217,3 +217,15 @@ def test_an_empty_list_for_a_tensor_is_left_out() -> None:
 )
 def test_what_is_asked_of_a_model(path: str, model: str, endpoint: str) -> None:
     assert asked_of(path) == (model, endpoint)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e309", "1" * 400, "[0.5, 2E+400]"])
+def test_a_number_that_no_float_holds_is_refused(number: str) -> None:
+    """Triton answers one with a 500."""
+    with pytest.raises(RefusedError, match="allowed: 64-bit floats"):
+        checked_generate(f'{{"a": {number}}}'.encode())
+
+
+def test_numbers_that_look_like_it_are_passed_on() -> None:
+    body = b'{"a":"1e999","b":1e308,"c":1e-999}'
+    assert checked_generate(body) == body

@@ -6,6 +6,7 @@ means one thing to one parser and another to the next. Data of tensors is copied
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable
@@ -30,6 +31,8 @@ _EMPTY_LIST = re.compile(rb"\[\s*\]")
 _BINARY_SIZE = "binary_data_size"
 _SHARED_MEMORY = "shared_memory_region"
 _MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/[^/]+)?(?:/([a-z_]+))?/?")
+_TOO_DEEP = "the body: got JSON that is nested too deep"
+_HUGE = re.compile(rb"\d[eE]\+?\d{3}|\d{309}")  # a number that may be too large for a float
 # In what was written anew; a text's own quotes are escaped.
 _TIMEOUT_MS = re.compile(rb'"timeout_ms"\s*(?::\s*|,[^{}]*"data"\s*:[\s[]*)(\d{1,15})(?![\d.])')
 _ID = re.compile(rb'"id"\s*:\s*"([ -!#-\[\]-~]{1,128})"')
@@ -146,8 +149,12 @@ def checked_object(body: bytes) -> bytes:
 
 
 def _checked_fields(body: bytes) -> dict[str, Raw]:
+    if not body:
+        raise RefusedError(400, "the body: empty, expected a JSON object")
     _check_size(body)
     fields: dict[str, Raw] = _decoded(_OBJECT, body)
+    if _HUGE.search(body):  # Triton answers 500
+        _check_numbers(body)
     _check_count(len(fields), "the body")
     _check_whole("the body", fields)
     if "parameters" in fields and bytes(fields["parameters"]).lstrip()[:1] == b"{":
@@ -248,6 +255,18 @@ def _check_binary(tensor: Input, num_bytes: int) -> None:
         )
 
 
+def _check_numbers(body: bytes) -> None:
+    def finite(text: str) -> float:
+        if math.isinf(value := float(text)):
+            raise RefusedError(400, f"the body: got the number {text[:20]}, allowed: 64-bit floats")
+        return value
+
+    try:
+        json.loads(body, parse_float=finite, parse_int=finite)
+    except RecursionError:
+        raise RefusedError(400, _TOO_DEEP) from None
+
+
 def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     try:
         if not body.isascii():
@@ -256,6 +275,6 @@ def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     except msgspec.MsgspecError as error:
         raise RefusedError(400, f"the body: {error}") from None
     except RecursionError:
-        raise RefusedError(400, "the body: got JSON that is nested too deep") from None
+        raise RefusedError(400, _TOO_DEEP) from None
     except UnicodeDecodeError:
         raise RefusedError(400, "the body: got JSON that is not UTF-8") from None

@@ -125,7 +125,7 @@ class HttpProxy(Port):
             head, classified = checked_infer(body[:end], len(body), alias)
             body = head + body[end:]
             head_length = None if head_length is None else len(head)
-        elif body:
+        elif body or (endpoint in _GENERATE and request.method == b"POST"):
             body, head_length = self._checked_other(request, endpoint, body, alias), None
             zero_bytes = texts_with_zero_byte(body) if endpoint in _GENERATE else []
         with_key = not self.callers.have_keys
