@@ -476,6 +476,11 @@ def test_what_is_not_always_loaded_is_written_and_loaded_by_others(made: Bench) 
     assert record is not None
     assert record.models == ("a", "hand", "later", "s")
 
+    made.say(f"{BOTH}{later}- {{name: mine, load: on_demand}}\n")
+    (made.repository / "mine").write_text("a file of the user's own")
+    assert made.apply().code == 1
+    assert served_record.read(made.repository).models == record.models  # type: ignore[union-attr]
+
     slower = later.replace("on_demand", f"on_demand, {SLOWER}")
     made.applied(BOTH + slower)
     assert made.ready("later") == set()

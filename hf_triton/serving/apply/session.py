@@ -253,7 +253,9 @@ class Recorder:
         served = {
             name
             for name, group in groups.items()
-            if name in loaded or group.folders[0].served.ready or group.is_loaded_later
+            if name in loaded
+            or group.folders[0].served.ready
+            or (group.is_loaded_later and name not in applied.failures)
         }
         return (kept | served) - {removed.name for removed in self._plan.removed}
 

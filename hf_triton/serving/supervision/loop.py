@@ -362,7 +362,7 @@ class Supervisor:
 
     def _end_where_nothing_is_left(self) -> None:
         given_up, names = self._healer.given_up(), self._served.names()
-        if not given_up or self._healer.is_healing() or self._loading:
+        if not given_up or self._healer.is_healing() or self._loading or self._on_demand.models:
             return
         if all(name in self._failures or self._parts(name) & given_up for name in names):
             lost = ", ".join(sorted(name for name in names if self._parts(name) & given_up))
