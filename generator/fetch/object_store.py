@@ -1,5 +1,5 @@
 """Lists a folder of an object store, and reads its objects from an offset on, as hub_client.py does
-of the Hub: S3, Google Cloud Storage and Azure Blob Storage, by fsspec's file systems.
+of the Hub: S3, Google Cloud Storage, Azure Blob Storage and web servers, by fsspec's file systems.
 
 Credentials come from where those look for them: the environment, or the role of the machine. They
 are in no argument here, and no message quotes one. Knows no cache.
@@ -16,12 +16,15 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from generator.errors import FetchError
+from generator.fetch import web_folder
 from generator.fetch.hub_client import HubFile, Listing, WrongContentError
 from generator.fetch.hub_errors import UnreachableStoreError
 from generator.spec.runtime_rules import error_line, is_safe_path
 
 _BLOCK = 1 << 23
-_VERSIONS = ("ETag", "etag", "generation")  # of S3, Azure, Google: changes with an object
+# Of S3, Azure, Google, web servers: changes with an object.
+_VERSIONS = ("ETag", "etag", "generation", "Last-Modified")
+_WEB = "https"
 _NOTHING = "the store has no such folder, or nothing in it: check 'model' in models.yaml"
 _SECRET = re.compile("KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|CONNECTION|SAS")
 _REFUSALS = re.compile(
@@ -41,6 +44,7 @@ class _Store(NamedTuple):
 STORES = {
     "s3": _Store("s3fs", "s3", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
     "gs": _Store("gcsfs", "gcs", "GOOGLE_APPLICATION_CREDENTIALS"),
+    _WEB: _Store("aiohttp", "serve", "NETRC, the path of a .netrc file,"),
     "az": _Store("adlfs", "azure", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
 }
 
@@ -48,7 +52,10 @@ STORES = {
 def list_files(folder: str) -> Listing:
     """All objects below a folder; the commit stands for their versions. Raises FetchError."""
     root = _place(folder)
-    listed = _asked(folder, lambda files: files.find(root, detail=True))
+    if folder.startswith(_WEB):
+        listed = _asked(folder, lambda files: web_folder.find(files, root))
+    else:
+        listed = _asked(folder, lambda files: files.find(root, detail=True))
     found = {
         _name(root, place): _file(place, entry)
         for place, entry in sorted(listed.items())
@@ -80,6 +87,8 @@ def _blocks(folder: str, path: str, offset: int, file: HubFile) -> Iterator[byte
     for start in range(offset, file.size, _BLOCK):
         end = min(start + _BLOCK, file.size)
         block: bytes = _asked(folder, partial(_range, place, start, end))
+        if len(block) > end - start:
+            raise FetchError("the server sends whole files where parts are asked for (HTTP Range)")
         if len(block) < end - start:
             raise UnreachableStoreError("the store's answer ended early")
         if end == file.size:
@@ -105,6 +114,8 @@ def _file(place: str, entry: Mapping[str, Any]) -> HubFile:
     tag = next((str(entry[key]) for key in _VERSIONS if entry.get(key)), None)
     if tag is None:
         raise FetchError(f"the store tells no version of {place}")
+    if entry.get("size") is None:
+        raise FetchError(f"the store tells no size of {place}")
     return HubFile(int(entry["size"]), version=_digest(place, tag.strip('"')))
 
 
@@ -115,7 +126,7 @@ def _digest(*texts: str) -> str:
 
 def _place(folder: str) -> str:
     """As fsspec names what it finds."""
-    return folder.partition("://")[2]
+    return folder if folder.startswith(_WEB) else folder.partition("://")[2]
 
 
 def _name(root: str, place: str) -> str:
@@ -130,7 +141,8 @@ def _file_system(scheme: str) -> Any:
     """Raises ImportError."""
     import fsspec
 
-    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+    options = {"client_kwargs": {"trust_env": True}} if scheme == _WEB else {}  # proxies, .netrc
+    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **options)
 
 
 def _asked(folder: str, question: Callable[[Any], Any]) -> Any:
@@ -145,6 +157,8 @@ def _asked(folder: str, question: Callable[[Any], Any]) -> Any:
         ) from None
     except FileNotFoundError:
         raise FetchError(_NOTHING) from None
+    except FetchError:
+        raise
     except Exception as error:  # noqa: BLE001, each store's package raises its own
         if isinstance(error, PermissionError) or _REFUSALS.search(_text(error)):
             raise FetchError(

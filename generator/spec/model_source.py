@@ -1,5 +1,5 @@
 """What a ``model:`` value names: a repository on the Hugging Face Hub, a folder or a file on this
-machine, or a folder of an object store.
+machine, or a folder of an object store or a web server.
 
 Looks at the file system only to tell the two apart; never asks the Hub.
 """
@@ -25,12 +25,18 @@ _REVISION = r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_./-]{0,254}"
 REVISION = schema.nullable(schema.text("a branch, tag or commit", _REVISION))
 _EXPECTED = (
     "a Hub id (org/name), a local path (./folder, /folder, ~/folder), or an address of an object "
-    "store (s3://, gs:// or az://BUCKET/FOLDER)"
+    "store or a web server (s3://, gs:// or az://BUCKET/FOLDER, https://HOST/FOLDER)"
 )
-_STORED = re.compile(r"(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]*(/[\w.+=,-]+)*/?", re.ASCII)
+_STORED = re.compile(
+    r"((s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]*|https://[A-Za-z0-9][A-Za-z0-9.-]*(:\d{1,5})?)"
+    r"(/[\w.+=,%~-]+)*/?",
+    re.ASCII,
+)
+_HUB = re.compile(r"https?://(www\.)?(huggingface\.co|hf\.co)/+(?P<id>[\w.-]+/[\w.-]+)", re.ASCII)
 _SECRETS = (
     "got an address with a user, a password or a query, expected s3://, gs:// or az://"
-    "BUCKET/FOLDER alone: credentials come from the environment, and belong in no file"
+    "BUCKET/FOLDER or https://HOST/FOLDER alone: credentials come from the environment, and belong "
+    "in no file"
 )
 
 
@@ -74,9 +80,12 @@ def find_source(node: Node, value: str, base: Path, report: Report) -> Source | 
 
 
 def _stored(node: Node, value: str, report: Report) -> Source | None:
+    if hub := _HUB.match(value):
+        report.expected(node, f"the Hub's own name of it, {hub['id']}")
+        return None
     if _STORED.fullmatch(value) and not {".", ".."} & set(value.split("/")):
         return Source(value.rstrip("/"), None)
-    if value.startswith(("s3://", "gs://", "az://")) and re.search("[@?#]", value):
+    if value.startswith(("s3://", "gs://", "az://", "https://")) and re.search("[@?#]", value):
         report.add(node, _SECRETS)
     else:
         report.expected(node, _EXPECTED)

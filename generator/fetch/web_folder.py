@@ -1,0 +1,75 @@
+"""The files of a model in a folder of a web server, which can't be asked what it has: those that
+models of transformers, adapters of PEFT and sentence-transformers are known to have are looked for,
+and those that these name.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterable
+from typing import Any
+
+from generator.errors import FetchError
+
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_MODULES = "modules.json"  # of sentence-transformers
+_IN_MODULE = ("config.json", "model.safetensors", "pytorch_model.bin")
+_NAMES = (
+    *("config.json", "generation_config.json", "model.safetensors", "pytorch_model.bin"),
+    *(*_INDEXES, _MODULES),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm"),
+    *("sentencepiece.bpe.model", "target.spm", "chat_template.jinja", "chat_template.json"),
+    *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
+    *("config_sentence_transformers.json", "sentence_bert_config.json"),
+    *("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"),
+)
+_FORBIDDEN = 403  # what a bucket says of what it has not, that may be read and not listed
+_ABSENT = (_FORBIDDEN, 404, 410)
+
+
+def find(files: Any, folder: str) -> dict[str, Any]:
+    """As fsspec's ``find`` with details. Raises FetchError, PermissionError or what a question
+    fails with.
+    """
+    found, is_forbidden = _those_there(files, folder, _NAMES)
+    named = [name for index in _INDEXES for name in _shards(files, folder, index, found)]
+    if f"{folder}/{_MODULES}" in found:
+        places = (str(module["path"]) for module in _json(files, f"{folder}/{_MODULES}"))
+        named += [f"{place}/{name}" for place in places if place for name in _IN_MODULE]
+    found |= _those_there(files, folder, named)[0]
+    if is_forbidden and not found:
+        raise PermissionError(folder)
+    return found
+
+
+def _shards(files: Any, folder: str, index: str, found: Iterable[str]) -> list[str]:
+    place = f"{folder}/{index}"
+    return sorted(set(_json(files, place)["weight_map"].values())) if place in found else []
+
+
+def _json(files: Any, place: str) -> Any:
+    try:
+        return json.loads(files.cat_file(place))
+    except ValueError:
+        raise FetchError(f"{posixpath.basename(place)} is not JSON") from None
+
+
+def _those_there(files: Any, folder: str, names: Iterable[str]) -> tuple[dict[str, Any], bool]:
+    """Those that the server has, and whether it refuses any."""
+    answers = {place: _info(files, place) for place in (f"{folder}/{name}" for name in names)}
+    found = {place: entry for place, entry in answers.items() if isinstance(entry, dict)}
+    return found, _FORBIDDEN in answers.values()
+
+
+def _info(files: Any, place: str) -> dict[str, Any] | int:
+    """What the server tells of a file, or with which status it has none."""
+    try:
+        found: dict[str, Any] = files.info(place)
+    except FileNotFoundError as error:  # fsspec's word for every question that fails
+        status = getattr(error.__cause__, "status", None)
+        if status not in _ABSENT:
+            raise (error.__cause__ or error) from None
+        return int(status)
+    return found
