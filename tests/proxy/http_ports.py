@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from generator.spec.access import Limits
+from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.repeats import Model, Repeats, line_of
@@ -233,7 +234,8 @@ async def open_port(
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "triton"))
         behind = await asyncio.start_unix_server(triton.serve, path)
-        proxy = HttpProxy(access, path, admin_key, Repeats(f"{folder}/left_"))
+        left = AbandonedRequests(f"{folder}/left_")
+        proxy = HttpProxy(access, path, admin_key, Repeats(f"{folder}/left_"), left)
         server = await loop.create_server(lambda: HttpConnection(proxy), "127.0.0.1", 0, ssl=tls)
         port = Port(proxy, triton, server.sockets[0].getsockname()[1])
         port.folder = Path(folder)

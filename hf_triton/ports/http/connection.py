@@ -74,7 +74,7 @@ class HttpConnection(asyncio.Protocol):
         if self._task:
             self._task.cancel()
         if self._upstream:
-            self._upstream.forget()
+            self._proxy.leave(self._upstream, self._current)
         self._leave()
 
     def pause_writing(self) -> None:
@@ -155,8 +155,8 @@ class HttpConnection(asyncio.Protocol):
             if self._held and not may_go:
                 await self._held.turn()
             upstream, ready = await self._proxy.prepared(payload)
-            if self._held and self._current and self._current.stream:
-                ready = self._held.as_sent_again(ready, self._current.stream)
+            if self._held and self._current and self._current.name:
+                ready = self._held.as_sent_again(ready, self._current.name)
         except Exception as error:  # noqa: BLE001, the edge of a request
             refusal = refusal_of(error)
             if not self._ask_again_after(refusal.text):

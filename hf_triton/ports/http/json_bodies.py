@@ -99,10 +99,12 @@ def id_of(request: bytes) -> str:
     return found[1].decode() if found else ""
 
 
-def checked_infer(head: bytes, num_bytes: int, alias: str = "") -> tuple[bytes, list[str]]:
+def checked_infer(
+    head: bytes, num_bytes: int, alias: str = "", call: str = ""
+) -> tuple[bytes, list[str]]:
     """The JSON of /infer, written anew, and the outputs to be classified. ``num_bytes`` is the size
-    of the whole body, binary data included; ``alias`` is what the model is told of the caller.
-    Raises RefusedError.
+    of the whole body, binary data included; ``alias`` is what the model is told of the caller,
+    ``call`` of the request itself. Raises RefusedError.
     """
     _check_size(head)
     request = _decoded(_INFER, head)
@@ -121,9 +123,10 @@ def checked_infer(head: bytes, num_bytes: int, alias: str = "") -> tuple[bytes, 
         _check_count(len(output.parameters or ()), f"outputs[{index}].parameters")
         if output.parameters and "classification" in output.parameters:
             classified.append(output.name)
-    if alias or CALLER in (request.parameters or ()):
-        rest = {key: value for key, value in (request.parameters or {}).items() if key != CALLER}
-        request.parameters = {**rest, CALLER: alias} if alias else rest
+    told = {CALLER: alias, CALL: call}
+    if any(told.values()) or told.keys() & (request.parameters or {}).keys():
+        rest = {key: value for key, value in (request.parameters or {}).items() if key not in told}
+        request.parameters = {**rest, **{key: value for key, value in told.items() if value}}
     return _ENCODER.encode(request), classified
 
 

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from urllib.parse import quote
 
 from hf_triton.ports import cors
+from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.admin import HTTP_HEADER, needs_key
 from hf_triton.ports.http.json_bodies import (
     asked_of,
@@ -20,7 +21,7 @@ from hf_triton.ports.http.json_bodies import (
     texts_with_zero_byte,
 )
 from hf_triton.ports.http.request import Request
-from hf_triton.ports.http.upstream import Pool, Question, Upstream
+from hf_triton.ports.http.upstream import LeftAnswer, Pool, Question, Upstream
 from hf_triton.ports.port import Port
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.repeats import Repeats
@@ -50,9 +51,11 @@ class HttpProxy(Port):
         socket_path: str,
         admin_key: str = "",
         repeats: Repeats | None = None,
+        left: AbandonedRequests | None = None,
     ) -> None:
+        """``left`` tells models of requests that nobody waits for; without, Triton is told."""
         super().__init__(access, admin_key, _DESCRIPTORS_EACH, repeats)
-        self.pool = Pool(socket_path)
+        self.pool, self._left = Pool(socket_path), left
 
     def judge(self, request: Request, address: str) -> None:
         """What can be said against a request before its body comes."""
@@ -82,6 +85,15 @@ class HttpProxy(Port):
         """Whether it asks if a model is ready that its next request has loaded."""
         model, endpoint = asked_of(request.path)
         return endpoint == "ready" and self.repeats.is_asleep(model)
+
+    def leave(self, upstream: Upstream, request: Request | None) -> None:
+        """The client has gone. A model of ours is told, and what still comes of the answer is read:
+        connections that are closed meanwhile are no good to Triton's threads.
+        """
+        if self._left and request and request.name and upstream.is_sent:
+            LeftAnswer(upstream, self._left, request.name)
+        else:
+            upstream.forget()
 
     def take_body(self, request: Request, piece: bytes) -> None:
         """A piece of a body. Raises RefusedError where it is one too many."""
@@ -116,13 +128,16 @@ class HttpProxy(Port):
         model, endpoint = asked_of(request.path)
         if request.method == b"POST" and endpoint in ("infer", *_GENERATE):
             request.asked, request.streams = model, endpoint == "generate_stream"
-            if request.streams and request.version == b"1.1" and self.repeats.is_ours(model):
-                request.stream = new_name()
+            if self.repeats.is_ours(model):
+                request.name = new_name()
+                may_go_on = request.streams and request.version == b"1.1"
+                request.stream = request.name if may_go_on else ""
         elif endpoint in _TOLD_BY_LOADED and self.repeats.is_asleep(model):
             request.asked = model
         if endpoint == "infer" and request.method == b"POST":
             end = len(body) if head_length is None else head_length
-            head, classified = checked_infer(body[:end], len(body), alias)
+            call = first_text(request.name, streams=False)
+            head, classified = checked_infer(body[:end], len(body), alias, call)
             body = head + body[end:]
             head_length = None if head_length is None else len(head)
         elif body or (endpoint in _GENERATE and request.method == b"POST"):
@@ -136,7 +151,8 @@ class HttpProxy(Port):
 
     def _checked_other(self, request: Request, endpoint: str, body: bytes, alias: str) -> bytes:
         if endpoint in _GENERATE:
-            return checked_generate(body, alias, first_text(request.stream))
+            call = first_text(request.name, streams=bool(request.stream))
+            return checked_generate(body, alias, call)
         if request.path == _INDEX_PATH:
             return checked_index(body)
         is_admin = _ADMIN_PATH.match(request.path)

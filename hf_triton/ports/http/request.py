@@ -38,7 +38,7 @@ class Request:
 
     __slots__ = (
         *("account", "asked", "awaits_continue", "body", "is_last", "lines", "method", "noted"),
-        *("num_buffered", "num_head_bytes", "path", "refusal", "stream", "streams"),
+        *("name", "num_buffered", "num_head_bytes", "path", "refusal", "stream", "streams"),
         *("target", "version"),
     )
 
@@ -54,7 +54,8 @@ class Request:
         self.account: Account | None = None
         self.asked = ""  # the model that is to answer
         self.streams = False  # its answer
-        self.stream = ""  # the name of one that may go on in another process
+        self.name = ""  # by which its model, one of ours, knows it
+        self.stream = ""  # the same, where it may go on in another process
         self.is_last = False
         self.refusal: RefusedError | None = None
 

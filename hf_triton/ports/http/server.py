@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.port import Door, serve
@@ -25,7 +26,8 @@ async def serve_http(
     Raises ServerError where a port can't be listened on.
     """
     access = settings.access
-    triton = HttpProxy(access, settings.http_socket, settings.admin_key, repeats)
+    left = AbandonedRequests(settings.abandoned_requests) if settings.abandoned_requests else None
+    triton = HttpProxy(access, settings.http_socket, settings.admin_key, repeats, left)
     metrics = HttpProxy(EVERYBODY, settings.metrics_socket)
     tls, new = tls_context(access.tls), partial(partial, HttpConnection)
     doors = (

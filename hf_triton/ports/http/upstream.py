@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import httptools
 
+from hf_triton.ports.abandoned_requests import LEFT_S, AbandonedRequests
+
 _PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
@@ -30,8 +32,8 @@ class Asker(Protocol):
 
 class Upstream(asyncio.Protocol):
     """One connection, with at most one request on it. ``status`` is the answer's, 0 before it is
-    known, ``keeps_alive`` whether the connection goes on after it, and ``is_between_chunks``
-    whether another chunk may follow what has come.
+    known, ``keeps_alive`` whether the connection goes on after it, ``is_between_chunks`` whether
+    another chunk may follow what has come, and ``is_sent`` whether Triton has all of the request.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -39,7 +41,7 @@ class Upstream(asyncio.Protocol):
         self._transport: Any = None
         self._asker: Asker | None = None
         self.has_begun = self._is_complete = self.keeps_alive = False
-        self._is_sent = True
+        self.is_sent = True
         self.status = 0
         self.is_between_chunks = False
 
@@ -54,16 +56,16 @@ class Upstream(asyncio.Protocol):
         self.status = 0
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(request)
-        if self._is_sent:
+        if self.is_sent:
             asker.end_request()
 
     def pause_writing(self) -> None:
         """Of asyncio: tritonserver does not read as fast as is sent."""
-        self._is_sent = False
+        self.is_sent = False
 
     def resume_writing(self) -> None:
         """Of asyncio."""
-        self._is_sent = True
+        self.is_sent = True
         if self._asker:
             self._asker.end_request()
 
@@ -71,6 +73,11 @@ class Upstream(asyncio.Protocol):
         """Nobody waits for the answer any more: Triton sees it, and cancels."""
         self._asker = None
         self._transport.abort()
+
+    def pass_to(self, asker: Asker) -> None:
+        """The rest of the answer goes to another one."""
+        self._asker = asker
+        self._transport.resume_reading()
 
     def pause(self) -> None:
         """The asker can't take more."""
@@ -96,7 +103,7 @@ class Upstream(asyncio.Protocol):
         asker.take_answer(data)
         if self._is_complete and self._asker:  # who has not taken it for lost
             self._asker = None
-            if self.keeps_alive and self._is_sent:
+            if self.keeps_alive and self.is_sent:
                 self._transport.resume_reading()  # for the next one, who may read faster
                 self._pool.give_back(self)
             else:
@@ -174,6 +181,37 @@ class Pool:
         for upstream in self._idle:
             upstream.close()
         self._idle.clear()
+
+
+class LeftAnswer:
+    """The answer to a request that was left: nobody wants it, but it is read to its end, which
+    comes soon, for its model is told. One whose model has died never ends.
+    """
+
+    def __init__(self, upstream: Upstream, left: AbandonedRequests, name: str) -> None:
+        self._left, self._name = left, name
+        left.tell(name)
+        self._timer = asyncio.get_running_loop().call_later(LEFT_S, self._give_up, upstream)
+        upstream.pass_to(self)
+
+    def _give_up(self, upstream: Upstream) -> None:
+        self._left.forget(self._name)
+        upstream.forget()
+
+    def end_request(self) -> None:
+        """Of Asker."""
+
+    def take_answer(self, data: bytes) -> None:
+        """Of Asker."""
+
+    def end_answer(self, _upstream: Upstream) -> None:
+        """Of Asker."""
+        self._timer.cancel()
+        self._left.forget(self._name)
+
+    def lose_answer(self, upstream: Upstream) -> None:
+        """Of Asker."""
+        self.end_answer(upstream)
 
 
 class Question:
