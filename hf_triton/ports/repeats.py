@@ -211,7 +211,8 @@ class Repeats:
         """It is sent."""
         _discard(self._waiting, held)
         self._sent[held.model].add(held)
-        self._num_sent[held.model] += 1
+        if self.state(held.model):  # clients make up names of others
+            self._num_sent[held.model] += 1
         self._note(held.model)
 
     def leave(self, held: Held) -> None:

@@ -76,6 +76,7 @@ async def test_of_models_that_are_always_loaded_nothing_is_told(
     assert port.held("another").may_go()
     await asyncio.sleep(0.05)
     assert port.said == {}
+    assert not port.repeats._num_sent, "clients make up names"
 
 
 @pytest.mark.parametrize("line", [b"", b"ready", b"{", b'{"m": 3}', b'{"m": [1, 2]}'])
