@@ -61,12 +61,15 @@ def beside(triton: Triton, model: str, ask: Callable[[], Answer]) -> Answer:
     return answers[0]
 
 
+TOO_LONG = "the prompt is too long: got 40000000 characters"
+
+
 @pytest.mark.threat("huge-input")
 @pytest.mark.parametrize(
     "route, body, said",
     [
-        ("/tokenize", {"model": "demo", "prompt": HUGE}, "prompt: got 40000000 characters"),
-        ("/v1/completions", {"model": "demo", "prompt": HUGE}, "prompt: got 40000000 characters"),
+        ("/tokenize", {"model": "demo", "prompt": HUGE}, f"prompt: {TOO_LONG}"),
+        ("/v1/completions", {"model": "demo", "prompt": HUGE}, f"prompt: {TOO_LONG}"),
         ("/v1/embeddings", {"model": "embedding", "input": HUGE}, "input: got 40000000 characters"),
     ],
     ids=lambda value: str(value)[:16],
