@@ -24,6 +24,7 @@ PATIENCE_S = 120.0
 RATIO = 30  # of a neighbour's time, beside something hostile, to its time alone
 WORD = "I am going home "
 HUGE = WORD * 2_500_000  # 40 MB
+TOO_LONG = "the prompt is too long: got 40000000 characters"
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +60,6 @@ def beside(triton: Triton, model: str, ask: Callable[[], Answer]) -> Answer:
         taken.append(neighbour_s())
     assert max(taken) < RATIO * alone_s
     return answers[0]
-
-
-TOO_LONG = "the prompt is too long: got 40000000 characters"
 
 
 @pytest.mark.threat("huge-input")
