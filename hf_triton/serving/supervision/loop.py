@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from msgspec.structs import replace
+
 from generator.errors import ServerError
 from generator.models_yaml.server_settings import OnDemand
 from hf_triton.ports.repeats import Model, Models
@@ -289,14 +291,18 @@ class Supervisor:
                     needed = parts if part == name else {part}
                     is_healed = bool(needed & healing) or (name in healing and self._is_away(part))
                     is_coming = are_coming or is_healed
-                    model = self._told(needed, is_coming=is_coming, is_ours=is_ours)
-                    told[part] = on_demand.over(model) if on_demand else model
+                    model = on_demand or Model()
+                    told[part] = replace(
+                        self._with_deaths(model, needed),
+                        is_coming=is_coming or model.is_coming,
+                        is_ours=is_ours,
+                    )
         self._children.tell(told)
 
     def _is_away(self, folder: str) -> bool:
         return bool((self._states or {}).get(folder, "is not loaded"))
 
-    def _told(self, needed: set[str], *, is_coming: bool, is_ours: bool) -> Model:
+    def _with_deaths(self, model: Model, needed: set[str]) -> Model:
         """What ports are told of a folder that needs these: a front needs its engine too, and each
         the server.
         """
@@ -307,7 +313,8 @@ class Supervisor:
         others_live = any(death.survivors for _, death in found)
         if num == sum(self._deaths_then.get(folder, 0) for folder in needed):
             why, others_live = self._server_why, False  # it died last
-        return Model(is_coming, num + self._server_deaths, why, others_live, is_ours)
+        num_deaths = num + self._server_deaths
+        return replace(model, num_deaths=num_deaths, why=why, others_live=others_live)
 
     def _reason(self, model: str, healing: Mapping[str, str]) -> str:
         """Why a model is not ready; empty if it is."""

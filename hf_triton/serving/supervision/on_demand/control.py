@@ -11,9 +11,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-
-from msgspec.structs import replace
 
 from generator.errors import GeneratorError
 from generator.models_yaml.server_settings import OnDemand
@@ -34,30 +31,6 @@ _POLL_S = 0.1
 _TRIED_AGAIN_S = 1.0
 _MOST_DEATHS = 3  # of its process, while it loads: somebody may kill
 _GIVEN_UP = "given up"
-
-
-@dataclass(frozen=True)
-class Told:
-    """What ports are told of a model beside the rest."""
-
-    is_coming: bool
-    state: str
-    waits_for: str
-    wait_s: float
-    failure: str = ""
-    retry_s: int = 0
-
-    def over(self, model: Model) -> Model:
-        """The rest, and this."""
-        return replace(
-            model,
-            is_coming=model.is_coming or self.is_coming,
-            state=self.state,
-            waits_for=self.waits_for,
-            wait_s=self.wait_s,
-            failure=self.failure,
-            retry_s=self.retry_s,
-        )
 
 
 class OnDemandModels:
@@ -171,16 +144,20 @@ class OnDemandModels:
         requests = f"{waiting} request{'s' * (waiting != 1)}"
         self._say(f"model '{owner}' is loaded after {seconds:.1f} s, for {requests}")
 
-    def told(self, model: str) -> Told | None:
-        """What ports are told of an entry, or an arm of it; None where it is always loaded."""
+    def told(self, model: str) -> Model | None:
+        """What ports are told of an entry, or an arm of it, beside its deaths; None where it is
+        always loaded.
+        """
         found = self.models.get(self._owners.get(model, ""))
         if found is None:
             return None
-        is_away = found.state != "loaded" or found.closed
-        retry_s = max(1, math.ceil(found.retry_at_s - time.monotonic())) if found.failure else 0
-        return Told(
-            *(is_away, found.state, found.waits_for, self._settings.load_wait_s),
-            *(found.failure, retry_s),
+        return Model(
+            is_coming=found.state != "loaded" or found.closed,
+            state=found.state,
+            waits_for=found.waits_for,
+            wait_s=self._settings.load_wait_s,
+            failure=found.failure,
+            retry_s=max(1, math.ceil(found.retry_at_s - time.monotonic())) if found.failure else 0,
         )
 
     def tell(self, health: Health) -> None:
