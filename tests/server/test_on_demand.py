@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 # Two of those that generate text do not fit together.
 MODELS = f"""\
-server: {{on_demand: {{memory_gib: 0.45, load_wait_s: 240}}}}
+server: {{on_demand: {{memory_gib: 0.4, load_wait_s: 240}}}}
 defaults: {{task: text-generation, model: {DEMO_MODEL}, load: on_demand}}
 models:
   - {{name: hot, load: always}}
@@ -185,7 +185,7 @@ def test_what_cant_be_loaded_is_told_to_all_and_harms_no_other(made: Made) -> No
     port = made.openai_port
     refused = post(f"http://127.0.0.1:{port}/v1/completions", {"model": "huge", "prompt": "x"})
     assert refused.status == 503
-    assert "may take 0.45 GiB together" in refused.body["error"]["message"]
+    assert "may take 0.40 GiB together" in refused.body["error"]["message"]
     assert generate(made, "a") == expected
 
 
@@ -275,5 +275,5 @@ def test_loads_and_sizes_are_metrics(made: Made) -> None:
     assert number('hf_triton_model_put_out_total{model="b",reason="room"}') >= 1
     assert number('hf_triton_model_load_wait_seconds_total{model="a"}') > 0
     assert number('hf_triton_on_demand_memory_bytes{model="a",device="cpu"}') > 2**27
-    assert number('hf_triton_on_demand_memory_limit_bytes{device="cpu"}') == 0.45 * 2**30
+    assert number('hf_triton_on_demand_memory_limit_bytes{device="cpu"}') == 0.4 * 2**30
     assert number('hf_triton_model_up{model="by-hand"}') == 1

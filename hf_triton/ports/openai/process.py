@@ -65,6 +65,7 @@ async def serve(
             *(triton, lambda: _to_be_served(settings.repository), reasons, repeats.is_coming),
             adapters_now=functools.partial(adapters_now, settings.repository),
             asleep=asleep,
+            may_come_back=lambda: repeats.may_come_back,
         )
         playground = Playground(triton, reasons, settings.repository, asleep)
         app = OpenAiApp(

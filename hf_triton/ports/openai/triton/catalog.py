@@ -118,11 +118,12 @@ class Catalog:
         is_coming: Callable[[str], bool] = lambda _name: False,
         adapters_now: AdaptersNow = lambda _name: None,
         asleep: Callable[[], Sequence[Any]] = tuple,
+        may_come_back: Callable[[], bool] = lambda: False,
     ) -> None:
         self._source = source
         self._why_not_ready, self._is_coming = why_not_ready, is_coming
         self._to_be_served, self._adapters_now = to_be_served, adapters_now
-        self._asleep = asleep
+        self._asleep, self._may_come_back = asleep, may_come_back
         self._models: dict[str, ServedModel] = {}
         self._own_names: dict[str, str] = {}  # of aliases, also while their models are loaded again
         self._elsewhere: dict[str, str] = {}  # the tasks of models that no path here is for
@@ -205,7 +206,8 @@ class Catalog:
         except ApiError as error:
             # A Triton that is busy loading can be slow to tell; most likely they are the same. One
             # that has died comes back with them.
-            if self._models and (error.status == 504 or self._returning()):
+            is_slow = error.status == 504
+            if self._models and (is_slow or self._may_come_back() or self._returning()):
                 return
             raise
         configs = [
