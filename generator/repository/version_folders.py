@@ -7,10 +7,12 @@ Stopped anywhere between, the next run finds every file known as ours, and finis
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from generator.errors import RepositoryError
 from generator.render import manifest
@@ -36,8 +38,19 @@ from generator.repository.versions import (
     version_of,
 )
 from generator.spec.triton_models import LAUNCHER_FILE
+from generator.yaml_file.regular_file import read_json
 
 _BYTECODE = "__pycache__"
+
+
+def newest_json(folder: Path, name: str) -> Any:
+    """What the newest version in a model's folder has in its JSON file ``name``; None where nothing
+    can be read.
+    """
+    found = folder.glob(f"[1-9]*/{name}")
+    with contextlib.suppress(OSError, ValueError):
+        return read_json(max(found, key=lambda path: int(path.parent.name)))
+    return None
 
 
 def next_version(folder: Path) -> int:

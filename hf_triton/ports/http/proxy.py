@@ -12,7 +12,6 @@ from hf_triton.ports import cors
 from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.admin import HTTP_HEADER, needs_key
 from hf_triton.ports.http.json_bodies import (
-    asked_of,
     checked_generate,
     checked_index,
     checked_infer,
@@ -83,7 +82,7 @@ class HttpProxy(Port):
 
     def is_ready_asleep(self, request: Request) -> bool:
         """Whether it asks if a model is ready that its next request has loaded."""
-        model, endpoint = asked_of(request.path)
+        model, endpoint = request.asks
         return endpoint == "ready" and self.repeats.is_asleep(model)
 
     def leave(self, upstream: Upstream, request: Request | None) -> None:
@@ -125,7 +124,7 @@ class HttpProxy(Port):
         body, request.body = bytes(request.body), b""
         alias = request.account.alias if request.account else ""
         classified, zero_bytes = list[str](), list[str]()
-        model, endpoint = asked_of(request.path)
+        model, endpoint = request.asks
         if request.method == b"POST" and endpoint in ("infer", *_GENERATE):
             request.asked, request.streams = model, endpoint == "generate_stream"
             if self.repeats.is_ours(model):

@@ -9,6 +9,7 @@ from generator.spec.runtime_rules import CALLER
 from hf_triton.ports.admin import HTTP_HEADER
 from hf_triton.ports.callers import Account
 from hf_triton.ports.hosts import WRONG_HOST, is_host
+from hf_triton.ports.http.json_bodies import asked_of
 from hf_triton.ports.refusal import RefusedError
 
 MAX_HEAD_BYTES = 65_536
@@ -37,9 +38,9 @@ class Request:
     """Filled while its head and body come; ``refusal`` is why it does not go on."""
 
     __slots__ = (
-        *("account", "asked", "awaits_continue", "body", "is_last", "lines", "method", "noted"),
-        *("name", "num_buffered", "num_head_bytes", "path", "refusal", "stream", "streams"),
-        *("target", "version"),
+        *("account", "asked", "asks", "awaits_continue", "body", "is_last", "lines", "method"),
+        *("name", "noted", "num_buffered", "num_head_bytes", "path", "refusal", "stream"),
+        *("streams", "target", "version"),
     )
 
     def __init__(self) -> None:
@@ -52,6 +53,7 @@ class Request:
         self.num_buffered = 0  # bytes of the body that tritonserver does not have yet
         self.awaits_continue = False  # the client sends its body only when it is told to
         self.account: Account | None = None
+        self.asks = ("", "")  # of which model its path asks what
         self.asked = ""  # the model that is to answer
         self.streams = False  # its answer
         self.name = ""  # by which its model, one of ours, knows it
@@ -110,6 +112,7 @@ class Request:
 
     def _judge_target(self) -> None:
         self.path = self.target.partition(b"?")[0].decode("latin-1")
+        self.asks = asked_of(self.path)
         if self.target[:1] != b"/" or not self.target.isascii():
             self.refuse(400, "got a request target that is no path in ASCII")
         if len(self.target) > _MAX_TARGET_BYTES:

@@ -25,6 +25,7 @@ from hf_triton.ports.openai.connections import (
     protocol,
 )
 from hf_triton.ports.openai.media_hosts import MediaHosts
+from hf_triton.ports.openai.playground.models import Models as PlaygroundModels
 from hf_triton.ports.openai.playground.routes import Playground
 from hf_triton.ports.openai.responses.kept import KeptResponses
 from hf_triton.ports.openai.settings import Settings
@@ -67,11 +68,11 @@ async def serve(
             asleep=asleep,
             may_come_back=lambda: repeats.may_come_back,
         )
-        playground = Playground(triton, reasons, settings.repository, asleep)
+        shown = PlaygroundModels(triton, reasons, settings.repository, asleep)
         app = OpenAiApp(
             *(triton, settings.access, catalog, media_hosts, repeats),
             metrics_socket=settings.metrics_socket,
-            playground=playground if settings.has_playground else None,
+            playground=Playground(triton, shown) if settings.has_playground else None,
             kept=KeptResponses(settings.keep_s),
             adapters=AdapterChanges(
                 catalog, settings.repository, settings.admin_key, repeats.is_coming

@@ -128,13 +128,9 @@ def decide_group(
         refusal = next(filter(None, map(_why_not_replaced, folders)), "")
     change = GroupChange(folders, tuple(sorted(obsolete)), refusal)
     if change.is_loaded_later and not any(folder.served.ready for folder in folders):
-        return replace(change, folders=tuple(map(_written_only, folders)))
+        written = (replace(folder, action=_without_load(folder.plan)) for folder in folders)
+        return replace(change, folders=tuple(written))
     return change
-
-
-def _written_only(folder: FolderChange) -> FolderChange:
-    action = FolderAction.NOTHING if folder.plan.is_current else FolderAction.WRITE
-    return replace(folder, action=action)
 
 
 def split_unwanted(
@@ -194,10 +190,13 @@ def _decide(plan: ModelPlan, served: ServedFolder) -> FolderChange:
     if not served.ready:
         return FolderChange(plan, served, FolderAction.LOAD, plan.version)
     if served.digest == wanted:
-        action = FolderAction.NOTHING if plan.is_current else FolderAction.WRITE
-        return FolderChange(plan, served, action, plan.version)
+        return FolderChange(plan, served, _without_load(plan), plan.version)
     number = max(next_version(plan.folder), 1 + max(served.active))
     return FolderChange(plan, served, FolderAction.REPLACE, number)
+
+
+def _without_load(plan: ModelPlan) -> FolderAction:
+    return FolderAction.NOTHING if plan.is_current else FolderAction.WRITE
 
 
 def _why_not_replaced(folder: FolderChange) -> str:

@@ -61,10 +61,11 @@ def tell_serving(server: TritonServer, served: ServedModels, children: Children)
         where += f", health http://{listen.address(listen.health_port)}/ready"
     hint = "" if children.openai_api else "; --openai-port adds OpenAI's API and a playground"
     num_models, num_on_demand = len(served.always()), len(served.on_demand())
-    counts = [f"{len(server.loader.ready)} of {counted(num_models)}"] if num_models else []
-    counts += [f"{num_on_demand if counts else counted(num_on_demand)} on demand"] * bool(
-        num_on_demand
-    )
+    counts = []
+    if num_models:
+        counts.append(f"{len(server.loader.ready)} of {counted(num_models)}")
+    if num_on_demand:
+        counts.append(f"{num_on_demand if counts else counted(num_on_demand)} on demand")
     say(f"serving {' and '.join(counts)} on {where}; Ctrl-C stops{hint}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from generator.errors import GeneratorError, RepositoryError
 from generator.render.digest import ADAPTERS_FILE, SOURCES_FILE
 from generator.repository import writing as writer
-from generator.yaml_file.regular_file import read_json
+from generator.repository.version_folders import newest_json
 from hf_triton.ports.openai.adapters.sources import Sources
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.triton.catalog import ServedModel
@@ -33,11 +33,7 @@ def sources(repository: Path, folder: str) -> Sources:
 
 
 def _newest(repository: Path | None, folder: str, file: str) -> Any:
-    name = Path(file).name
-    found = list((repository / folder).glob(f"[1-9]*/{name}")) if repository else []
-    with contextlib.suppress(OSError, ValueError):
-        return read_json(max(found, key=lambda path: int(path.parent.name)))
-    return None
+    return newest_json(repository / folder, Path(file).name) if repository else None
 
 
 def change(repository: Path, model: ServedModel, edit: Callable[[list[Any]], list[Any]]) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -18,25 +17,17 @@ from hf_triton.ports.openai.sending import json_response
 from hf_triton.ports.openai.triton.catalog import ServedModel
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.request_headers import id_of, trace_context
-from hf_triton.ports.openai.triton.supervisor import WhyNotReady
 
 ReadBody = Callable[[web.Request, Callable[[dict[str, Any]], dict[str, Any]]], Awaitable[Any]]
 
 
 class Playground:
-    """The page, and what it asks of one Triton; the arguments are those of Models."""
+    """The page, and what it asks of one Triton."""
 
     pages = pages.PATHS
 
-    def __init__(
-        self,
-        triton: Triton,
-        why_not_ready: WhyNotReady,
-        repository: Path | None,
-        asleep: Callable[[], Sequence[Any]] = tuple,
-    ) -> None:
-        self._triton = triton
-        self._models = Models(triton, why_not_ready, repository, asleep)
+    def __init__(self, triton: Triton, models: Models) -> None:
+        self._triton, self._models = triton, models
 
     def add_to(self, router: web.UrlDispatcher, read_body: ReadBody) -> None:
         """Adds the paths; ``read_body`` reads a JSON object."""

@@ -22,6 +22,7 @@ from generator.errors import GeneratorError
 from generator.models_yaml.server_settings import OnDemand
 from generator.render import model_config
 from generator.repository.atomic_files import write as write_file
+from generator.repository.version_folders import newest_json
 from generator.yaml_file.regular_file import read_json
 from hf_triton.runtime.devices.device import free_cpu_bytes
 from hf_triton.serving.apply.memory import loaded_bytes, weight_bytes
@@ -195,11 +196,8 @@ def _instances(config_file: Path, gpus: Sequence[str]) -> Iterable[tuple[str, fl
 
 def _model_values(folder: Path) -> dict[str, Any]:
     """The model.json of the newest version; empty of a front."""
-    with contextlib.suppress(OSError, ValueError):
-        newest = max(folder.glob("[1-9]*/model.json"), key=lambda path: int(path.parent.name))
-        found: dict[str, Any] = read_json(newest)
-        return found if "model" in found else {}
-    return {}
+    found = newest_json(folder, "model.json") or {}
+    return found if "model" in found else {}
 
 
 def _changed_at(folders: Iterable[Path]) -> tuple[int, ...]:
