@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from generator.repository import served_record, version_folders, writing
 from generator.repository.plan import make_plan
 from generator.spec import triton_models
 from generator.spec.runtime_rules import LINK_VERSION
-from hf_triton.serving.apply import execution
+from hf_triton.serving.apply import execution, model_update
 from hf_triton.serving.apply.model_control import ModelControl
 from hf_triton.serving.apply.model_update import write_folder
 from hf_triton.serving.apply.planning import plan_apply
@@ -489,11 +490,70 @@ def test_what_is_not_always_loaded_is_written_and_loaded_by_others(made: Bench) 
     for folder in ("later_stream", "later"):
         assert made.api.load(folder) is None
     made.applied(BOTH + later)
-    assert made.ready("later_stream") == {2}, "what is loaded is changed as ever"
+    assert made.ready("later_stream") == {3}, "what is loaded is changed as ever"
     made.applied(BOTH)
     assert made.ready("later") == set()
     made.applied(f"{BOTH}- {{name: hand}}\n")
     assert made.ready("hand") == {1}, "it is always loaded from now on"
+
+
+def test_a_rollback_of_what_is_not_loaded_loads_nothing(made: Bench) -> None:
+    later = "- {name: later, streaming: true, load: on_demand}\n"
+    gone = "- {name: gone, load: on_demand}\n"
+    made.applied(BOTH + later + gone)
+    made.applied(
+        BOTH + later.replace("on_demand", f"on_demand, {SLOWER}") + "- {name: new, load: manual}\n"
+    )
+    fake(made).events.clear()
+    made.say(BOTH + later + gone)
+    ran = made.apply("--rollback")
+    assert "change     later_stream: version 2 -> 3 (config.pbtxt, model.json)" in ran.out
+    assert "later_stream: written, nothing to load" in ran.out
+    assert not [event for event in fake(made).events if event.startswith("load")]
+    record = served_record.read(made.repository)
+    assert record is not None
+    assert record.models == ("a", "gone", "later", "s")
+    made.run("prune")
+    assert made.is_current()
+    assert "nothing to roll back" in made.apply("--rollback").err
+
+
+def test_what_was_put_out_since_it_was_looked_at_is_written_and_not_loaded(
+    made: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = "- {name: later, load: on_demand}\n"
+    made.applied(BOTH + later)
+    assert made.api.load("later") is None
+    locked = model_update.locked_folders
+
+    @contextlib.contextmanager
+    def put_out_before(folders: Iterable[Path]) -> Iterator[None]:
+        made.api.unload("later")
+        with locked(folders):
+            yield
+
+    monkeypatch.setattr(model_update, "locked_folders", put_out_before)
+    ran = made.applied(BOTH + later.replace("on_demand", f"on_demand, {SLOWER}"))
+    assert "later: written, nothing to load" in ran.out
+    assert (made.ready("later"), made.is_current()) == (set(), True)
+
+
+def test_what_was_loaded_since_it_was_looked_at_is_replaced(
+    made: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = "- {name: later, load: on_demand}\n"
+    made.applied(BOTH + later)
+    locked = model_update.locked_folders
+
+    @contextlib.contextmanager
+    def loaded_before(folders: Iterable[Path]) -> Iterator[None]:
+        made.api.load("later")
+        with locked(folders):
+            yield
+
+    monkeypatch.setattr(model_update, "locked_folders", loaded_before)
+    made.applied(BOTH + later.replace("on_demand", f"on_demand, {SLOWER}"))
+    assert made.ready("later") == {2}
 
 
 def test_adapters_of_a_model_that_is_not_loaded_are_written_alone(made: Bench) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from generator.errors import GeneratorError, ServerError
 from generator.render import model_config
-from generator.render.digest import CONFIG_FILE, DIGEST_PARAMETER
+from generator.render.digest import DIGEST_PARAMETER
 from generator.repository.version_folders import drop_last_version, replace_config
 from generator.spec.triton_models import LINK_PARAMETER
 from hf_triton.serving.apply.changes import FolderAction, FolderChange, GroupChange
@@ -44,12 +44,12 @@ def is_needed(group: GroupChange) -> bool:
 
 
 def _is_ensemble(whole: FolderChange) -> bool:
-    return _ENSEMBLE in whole.config and _ENSEMBLE in _config_on_disk(whole)
+    return _ENSEMBLE in whole.config and _ENSEMBLE in whole.config_before
 
 
 def _changes_link(part: FolderChange) -> bool:
     """Whether the fronts that run now can't connect to the new engine."""
-    before, after = _config_on_disk(part), part.config
+    before, after = part.config_before, part.config
     return _LINK_VERSION.findall(before) != _LINK_VERSION.findall(after)
 
 
@@ -75,7 +75,7 @@ class AtomicSwitch:
         """Loads the new versions and switches to them. Raises ServerError or RepositoryError after
         everything was put back.
         """
-        config = _config_on_disk(self.whole)
+        config = self.whole.config_before
         try:
             if _is_ensemble(self.whole):
                 self._load_pinned(config)
@@ -151,8 +151,3 @@ def with_versions(config: bytes, *versions: int) -> bytes:
 def _without_digest(parsed: Any) -> bytes:
     parsed.parameters.pop(DIGEST_PARAMETER, None)
     return model_config.as_text(parsed).encode()
-
-
-def _config_on_disk(folder: FolderChange) -> bytes:
-    found = (change.old for change in folder.plan.changes if change.path == CONFIG_FILE)
-    return next(found, None) or b""

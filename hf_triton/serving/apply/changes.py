@@ -31,6 +31,7 @@ class FolderAction(enum.Enum):
     WRITE = "write"  # the server already runs the same
     LOAD = "load"  # none of its versions answers
     REPLACE = "replace"  # a new version beside the one that answers
+    RENEW = "renew"  # a new version of a model that is not loaded, and stays so
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,30 @@ class FolderChange:
         return self.plan.name
 
     @property
+    def before(self) -> int:
+        """The version that answers, or would if it were loaded."""
+        return max(self.served.ready, default=self.plan.version)
+
+    @property
     def is_load(self) -> bool:
         """Whether the server is told to load it."""
         return self.action in (FolderAction.LOAD, FolderAction.REPLACE)
 
     @property
+    def is_new_version(self) -> bool:
+        """Whether it is written beside the version before."""
+        return self.action in (FolderAction.REPLACE, FolderAction.RENEW)
+
+    @property
     def config(self) -> bytes:
         """The wanted config.pbtxt."""
         return wanted_file(self.plan, CONFIG_FILE) or b""
+
+    @property
+    def config_before(self) -> bytes:
+        """The config.pbtxt on disk; empty where there is none."""
+        found = (change.old for change in self.plan.changes if change.path == CONFIG_FILE)
+        return next(found, None) or b""
 
 
 @dataclass(frozen=True)
@@ -73,10 +90,12 @@ class GroupChange:
         return self.folders[0].name
 
     @property
-    def loads(self) -> list[FolderChange]:
-        """The folders to load, in order: engine before front, steps before ensemble."""
-        parts = [folder for folder in self.folders[1:] if folder.is_load]
-        return [*parts, *(folder for folder in self.folders[:1] if folder.is_load)]
+    def updates(self) -> list[FolderChange]:
+        """The folders to load, or to write a new version of, in order: engine before front, steps
+        before ensemble.
+        """
+        ordered = (*self.folders[1:], *self.folders[:1])
+        return [folder for folder in ordered if folder.is_load or folder.is_new_version]
 
     @property
     def is_loaded_later(self) -> bool:
@@ -89,9 +108,9 @@ class GroupChange:
         return self.folders[0].action is FolderAction.LOAD
 
     @property
-    def needs_server(self) -> bool:
-        """Whether there is something to load or unload."""
-        return bool(self.loads or self.obsolete)
+    def is_update(self) -> bool:
+        """Whether there is more to do than to write files that need no load."""
+        return bool(self.updates or self.obsolete)
 
     @property
     def is_nothing(self) -> bool:
@@ -128,8 +147,7 @@ def decide_group(
         refusal = next(filter(None, map(_why_not_replaced, folders)), "")
     change = GroupChange(folders, tuple(sorted(obsolete)), refusal)
     if change.is_loaded_later and not any(folder.served.ready for folder in folders):
-        written = (replace(folder, action=_without_load(folder.plan)) for folder in folders)
-        return replace(change, folders=tuple(written))
+        return replace(change, folders=tuple(map(_asleep, folders)))
     return change
 
 
@@ -191,8 +209,22 @@ def _decide(plan: ModelPlan, served: ServedFolder) -> FolderChange:
         return FolderChange(plan, served, FolderAction.LOAD, plan.version)
     if served.digest == wanted:
         return FolderChange(plan, served, _without_load(plan), plan.version)
-    number = max(next_version(plan.folder), 1 + max(served.active))
-    return FolderChange(plan, served, FolderAction.REPLACE, number)
+    return FolderChange(plan, served, FolderAction.REPLACE, _next_number(plan, served))
+
+
+def _asleep(folder: FolderChange) -> FolderChange:
+    """What is done with one that is not loaded. Other contents are a new version, as of one that
+    is, so that a rollback finds the one before.
+    """
+    number = _next_number(folder.plan, folder.served)
+    before = digest_in(folder.config_before)
+    if before in ("", digest_in(folder.config)) or leaves_out(folder.config, number):
+        return replace(folder, action=_without_load(folder.plan))
+    return replace(folder, action=FolderAction.RENEW, number=number)
+
+
+def _next_number(plan: ModelPlan, served: ServedFolder) -> int:
+    return max(next_version(plan.folder), 1 + max(served.active, default=0))
 
 
 def _without_load(plan: ModelPlan) -> FolderAction:

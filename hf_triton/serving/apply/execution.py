@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from generator.errors import GeneratorError
-from generator.render.digest import ROUTING_FILE
+from generator.render.digest import ADAPTERS_FILE, ROUTING_FILE
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, read_file
 from generator.repository.served_record import LastChange
+from generator.repository.version_folders import current_files
 from hf_triton.serving.apply import model_update as models
 from hf_triton.serving.apply.changes import GroupChange, RemovedModel, compare_again
 from hf_triton.serving.apply.model_control import ModelControl
@@ -47,11 +48,6 @@ class ApplyResult:
     @property
     def is_good(self) -> bool:
         return not self.failures and not self.interrupted
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether a rollback would have something to undo."""
-        return not self.last_change.is_empty
 
     @property
     def last_change(self) -> LastChange:
@@ -95,7 +91,7 @@ class PlanExecution:
             if group.refusal:
                 self._fail(group.name, group.refusal)
         going = [group for group in plan.groups if not group.refusal]
-        loading = [group for group in going if group.needs_server]
+        loading = [group for group in going if group.is_update]
         one_by_one = [g for g in loading if g.name in plan.alone or g.name in plan.shortages]
         self._run_jobs([_change_job(group) for group in loading if group not in one_by_one])
         for group in one_by_one:
@@ -161,8 +157,10 @@ class PlanExecution:
         self.applied.outcomes.append(outcome)
         if outcome.failure:
             self._fail(outcome.model, outcome.failure)
-        else:
+        elif not outcome.written:
             self._tell(_result_line(outcome, job))
+        for name in outcome.written:
+            self._tell(f"{name}: written, nothing to load")
         for draining in outcome.draining:
             self._tell(f"{draining} still answers requests, and goes when they end")
 
@@ -186,11 +184,13 @@ class PlanExecution:
         plan = compare_again(wanted)
         if plan.is_current:
             return
-        is_loaded = any(one.served.ready for one in group.folders)
-        if is_loaded and adapters.changes_adapters(plan):
-            self.applied.adapters[folder.name] = adapters.change(plan, group.name)
-            self._tell(f"{folder.name}: serves the new list of adapters, nothing was loaded")
-            return
+        if adapters.changes_adapters(plan):
+            served = self._control.served([one.name for one in group.folders])
+            if any(one.ready for one in served.values()):
+                self.applied.adapters[folder.name] = adapters.change(plan, group.name)
+                self._tell(f"{folder.name}: serves the new list of adapters, nothing was loaded")
+                return
+            self.applied.adapters[folder.name] = current_files(folder)[ADAPTERS_FILE].decode()
         before = read_file(folder / ROUTING_FILE)
         writer.apply(plan)
         if before == read_file(folder / ROUTING_FILE):

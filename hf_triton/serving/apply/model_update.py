@@ -45,16 +45,17 @@ class UpdateSettings:
 
 @dataclass
 class Outcome:
-    """How a model's update ended. ``failure`` is the reason in one line, ``before`` the version
-    that each replaced folder served, ``draining`` the versions that still had requests at the
-    timeout; ``gap``: what it replaced was unloaded first, and ``lost`` is why that could not be
-    loaded again.
+    """How a model's update ended. ``failure`` is the reason in one line, ``written`` are folders
+    that have a new version and are not loaded, ``before`` is the version that each folder with a
+    new one had, ``draining`` the versions that still had requests at the timeout; ``gap``: what it
+    replaced was unloaded first, and ``lost`` is why that could not be loaded again.
     """
 
     model: str
     gap: bool = False
     failure: str = ""
     loaded: dict[str, int] = field(default_factory=dict)
+    written: list[str] = field(default_factory=list)
     before: dict[str, int] = field(default_factory=dict)
     unloaded: list[str] = field(default_factory=list)
     draining: list[str] = field(default_factory=list)
@@ -65,7 +66,7 @@ class Outcome:
 
     @property
     def is_change(self) -> bool:
-        return bool(self.loaded or self.unloaded)
+        return bool(self.loaded or self.written or self.unloaded)
 
 
 def update_model(
@@ -109,7 +110,7 @@ def _change(
     busy = control.wait_loaded(names, _LOAD_BY_OTHERS_TIMEOUT_S)
     if busy:
         raise ServerError(f"{busy} is still being loaded by somebody else: try again later")
-    # The supervisor may have reloaded it meanwhile, so the state is read again.
+    # The supervisor may have loaded it meanwhile, or put it out, so the state is read again.
     group = decide_group(plans, control.served(names), obsolete, force=settings.force)
     if group.refusal:
         raise RepositoryError(group.refusal)
@@ -125,9 +126,9 @@ def _bring_up(
     group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
 ) -> None:
     """Writes and loads; if that fails, raises after everything was restored."""
-    replaced = [folder for folder in group.loads if folder.action is FolderAction.REPLACE]
+    replaced = [folder for folder in group.updates if folder.action is FolderAction.REPLACE]
     try:
-        if outcome.gap:
+        if outcome.gap and replaced:
             _load_after_gap(group, control, settings, outcome)
         elif atomic_switch.is_needed(group):
             _switch(group, control, settings, outcome)
@@ -135,17 +136,21 @@ def _bring_up(
             _load_each(group, control, settings, outcome)
     except (GeneratorError, OSError) as error:
         raise ServerError(_failure_text(error, replaced, outcome)) from error
-    outcome.loaded = {folder.name: folder.number for folder in group.loads}
-    outcome.before = {folder.name: max(folder.served.ready) for folder in replaced}
+    outcome.loaded = {folder.name: folder.number for folder in group.updates if folder.is_load}
+    outcome.written = [folder.name for folder in group.updates if not folder.is_load]
+    renewed = (folder for folder in group.updates if folder.is_new_version)
+    outcome.before = {folder.name: folder.before for folder in renewed}
 
 
 def _load_each(
     group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
 ) -> None:
     try:
-        for folder in group.loads:  # a front is not written before its engine is there
+        for folder in group.updates:  # a front is not written before its engine is there
             write_folder(folder)
             settings.place(group.name)
+            if not folder.is_load:
+                continue
             failure = control.load(folder.name, folder.number)
             if failure is not None:
                 raise ServerError(failure)
@@ -215,7 +220,7 @@ def _switch(
 def write_folder(folder: FolderChange) -> None:
     """Writes the wanted files as the planned version. Raises RepositoryError."""
     plan = folder.plan
-    if folder.action is not FolderAction.REPLACE:
+    if not folder.is_new_version:
         if not plan.is_current:
             writer.apply(plan)
         return
@@ -236,17 +241,16 @@ def _has_older(plan: ModelPlan, served: set[int]) -> bool:
 
 def _restore(group: GroupChange, control: ModelControl, outcome: Outcome) -> None:
     """Restores disk and server, as far as possible."""
-    for folder in reversed(group.loads):
+    for folder in reversed(group.updates):
         outcome.loaded.pop(folder.name, None)
         # A server that went away loads what is on disk when it is back; after a full disk the next
         # apply repairs the rest.
         with contextlib.suppress(GeneratorError):
-            is_replaced = folder.action is FolderAction.REPLACE
-            if is_replaced:
+            if folder.is_new_version:
                 drop_last_version(folder.plan.folder, folder.number)
             if folder.number not in control.active_versions(folder.name):
                 continue
-            if not is_replaced:
+            if not folder.is_new_version:
                 control.unload(folder.name)
             elif not outcome.gap:
                 control.load(folder.name, max(folder.served.ready))
@@ -269,7 +273,7 @@ def _drain(
     group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
 ) -> None:
     """Waits for the replaced versions to be unloaded, then unloads obsolete folders."""
-    for folder in group.loads:
+    for folder in group.updates:
         # Requests of a process that died keep versions that were replaced before, for good.
         replaced = folder.served.active if group.obsolete else folder.served.ready
         known = {folder.number, *replaced}

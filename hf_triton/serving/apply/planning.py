@@ -130,8 +130,8 @@ def _details(folder: FolderChange) -> str:
     listed = ", ".join(changed) if len(changed) <= _MAX_LISTED else f"{len(changed)} files"
     loaded = ", ".join(taken_away(folder.plan))
     gone = f"; without what requests have loaded: {loaded}" if loaded else ""
-    if folder.action is FolderAction.REPLACE:
-        versions = f": version {max(folder.served.ready)} -> {folder.number}"
+    if folder.is_new_version:
+        versions = f": version {folder.before} -> {folder.number}"
         return f"{versions} ({listed or 'as it lies on disk'}){gone}"
     return f": {listed}{gone}" if listed else ""
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from generator.errors import (
@@ -102,9 +102,7 @@ class Session:
             if options.dry_run:
                 return EXIT_OK if wanted.is_nothing else EXIT_INPUT
             if wanted.is_nothing:
-                Recorder(self._repository, wanted, is_whole=True).record(
-                    ApplyResult(), LastChange()
-                )
+                Recorder(self._repository, wanted, is_whole=True).record(ApplyResult())
                 return EXIT_OK
             place = _export_placer(plan, self._repository, self._warn)
             settings = UpdateSettings(options.drain_timeout_s, options.force, place, self._tell)
@@ -145,7 +143,7 @@ class Session:
         def record(applied: ApplyResult) -> None:
             try:
                 if is_whole:
-                    recorder.record(applied, applied.last_change)
+                    recorder.record(applied)
                 else:
                     recorder.record_rollback(applied)
             except GeneratorError as error:  # such as a full disk
@@ -228,11 +226,10 @@ class Recorder:
         self._repository, self._plan, self._is_whole = repository, plan, is_whole
         self._before = served_record.read(repository) or ServedRecord()
 
-    def record(self, applied: ApplyResult, change: LastChange) -> None:
-        """Records what is served from now on; ``change`` is what a rollback undoes. Raises
-        RepositoryError.
-        """
-        self._write(applied, change if applied.has_changed else self._before.last)
+    def record(self, applied: ApplyResult) -> None:
+        """Records what is served now, and what a rollback undoes. Raises RepositoryError."""
+        change = self._with_sleeping(applied.last_change, self._models(applied))
+        self._write(applied, self._before.last if change.is_empty else change)
 
     def record_rollback(self, applied: ApplyResult) -> None:
         """Records what is served after a rollback. One that undid everything can't be undone
@@ -244,6 +241,18 @@ class Recorder:
         ended = LastApply(applied.is_good, round(time.time(), 3))
         models = tuple(sorted(self._models(applied)))
         served_record.write(self._repository, ServedRecord(models, last, ended))
+
+    def _with_sleeping(self, change: LastChange, models: set[str]) -> LastChange:
+        """The change, with the models that came and went without a load or unload."""
+        before, removed = set(self._before.models), {one.name for one in self._plan.removed}
+        new = [one for one in self._plan.groups if one.name in models - before] if before else []
+        added = {folder.name for one in new if one.is_loaded_later for folder in one.folders}
+        gone = before - models - removed
+        return replace(
+            change,
+            added=tuple(sorted({*change.added, *added})),
+            removed=tuple(sorted({*change.removed, *gone})),
+        )
 
     def _models(self, applied: ApplyResult) -> set[str]:
         loaded = {name for outcome in applied.outcomes for name in outcome.loaded}
@@ -266,15 +275,16 @@ def plan_rollback(repository: Path, control: ModelControl) -> ApplyPlan:
     Folders that the last apply changed get their previous version again, models that it added are
     removed, models that it removed are loaded again. Reads only.
     """
-    last = (served_record.read(repository) or ServedRecord()).last
+    record = served_record.read(repository) or ServedRecord()
+    last = record.last
     if last.is_empty:
         raise RepositoryError(
             f"{repository}: nothing to roll back: no apply has changed anything, or the last one "
             "is rolled back already"
         )
-    active = [name for name in control.active_folders() if (repository / name).is_dir()]
-    groups = _groups(last, set(active) - set(last.added))
-    obsolete, removed = split_unwanted(set(last.added) & set(active), groups)
+    known = {*control.active_folders(), *record.models} - set(last.added)
+    groups = _groups(last, {name for name in known if (repository / name).is_dir()})
+    obsolete, removed = split_unwanted(last.added, groups)
     served = control.served({name for folders in groups.values() for name in folders})
     decided = tuple(
         decide_group(_plans(folders, repository, last), served, obsolete.get(name, ()), force=True)
@@ -283,10 +293,10 @@ def plan_rollback(repository: Path, control: ModelControl) -> ApplyPlan:
     return ApplyPlan(decided, tuple(removed))
 
 
-def _groups(last: LastChange, active: set[str]) -> dict[str, list[str]]:
+def _groups(last: LastChange, served: set[str]) -> dict[str, list[str]]:
     """Every folder of the models that were changed or removed, the public one first."""
     touched = {*last.changed, *last.routing, *last.adapters, *last.removed}
-    folders = touched | active
+    folders = touched | served
     models = sorted({model_of_folder(name, folders) for name in touched})
     return {
         model: [
