@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -178,3 +180,13 @@ def test_a_model_takes_no_more_of_a_gpu_than_it_is_told(
     assert free(torch.device(device)) == 900, "nobody shares it"
     monkeypatch.setenv(VARIABLE, f"{tmp_path}/p_")
     assert within_budget(model, lambda _device: 900)(torch.device(device)) == expected
+
+
+def test_a_version_that_an_apply_replaces_does_not_count(tmp_path: Path, gpus: object) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as new:
+        stubs = [Stub("m_stream", "1", os.getpid()), Stub("m_stream", "2", new.pid)]
+        both = make(tmp_path, stubs=stubs[:1])
+        both.measure(["m"])
+        size = make(tmp_path, stubs=stubs)
+        size.measure(["m"])
+        assert size.of("m")["cpu"] < both.of("m")["cpu"] / 4

@@ -23,6 +23,7 @@ from generator.models_yaml.server_settings import OnDemand
 from generator.render import model_config
 from generator.repository.atomic_files import write as write_file
 from generator.repository.version_folders import newest_json
+from generator.repository.versions import served_by
 from generator.yaml_file.regular_file import read_json
 from hf_triton.runtime.devices.device import free_cpu_bytes
 from hf_triton.serving.apply.memory import loaded_bytes, weight_bytes
@@ -73,7 +74,7 @@ class Sizes:
         if time.monotonic() < self._measured_at_s + _MEASURE_EVERY_S:
             return
         self._measured_at_s = time.monotonic()
-        by_folder = _private_bytes(self._stubs())
+        by_folder = _private_bytes(self._repository, list(self._stubs()))
         self._running = {}
         for name in loaded:
             found = sum(by_folder.get(folder, 0.0) for folder in self._folders_of(name))
@@ -208,10 +209,16 @@ def _changed_at(folders: Iterable[Path]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _private_bytes(stubs: Iterable[Stub]) -> dict[str, float]:
-    """What processes and those below them share with no file, by the folder of each."""
+def _private_bytes(repository: Path, stubs: Sequence[Stub]) -> dict[str, float]:
+    """What processes and those below them share with no file, by the folder of each. Of versions
+    that an apply replaces only the new one counts.
+    """
     found: dict[str, float] = defaultdict(float)
-    folders = {stub.pid: stub.model for stub in stubs}
+    versions = defaultdict[str, set[int]](set)
+    for stub in stubs:
+        versions[stub.model].add(int(stub.version))
+    served = {folder: _served(repository / folder, those) for folder, those in versions.items()}
+    folders = {stub.pid: stub.model for stub in stubs if int(stub.version) in served[stub.model]}
     parents: dict[int, int] = {}
     sizes: dict[int, float] = {}
     for pid in psutil.pids():
@@ -225,6 +232,14 @@ def _private_bytes(stubs: Iterable[Stub]) -> dict[str, float]:
         if pid:
             found[folders[pid]] += size
     return found
+
+
+def _served(folder: Path, versions: set[int]) -> set[int]:
+    """Those of an entry's versions that its config.pbtxt asks for."""
+    if len(versions) > 1:
+        with contextlib.suppress(OSError):
+            return served_by((folder / "config.pbtxt").read_bytes(), versions)
+    return versions
 
 
 def _gpus() -> dict[str, tuple[float, float]]:
