@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from generator.errors import ServerError
+from generator.errors import GeneratorError, ServerError
 from hf_triton.tritonserver.http_api import ServerApi
 
 SERVER_WENT_AWAY = "the server went away"
@@ -30,6 +30,7 @@ _NUM_TRIES = 3
 _LOADS_APART_S = 0.1
 
 T = TypeVar("T")
+Lock = Callable[[str], contextlib.AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
@@ -62,18 +63,18 @@ class ModelLoader:
         self._api = api
         self._engine_of = engine_of
         self._steps_of = steps_of
-        self._engines: dict[str, str] = {}  # front -> engine
         self._parts: dict[str, str] = {}  # engine or step -> model
         self._load_lock = threading.Lock()
         self._next_load_s = 0.0
         self._outcomes: queue.SimpleQueue[Loaded] = queue.SimpleQueue()
 
-    def begin(self, models: Iterable[str]) -> None:
-        """Starts to load models, each front's engine with it; ``next_outcome`` tells of each."""
+    def begin(self, models: Iterable[str], locked: Lock = contextlib.nullcontext) -> None:
+        """Starts to load models, each front's engine with it; ``next_outcome`` tells of each.
+        ``locked`` keeps others from changing a model while it is loaded.
+        """
         models = list(models)
-        engines = {model: self._engine_of(model) for model in models}
-        self._engines.update({front: engine for front, engine in engines.items() if engine})
-        self._parts.update({engine: front for front, engine in self._engines.items()})
+        engines = ((model, self._engine_of(model)) for model in models)
+        self._parts.update({engine: front for front, engine in engines if engine})
         self._parts.update({step: model for model in models for step in self._steps_of(model)})
         waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
         for model in models:
@@ -82,7 +83,7 @@ class ModelLoader:
             waiting.put(model)
             self.num_loading += 1
         for _ in range(min(NUM_LOADERS, waiting.qsize())):
-            threading.Thread(target=self._load_each, args=(waiting,), daemon=True).start()
+            threading.Thread(target=self._load_each, args=(waiting, locked), daemon=True).start()
 
     def next_outcome(self, timeout_s: float) -> Loaded | None:
         """The next model whose load has ended; None where none has within ``timeout_s``."""
@@ -99,19 +100,23 @@ class ModelLoader:
         """The model that Triton's ``folder`` is a part of."""
         return self._parts.get(folder, folder)
 
-    def _load_each(self, waiting: queue.SimpleQueue[str]) -> None:
+    def _load_each(self, waiting: queue.SimpleQueue[str], locked: Lock) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
                 model = waiting.get_nowait()
                 began = time.monotonic()
-                failure = self._load_with_engine(model)
+                try:
+                    with locked(model):
+                        failure = self._load_with_engine(model)
+                except GeneratorError as error:
+                    failure = str(error)
                 is_ready = failure is None and self._is_ready(model)
                 seconds = time.monotonic() - began
                 self._outcomes.put(Loaded(model, seconds, failure, is_ready))
 
     def _load_with_engine(self, model: str) -> str | None:
         """Loads a model, after its engine where that is another one, and without it not at all."""
-        engine = self._engines.get(model)
+        engine = self._engine_of(model)
         failure = self._load(engine) if engine else None
         failure = failure or self._load(model)
         return failure and failure.removeprefix(f"{engine}: ").removeprefix(f"{model}: ")

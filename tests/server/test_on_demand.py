@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
+from tritonclient.utils import InferenceServerException
 
+from generator.repository.version_folders import newest_json
+from generator.repository.writing import locked_model
 from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.state_file import running_servers
@@ -48,6 +54,7 @@ models:
   - {{name: huge, instance_group: [{{count: 4, kind: KIND_CPU}}]}}
 """
 PROMPT, NUM_TOKENS = "Once upon a time", 12
+NUM_CALLERS, NUM_APPLIES = 16, 5
 
 
 @dataclass(frozen=True)
@@ -235,11 +242,17 @@ def test_kills_lose_no_answer(made: Made) -> None:
     assert wrong == []
 
 
-def apply(made: Made, models: str) -> str:
+def with_sequences(num: int) -> str:
+    """MODELS, with another option of those that generate text on demand."""
+    option = f"options: {{max_num_seqs: {num}}}"
+    return re.sub("name: ([ab])(?=[,}])", rf"name: \1, {option}", MODELS)
+
+
+def apply(made: Made, models: str, *options: str) -> str:
     (made.folder / "models.yaml").write_text(models)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "generator", "apply", "--repository=repository"],
+        [sys.executable, "-m", "generator", "apply", "--repository=repository", *options],
         cwd=made.folder,
         env=environment,
         capture_output=True,
@@ -264,6 +277,73 @@ def test_apply_loads_nothing_that_sleeps(made: Made) -> None:
     apply(made, MODELS)
     assert eventually(lambda: "new" not in states(made))
     assert generate(made, "a") == expected
+
+
+def test_a_rollback_of_what_sleeps_loads_nothing(made: Made) -> None:
+    generate(made, "a")
+    assert eventually(lambda: states(made)["b"] == "asleep")
+    before = newest_json(made.folder / "repository" / "b_stream", "model.json")
+    apply(made, f"{with_sequences(3)}  - {{name: new}}\n")
+    assert newest_json(made.folder / "repository" / "b_stream", "model.json") != before
+    assert "b_stream: written, nothing to load" in apply(made, MODELS, "--rollback")
+    assert eventually(lambda: "new" not in states(made))
+    assert newest_json(made.folder / "repository" / "b_stream", "model.json") == before
+    assert states(made)["b"] == "asleep"
+    assert generate(made, "b") == generate(made, "hot")
+
+
+def test_a_load_waits_until_an_apply_has_written_the_model(made: Made) -> None:
+    expected = generate(made, "a")
+    assert eventually(lambda: states(made)["b"] == "asleep")
+    folder = made.folder / "repository" / "b_stream"
+    file = max(folder.glob("*/model.json"), key=lambda path: int(path.parent.name))
+    whole, answers = file.read_text(), list[object]()
+    with locked_model(folder):
+        file.write_text(whole[:20])
+        caller = threading.Thread(target=lambda: answers.append(generate(made, "b")))
+        caller.start()
+        assert eventually(lambda: states(made)["b"] == "loading", 60)
+        time.sleep(3)
+        assert not made.served.stub_pids("b_stream")
+        file.write_text(whole)
+    caller.join()
+    assert answers == [expected]
+
+
+def test_applies_beside_loads_fail_no_request(made: Made) -> None:
+    expected, is_over = generate(made, "hot"), threading.Event()
+    wrong: list[object] = []
+
+    def ask_on(way: Callable[[Made, str], object], draw: random.Random) -> None:
+        while not is_over.is_set():
+            model = draw.choice("ab")
+            try:
+                answer = way(made, model)
+            except (AssertionError, OSError, KeyError, InferenceServerException) as error:
+                answer = error
+            if answer != expected:
+                wrong.append((way.__name__, model, answer))
+                return
+            time.sleep(draw.random())
+
+    ways = (generate, stream, over_grpc, completion)
+    callers = [
+        threading.Thread(target=ask_on, args=(way, random.Random(4 * seed + at)))
+        for seed in range(NUM_CALLERS // len(ways))
+        for at, way in enumerate(ways)
+    ]
+    for caller in callers:
+        caller.start()
+    for count in range(NUM_APPLIES):
+        apply(made, with_sequences(4 + count))
+        time.sleep(2)
+        if wrong:
+            break
+    is_over.set()
+    for caller in callers:
+        caller.join()
+    assert wrong == []
+    apply(made, MODELS)
 
 
 def test_loads_and_sizes_are_metrics(made: Made) -> None:

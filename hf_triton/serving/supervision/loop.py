@@ -208,9 +208,9 @@ class Supervisor:
         # What is free is known once those are loaded that always are.
         demands, may_begin = self._children.demands(), not self._loading
         self._on_demand.look(self._states or {}, demands, may_begin=may_begin)
+        self._tell_health()
         if is_ask_due:
             self._on_demand.tell(self._health)
-        self._tell_health()
         self._follow_loads(now)
         self._end_where_nothing_is_left()
 

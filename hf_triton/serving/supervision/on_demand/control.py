@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from generator.errors import GeneratorError
+from generator.errors import GeneratorError, RepositoryError
 from generator.models_yaml.server_settings import OnDemand
 from hf_triton.ports.repeats import Demand as PortDemand
 from hf_triton.ports.repeats import Model
@@ -120,7 +120,7 @@ class OnDemandModels:
             self._num_deaths[owner] += 1
             if self._num_deaths[owner] < _MOST_DEATHS:
                 self._say(f"model '{outcome.model}': {outcome.failure}; it is loaded once more")
-                self._server.loader.begin([outcome.model])
+                self._server.loader.begin([outcome.model], self._locked)
                 return True
         if outcome.failure:
             del self._loading[owner]
@@ -207,7 +207,18 @@ class OnDemandModels:
         entries = self._entries[name].entries
         self._loading[name] = set(entries)
         self._tell_budgets()
-        self._server.loader.begin(entries)
+        self._server.loader.begin(entries, self._locked)
+
+    @contextlib.contextmanager
+    def _locked(self, model: str) -> Iterator[None]:
+        """Keeps an apply from writing an entry's files while they are loaded; waits for one that
+        does so now. Raises RepositoryError, also where that has taken the entry away.
+        """
+        folders = self._served.folders(model)
+        with locked_folders(self._served.repository / folder for folder in folders):
+            if model not in self._served.names():
+                raise RepositoryError("it is not in models.yaml any more")
+            yield
 
     def _tell_budgets(self) -> None:
         """Says how large caches of keys and values may be, where a GPU is shared."""
@@ -229,13 +240,13 @@ class OnDemandModels:
         """Unloads an entry's folders, each once its requests are answered, and waits until their
         processes have ended: until then their memory is not free.
         """
-        folders = self._folders(name)[::-1]  # a front before its engine
-        pid = self._server.pid
+        folders, pid = self._folders(name), self._server.pid
         with (
             contextlib.suppress(OSError, GeneratorError),
             locked_folders(self._served.repository / one for one in folders),
         ):
-            for folder in folders:
+            entry = self._served.on_demand().get(name)  # an apply may have changed its parts
+            for folder in (entry.folders if entry else folders)[::-1]:  # a front before its engine
                 self._server.api.unload(folder)
                 while self._server.pid == pid and self._is_there(folder):
                     time.sleep(_POLL_S)
