@@ -1,5 +1,6 @@
 """Lists a folder of an object store, and reads its objects from an offset on, as hub_client.py does
-of the Hub: S3, Google Cloud Storage, Azure Blob Storage and web servers, by fsspec's file systems.
+of the Hub: S3, Google Cloud Storage, Azure Blob Storage, OCI registries and web servers, by file
+systems of fsspec's kind.
 
 Credentials come from where those look for them: the environment, or the role of the machine. They
 are in no argument here, and no message quotes one. Knows no cache.
@@ -24,7 +25,6 @@ from generator.spec.runtime_rules import error_line, is_safe_path
 _BLOCK = 1 << 23
 # Of S3, Azure, Google, web servers: changes with an object.
 _VERSIONS = ("ETag", "etag", "generation", "Last-Modified")
-_WEB = "https"
 _NOTHING = "the store has no such folder, or nothing in it: check 'model' in models.yaml"
 _SECRET = re.compile("KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|CONNECTION|SAS")
 _REFUSALS = re.compile(
@@ -33,18 +33,38 @@ _REFUSALS = re.compile(
 )
 
 
+def _find(files: Any, root: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = files.find(root, detail=True)
+    return found
+
+
 class _Store(NamedTuple):
-    """What reads a scheme's addresses, the extra that brings it, and where credentials go."""
+    """What reads a scheme's addresses, the extra that brings it, where credentials go; how a folder
+    is listed, the file system's options, its class where fsspec knows none, and whether it names
+    files by their whole addresses.
+    """
 
     package: str
     extra: str
     credentials: str
+    find: Callable[[Any, str], Mapping[str, Any]] = _find
+    options: Mapping[str, Any] = {}
+    module: str = ""
+    has_addresses: bool = False
 
 
 STORES = {
     "s3": _Store("s3fs", "s3", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
     "gs": _Store("gcsfs", "gcs", "GOOGLE_APPLICATION_CREDENTIALS"),
-    _WEB: _Store("aiohttp", "serve", "NETRC, the path of a .netrc file,"),
+    "https": _Store(
+        *("aiohttp", "serve", "NETRC, the path of a .netrc file,", web_folder.find),
+        options={"client_kwargs": {"trust_env": True}},  # proxies, .netrc
+        has_addresses=True,
+    ),
+    "oci": _Store(
+        *("oras", "oci", "DOCKER_CONFIG, a folder whose config.json `docker login` wrote,"),
+        module="generator.fetch.oci_registry.OciFileSystem",
+    ),
     "az": _Store("adlfs", "azure", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
 }
 
@@ -52,10 +72,7 @@ STORES = {
 def list_files(folder: str) -> Listing:
     """All objects below a folder; the commit stands for their versions. Raises FetchError."""
     root = _place(folder)
-    if folder.startswith(_WEB):
-        listed = _asked(folder, lambda files: web_folder.find(files, root))
-    else:
-        listed = _asked(folder, lambda files: files.find(root, detail=True))
+    listed = _asked(folder, lambda files: _store(folder).find(files, root))
     found = {
         _name(root, place): _file(place, entry)
         for place, entry in sorted(listed.items())
@@ -63,7 +80,7 @@ def list_files(folder: str) -> Listing:
     }
     if not found:
         raise FetchError(_NOTHING)
-    texts = (f"{path}\0{file.size}\0{file.version}\n" for path, file in found.items())
+    texts = (f"{path}\0{file.size}\0{file.name}\n" for path, file in found.items())
     return Listing(_digest(folder, *texts), found)
 
 
@@ -77,8 +94,7 @@ def open_file(
         WrongContentError: the object is another than ``file``, or becomes another meanwhile.
         FetchError: it can't be read.
     """
-    version = _check_version(folder, path, file)
-    yield offset, _blocks(folder, path, offset, HubFile(file.size, version=version))
+    yield offset, _blocks(folder, path, offset, _checked(folder, path, file))
 
 
 def _blocks(folder: str, path: str, offset: int, file: HubFile) -> Iterator[bytes]:
@@ -92,7 +108,7 @@ def _blocks(folder: str, path: str, offset: int, file: HubFile) -> Iterator[byte
         if len(block) < end - start:
             raise UnreachableStoreError("the store's answer ended early")
         if end == file.size:
-            _check_version(folder, path, file)
+            _checked(folder, path, file)
         yield block
 
 
@@ -100,22 +116,26 @@ def _range(place: str, start: int, end: int, files: Any) -> Any:
     return files.cat_file(place, start=start, end=end)
 
 
-def _check_version(folder: str, path: str, file: HubFile) -> str | None:
+def _checked(folder: str, path: str, file: HubFile) -> HubFile:
+    """The object as it is now. Raises WrongContentError where that is not ``file``."""
     place = f"{_place(folder)}/{path}"
     found = _file(place, _asked(folder, lambda files: files.info(place)))
     if found.size != file.size:
         raise WrongContentError(f"{path} has {found.size} bytes where {file.size} are expected")
-    if file.version not in (None, found.version):
+    known = (file.version, found.version), (file.sha256, found.sha256)
+    if any(before and now and before != now for before, now in known):
         raise WrongContentError(f"{path} has changed since it was listed: run again")
-    return found.version
+    return found
 
 
 def _file(place: str, entry: Mapping[str, Any]) -> HubFile:
+    if entry.get("size") is None:
+        raise FetchError(f"the store tells no size of {place}")
+    if "sha256" in entry:
+        return HubFile(int(entry["size"]), sha256=str(entry["sha256"]))
     tag = next((str(entry[key]) for key in _VERSIONS if entry.get(key)), None)
     if tag is None:
         raise FetchError(f"the store tells no version of {place}")
-    if entry.get("size") is None:
-        raise FetchError(f"the store tells no size of {place}")
     return HubFile(int(entry["size"]), version=_digest(place, tag.strip('"')))
 
 
@@ -126,7 +146,11 @@ def _digest(*texts: str) -> str:
 
 def _place(folder: str) -> str:
     """As fsspec names what it finds."""
-    return folder if folder.startswith(_WEB) else folder.partition("://")[2]
+    return folder if _store(folder).has_addresses else folder.partition("://")[2]
+
+
+def _store(folder: str) -> _Store:
+    return STORES[folder.partition("://")[0]]
 
 
 def _name(root: str, place: str) -> str:
@@ -141,16 +165,18 @@ def _file_system(scheme: str) -> Any:
     """Raises ImportError."""
     import fsspec
 
-    options = {"client_kwargs": {"trust_env": True}} if scheme == _WEB else {}  # proxies, .netrc
-    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **options)
+    store = STORES[scheme]
+    if store.module:
+        fsspec.register_implementation(scheme, store.module, clobber=True)
+    options = {"use_listings_cache": False, "skip_instance_cache": True, **store.options}
+    return fsspec.filesystem(scheme, **options)
 
 
 def _asked(folder: str, question: Callable[[Any], Any]) -> Any:
     """What the store answers. Raises FetchError, in one line that says what to do."""
-    scheme = folder.partition("://")[0]
-    store = STORES[scheme]
+    store = _store(folder)
     try:
-        return question(_file_system(scheme))
+        return question(_file_system(folder.partition("://")[0]))
     except ImportError:
         raise FetchError(
             f"needs {store.package}, which is not installed: pip install 'hf-triton[{store.extra}]'"
