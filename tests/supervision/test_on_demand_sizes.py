@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from hf_triton.serving.supervision.on_demand import sizes
 from hf_triton.serving.supervision.on_demand.sizes import MEMORY_FILE, Sizes
 from hf_triton.text_generation.memory.cache_budget import budgets_file, within_budget
 from hf_triton.tritonserver.stubs import Stub
+from tests.support.fake_hub import Repository, ask_from_here, running_hub
 from tests.support.triton import DEMO_MODEL
 
 GIB = 2**30
@@ -180,6 +182,58 @@ def test_a_model_takes_no_more_of_a_gpu_than_it_is_told(
     assert free(torch.device(device)) == 900, "nobody shares it"
     monkeypatch.setenv(VARIABLE, f"{tmp_path}/p_")
     assert within_budget(model, lambda _device: 900)(torch.device(device)) == expected
+
+
+def of_the_hub(folder: Path, **values: object) -> Sizes:
+    found = make(folder)
+    ours = {"model": "org/m", "local": False, "revision": None, "public_name": "m"}
+    text = json.dumps({**ours, "dtype": "float32", "options": {}, **values})
+    (folder / "m_stream/1/model.json").write_text(text)
+    return found
+
+
+def test_what_was_never_downloaded_is_as_large_as_the_hub_says(
+    tmp_path: Path, gpus: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"config.json": b"{}", "model.safetensors": bytes(5000), "model.gguf": bytes(9000)}
+    with running_hub() as hub:
+        hub.repositories = {"org/m": Repository(files), "org/draft": Repository(files)}
+        ask_from_here(hub, monkeypatch, tmp_path / "none")
+        found = of_the_hub(tmp_path, draft_model={"model": "org/draft", "local": False})
+        before = found.of("m")["cpu"]
+        assert found.unknown("m") == [("org/m", "main"), ("org/draft", "main")]
+        assert found.ask("m") == ""
+        assert found.of("m")["cpu"] == before + 10_000
+        assert found.unknown("m") == []
+        assert not hub.sent
+
+
+def test_what_the_hub_does_not_say_is_asked_once(
+    tmp_path: Path, gpus: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_hub() as hub:
+        ask_from_here(hub, monkeypatch, tmp_path / "none")
+        found = of_the_hub(tmp_path)
+        assert "org/m: the Hub has no such model" in found.ask("m")
+        assert found.unknown("m") == []
+
+
+@pytest.mark.parametrize(
+    "values, size",
+    [
+        ({"locked_files": {"model.safetensors": {"size": 7000, "sha256": "0" * 64}}}, 7000),
+        ({"locked_files": {"pytorch_model.bin": {"size": 7000, "sha256": "0" * 64}}}, 0),
+        ({"gguf_file": "a.gguf", "locked_files": {"a.gguf": {"size": 7, "sha256": ""}}}, 7),
+        ({"model": "s3://bucket/m"}, 0),
+        ({"quantization": {"method": "int8"}}, 0),
+    ],
+)
+def test_nobody_is_asked_for_what_models_lock_says_or_the_hub_can_not(
+    tmp_path: Path, gpus: object, values: dict[str, object], size: int
+) -> None:
+    found = of_the_hub(tmp_path, **values)
+    assert found.unknown("m") == []
+    assert found.of("m")["cpu"] == size + sizes._PROCESS_BYTES + sizes._FRONT_BYTES
 
 
 def test_a_version_that_an_apply_replaces_does_not_count(tmp_path: Path, gpus: object) -> None:

@@ -204,6 +204,10 @@ class OnDemandModels:
         return found
 
     def _load(self, name: str) -> None:
+        if self._sizes.unknown(name):
+            args = (name, self._server.pid)
+            threading.Thread(target=self._ask_size, args=args, daemon=True).start()
+            return
         entries = self._entries[name].entries
         self._loading[name] = set(entries)
         self._tell_budgets()
@@ -232,6 +236,16 @@ class OnDemandModels:
             with contextlib.suppress(OSError):  # there is no room for it: a share of what is free
                 budgets_file(prefix).write_text(json.dumps(budgets), encoding="utf-8")
 
+    def _ask_size(self, name: str, pid: int) -> None:
+        """Then it is in line again, with room for what it needs, or told that there can't be."""
+        why = self._sizes.ask(name)
+        size = sum(self._sizes.of(name).values()) / 2**30
+        takes = (
+            f"how much memory it takes is not known: {why}" if why else f"it takes {size:.2f} GiB"
+        )
+        self._say(f"model '{name}' is not downloaded yet; {takes}")
+        self._note_gone(name, pid)
+
     def _put_out(self, name: str) -> None:
         self._sizes.note_gone(name)
         threading.Thread(target=self._unload, args=(name,), daemon=True).start()
@@ -250,6 +264,9 @@ class OnDemandModels:
                 self._server.api.unload(folder)
                 while self._server.pid == pid and self._is_there(folder):
                     time.sleep(_POLL_S)
+        self._note_gone(name, pid)
+
+    def _note_gone(self, name: str, pid: int) -> None:
         with self._lock:
             if self._server.pid == pid:
                 self._gone.add(name)

@@ -19,6 +19,8 @@ from typing import Any
 import psutil
 
 from generator.errors import GeneratorError
+from generator.fetch import hub_client, hub_errors
+from generator.models_yaml.models_lock import Key
 from generator.models_yaml.server_settings import OnDemand
 from generator.render import model_config
 from generator.repository.atomic_files import write as write_file
@@ -26,7 +28,8 @@ from generator.repository.version_folders import newest_json
 from generator.repository.versions import served_by
 from generator.yaml_file.regular_file import read_json
 from hf_triton.runtime.devices.device import free_cpu_bytes
-from hf_triton.serving.apply.memory import loaded_bytes, weight_bytes
+from hf_triton.serving.apply.memory import loaded_bytes
+from hf_triton.serving.apply.weight_sizes import unknown_sources, weight_bytes
 from hf_triton.tritonserver.stubs import Stub
 
 MEMORY_FILE = ".hf-triton-memory.json"
@@ -62,12 +65,31 @@ class Sizes:
         self._running: dict[str, dict[str, float]] = {}
         self._published: dict[str, dict[str, float]] = {}  # of GPUs
         self._estimates: dict[str, tuple[object, dict[str, float]]] = {}
+        self._listed: dict[Key, dict[str, int]] = {}  # files of sources that were asked
         self._measured_at_s = self._ask_gpus_at_s = 0.0
         self._gpus: dict[str, tuple[float, float]] | None = None  # total and free bytes
 
     def of(self, name: str) -> Mapping[str, float]:
         """Of an entry: what it takes, or would take."""
         return self._running.get(name) or self._last(name) or self._estimate(name)
+
+    def unknown(self, name: str) -> list[Key]:
+        """The sources of an entry's weights that are not here, and were not asked how large they
+        are.
+        """
+        paths = (self._repository / folder for folder in self._folders_of(name))
+        found = ((path, _model_values(path)) for path in paths)
+        keys = (key for path, values in found if values for key in unknown_sources(path, values))
+        return [key for key in keys if key not in self._listed]
+
+    def ask(self, name: str) -> str:
+        """Asks the Hub how large an entry's weights are; returns why it does not say, or ""."""
+        why = ""
+        for key in self.unknown(name):
+            self._listed[key], refusal = _listed(*key)
+            why = why or refusal
+        self._estimates.pop(name, None)
+        return why
 
     def measure(self, loaded: Iterable[str]) -> None:
         """Looks at the processes of those that are loaded, every other second."""
@@ -86,6 +108,7 @@ class Sizes:
     def note_loaded(self, name: str) -> None:
         """An entry has been loaded: what it published of its GPUs counts from now on."""
         self._measured_at_s = 0.0
+        self._estimates.pop(name, None)  # its files are here now
         published = loaded_bytes(self._metrics(), {name, *self._folders_of(name)})
         self._published[name] = {one: size for one, size in published.items() if one != CPU}
 
@@ -174,11 +197,20 @@ class Sizes:
             if not values:
                 size[CPU] += _FRONT_BYTES
                 continue
-            weights = weight_bytes(path, values)
+            weights = weight_bytes(path, values, self._listed)
             for device, count in _instances(path / "config.pbtxt", gpus):
                 size[device] += weights * count
                 size[CPU] += _PROCESS_BYTES * max(1, round(count))
         return size
+
+
+def _listed(source: str, revision: str) -> tuple[dict[str, int], str]:
+    """The files of a revision with their bytes, or why they are not known."""
+    try:
+        files = hub_client.list_files(source, revision).files
+    except Exception as error:  # noqa: BLE001, huggingface_hub raises many kinds
+        return {}, hub_errors.explain(error, source)
+    return {path: file.size for path, file in files.items()}, ""
 
 
 def _instances(config_file: Path, gpus: Sequence[str]) -> Iterable[tuple[str, float]]:

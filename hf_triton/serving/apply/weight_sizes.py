@@ -1,0 +1,113 @@
+"""How large the weights of a model are before it is loaded: by its files, by models.lock, or by
+what the Hub says of them.
+
+Knows the layout of Hugging Face models: config.json, and model.safetensors or the parts that
+model.safetensors.index.json names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from generator.models_yaml.models_lock import DEFAULT_REVISION, Key
+from generator.render.manifest import WEIGHTS_FOLDER
+from generator.spec.runtime_rules import (
+    NotServableError,
+    choose_model_files,
+    is_stored,
+    repository_folder,
+    snapshot_folder,
+)
+from generator.yaml_file.regular_file import read_json
+
+_WHOLE = "model.safetensors"
+_INDEX = f"{_WHOLE}.index.json"
+_ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_ENDINGS = (".safetensors", ".bin", ".gguf")
+
+Listed = Mapping[Key, Mapping[str, int]]
+"""The files of a source's revision, with their bytes."""
+
+
+def weight_bytes(folder: Path, values: Mapping[str, Any], listed: Listed | None = None) -> int:
+    """Bytes of the weights in memory, of the model that ``values`` of a model.json in the Triton
+    model's ``folder`` say, and of its draft model; 0 where that is not known: the files are not
+    there yet and not ``listed``, or the weights are quantized as they are loaded.
+    """
+    own, *others = (_own_bytes(folder, one, listed or {}) for one in _models(values))
+    return own + sum(others) if own and all(others) else own
+
+
+def unknown_sources(folder: Path, values: Mapping[str, Any]) -> list[Key]:
+    """Where the Hub alone says how large the model and its draft model are: they are not here, and
+    not in models.lock.
+    """
+    unlocked = (one for one in _models(values) if not one.get("locked_files"))
+    on_hub = [one for one in unlocked if not (one["local"] or is_stored(one["model"]))]
+    return [
+        _key(one)
+        for one in on_hub
+        if not one.get("quantization")
+        and not any(path.name.endswith(_ENDINGS) for path in _files(folder, one).rglob("*"))
+    ]
+
+
+def _models(values: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield values
+    if draft := values.get("draft_model"):
+        yield {**values, "locked_files": None, "gguf_file": None, **draft}
+
+
+def _own_bytes(folder: Path, values: Mapping[str, Any], listed: Listed) -> int:
+    if values.get("quantization"):
+        return 0
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        files = _files(folder, values)
+        size = sum((files / name).stat().st_size for name in _names(files))
+        return int(size * _growth(files, values["dtype"]))
+    locked = {path: file["size"] for path, file in (values.get("locked_files") or {}).items()}
+    sizes = locked or ({} if values["local"] else listed.get(_key(values), {}))
+    with contextlib.suppress(NotServableError):
+        return sum(sizes[name] for name in _chosen(values, sizes) if name.endswith(_ENDINGS))
+    return 0
+
+
+def _key(values: Mapping[str, Any]) -> Key:
+    return values["model"], values["revision"] or DEFAULT_REVISION
+
+
+def _chosen(values: Mapping[str, Any], names: Mapping[str, int]) -> list[str]:
+    """Those of a source's files that are read."""
+    if values.get("gguf_file"):
+        return [name for name in names if name == values["gguf_file"]]
+    return choose_model_files(names, bool(values.get("allow_pickle")))
+
+
+def _files(folder: Path, values: Mapping[str, Any]) -> Path:
+    """The folder of the model's files. Raises OSError, KeyError."""
+    if values["local"]:
+        return Path(folder, values["model"]).resolve()
+    cache = folder.parent / values["public_name"] / WEIGHTS_FOLDER
+    revision = values["revision"] or "main"
+    ref = repository_folder(cache, values["model"]) / "refs" / revision
+    commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else revision
+    return snapshot_folder(cache, values["model"], commit)
+
+
+def _names(files: Path) -> set[str]:
+    if not (files / _INDEX).is_file():
+        return {_WHOLE}
+    index = read_json(files / _INDEX)
+    return set(index["weight_map"].values())
+
+
+def _growth(files: Path, dtype: str) -> float:
+    """How much larger than in the files the weights are in ``dtype``."""
+    config = read_json(files / "config.json")
+    stored = config.get("dtype", config.get("torch_dtype"))
+    if dtype not in _ITEM_BYTES or stored not in _ITEM_BYTES or "quantization_config" in config:
+        return 1.0
+    return _ITEM_BYTES[dtype] / _ITEM_BYTES[stored]
