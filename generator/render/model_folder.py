@@ -126,7 +126,7 @@ def _adapters_files(model: TritonModel, repository: Path) -> dict[str, bytes]:
     """The adapters of a model whose engine takes others while it serves, and where those may come
     from that requests load.
     """
-    if not (_changes_adapters(model.spec) and model.role in ("engine", "whole")):
+    if not (model.spec.takes_adapters and model.role in ("engine", "whole")):
         return {}
     files = {ADAPTERS_FILE: json_bytes(_adapters(model, repository))}
     if model.spec.adapters_from:
@@ -137,10 +137,6 @@ def _adapters_files(model: TritonModel, repository: Path) -> dict[str, bytes]:
             ]
         )
     return files
-
-
-def _changes_adapters(spec: ModelSpec) -> bool:
-    return spec.takes_adapters and spec.options.get("engine") != "vllm"
 
 
 def _adapters(model: TritonModel, repository: Path) -> list[dict[str, object]]:
@@ -327,10 +323,8 @@ def _added_values(model: TritonModel, repository: Path) -> dict[str, object]:
     if spec.allow_missing_weights:
         added["allow_missing_weights"] = True
     added |= _locked_values(spec)
-    if _changes_adapters(spec):
+    if spec.takes_adapters:
         added["adapters_file"] = Path(ADAPTERS_FILE).name
-    elif spec.adapters:
-        added["adapters"] = _adapters(model, repository)
     if spec.max_loaded_adapters is not None:
         added["max_loaded_adapters"] = spec.max_loaded_adapters
     for part in spec.parts:

@@ -22,12 +22,14 @@ from hf_triton.runtime.weights.processors import load_processor
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text_generation.memory.cache_budget import within_budget
 
+from .engine.adapters_following import AdaptersFollower
 from .engine.engine import Engine, EngineSetup
 from .engine.generation_rules import decoder_start, not_followed
 from .engines.generate.engine import GenerateEngine
-from .engines.in_flight.adapters_following import AdaptersFollower
 from .engines.in_flight.engine import InFlightEngine
 from .engines.in_flight.runner_selection import UnsupportedModelError
+from .engines.vllm.adapters import AdapterFiles
+from .engines.vllm.engine import VllmEngine
 from .engines.vllm.loading import load_files, make_engine
 from .lora.linear import Adapters
 from .lora.reading import AdapterReader
@@ -89,9 +91,11 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
         LoadError: with the one line that the operator reads.
     """
     options = served.read_options(Options)
-    adapters: Adapters | None = None
     if options.engine == "vllm":
-        parts, engine = start_on_vllm(served, options, placement, num_threads)
+        parts, on_vllm = start_on_vllm(served, options, placement, num_threads)
+        if served.adapters_file:
+            AdaptersFollower(served, AdapterFiles(served), on_vllm).start()
+        engine: Engine = on_vllm
     else:
         parts = load_parts(served, placement)
         takes_adapters = served.adapters or served.adapters_file
@@ -102,13 +106,12 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
         if files and served.adapters_file and isinstance(engine, InFlightEngine):
             AdaptersFollower(served, files, engine).start()
     chat = ChatTemplate(parts.tokenizer, options.tool_parser, options.reasoning_parser)
-    named = tuple(adapter.name for adapter in served.adapters)
     reader = PromptReader(
         tokenize=prompt_tokenizer(parts.tokenizer, engine),
         tokenize_word=word_tokenizer(parts.tokenizer),
         **chat_reading(chat),
         decoder_start=parts.decoder_start,
-        adapters=named if adapters is None else adapters,
+        adapters=engine.adapters,
         **reading(parts, engine),
     )
     return loaded_model(served, placement, parts, engine, reader)
@@ -148,7 +151,7 @@ def has_media_class(config: Any) -> bool:
 
 def start_on_vllm(
     served: ServedModel, options: Options, placement: Placement, num_threads: int
-) -> tuple[ModelParts, Engine]:
+) -> tuple[ModelParts, VllmEngine]:
     """The vllm engine, serving, and the model's files but for its weights, which vLLM reads."""
     files, tokenizer, described = load_files(served, placement)
     ends = eos_token_ids(described, tokenizer)

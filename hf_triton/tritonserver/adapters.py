@@ -1,5 +1,5 @@
 """Changes the adapters of a running model: writes its adapters.json and waits until each of its
-processes serves them (hf_triton/text_generation/engines/in_flight/adapters_following.py). Adapters
+processes serves them (hf_triton/text_generation/engine/adapters_following.py). Adapters
 that a request has loaded stand in it with the time; models.yaml knows nothing of them.
 """
 

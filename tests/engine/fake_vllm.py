@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from hf_triton.runtime.errors import LoadError
+from hf_triton.text_generation.engines.vllm.adapters import AdapterFile
 from hf_triton.text_generation.engines.vllm.engine import StepStats
 from hf_triton.text_generation.engines.vllm.sampling import sampling_arguments
 from hf_triton.text_generation.sequence.sequence import Sequence
@@ -37,6 +40,9 @@ class FakeVllm:
     closed: list[Sequence] = field(default_factory=list)
     count: Callable[[StepStats], None] = lambda stats: None
     told: list[int] = field(default_factory=list)  # tokens of each output
+    adapter_keys: dict[str, int] = field(default_factory=dict)
+    removed_adapters: set[int] = field(default_factory=set)
+    used_adapters: list[int] = field(default_factory=list)  # of each request
 
     async def start(self, count: Callable[[StepStats], None]) -> FakeVllm:
         """What an engine starts."""
@@ -47,12 +53,29 @@ class FakeVllm:
     def shutdown(self) -> None:
         self.is_shut_down = True
 
+    async def change_adapters(self, wanted: Iterable[AdapterFile]) -> None:
+        """One that is called ``bad`` is refused."""
+        await asyncio.sleep(0.01)
+        names = [one.adapter.name for one in wanted]
+        if "bad" in names:
+            raise LoadError("adapter bad: vLLM can't take it")
+        before = self.adapter_keys
+        known = {*before.values(), *self.removed_adapters}
+        added = (name for name in names if name not in before)
+        new = dict(zip(added, itertools.count(1 + max(known, default=0)), strict=False))
+        self.adapter_keys = {name: before.get(name) or new[name] for name in names}
+        self.removed_adapters = known - set(self.adapter_keys.values())
+
+    async def forget_adapters(self, used: Collection[int]) -> None:
+        self.removed_adapters &= set(used)
+
     async def generate(
         self, sequence: Sequence, *, each_token: bool, eos_token_ids: frozenset[int]
     ) -> AsyncGenerator[Any, None]:
         asked = sampling_arguments(sequence.params, eos_token_ids)
         interval = 1 if each_token else INTERVAL
         finished = False
+        self.used_adapters.append(sequence.adapter_key)
         try:
             async with self._places:
                 waiting: list[int] = []
@@ -77,8 +100,9 @@ class FakeVllm:
 
     async def _computed(self, number: int) -> None:
         await asyncio.sleep(0.0005)
-        held = number == self.held_after
-        while (held or self.is_held) and not self.is_dead and self.error is None:
+        while (
+            (self.is_held or number == self.held_after) and not self.is_dead and self.error is None
+        ):
             await asyncio.sleep(0.005)
         if self.is_dead:
             raise ConnectionError("the engine's process is gone")

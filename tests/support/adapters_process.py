@@ -1,5 +1,5 @@
 """A model's process that follows its adapters.json, as
-hf_triton/text_generation/engines/in_flight/adapters_following.py does.
+hf_triton/text_generation/engine/adapters_following.py does.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ The environment is one with vLLM and numpy below 2, of this Python's minor versi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ import pytest
 from tests.support.triton import DEMO_MODEL, Triton, serving
 
 VARIABLE = "HF_TRITON_VLLM_ENV"
-_START_S = 3600.0  # four engines of three processes each, on however few cores
+START_S = 3600.0  # four engines of three processes each, on however few cores
 # Triton's own way to give a model an environment, which has no path in models.yaml.
 PARAMETER = """
 parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{}" }} }}
@@ -62,11 +62,17 @@ def environment() -> Path:
 def triton(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
     """Serves the models of MODELS_YAML. Checks in the end that the server stops gracefully."""
 
-    def give_environment(repository: Path) -> None:
-        for model in repository.glob("*/1/on_vllm"):  # fronts have none
+    folder = tmp_path_factory.mktemp("vllm")
+    with serving(MODELS_YAML, folder, START_S, in_environment(environment)) as running:
+        yield running
+
+
+def in_environment(environment: Path) -> Callable[[Path], None]:
+    """What gives models on vLLM the environment."""
+
+    def give(repository: Path) -> None:
+        for model in repository.glob("*/1/model.json"):  # fronts have none
             with (model.parent.parent / "config.pbtxt").open("a", encoding="utf-8") as config:
                 config.write(PARAMETER.format(environment))
 
-    folder = tmp_path_factory.mktemp("vllm")
-    with serving(MODELS_YAML, folder, _START_S, give_environment) as running:
-        yield running
+    return give

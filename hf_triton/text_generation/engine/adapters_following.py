@@ -14,24 +14,52 @@ import json
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 from hf_triton.runtime import log
+from hf_triton.runtime.engine.thread import EngineThread
 from hf_triton.runtime.errors import RuntimeModelError, place, reason
-from hf_triton.runtime.weights.served_model import ServedModel, parse_adapters
-from hf_triton.text_generation.lora.reading import AdapterReader
-
-from .engine import InFlightEngine
+from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel, parse_adapters
 
 _LOOK_EVERY_S = 0.1
 
 
-class AdaptersFollower:
+Read = TypeVar("Read")
+Read_co = TypeVar("Read_co", covariant=True)
+Read_contra = TypeVar("Read_contra", contravariant=True)
+
+
+class Reader(Protocol[Read_co]):
+    """Reads adapters' files."""
+
+    def read(self, wanted: Sequence[ServedAdapter]) -> Read_co:
+        """The adapters, as the engine takes them. Raises LoadError."""
+
+
+class AdaptedEngine(Protocol[Read_contra]):
+    """An engine that takes other adapters while it serves."""
+
+    thread: EngineThread[Any]
+
+    def change_adapters(self, adapters: Read_contra) -> None:
+        """Serves these from its next step on, and waits for that. Raises LoadError,
+        OverloadedError; nothing is changed then.
+        """
+
+    def forget_removed_adapters(self) -> None:
+        """Frees those that no request needs any more."""
+
+
+class AdaptersFollower(Generic[Read]):
     """Follows the list of one instance, until its engine stops."""
 
-    def __init__(self, served: ServedModel, reader: AdapterReader, engine: InFlightEngine) -> None:
+    def __init__(
+        self, served: ServedModel, reader: Reader[Read], engine: AdaptedEngine[Read]
+    ) -> None:
         assert served.adapters_file is not None
         self._file, self._name = served.adapters_file, served.name
         self._served = served.adapters

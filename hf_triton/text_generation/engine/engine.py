@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from functools import partial
@@ -124,9 +124,14 @@ class Engine(ABC):
         """Whether it computes tokens that may come next."""
         return False
 
+    @property
+    def adapters(self) -> Collection[str]:
+        """The names of adapters that requests may give, also once they have changed."""
+        return () if self.setup.adapters is None else self.setup.adapters
+
     def families(self) -> Iterator[Family]:
         """What it counts and holds, as Prometheus names it; may be read from any thread."""
-        adapters = tuple(self.setup.adapters or ())
+        adapters = tuple(self.adapters)
         yield from families(self.metrics, self.gauges, adapters, drafts=self.drafts)
         yield from self.thread.cpu_threads.families()
 

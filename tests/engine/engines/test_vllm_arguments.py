@@ -224,12 +224,12 @@ def test_adapters_fit_into_one_step_at_the_largest_rank(tmp_path: Path) -> None:
         "a": adapter_folder(tmp_path / "a", r=3),
         "b": adapter_folder(tmp_path / "b", r=4, rank_pattern={"down_proj": 20}),
     }
-    expected = {"enable_lora": True, "max_loras": 2, "max_cpu_loras": 2, "max_lora_rank": 32}
+    expected = {"enable_lora": True, "max_loras": 2, "max_cpu_loras": 512, "max_lora_rank": 32}
     assert adapter_arguments(folders, {}) == expected
     assert adapter_arguments(folders, {"max_loras": 1}) == {**expected, "max_loras": 1}
     assert adapter_arguments(folders, {}, 1) == {**expected, "max_loras": 1}
-    assert adapter_arguments(folders, {}, 8) == expected
-    assert adapter_arguments({}, {}) == {}
+    assert adapter_arguments(folders, {}, 8) == {**expected, "max_loras": 8}, "others may come"
+    assert adapter_arguments({}, {}) == {**expected, "max_loras": 4, "max_lora_rank": 16}
 
 
 def test_an_adapter_that_vllm_has_no_room_for_is_named(tmp_path: Path) -> None:

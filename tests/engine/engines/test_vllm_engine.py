@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +17,15 @@ from hf_triton.runtime.errors import (
     CancelledError,
     DeadlineError,
     EngineError,
+    LoadError,
     OverloadedError,
     RequestError,
 )
+from hf_triton.runtime.weights.served_model import ServedAdapter
 from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.engines.vllm.adapters import AdapterFile
 from hf_triton.text_generation.engines.vllm.engine import VllmEngine
-from hf_triton.text_generation.sequence.sequence import TokenLogprobs
+from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs
 from hf_triton.text_generation.structured.constraint import Constraint
 from tests.engine.driving import (
     LONG,
@@ -51,9 +55,9 @@ def ended() -> threading.Event:
 
 
 @pytest.fixture
-def engine(vllm: FakeVllm, ended: threading.Event) -> Iterator[Engine]:
-    made = setup(None, eos=[90], max_queue_size=3)
-    with running(VllmEngine(made, starter(vllm), end_process=ended.set)) as engine:
+def engine(vllm: FakeVllm, ended: threading.Event) -> Iterator[VllmEngine]:
+    engine = VllmEngine(setup(None, eos=[90], max_queue_size=3), starter(vllm), ended.set)
+    with running(engine):
         yield engine
 
 
@@ -282,3 +286,60 @@ def test_an_engine_counts_what_it_does(engine: Engine) -> None:
 def test_nothing_is_left_of_an_engine_that_was_stopped() -> None:
     with no_thread_left(), running(VllmEngine(setup(None), starter(FakeVllm()))) as engine:
         assert engine.thread.is_alive
+
+
+def files(*names: str) -> list[AdapterFile]:
+    served = (ServedAdapter(name, "/somewhere", local=True, revision=None) for name in names)
+    return [AdapterFile(one, Path("/somewhere")) for one in served]
+
+
+def named(engine: VllmEngine, answers: Answers, number: int, name: str, **more: Any) -> Sequence:
+    sequence = answers.sequence(number, [5], **{"max_tokens": 3, **more})
+    sequence.lora_name = name
+    engine.submit([sequence])
+    return sequence
+
+
+def test_other_adapters_are_served_from_then_on(engine: VllmEngine, vllm: FakeVllm) -> None:
+    answers = Answers()
+    names = engine.adapters
+    engine.change_adapters(files("a", "b"))  # while nothing is computed
+    assert list(names) == ["a", "b"]
+    for number, name in enumerate(("a", "b")):
+        named(engine, answers, number, name)
+        answers.completion(number)
+    submit(engine, answers, 2)
+    answers.wait(3)
+    assert vllm.used_adapters == [1, 2, 0]
+    with pytest.raises(LoadError, match="adapter bad"):
+        engine.change_adapters(files("a", "bad"))
+    assert list(names) == ["a", "b"]
+
+
+def test_who_uses_a_removed_adapter_finishes_before_it_goes(
+    engine: VllmEngine, vllm: FakeVllm
+) -> None:
+    answers = Answers()
+    engine.change_adapters(files("a", "b"))
+    vllm.held_after = 2
+    named(engine, answers, 0, "a", max_tokens=4)
+    assert eventually(lambda: vllm.used_adapters == [1])
+    engine.change_adapters(files("b"))
+    engine.forget_removed_adapters()
+    assert vllm.removed_adapters == {1}
+    named(engine, answers, 1, "a")
+    answers.wait(1)
+    assert "lora_name: this adapter has been removed" in str(answers.results[1])
+    vllm.held_after = None
+    assert len(answers.completion(0).token_ids) == 4
+    assert eventually(lambda: not engine.num_unfinished)
+    engine.forget_removed_adapters()
+    assert vllm.removed_adapters == set()
+
+
+def test_who_changes_adapters_of_an_engine_that_stops_is_told(
+    engine: VllmEngine, vllm: FakeVllm
+) -> None:
+    engine.stop()
+    with pytest.raises(OverloadedError, match="the model is being unloaded"):
+        engine.change_adapters(files("a"))

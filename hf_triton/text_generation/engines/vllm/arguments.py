@@ -24,6 +24,8 @@ _LARGEST_DEFAULT = 4 * _GIB
 _BLOCK = 128  # tokens, of vLLM's cache on a CPU
 _LISTED = 3
 _GRAMMARS = "guidance"
+_MOST_ADAPTERS = 2 * 256  # of a model (generator/spec/model_spec.py), and those before a change
+_PLACES, _USUAL_RANK = 4, 16
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has kernels for
 
 
@@ -156,24 +158,23 @@ def _batched_tokens(options: Options, given: Mapping[str, Any]) -> int | None:
 def adapter_arguments(
     folders: Mapping[str, Path], given: Mapping[str, Any], max_loaded: int | None = None
 ) -> dict[str, Any]:
-    """All adapters can be in one step, unless ``max_loaded`` or the user's own arguments say less,
-    and all stay in memory. ``folders`` is by name; nothing is asked for without any.
+    """All adapters can be in one step, unless ``max_loaded`` or the user's own arguments say
+    another number, and all stay in memory, also those that come later. ``folders`` is by name.
 
     Raises:
         LoadError: an adapter's configuration can't be read, or its rank is too large.
     """
-    if not folders:
-        return {}
     if max_loaded is not None and "max_loras" in given:
         got = f"options.vllm.max_loras: got {given['max_loras']}"
         raise LoadError(f"{got}, but max_loaded_adapters is {max_loaded}: leave one out")
-    rank = max(_rank(name, folder) for name, folder in folders.items())
-    at_once = given.get("max_loras", min(max_loaded or len(folders), len(folders)))
+    ranks = (_rank(name, folder) for name, folder in folders.items())
+    at_once = given.get("max_loras", max_loaded or len(folders) or _PLACES)
     return {
         "enable_lora": True,
         "max_loras": at_once,
-        "max_cpu_loras": max(at_once, len(folders)),
-        "max_lora_rank": rank,
+        # Those that it would read again may be gone, and that would end its process.
+        "max_cpu_loras": max(at_once, _MOST_ADAPTERS),
+        "max_lora_rank": max(ranks, default=_USUAL_RANK),
     }
 
 

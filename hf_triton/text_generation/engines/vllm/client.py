@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import AsyncGenerator, Callable, Mapping
-from pathlib import Path
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from hf_triton.runtime import log
 from hf_triton.runtime.errors import LoadError, RequestError, reason
+from hf_triton.runtime.weights.served_model import ServedAdapter
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.structured.constraint import Constraint
 
+from .adapters import AdapterFile
 from .engine import StepStats
 from .sampling import bad_words, sampling_arguments, structured_outputs
 
@@ -27,11 +29,10 @@ _BAD_WORDS = "_bad_words_token_ids"
 
 async def start(
     arguments: Mapping[str, Any],
-    adapters: Mapping[str, Path],
+    adapters: Iterable[AdapterFile],
     count: Callable[[StepStats], None],
 ) -> AsyncVllm:
-    """Starts vLLM's processes; called within the loop that it is to run in. ``adapters`` are
-    folders by name.
+    """Starts vLLM's processes; called within the loop that it is to run in.
 
     Raises:
         LoadError: vLLM can't take an adapter.
@@ -45,37 +46,28 @@ async def start(
     loggers = getattr(getattr(llm, "logger_manager", None), "stat_loggers", [])
     del loggers[1:]  # vLLM's own for Prometheus, which nothing reads here, comes after ours
     try:
-        return AsyncVllm(llm, await _loaded(llm, adapters))
+        vllm = AsyncVllm(llm)
+        await vllm.load_adapters(adapters)
+        return vllm
     except BaseException:
         llm.shutdown()
         raise
 
 
-async def _loaded(llm: Any, folders: Mapping[str, Path]) -> dict[str, Any]:
-    """The adapters as vLLM's requests name them, each of them read."""
-    from vllm.lora.request import LoRARequest
-
-    adapters = {}
-    for number, (name, folder) in enumerate(folders.items(), start=1):
-        adapters[name] = LoRARequest(name, number, str(folder))
-        try:
-            await llm.add_lora(adapters[name])
-        except Exception as error:
-            # Whatever a worker raised of files that anybody may have written.
-            raise LoadError(f"adapter {name}: vLLM can't take it: {reason(error)}") from error
-    return adapters
-
-
 class AsyncVllm:
-    """A running AsyncLLM; ``adapters`` are its LoRARequests by name."""
+    """A running AsyncLLM. Its adapters have keys of their own: one that takes another's name is
+    another to vLLM, also where both have requests.
+    """
 
-    def __init__(self, llm: Any, adapters: Mapping[str, Any]) -> None:
+    def __init__(self, llm: Any) -> None:
         from vllm import SamplingParams, __version__
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         self.name = f"vLLM {__version__}"
         self._llm: Any = llm
-        self._adapters = dict(adapters)
+        self._adapters: list[tuple[ServedAdapter, int]] = []
+        self._requests: dict[int, Any] = {}  # LoRARequests, by key
+        self._keys = itertools.count(1)
         self._params, self._prompt = SamplingParams, _prompt_maker()
         self._structured = StructuredOutputsParams
         fields = set(SamplingParams.__struct_fields__)
@@ -101,6 +93,60 @@ class AsyncVllm:
     def is_dead(self) -> bool:
         return self._llm is not None and bool(self._llm.errored)
 
+    @property
+    def adapter_keys(self) -> dict[str, int]:
+        return {adapter.name: key for adapter, key in self._adapters}
+
+    async def load_adapters(self, wanted: Iterable[AdapterFile]) -> None:
+        """Those of a model that is being loaded, without those that a request has loaded and that
+        vLLM can't take any more. Raises LoadError.
+        """
+        for one in wanted:
+            try:
+                self._adapters.append((one.adapter, await self._read(one)))
+            except LoadError as error:
+                if one.adapter.loaded_at is None:
+                    raise
+                log.error(f"{error}; a request had loaded it, left out")
+
+    async def change_adapters(self, wanted: Iterable[AdapterFile]) -> None:
+        found, known = [], self._requests.keys() | ()
+        try:
+            for one in wanted:
+                own = next((key for adapter, key in self._adapters if adapter == one.adapter), None)
+                found.append((one.adapter, own or await self._read(one)))
+        except LoadError:
+            await self._forget(self._requests.keys() - known)
+            raise
+        self._adapters = found
+
+    @property
+    def removed_adapters(self) -> set[int]:
+        return self._requests.keys() - {key for _, key in self._adapters}
+
+    async def forget_adapters(self, used: Collection[int]) -> None:
+        await self._forget(self.removed_adapters - set(used))
+
+    async def _read(self, one: AdapterFile) -> int:
+        from vllm.lora.request import LoRARequest
+
+        key = next(self._keys)
+        # vLLM tells requests apart by their names, and shares keys and values by them.
+        request = LoRARequest(f"{key}-{one.adapter.name}", key, str(one.folder))
+        try:
+            await self._llm.add_lora(request)
+        except Exception as error:
+            # Whatever a worker raised of files that anybody may have written.
+            name = one.adapter.name
+            raise LoadError(f"adapter {name}: vLLM can't take it: {reason(error)}") from error
+        self._requests[key] = request
+        return key
+
+    async def _forget(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            del self._requests[key]
+            await self._llm.remove_lora(key)
+
     def generate(
         self, sequence: Sequence, *, each_token: bool, eos_token_ids: frozenset[int]
     ) -> AsyncGenerator[Any, None]:
@@ -118,7 +164,7 @@ class AsyncVllm:
         number = next(self._numbers)
         prompt = self._prompt(sequence.prompt_token_ids, sequence.cache_salt)
         outputs: AsyncGenerator[Any, None] = self._llm.generate(
-            prompt, params, str(number), lora_request=self._adapters.get(sequence.lora_name or "")
+            prompt, params, str(number), lora_request=self._requests.get(sequence.adapter_key)
         )
         return outputs if constraint is None else _refusing(outputs, constraint)
 

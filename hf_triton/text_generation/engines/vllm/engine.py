@@ -11,7 +11,17 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Set,
+)
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FuturesTimeoutError
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -21,6 +31,7 @@ from hf_triton.runtime.errors import EngineError, OverloadedError, RequestError,
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
 from hf_triton.text_generation.sequence.sequence import Sequence, Token, TokenLogprobs
 
+from .adapters import AdapterFile
 from .sampling import require_known, token_logprobs
 
 _LOOK_EVERY_S = 1.0
@@ -61,6 +72,22 @@ class Vllm(Protocol):
     def is_dead(self) -> bool:
         """Whether its processes have ended; may be asked from any thread."""
 
+    @property
+    def adapter_keys(self) -> Mapping[str, int]:
+        """The adapters' keys by name."""
+
+    @property
+    def removed_adapters(self) -> Set[int]:
+        """The keys of those that were removed, and that it still has."""
+
+    async def change_adapters(self, wanted: Iterable[AdapterFile]) -> None:
+        """Has these from now on; those before stay until they are forgotten. Raises LoadError;
+        nothing is changed then.
+        """
+
+    async def forget_adapters(self, used: Collection[int]) -> None:
+        """Frees those that were removed, but for those that are used."""
+
     def generate(
         self, sequence: Sequence, *, each_token: bool, eos_token_ids: frozenset[int]
     ) -> AsyncGenerator[Any, None]:
@@ -72,6 +99,8 @@ class Vllm(Protocol):
         """Ends its processes."""
 
 
+# Something that vLLM is to do with its adapters, and what waits for it.
+_Change = tuple[Callable[[], Awaitable[None]], "Future[None]"]
 Start = Callable[[Callable[[StepStats], None]], Awaitable[Vllm]]
 
 
@@ -98,6 +127,9 @@ class VllmEngine(Engine):
         self._tasks: dict[Sequence, asyncio.Task[None]] = {}
         self._updated: dict[Sequence, None] = {}  # those with news, in order
         self._stats = StepStats(0, 0, 0, 0.0)
+        self._adapter_keys: dict[str, int] = {}  # readers hold it, so it is changed in place
+        self._change: _Change | None = None  # guarded by the condition
+        self._changing: asyncio.Task[None] | None = None
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="vllm watch", daemon=True)
 
@@ -132,6 +164,10 @@ class VllmEngine(Engine):
         }
 
     @property
+    def adapters(self) -> Collection[str]:
+        return self._adapter_keys
+
+    @property
     def is_healthy(self) -> bool:
         return super().is_healthy and not self._vllm.is_dead
 
@@ -152,6 +188,63 @@ class VllmEngine(Engine):
                 )
         super().submit(sequences)
 
+    def change_adapters(self, adapters: list[AdapterFile]) -> None:
+        """Serves these from now on, and waits for that; sequences that it has go on with the
+        adapters that they began with. Called by one other thread.
+
+        Raises:
+            LoadError: vLLM can't take one.
+            OverloadedError: the engine stops; nothing is changed.
+        """
+
+        async def change() -> None:
+            await self._vllm.change_adapters(adapters)
+            self._take_up_keys()
+
+        self._have_done(change)
+
+    def forget_removed_adapters(self) -> None:
+        """Frees those that no sequence needs any more; called as ``change_adapters`` is."""
+        used = {one.adapter_key for one in self.thread.unfinished()}
+        if not self._vllm.removed_adapters <= used:
+            self._have_done(partial(self._vllm.forget_adapters, used))
+
+    def _have_done(self, do: Callable[[], Awaitable[None]]) -> None:
+        """Has the engine's thread do something beside what it computes, and waits for it."""
+        done: Future[None] = Future()
+        with self.thread.condition:
+            self._change = do, done
+            self.thread.wake()
+        while not done.done():
+            with contextlib.suppress(TimeoutError, FuturesTimeoutError):
+                done.exception(_LOOK_EVERY_S)
+            if not done.done():
+                self.thread.check_running()
+        done.result()
+
+    def _begin_change(self) -> None:
+        with self.thread.condition:
+            change, self._change = self._change, None
+        if change is not None:
+            assert self._loop is not None
+            self._changing = self._loop.create_task(self._make_change(*change))
+
+    async def _make_change(self, do: Callable[[], Awaitable[None]], done: Future[None]) -> None:
+        try:
+            await do()
+            done.set_result(None)
+        except Exception as error:
+            done.set_exception(error)
+        finally:
+            self._changing = None
+            self._news_event.set()
+
+    def _take_up_keys(self) -> None:
+        keys = self._vllm.adapter_keys
+        self._adapter_keys.update(keys)
+        for name in self._adapter_keys.keys() - keys.keys():
+            del self._adapter_keys[name]
+
     def _chunked_prefill(self, *, with_source: bool) -> bool:
         return True
 
@@ -164,13 +257,20 @@ class VllmEngine(Engine):
     def prepare(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._vllm = self._loop.run_until_complete(_awaited(self._start_vllm(self._count)))
+        self._take_up_keys()
 
     def _has_work(self) -> bool:
-        return bool(self._tasks)
+        return bool(self._tasks or self._change or self._changing)
 
     def _add(self, sequences: Iterable[Sequence]) -> None:
         assert self._loop is not None
         for sequence in sequences:
+            if sequence.lora_name is not None:
+                sequence.adapter_key = self._adapter_keys.get(sequence.lora_name, 0)
+                if not sequence.adapter_key:
+                    removed = RequestError("lora_name: this adapter has been removed")
+                    self._fail([sequence], removed)
+                    continue
             task = self._loop.create_task(self._follow(sequence))
             self._tasks[sequence] = task
             task.add_done_callback(partial(self._done, sequence))
@@ -204,8 +304,9 @@ class VllmEngine(Engine):
         while True:
             self._news_event.clear()
             self.thread.take_in()
+            self._begin_change()
             left_s = self._seconds_left()
-            if self._updated or not self._tasks or left_s <= 0:
+            if self._updated or not (self._tasks or self._changing) or left_s <= 0:
                 return
             assert self._loop is not None
             timer = self._loop.call_later(min(left_s, _LOOK_EVERY_S), self._news_event.set)
@@ -299,6 +400,8 @@ class VllmEngine(Engine):
     def end(self, sequences: Iterable[Sequence], error: Exception) -> None:
         super().end(sequences, error)
         assert self._loop is not None
+        if self._changing is not None:
+            self._changing.cancel()
         self._loop.run_until_complete(_ended(self._tasks.values()))
         self._vllm.shutdown()
         self._loop.run_until_complete(_ended(()))  # it cancels tasks of its own

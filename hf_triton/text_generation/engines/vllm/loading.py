@@ -16,12 +16,13 @@ import torch
 from hf_triton.runtime.devices.device import Placement, free_bytes
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.loading import load_config, load_tokenizer, resolve_dtype
-from hf_triton.runtime.weights.model_files import adapter_folders, model_files
+from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.options import Options
 
 from . import arguments, processes
+from .adapters import AdapterFile, AdapterFiles
 from .arguments import adapter_arguments
 from .engine import StepStats, Vllm, VllmEngine
 
@@ -94,9 +95,11 @@ def make_engine(
         size = getattr(described.dtype, "itemsize", 4)
         cache = arguments.default_cache_bytes(options, described.config, size, free_bytes(device))
     dtype = str(described.dtype).removeprefix("torch.")
-    folders = adapter_folders(served)
+    adapters = AdapterFiles(served).at_load()
+    folders = {one.adapter.name: one.folder for one in adapters}
+    takes_adapters = served.adapters_file or folders
     started = {
-        **adapter_arguments(folders, given, served.max_loaded_adapters),
+        **(adapter_arguments(folders, given, served.max_loaded_adapters) if takes_adapters else {}),
         **arguments.engine_arguments(served, options, files, dtype, cache),
     }
     setup = EngineSetup(
@@ -109,12 +112,12 @@ def make_engine(
         prepare=lambda model: None,
         sending_share=_SENDING_SHARE_OF_CPU if device.type == "cpu" else 1.0,
     )
-    return VllmEngine(setup, partial(_start, started, folders, described.config))
+    return VllmEngine(setup, partial(_start, started, adapters, described.config))
 
 
 async def _start(
     started: dict[str, Any],
-    folders: dict[str, Path],
+    adapters: list[AdapterFile],
     config: Any,
     count: Callable[[StepStats], None],
 ) -> Vllm:
@@ -122,7 +125,7 @@ async def _start(
 
     try:
         with processes.children_die_with_parent():
-            return await client.start(started, folders, count)
+            return await client.start(started, adapters, count)
     except LoadError:
         raise
     except Exception as error:
