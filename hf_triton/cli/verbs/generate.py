@@ -78,7 +78,8 @@ def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
             ready += [model for model in group if not model.is_current]
     with writer.locked(repository):
         for model in track(ready, "writing"):
-            writer.apply(model)
+            with writer.locked_model(model.folder):  # which may be loaded on demand
+                writer.apply(model)
         notes = [*place_models(plan.specs, find_tasks(), repository)] if not conflicts else []
     notes += missing_weights(plan.specs, repository)
     notes += [

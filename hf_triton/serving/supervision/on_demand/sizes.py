@@ -96,7 +96,7 @@ class Sizes:
         if time.monotonic() < self._measured_at_s + _MEASURE_EVERY_S:
             return
         self._measured_at_s = time.monotonic()
-        by_folder = _private_bytes(self._repository, list(self._stubs()))
+        by_folder = _private_bytes(self._repository, self._stubs())
         self._running = {}
         for name in loaded:
             found = sum(by_folder.get(folder, 0.0) for folder in self._folders_of(name))
@@ -241,16 +241,12 @@ def _changed_at(folders: Iterable[Path]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _private_bytes(repository: Path, stubs: Sequence[Stub]) -> dict[str, float]:
-    """What processes and those below them share with no file, by the folder of each. Of versions
-    that an apply replaces only the new one counts.
+def _private_bytes(repository: Path, stubs: Iterable[Stub]) -> dict[str, float]:
+    """What processes and those below them share with no file, by the folder of each. Where an apply
+    has two versions run, only the larger one counts.
     """
-    found: dict[str, float] = defaultdict(float)
-    versions = defaultdict[str, set[int]](set)
-    for stub in stubs:
-        versions[stub.model].add(int(stub.version))
-    served = {folder: _served(repository / folder, those) for folder, those in versions.items()}
-    folders = {stub.pid: stub.model for stub in stubs if int(stub.version) in served[stub.model]}
+    found = defaultdict[str, dict[str, float]](lambda: defaultdict(float))
+    known = {stub.pid: stub for stub in stubs}
     parents: dict[int, int] = {}
     sizes: dict[int, float] = {}
     for pid in psutil.pids():
@@ -259,19 +255,23 @@ def _private_bytes(repository: Path, stubs: Sequence[Stub]) -> dict[str, float]:
             parents[pid], memory = process.ppid(), process.memory_info()
             sizes[pid] = memory.rss - memory.shared
     for pid, size in sizes.items():
-        while pid and pid not in folders:
+        while pid and pid not in known:
             pid = parents.get(pid, 0)
         if pid:
-            found[folders[pid]] += size
-    return found
+            found[known[pid].model][known[pid].version] += size
+    return {
+        folder: sum(sorted(own.values())[-_num_served(repository / folder, own) :])
+        for folder, own in found.items()
+    }
 
 
-def _served(folder: Path, versions: set[int]) -> set[int]:
-    """Those of an entry's versions that its config.pbtxt asks for."""
-    if len(versions) > 1:
-        with contextlib.suppress(OSError):
-            return served_by((folder / "config.pbtxt").read_bytes(), versions)
-    return versions
+def _num_served(folder: Path, versions: Iterable[str]) -> int:
+    """How many of these versions the folder's config.pbtxt asks for; at least one."""
+    found = {*map(int, versions)}
+    if len(found) > 1:
+        with contextlib.suppress(OSError, GeneratorError):
+            return max(1, len(served_by((folder / "config.pbtxt").read_bytes(), found)))
+    return 1
 
 
 def _gpus() -> dict[str, tuple[float, float]]:
