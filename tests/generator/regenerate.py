@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -18,12 +19,13 @@ from generator.render.manifest import MANIFEST_FILE
 from generator.render.model_folder import VALUES_FILE, render, render_config
 from generator.spec import task_folders
 from generator.spec.task_folders import Task, find_tasks
-from generator.spec.triton_models import triton_models
+from generator.spec.triton_models import LAUNCHER_FILE, triton_models
 from hf_triton.cli import main as cli
 from tests.generator import workspace
 from tests.support.text_sections import tree_text
 
 BASE_TASK = "text-generation"
+_DIGEST = re.compile('"[0-9a-f]{64}"')
 
 
 def main() -> None:
@@ -44,16 +46,16 @@ def main() -> None:
 
 
 def rendered_case(case: str, work: Path) -> dict[str, str]:
-    """What ``generate`` makes of a YAML in golden/, but for model.py and manifests. ``work`` is
-    the current folder.
+    """What ``generate`` makes of a YAML in golden/, but for manifests and digests, and for code,
+    which is copied. ``work`` is the current folder.
     """
     shutil.copytree(workspace.GOLDEN, work / "golden", dirs_exist_ok=True)
     config = str(work / "golden" / f"{case}.yaml")
     assert cli.main(["generate", "--config", config, "--repository", f"golden/{case}"]) == 0
     return {
-        path: content.decode()
+        path: _DIGEST.sub('"..."', content.decode())
         for path, content in workspace.snapshot(work / "golden" / case).items()
-        if not path.endswith((".py", MANIFEST_FILE))
+        if not path.endswith((".py", LAUNCHER_FILE, MANIFEST_FILE))
     }
 
 

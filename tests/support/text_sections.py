@@ -23,20 +23,29 @@ def write_sections(file: Path, sections: Iterable[tuple[str, str]]) -> None:
 
 def tree_text(tree: Mapping[str, str], like: Mapping[str, str] | None = None) -> str:
     """A folder's files, each a section with its path; of a file that is mostly as another of its
-    name, before it or in ``like``, only what differs.
+    name, before it or in ``like``, only what differs, the names of their models aside.
     """
-    whole = [(f"the base's {path}", text) for path, text in (like or {}).items()]
+    whole = [("the base's ", path, text) for path, text in (like or {}).items()]
     sections = []
     for path, text in sorted(tree.items()):
-        alike = (each for each in whole if Path(each[0]).name == Path(path).name)
-        differing = [(_difference(other, text), name) for name, other in alike]
+        differing = [
+            (_difference(_renamed(other, name, path), text), of + name)
+            for of, name, other in whole
+            if Path(name).name == Path(path).name
+        ]
         least, name = min(differing, key=lambda each: len(each[0]), default=([], ""))
         if name and 2 * len(least) < text.count("\n"):
             sections.append(f"=== {path}: as {name} but for\n" + "".join(least))
         else:
             sections.append(f"=== {path}\n{text}")
-            whole.append((path, text))
+            whole.append(("", path, text))
     return "".join(sections)
+
+
+def _renamed(text: str, before: str, after: str) -> str:
+    """As of the model that the file ``after`` is of, by its first folder."""
+    old, new = (path.rpartition("/")[0].partition("/")[0] for path in (before, after))
+    return text.replace(old, new) if old and new and old not in new and new not in old else text
 
 
 def _difference(before: str, after: str) -> list[str]:
