@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from generator.render.curl_lines import curl_lines
 from tests.encoders.tiny_encoders import WORDS, texts, tiny_encoder
-from tests.support.triton import Answer, Triton, eventually, post, serving
+from tests.support.triton import Answer, Triton, serving
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -83,15 +79,12 @@ def assert_same(triton: Triton, name: str, *inputs: dict[str, Any], **body: Any)
 def test_embeddings_are_those_of_the_single_model(triton: Triton) -> None:
     for text in texts(4):
         assert_same(triton, "embed", tensor("text_input", "BYTES", text))
+    assert_same(triton, "embed", tensor("input_text", "BYTES", *texts(5)))
     short = tensor("text_input", "BYTES", "the cat")
     assert_same(triton, "embed", short, tensor("dimensions", "INT32", 8))
     assert_same(triton, "embed", short, tensor("return_num_input_tokens", "BOOL", True))
     assert_same(triton, "embed", short, outputs=[{"name": "embedding"}])
     assert_same(triton, "embed", short, parameters={"dimensions": 4})
-
-
-def test_a_list_of_texts_is_embedded_as_by_the_single_model(triton: Triton) -> None:
-    assert_same(triton, "embed", tensor("input_text", "BYTES", *texts(5)))
 
 
 def test_a_batch_of_texts_and_pairs_is_classified_as_by_the_single_model(triton: Triton) -> None:
@@ -134,22 +127,6 @@ def test_a_bad_request_is_refused_in_the_single_models_words(
     assert got.body["error"] == f"in ensemble 'embed', {expected.body['error']}"
 
 
-def test_bad_requests_leave_their_neighbours_alone(triton: Triton) -> None:
-    too_long = " ".join(WORDS * 9)
-    asked = [text if index % 3 else too_long for index, text in enumerate(texts(30))]
-    with ThreadPoolExecutor(10) as pool:
-        answers = list(pool.map(lambda text: triton.generate("embed", text_input=text), asked))
-    assert [answer.status == 200 for answer in answers] == [text != too_long for text in asked]
-
-
-def test_the_printed_curl_lines_work(triton: Triton) -> None:
-    url = triton.url("", "").removesuffix("//")
-    for model in ("embed", "classify"):
-        for line in curl_lines(triton.server.repository, model, url):
-            _, address, _, body = shlex.split(line)
-            assert post(address, json.loads(body)).status == 200, line
-
-
 def test_the_model_step_can_be_asked_alone(triton: Triton) -> None:
     """Rows of tokens, the tensors of exported models: for clients that tokenise themselves."""
     names = ("input_ids", "attention_mask", "token_type_ids")
@@ -164,13 +141,3 @@ def test_the_model_step_can_be_asked_alone(triton: Triton) -> None:
 
 
 ROWS = ([1, 5, 2, 1, 2, 0], [1, 1, 1, 1, 1, 0], [0] * 6)
-
-
-def test_each_step_counts_its_own_requests(triton: Triton) -> None:
-    outputs(triton.infer("embed", tensor("text_input", "BYTES", "the cat")))
-    for step in ("tokenizer", "model", "postprocessing"):
-        assert eventually(partial(is_counted, triton, f"embed_{step}")), step
-
-
-def is_counted(triton: Triton, model: str) -> bool:
-    return triton.metric("nv_inference_request_success", model=model) >= 1

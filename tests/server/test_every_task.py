@@ -156,23 +156,6 @@ def png_of_red() -> bytes:
     return file.getvalue()
 
 
-def test_similar_sentences_are_nearer_than_unrelated_ones(triton: Triton) -> None:
-    def vector(text: str) -> Any:
-        return triton.generate("embedding", text_input=text).body["embedding"]
-
-    one, near, far = map(
-        vector, ("It is raining hard.", "Heavy rain falls from the clouds.", "I lost my key.")
-    )
-    cosine = sum(a * b for a, b in zip(one, near, strict=True))
-    assert cosine > 0.6
-    assert cosine > sum(a * b for a, b in zip(one, far, strict=True)) + 0.2
-
-
-def test_the_other_way_round_a_review_is_negative(triton: Triton) -> None:
-    answer = triton.generate("classifier", text_input="What a terrible day!")
-    assert answer.body["label"] == "NEGATIVE"
-
-
 def test_tritons_classification_extension_names_the_labels(triton: Triton) -> None:
     text = np.array([b"I love this film."], np.object_)
     for kind, url in ((tritonclient.http, triton.http), (tritonclient.grpc, triton.grpc)):
@@ -185,32 +168,3 @@ def test_tritons_classification_extension_names_the_labels(triton: Triton) -> No
             [b"1", b"POSITIVE"],
             [b"0", b"NEGATIVE"],
         ]
-
-
-def test_a_prompt_of_the_model_and_fewer_dimensions_change_the_embedding(triton: Triton) -> None:
-    text = "It is raining hard."
-    plain = triton.generate("embedding", text_input=text).body["embedding"]
-    query = triton.generate("embedding", text_input=text, prompt_name="query").body["embedding"]
-    short = triton.generate("embedding", text_input=text, dimensions=16).body["embedding"]
-    assert plain != query
-    assert len(short) == 16
-    assert math.isclose(math.hypot(*short), 1, abs_tol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "model, body, words",
-    [
-        ("answers", {"question": "Where?"}, "context: missing"),
-        ("zero-shot", {"text_input": "Hello."}, "candidate_labels: missing"),
-        ("mask", {"text_input": "No gap."}, "[MASK]"),
-        ("image", {"image": "bm8gaW1hZ2U="}, "no image"),
-        ("embedding", {"text_input": "word " * 400}, "truncate: true"),
-        ("classifier", {"text_input": "I love it.", "top_k": 0}, "top_k"),
-    ],
-)
-def test_a_mistake_is_told_by_its_name(
-    triton: Triton, model: str, body: dict[str, Any], words: str
-) -> None:
-    answer = post(triton.url(model, "generate"), body)
-    assert answer.status == 400
-    assert words in answer.body["error"]

@@ -53,8 +53,6 @@ models:
     metrics: {METRICS}
 """
 HOOKS = """\
-from pathlib import Path
-
 from hf_triton.hooks import RequestError, observe
 
 
@@ -63,8 +61,6 @@ def preprocess(request):
     observe("seen_texts_total", letter=text[:1])
     observe("seen_characters", len(text))
     observe("last_characters", len(text))
-    while text.startswith("until ") and not Path(text[6:]).exists():
-        Path(text[6:] + ".awaited").touch()
     if text == "raise":
         raise KeyError("secret-" + text)
     if text == "refuse":
@@ -112,11 +108,6 @@ def outputs_of(answer: Answer) -> dict[str, Any]:
     return {output["name"]: output["data"] for output in answer.body["outputs"]}
 
 
-def test_hooks_change_requests_and_answers(hooked: Triton) -> None:
-    answer = hooked.generate("hooked", text_input="drop this good")
-    assert (answer.status, answer.body["text_output"]) == (200, "<good>")
-
-
 def test_what_goes_wrong_in_a_hook_is_its_requests_own(hooked: Triton) -> None:
     texts = ["good", "raise", "refuse", "spoil"] * 8
     with ThreadPoolExecutor(16) as pool:
@@ -126,24 +117,13 @@ def test_what_goes_wrong_in_a_hook_is_its_requests_own(hooked: Triton) -> None:
             assert outputs_of(answer)["text_output"] == ["<good>"]
             continue
         status, message = {
-            "raise": (500, "my_hooks.py:14: preprocess raised KeyError"),
+            "raise": (500, "my_hooks.py:10: preprocess raised KeyError"),
             "refuse": (400, "text_input: refused by a hook"),
-            "spoil": (500, "my_hooks.py:22: postprocess: output 'label': got int, allowed: a text"),
+            "spoil": (500, "my_hooks.py:18: postprocess: output 'label': got int, allowed: a text"),
         }[text]
         assert answer.status == status
         assert message in answer.body["error"]
     assert "secret" not in "".join(hooked.log)
-
-
-def test_a_slow_hook_holds_up_nobody(hooked: Triton, tmp_path: Path) -> None:
-    go_on = tmp_path / "go-on"
-    with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(ask, hooked, "hooked", f"until {go_on}")
-        assert eventually(go_on.with_suffix(".awaited").exists)
-        assert ask(hooked, "hooked", "quick").status == 200
-        assert not slow.done()
-        go_on.touch()
-    assert outputs_of(slow.result())["text_output"] == [f"<until {go_on}>"]
 
 
 def test_hooks_run_once_for_a_request_through_a_front_and_for_each_piece_of_a_stream(
@@ -164,12 +144,6 @@ def test_hooks_run_once_for_a_request_through_a_front_and_for_each_piece_of_a_st
     assert len(pieces) > 2
     assert all(piece.startswith("<") and piece.endswith(">") for piece in pieces)
     assert "".join(piece[1:-1] for piece in pieces) == text[1:-1]
-
-
-def test_a_hooks_own_refusal_passes_through_a_front(hooked: Triton) -> None:
-    answer = hooked.infer("demo", text_input("refuse"))
-    assert (answer.status, answer.body["error"]) == (400, "text_input: refused by a hook")
-    assert hooked.infer("demo", text_input("raise")).status == 500
 
 
 def text_input(text: str) -> dict[str, object]:
@@ -202,48 +176,3 @@ def test_the_same_request_is_answered_from_the_cache(hooked: Triton) -> None:
     assert other["num_computed"] == [first["num_computed"][0] + 1]
     name = "hf_triton_response_cache_hits_total"
     assert eventually(lambda: count(hooked, name, model="cached") >= 1)
-
-
-def test_a_cached_answer_has_the_outputs_that_are_asked_for(hooked: Triton) -> None:
-    for names in (("label",), ("text_output",), ("label", "num_computed"), ("label",)):
-        assert set(outputs_of(ask(hooked, "cached", "listed", *names))) == set(names)
-    assert len(outputs_of(ask(hooked, "cached", "listed"))) == 3
-
-
-def test_parameters_count_in_the_cache_and_request_ids_do_not(hooked: Triton) -> None:
-    computed = [
-        outputs_of(ask(hooked, "cached", "parameters", **parameters))["num_computed"][0]
-        for parameters in ({}, {"top_k": 1}, {"top_k": 2}, {}, {"top_k": 1})
-    ]
-    assert computed[3:] == computed[:2]
-    assert len(set(computed)) == 3
-    by_id = [hooked.generate("cached", text_input="id", id=str(n)).body for n in range(2)]
-    assert by_id[0]["num_computed"] == by_id[1]["num_computed"]
-
-
-def test_an_error_is_an_error_the_second_time_too(hooked: Triton) -> None:
-    for _ in range(3):
-        answer = ask(hooked, "cached", "fail")
-        assert (answer.status, answer.body["error"]) == (400, "text_input: got what it refuses")
-
-
-def test_hooks_see_requests_that_the_cache_answers(hooked: Triton) -> None:
-    answers = [outputs_of(ask(hooked, "both", text)) for text in ("drop this W", "W", "W")]
-    assert answers[0] == answers[1] == answers[2], "the key is what the hook made of them"
-    assert answers[0]["text_output"] == ["<W>"]
-    assert eventually(lambda: count(hooked, "seen_texts_total", model="both", letter="W") == 2)
-    name = "hf_triton_response_cache_hits_total"
-    assert eventually(lambda: count(hooked, name, model="both") >= 2)
-
-
-def test_a_hooks_file_that_cannot_be_imported_says_so_in_one_line(hooked: Triton) -> None:
-    # A folder of its own: where a loaded model's reload fails, 24.10 does not stop gracefully.
-    repository = hooked.server.repository
-    shutil.copytree(repository / "both", repository / "broken")
-    config = repository / "broken" / "config.pbtxt"
-    config.write_text(config.read_text().replace('name: "both"', 'name: "broken"'))
-    (repository / "broken" / "1" / "hooks.py").write_text(f"import no_such_module\n{HOOKS}")
-    answer = hooked.control("broken", "load")
-    expected = "hooks: my_hooks.py:1: ModuleNotFoundError: No module named 'no_such_module'"
-    assert answer.status == 400
-    assert expected in answer.body["error"]

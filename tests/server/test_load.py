@@ -233,10 +233,11 @@ def running(triton: Triton) -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("endpoint", [GrpcEndpoint, HttpEndpoint])
 def test_requests_beyond_the_queue_get_503_and_the_others_their_answers(
-    triton: Triton, reference: Reference
+    triton: Triton, reference: Reference, endpoint: Callable[[Triton], Endpoint]
 ) -> None:
-    model = Model(GrpcEndpoint(triton), "tight", batched=False)
+    model = Model(endpoint(triton), "tight", batched=False)
     numbers = [f"Once {number}" for number in range(16)]
 
     with running(triton):
@@ -252,15 +253,6 @@ def test_requests_beyond_the_queue_get_503_and_the_others_their_answers(
             assert "queue is full" in reply.error
             assert "max_queue_size 2" in reply.error
     assert model.ask("tensors", "Once", max_tokens=5).text() == reference.text("Once", 5)
-
-
-def test_a_full_queue_is_a_503_over_http(triton: Triton) -> None:
-    model = Model(HttpEndpoint(triton), "tight", batched=False)
-
-    with running(triton):
-        replies = model.infer_together([model.by_tensors("Once", max_tokens=48) for _ in range(16)])
-
-    assert {reply.status for reply in replies} == {200, 503}
 
 
 def test_a_full_queue_is_told_to_callers_of_generate(triton: Triton) -> None:

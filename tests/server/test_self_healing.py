@@ -153,21 +153,6 @@ def test_a_server_that_dies_is_started_again_with_the_same_models_and_key(tmp_pa
         assert served.leaves_nothing()
 
 
-@pytest.mark.threat("repeated-deaths")
-def test_a_model_that_dies_again_and_again_is_brought_back_each_time(tmp_path: Path) -> None:
-    with serve(tmp_path, "- name: doomed\n- name: other\n", "--max-restarts=0") as served:
-        served.wait_for("Ctrl-C stops")
-        for times in (1, 2, 3):
-            kill_stub(served, "doomed")
-            served.wait_for(f"({times} death")
-            sample = 'hf_triton_model_restarts_total{model="doomed"}'
-            assert eventually(lambda: metric(served, sample) == times, HEALED_S)  # noqa: B023
-        assert answers(served, "doomed")
-        assert metric(served, 'hf_triton_model_given_up{model="doomed"}') == 0
-        served.signal(signal.SIGTERM)
-        assert served.exit_code() == 0
-
-
 @pytest.mark.threat("hanging-processes")
 def test_a_process_that_was_stopped_is_told_of_and_replaced_within_seconds(tmp_path: Path) -> None:
     with serve(tmp_path, "- name: plain\n- name: other\n") as served:
@@ -280,19 +265,6 @@ def test_a_stop_does_not_wait_for_requests_of_a_process_that_died(tmp_path: Path
         served.signal(signal.SIGTERM)
         assert served.exit_code() == 0
         assert "requests of the processes that died were never answered" in served.err
-
-
-def test_a_model_unloaded_by_hand_stays_so(tmp_path: Path) -> None:
-    with serve(tmp_path, "- name: taken\n- name: other\n", "--open-admin-apis") as served:
-        served.wait_for("Ctrl-C stops")
-        assert eventually(lambda: is_ready(served), HEALED_S)
-        url = f"http://127.0.0.1:{served.listen.http_port}/v2/repository/models/taken/unload"
-        assert post(url, {}).status == 200
-        assert eventually(lambda: "taken" in str(ready(served).body))
-        kill_stub(served, "other")
-        served.wait_for("model 'other' is back")
-        assert "model 'taken':" not in served.err
-        assert eventually(lambda: not served.stub_pids("taken"))
 
 
 STEP = """\

@@ -189,15 +189,6 @@ def test_a_server_that_has_served_is_started_again_however_often_it_dies(tmp_pat
         assert served.generate("plain", "x").status == 200
 
 
-@pytest.mark.slow
-def test_a_model_whose_process_dies_is_named(tmp_path: Path) -> None:
-    with serve(tmp_path, "- name: killed\n- name: other\n") as served:
-        served.wait_for("Ctrl-C stops")
-        os.kill(served.stub_pid("killed"), signal.SIGKILL)
-        served.wait_for("model 'killed': its Python process died")
-        assert served.generate("other", "x").status == 200
-
-
 def test_a_model_killed_in_its_first_load_is_loaded_once_more(tmp_path: Path) -> None:
     go_on = tmp_path / "go-on"
     with serve(tmp_path, f"- {{name: killed, options: {{load_until: {go_on}}}}}\n") as served:
