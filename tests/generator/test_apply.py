@@ -449,15 +449,6 @@ def test_a_server_that_dies_while_it_loads_leaves_the_disk_as_it_was(made: Bench
     assert made.is_current()
 
 
-def test_the_record_names_what_is_served(made: Bench) -> None:
-    made.applied(CHANGED + "- {name: new}\n")
-    record = served_record.read(made.repository)
-    assert record is not None
-    assert record.models == ("a", "new", "s")
-    assert record.last.added == ("new",)
-    assert record.last.changed == {"a": 1}
-
-
 def test_a_record_that_was_lost_is_made_anew_where_there_is_nothing_to_do(made: Bench) -> None:
     (made.repository / served_record.RECORD_FILE).unlink(missing_ok=True)
     assert made.apply().code == 0

@@ -18,17 +18,20 @@ from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
 
 
-def test_validate_says_what_it_read(work: Path, run: Run) -> None:
-    (work / "models.yaml").write_text(ONE_MODEL)
-    assert run("validate") == (0, "models.yaml: 1 model, no mistakes\n", "")
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        (ONE_MODEL, "1 model"),
+        (
+            ONE_STREAMING_MODEL + "  - {name: b, task: fake-task, model: o/n}\n",
+            "2 models (1 streams)",
+        ),
+    ],
+)
+def test_validate_says_what_it_read(text: str, says: str, work: Path, run: Run) -> None:
+    (work / "models.yaml").write_text(text)
+    assert run("validate") == (0, f"models.yaml: {says}, no mistakes\n", "")
     assert [path.name for path in work.iterdir()] == ["models.yaml"]
-
-
-def test_validate_says_how_many_models_stream(work: Path, run: Run) -> None:
-    (work / "models.yaml").write_text(
-        ONE_STREAMING_MODEL + "  - {name: other, task: fake-task, model: org/name}\n"
-    )
-    assert run("validate")[1] == "models.yaml: 2 models (1 streams), no mistakes\n"
 
 
 @pytest.mark.parametrize(

@@ -128,16 +128,6 @@ def test_all_folders_come_and_go_together(work: Path, run: Run) -> None:
     assert not [path for path in repository.iterdir() if path.name.startswith("demo")]
 
 
-def test_a_conflict_in_one_step_keeps_all_as_they_are(work: Path, run: Run) -> None:
-    configs(ENSEMBLE, work, run)
-    repository = work / "model_repository"
-    (repository / "demo_tokenizer/config.pbtxt").write_text("mine\n")
-    before = snapshot(repository)
-    (work / "models.yaml").write_text(ENSEMBLE + "    max_batch_size: 8\n")
-    assert run("generate")[0] == 1
-    assert snapshot(repository) == before
-
-
 def test_a_model_file_of_the_users_stays_through_generate_and_prune(work: Path, run: Run) -> None:
     native = ENSEMBLE + "    ensemble: {backend: onnxruntime}\n"
     configs(native, work, run)
@@ -147,16 +137,6 @@ def test_a_model_file_of_the_users_stays_through_generate_and_prune(work: Path, 
     (work / "models.yaml").write_text(ONE_MODEL.replace("demo", "other"))
     run("prune")
     assert theirs.read_bytes() == b"onnx"
-
-
-def test_a_model_that_becomes_an_ensemble_keeps_its_weights(work: Path, run: Run) -> None:
-    configs(ONE_MODEL, work, run)
-    cache = work / "model_repository/demo/hf_cache"
-    cache.mkdir()
-    (cache / "weights").write_text("w")
-    configs(ENSEMBLE, work, run)
-    assert (cache / "weights").read_text() == "w"
-    assert not (work / "model_repository/demo/1/model.py").exists()
 
 
 def test_steps_are_told_of_by_their_ensembles_config(work: Path, run: Run) -> None:

@@ -13,7 +13,7 @@ from generator.render.manifest import MANIFEST_FILE, digest
 from generator.repository import compare, writing
 from hf_triton.cli import main as cli
 from tests.generator.conftest import Run
-from tests.generator.workspace import ONE_MODEL, snapshot
+from tests.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL, snapshot
 
 TWO_MODELS = ONE_MODEL + ONE_MODEL.split("\n", 1)[1].replace("demo", "other")
 
@@ -289,15 +289,17 @@ def test_a_folder_in_a_files_place_is_a_message_even_by_force(made: Path, run: R
     assert "Is a directory" in err
 
 
-def test_a_linked_repository_keeps_paths_right(work: Path, run: Run) -> None:
+@pytest.mark.parametrize("text, name", [(ONE_MODEL, "demo"), (ONE_STREAMING_MODEL, "demo_stream")])
+def test_a_linked_repository_keeps_paths_right(text: str, name: str, work: Path, run: Run) -> None:
     (work / "weights").mkdir()
     (work / "far/away").mkdir(parents=True)
     (work / "model_repository").symlink_to(work / "far/away")
-    (work / "models.yaml").write_text(ONE_MODEL.replace("org/name", "./weights"))
+    (work / "models.yaml").write_text(text.replace("org/name", "./weights"))
     assert run("generate")[0] == 0
-    values = json.loads((work / "model_repository/demo/1/model.json").read_text())
+    folder = work / "model_repository" / name
+    values = json.loads((folder / "1/model.json").read_text())
     assert values["model"] == "../../../weights"
-    assert (work / "model_repository/demo" / values["model"]).samefile(work / "weights")
+    assert (folder / values["model"]).samefile(work / "weights")
 
 
 def test_a_file_in_the_repositorys_place_is_a_message(work: Path, run: Run) -> None:

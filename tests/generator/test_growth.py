@@ -13,7 +13,6 @@ import pytest
 from generator.repository.compare import Action, compare
 from generator.yaml_file.schema import did_you_mean
 from hf_triton.cli import main as cli
-from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL
 
 FEW, MANY = 5, 20
@@ -106,15 +105,3 @@ def test_a_message_lists_no_thousand_names() -> None:
     hint = did_you_mean("zzz", [f"model-{i}" for i in range(1000)], "models")
     assert "model-49" in hint
     assert hint.endswith("model-49 and 950 more")
-
-
-def test_pruning_takes_compiled_files_of_ours_and_leaves_others(work: Path, run: Run) -> None:
-    (work / "models.yaml").write_text(ONE_MODEL.replace("demo", "old"))
-    run("generate")
-    cache = work / "model_repository/old/1/__pycache__"
-    cache.mkdir()
-    for name in ("model.cpython-311.pyc", "mine.cpython-311.pyc"):
-        (cache / name).write_bytes(b"")
-    (work / "models.yaml").write_text(ONE_MODEL)
-    run("prune")
-    assert [path.name for path in cache.iterdir()] == ["mine.cpython-311.pyc"]

@@ -50,27 +50,6 @@ def test_hooks_are_copied_byte_for_byte_and_named_in_model_json(work: Path, run:
     assert run("diff")[0] == 0
 
 
-def test_a_changed_hooks_file_makes_the_repository_stale(work: Path, run: Run) -> None:
-    write(work, ONE_MODEL + WITH_HOOKS)
-    run("generate")
-    write(work, ONE_MODEL + WITH_HOOKS, HOOKS.replace("'x'", "'y'"))
-    code, out, _ = run("diff")
-    assert code == 1
-    assert "1/hooks.py" in out
-    run("generate")
-    assert run("diff")[0] == 0
-
-
-def test_hooks_that_are_taken_out_are_removed(work: Path, run: Run) -> None:
-    write(work, ONE_MODEL + WITH_HOOKS)
-    run("generate")
-    write(work, ONE_MODEL)
-    assert run("generate")[0] == 0
-    version = work / "model_repository" / "demo" / "1"
-    assert not (version / "hooks.py").exists()
-    assert "hooks" not in json.loads((version / "model.json").read_text())
-
-
 def test_hooks_lie_with_the_engine_and_not_with_its_front(work: Path, run: Run) -> None:
     write(work, ONE_STREAMING_MODEL + WITH_HOOKS)
     assert run("generate")[0] == 0

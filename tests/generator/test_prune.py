@@ -89,8 +89,13 @@ def test_an_edited_file_stays_unless_forced(old: Path, run: Run) -> None:
 def test_files_of_the_user_stay(old: Path, run: Run) -> None:
     (old / "notes.txt").write_text("mine")
     (old / "1/extra.py").write_text("mine")
+    (old / "1/__pycache__").mkdir()
+    for name in ("model", "extra"):
+        (old / f"1/__pycache__/{name}.cpython-312.pyc").write_text("x")
     run("prune", "--weights", "--force")
-    assert sorted(snapshot(old)) == ["1/extra.py", "notes.txt"]
+    assert sorted(snapshot(old)) == [
+        *("1/__pycache__/extra.cpython-312.pyc", "1/extra.py", "notes.txt"),
+    ]
 
 
 def test_bytecode_of_our_modules_goes_with_them(old: Path, run: Run) -> None:

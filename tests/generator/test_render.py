@@ -47,18 +47,9 @@ def task(work: Path) -> Task:
     return find_tasks()["fake-task"]
 
 
-@pytest.mark.parametrize("text", EVIL)
-def test_a_quoted_string_is_read_back_as_it_was(text: str) -> None:
-    assert_is_read_back(text)
-
-
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_quoted_string_is_read_back_as_it_was(text: str) -> None:
-    assert_is_read_back(text)
-
-
-def assert_is_read_back(text: str) -> None:
     config = model_config_pb2.ModelConfig()
     text_format.Parse(f"name: {model_folder.quote(text)}", config)
     assert config.name == text

@@ -136,24 +136,3 @@ def test_both_folders_go_when_the_model_goes(made: Path, work: Path, run: Run) -
         "remove     model_repository/demo_stream (3 files)\n"
     )
     assert sorted(path.name for path in made.iterdir()) == ["other", "other_stream"]
-
-
-def test_a_local_model_is_found_from_the_engines_folder(work: Path, run: Run) -> None:
-    (work / "weights").mkdir()
-    (work / "far/away").mkdir(parents=True)
-    (work / "model_repository").symlink_to(work / "far/away")
-    (work / "models.yaml").write_text(ONE_STREAMING_MODEL.replace("org/name", "./weights"))
-    assert run("generate")[0] == 0
-    engine = work / "model_repository/demo_stream"
-    values = json.loads((engine / "1/model.json").read_text())
-    assert values["model"] == "../../../weights"
-    assert (engine / values["model"]).samefile(work / "weights")
-
-
-def test_a_thousand_models_that_stream_are_generated_and_known_again(work: Path, run: Run) -> None:
-    entries = [f"  - {{name: m{i}, model: org/m{i}, max_batch_size: {i % 3}}}" for i in range(1000)]
-    head = ["defaults: {task: fake-stream}", "models:"]
-    (work / "models.yaml").write_text("\n".join([*head, *entries]) + "\n")
-    assert run("generate")[1].splitlines()[-1] == "model_repository: 2000 written, 0 identical"
-    assert run("generate")[1] == "model_repository: 0 written, 2000 identical\n"
-    assert '"m998_stream"' in (work / "model_repository/m998/config.pbtxt").read_text()

@@ -61,13 +61,6 @@ def test_broken_options_are_named(source: str | None, message: str, work: Path) 
         _ = task.options
 
 
-def test_a_task_streams_where_its_options_file_says_so(work: Path) -> None:
-    assert {tag: task.streams for tag, task in find_tasks().items()} == {
-        "fake-stream": True,
-        "fake-task": False,
-    }
-
-
 @pytest.mark.parametrize(
     "line, read, message",
     [

@@ -311,13 +311,6 @@ def test_a_bad_number_in_any_row_is_found_before_a_prompt_is_tokenised() -> None
     assert str(raised.value) == "n: got 1 and 2 in one batch, allowed: the same in every row"
 
 
-def test_an_unknown_parameter_is_refused() -> None:
-    with pytest.raises(
-        RequestError, match=r"^temprature: unknown parameter, did you mean temperat"
-    ):
-        parsed(temprature=1.0)
-
-
 MESSAGES = json.dumps([{"role": "user", "content": "hi"}]).encode()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hf_triton.runtime.errors import RequestError
@@ -54,10 +53,6 @@ def test_empty_stop_words_are_left_out(given: list[str], expected: tuple[str, ..
     assert one.text_lists("stop_words") == [expected]
 
 
-def test_a_parameter_gives_one_stop_word() -> None:
-    assert fields({"text_input": [b"t"]}, {"stop_words": "x"}).text_lists("stop_words") == [("x",)]
-
-
 def test_text_that_is_not_utf8_is_refused_without_quoting_it() -> None:
     one = fields({"text_input": [SECRET + b"\xff"]}, {})
     expected = f"text_input: not valid UTF-8 at byte {len(SECRET)}"
@@ -103,11 +98,6 @@ def test_numbers_pass_as_they_are() -> None:
     assert integer("f", 2**63) == 2**63
     assert number("f", 3) == 3.0
     assert boolean("f", False) is False
-
-
-def test_a_seed_tensor_keeps_all_its_bits() -> None:
-    one = fields({"text_input": [b"t"], "seed": [np.uint64(2**64 - 1)]}, {})
-    assert one.values("seed", integer, None) == [2**64 - 1]
 
 
 @pytest.mark.parametrize(
