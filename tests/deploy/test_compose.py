@@ -114,11 +114,6 @@ def test_the_gpu_is_asked_for_where_models_use_one(deploy: Deploy) -> None:
     assert on_cpu["image"] == "hf-triton:cpu"
 
 
-def test_healthy_means_ready(deploy: Deploy) -> None:
-    check = triton(deploy("compose"))["healthcheck"]["test"]
-    assert check == ["CMD", "python", "-I", "-m", "hf_triton.serving.healthcheck"]
-
-
 def test_a_dollar_of_the_users_is_no_variable() -> None:
     assert str(quote_for_compose("a$HOME")) == '"a$$HOME"'
 

@@ -52,22 +52,6 @@ def check_inference_service(entry: dict[str, Any]) -> None:
     kubernetes_validate.validate(pod, "1.31", strict=True)
 
 
-def test_the_container_is_the_one_that_kserve_looks_for(deploy: Deploy) -> None:
-    service = deploy("kserve").object("InferenceService")
-    (container,) = service["spec"]["predictor"]["containers"]
-    assert container["name"] == "kserve-container"
-    # The first port is the one that KServe's Service leads to: the open inference protocol's, v2.
-    assert container["ports"][0] == {"name": "http", "containerPort": 8000}
-
-
-def test_what_scales_is_the_deployment_that_kserve_makes(deploy: Deploy) -> None:
-    rendered = deploy("kserve")
-    scaled = rendered.object("HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
-    assert scaled["name"] == "hf-triton-predictor"
-    annotations = rendered.object("InferenceService")["metadata"]["annotations"]
-    assert annotations["serving.kserve.io/autoscalerClass"] == "external"
-
-
 def test_a_name_too_long_for_what_kserve_makes_of_it_is_refused(deploy: Deploy, work: Path) -> None:
     text = (work / "models.yaml").read_text()
     (work / "models.yaml").write_text(text.replace("picture", "the-picture-of-dorian"))

@@ -100,13 +100,6 @@ def test_containers_can_do_nothing_that_they_need_not(deploy: Deploy) -> None:
         }
 
 
-def test_live_is_asked_apart_from_ready(deploy: Deploy) -> None:
-    container = deploy("kubernetes").server()
-    assert container["startupProbe"]["httpGet"]["path"] == "/live"
-    assert container["livenessProbe"]["httpGet"]["path"] == "/live"
-    assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
-
-
 def test_a_pod_has_time_to_drain_and_to_stop(deploy: Deploy) -> None:
     rendered = deploy("kubernetes")
     (drain_s,) = rendered.server()["lifecycle"]["preStop"]["exec"]["command"][1:]
@@ -121,14 +114,6 @@ def test_commands_are_ones_that_the_command_line_takes(deploy: Deploy, work: Pat
         program, *arguments = container["args"]
         assert program == "hf-triton"
         assert make_parser().parse_args(arguments).config == "/etc/hf-triton/models.yaml"
-
-
-def test_gpus_are_those_that_the_instance_groups_name_numbered_anew(deploy: Deploy) -> None:
-    rendered = deploy("kubernetes")
-    resources = rendered.server()["resources"]
-    assert resources["requests"]["nvidia.com/gpu"] == resources["limits"]["nvidia.com/gpu"] == 2
-    served = read_yaml(rendered.object("ConfigMap")["data"]["models.yaml"])
-    assert served["models"][0]["instance_group"] == [{"kind": "KIND_GPU", "gpus": [0, 1]}]
 
 
 def test_a_model_of_its_own_gets_a_gpu_only_where_it_uses_one(deploy: Deploy) -> None:
