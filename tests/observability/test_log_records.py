@@ -15,22 +15,17 @@ OTLP = "[Error] File: /tmp/build/otlp/src/otlp_http_client.cc:200 [OTLP HTTP Cli
 
 
 @pytest.mark.parametrize(
-    "line,expected",
+    "line, level_and_logger, more",
     [
         (
             f'I{TRITON} model_lifecycle.cc:472] "loading: demo:1"',
-            {
-                "level": "info",
-                "logger": "tritonserver",
-                "message": "loading: demo:1",
-                "source": "model_lifecycle.cc:472",
-            },
+            "info tritonserver",
+            {"message": "loading: demo:1", "source": "model_lifecycle.cc:472"},
         ),
         (
             f'E{TRITON} engine.py:60] "demo: [request id: r-7] a request failed: KeyError"',
+            "error model",
             {
-                "level": "error",
-                "logger": "model",
                 "message": "demo: [request id: r-7] a request failed: KeyError",
                 "source": "engine.py:60",
                 "model": "demo",
@@ -39,18 +34,13 @@ OTLP = "[Error] File: /tmp/build/otlp/src/otlp_http_client.cc:200 [OTLP HTTP Cli
         ),
         (
             f'W{TRITON} model.py:6] "over\\ntwo lines"',
-            {
-                "level": "warning",
-                "logger": "model",
-                "message": "over\ntwo lines",
-                "source": "model.py:6",
-            },
+            "warning model",
+            {"message": "over\ntwo lines", "source": "model.py:6"},
         ),
         (
             f"E{TRITON} model_lifecycle.cc:642] \"failed to load 'x': model 'demo' is broken\"",
+            "error tritonserver",
             {
-                "level": "error",
-                "logger": "tritonserver",
                 "message": "failed to load 'x': model 'demo' is broken",
                 "source": "model_lifecycle.cc:642",
                 "model": "demo",
@@ -58,58 +48,42 @@ OTLP = "[Error] File: /tmp/build/otlp/src/otlp_http_client.cc:200 [OTLP HTTP Cli
         ),
         (
             "E0000 00:00:1795.5 1234 chttp2.cc:12] Failed to bind",
-            {
-                "level": "error",
-                "logger": "tritonserver",
-                "message": "Failed to bind",
-                "source": "chttp2.cc:12",
-            },
+            "error tritonserver",
+            {"message": "Failed to bind", "source": "chttp2.cc:12"},
         ),
         (
             "hf-triton: demo is ready after 1.0 s; still loading: other",
-            {
-                "level": "info",
-                "logger": "hf-triton",
-                "message": "demo is ready after 1.0 s; still loading: other",
-                "model": "demo",
-            },
+            "info hf-triton",
+            {"message": "demo is ready after 1.0 s; still loading: other", "model": "demo"},
         ),
         (
             "hf-triton: model 'demo' failed to load: no weights",
-            {
-                "level": "error",
-                "logger": "hf-triton",
-                "message": "model 'demo' failed to load: no weights",
-                "model": "demo",
-            },
+            "error hf-triton",
+            {"message": "model 'demo' failed to load: no weights", "model": "demo"},
         ),
         (
             "hf-triton: [request id: 7] the OpenAI API failed at a request: KeyError",
+            "error hf-triton",
             {
-                "level": "error",
-                "logger": "hf-triton",
                 "message": "[request id: 7] the OpenAI API failed at a request: KeyError",
                 "request_id": "7",
             },
         ),
         (
             OTLP,
-            {
-                "level": "error",
-                "logger": "opentelemetry",
-                "message": "[OTLP HTTP Client] no answer",
-                "source": "otlp_http_client.cc:200",
-            },
+            "error opentelemetry",
+            {"message": "[OTLP HTTP Client] no answer", "source": "otlp_http_client.cc:200"},
         ),
-        ("what a model prints", {"level": "info", "logger": "output"}),
-        ("Traceback (most recent call last):", {"level": "error", "logger": "output"}),
-        ("ValueError: x", {"level": "error", "logger": "output"}),
+        ("what a model prints", "info output", {}),
+        ("Traceback (most recent call last):", "error output", {}),
+        ("ValueError: x", "error output", {}),
     ],
 )
-def test_a_line_becomes_a_record(line: str, expected: dict[str, str]) -> None:
+def test_a_line_becomes_a_record(line: str, level_and_logger: str, more: dict[str, str]) -> None:
+    level, logger = level_and_logger.split()
     found = record(line, NOW)
     assert found.pop("time") == "2026-11-21T17:05:01.234Z"
-    assert found == {"message": line, **expected}
+    assert found == {"message": line, "level": level, "logger": logger, **more}
 
 
 @pytest.mark.threat("forged-log-lines")

@@ -66,37 +66,26 @@ LONG = "long " * 25
 
 
 @pytest.mark.parametrize(
-    "path, body, told",
+    "path, model, body, told",
     [
+        ("/v1/embeddings", "rows", {"input": ["x", LONG, "y", LONG]}, "input[1], input[3]"),
+        ("/v1/embeddings", "rows", {"input": ["x"] * 5 + [LONG]}, "input[5]"),
+        ("/v1/embeddings", "rows", {"input": "x"}, None),
+        ("/v1/embeddings", "vectors", {"input": LONG}, None),  # of an earlier release
         (
             "/v1/embeddings",
-            {"model": "rows", "input": ["x", LONG, "y", LONG]},
-            "input[1], input[3]",
-        ),
-        ("/v1/embeddings", {"model": "rows", "input": ["x"] * 5 + [LONG]}, "input[5]"),
-        ("/v1/embeddings", {"model": "rows", "input": "x"}, None),
-        ("/v1/embeddings", {"model": "vectors", "input": LONG}, None),  # of an earlier release
-        (
-            "/v1/embeddings",
-            {"model": "rows", "input": [LONG] * 101},
+            "rows",
+            {"input": [LONG] * 101},
             ", ".join([*(f"input[{index}]" for index in range(100)), "..."]),
         ),
-        (
-            "/v1/rerank",
-            {"model": "rows", "query": LONG, "documents": ["x", LONG]},
-            "documents[1], query[0]",
-        ),
-        (
-            "/v1/rerank",
-            {"model": "pairs", "query": "x", "documents": ["x", LONG]},
-            "documents[1]",
-        ),
+        ("/v1/rerank", "rows", {"query": LONG, "documents": ["x", LONG]}, "documents[1], query[0]"),
+        ("/v1/rerank", "pairs", {"query": "x", "documents": ["x", LONG]}, "documents[1]"),
     ],
 )
 def test_a_header_names_the_texts_that_were_cut(
-    path: str, body: dict[str, Any], told: str | None, api: Translator
+    path: str, model: str, body: dict[str, Any], told: str | None, api: Translator
 ) -> None:
-    reply = api.post(path, **body)
+    reply = api.post(path, model=model, **body)
     assert reply.status == 200, reply.text
     assert reply.headers.get("X-Truncated-Inputs") == told
 

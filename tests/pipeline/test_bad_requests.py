@@ -24,6 +24,11 @@ IMAGES, SPEECH, TEXTS = (
 LABELLED = "zero-shot-image-classification"
 NOT_OPENED = "paths and addresses are not opened"
 
+
+def given(parameters: str) -> Tensors:
+    return {"image": png(), "pipeline_parameters": parameters}
+
+
 CASES: dict[str, tuple[str, Tensors, str]] = {
     "nothing": (
         IMAGES,
@@ -58,7 +63,7 @@ CASES: dict[str, tuple[str, Tensors, str]] = {
     "empty labels": (LABELLED, {"image": png(), "candidate_labels": ["a", " "]}, "none empty"),
     "labels of numbers": (
         LABELLED,
-        {"image": png(), "pipeline_parameters": '{"candidate_labels": [1]}'},
+        given('{"candidate_labels": [1]}'),
         "candidate_labels: must be texts",
     ),
     "labels twice": (
@@ -72,34 +77,30 @@ CASES: dict[str, tuple[str, Tensors, str]] = {
     ),
     "parameters that are no JSON": (
         IMAGES,
-        {"image": png(), "pipeline_parameters": "top_k=3"},
+        given("top_k=3"),
         "pipeline_parameters: not valid JSON at line 1, column 1",
     ),
     "parameters that are a list": (
         IMAGES,
-        {"image": png(), "pipeline_parameters": "[3]"},
+        given("[3]"),
         "pipeline_parameters: got a list, allowed: a JSON object",
     ),
     "an unknown parameter": (
         IMAGES,
-        {"image": png(), "pipeline_parameters": '{"topk": 3}'},
+        given('{"topk": 3}'),
         "unknown parameter topk of the image-classification pipeline, did you mean top_k?",
     ),
     "a parameter's wrong value": (
         IMAGES,
-        {"image": png(), "pipeline_parameters": '{"function_to_apply": "cube"}'},
+        given('{"function_to_apply": "cube"}'),
         "the image-classification pipeline: ValueError",
     ),
     "a parameter's wrong type": (
         IMAGES,
-        {"image": png(), "pipeline_parameters": '{"top_k": "many"}'},
+        given('{"top_k": "many"}'),
         "the image-classification pipeline: TypeError",
     ),
-    "worker processes": (
-        IMAGES,
-        {"image": png(), "pipeline_parameters": '{"num_workers": 8}'},
-        "unknown parameter num_workers",
-    ),
+    "worker processes": (IMAGES, given('{"num_workers": 8}'), "unknown parameter num_workers"),
     "a sound that is none": (SPEECH, {"audio": b"\x00\xff" * 50}, "100 bytes that are no sound"),
     "half a sound": (SPEECH, {"audio": sound_file(tone())[:5000]}, "the WAV file is cut short"),
     "half of a FLAC": (

@@ -11,11 +11,7 @@ import pytest
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.chat_formats import ChatFormat
 from hf_triton.text_generation.request.chat_answers import ChatAnswers
-from hf_triton.text_generation.request.parsing import (
-    Generation,
-    GenerationRequest,
-    PromptReader,
-)
+from hf_triton.text_generation.request.parsing import Generation, GenerationRequest, PromptReader
 from hf_triton.text_generation.request.sampling_json import FIELD
 from hf_triton.text_generation.sequence.request_options import MAX_SEED
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
@@ -24,6 +20,8 @@ from tests.engine.request_fields import fields, parse_request
 
 CONTEXT = 50
 BIG = 2**31 - 1
+FROM_0 = "allowed: 0 (greedy) or any finite number above it"
+ABOVE_0 = "allowed: a finite number above 0 (1 is off)"
 
 
 def check_length(num_prompt_tokens: int, max_tokens: int) -> None:
@@ -235,30 +233,15 @@ def test_min_tokens_above_the_default_length_extends_it() -> None:
         ({"max_tokens": "nine"}, "max_tokens: got a text, allowed: an integer"),
         ({"min_tokens": -1, "max_tokens": 4}, "min_tokens: got -1, allowed: 0 to max_tokens"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens: got 5, allowed: 0 to max_tokens (4)"),
-        (
-            {"temperature": -0.5},
-            "temperature: got -0.5, allowed: 0 (greedy) or any finite number above it",
-        ),
-        (
-            {"temperature": float("nan")},
-            "temperature: got nan, allowed: 0 (greedy) or any finite number above it",
-        ),
-        (
-            {"temperature": float("inf")},
-            "temperature: got inf, allowed: 0 (greedy) or any finite number above it",
-        ),
+        ({"temperature": -0.5}, f"temperature: got -0.5, {FROM_0}"),
+        ({"temperature": float("nan")}, f"temperature: got nan, {FROM_0}"),
+        ({"temperature": float("inf")}, f"temperature: got inf, {FROM_0}"),
         ({"top_k": -2}, "top_k: got -2, allowed: 0 or -1 (off), or 1 and more"),
         ({"top_p": 1.5}, "top_p: got 1.5, allowed: 0 (off) to 1"),
         ({"top_p": -0.5}, "top_p: got -0.5, allowed: 0 (off) to 1"),
         ({"top_p": float("nan")}, "top_p: got nan, allowed: 0 (off) to 1"),
-        (
-            {"repetition_penalty": 0},
-            "repetition_penalty: got 0.0, allowed: a finite number above 0 (1 is off)",
-        ),
-        (
-            {"repetition_penalty": float("inf")},
-            "repetition_penalty: got inf, allowed: a finite number above 0 (1 is off)",
-        ),
+        ({"repetition_penalty": 0}, f"repetition_penalty: got 0.0, {ABOVE_0}"),
+        ({"repetition_penalty": float("inf")}, f"repetition_penalty: got inf, {ABOVE_0}"),
         ({"seed": -1}, f"seed: got -1, allowed: 0 to {MAX_SEED}"),
         ({"seed": 2**64}, f"seed: got {2**64}, allowed: 0 to {MAX_SEED}"),
         ({"return_finish_reason": 1}, "return_finish_reason: got 1, allowed: true or false"),

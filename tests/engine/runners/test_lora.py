@@ -488,23 +488,20 @@ def changed_config(folder: Path, to: Path, **changes: Any) -> Path:
     return to
 
 
+CONFIG = "adapter_config.json"
+
+
 @pytest.mark.parametrize(
     "changes, expected",
     [
-        (
-            {"peft_type": "IA3"},
-            "adapter_config.json: peft_type: got IA3, expected LORA",
-        ),
-        (
-            {"use_dora": True},
-            "adapter_config.json: use_dora is set, and only plain LoRA is served; merge",
-        ),
-        ({"bias": "all"}, "adapter_config.json: bias is set, and only plain LoRA is served"),
-        ({"modules_to_save": ["lm_head"]}, "adapter_config.json: modules_to_save is set"),
-        ({"trainable_token_indices": [1]}, "adapter_config.json: trainable_token_indices is set"),
+        ({"peft_type": "IA3"}, f"{CONFIG}: peft_type: got IA3, expected LORA"),
+        ({"use_dora": True}, f"{CONFIG}: use_dora is set, and only plain LoRA is served; merge"),
+        ({"bias": "all"}, f"{CONFIG}: bias is set, and only plain LoRA is served"),
+        ({"modules_to_save": ["lm_head"]}, f"{CONFIG}: modules_to_save is set"),
+        ({"trainable_token_indices": [1]}, f"{CONFIG}: trainable_token_indices is set"),
         (
             {"init_lora_weights": "pissa_niter_4"},
-            "adapter_config.json: init_lora_weights: pissa_niter_4 goes with changed weights",
+            f"{CONFIG}: init_lora_weights: pissa_niter_4 goes with changed weights",
         ),
         (
             {"r": 2},
