@@ -68,24 +68,17 @@ def test_a_connection_that_never_gets_on_is_given_up_and_taken_up_later(
     assert hub.sent["model.safetensors"] == 3_000_000
 
 
-def test_a_part_that_is_wrong_is_dropped_and_fetched_whole(work: Workplace, hub: FakeHub) -> None:
+@pytest.mark.parametrize("num_bytes", [1_000_000, len(WEIGHTS) + 1], ids=["wrong", "too long"])
+def test_a_part_that_is_wrong_is_dropped_and_fetched_whole(
+    work: Workplace, hub: FakeHub, num_bytes: int
+) -> None:
     hub.repositories["org/tiny"].files = BIG
     hub.cuts = [1_000_000, *[0] * 10]
     work.refused("fetch")
     hub.cuts.clear()
     (part,) = work.cache().rglob("*.incomplete")
-    part.write_bytes(bytes(part.stat().st_size))
-    work.fetch()
-    assert work.files() == BIG
-
-
-def test_a_part_that_is_longer_than_the_file_is_dropped(work: Workplace, hub: FakeHub) -> None:
-    hub.repositories["org/tiny"].files = BIG
-    hub.cuts = [1_000_000, *[0] * 10]
-    work.refused("fetch")
-    hub.cuts.clear()
-    (part,) = work.cache().rglob("*.incomplete")
-    part.write_bytes(bytes(len(WEIGHTS) + 1))
+    assert part.stat().st_size == 1_000_000
+    part.write_bytes(bytes(num_bytes))
     work.fetch()
     assert work.files() == BIG
 

@@ -255,9 +255,13 @@ def test_versions_that_say_that_they_are_not_ready_are_taken_back(made: Bench) -
     assert (made.ready("a"), made.ready("new")) == ({1}, set())
 
 
-@pytest.mark.parametrize("was_loaded", [False, True], ids=["written", "loaded"])
+@pytest.mark.parametrize(
+    "was_loaded, then, version",
+    [(False, CHANGED, 3), (True, CHANGED, 2), (False, BOTH, 1)],
+    ids=["written", "loaded", "taken out of the YAML"],
+)
 def test_killed_after_a_version_was_written_the_next_apply_ends_it(
-    made: Bench, was_loaded: bool
+    made: Bench, was_loaded: bool, then: str, version: int
 ) -> None:
     made.say(CHANGED)
     plan = make_plan(Path("models.yaml"), made.repository)
@@ -265,19 +269,9 @@ def test_killed_after_a_version_was_written_the_next_apply_ends_it(
     write_folder(found.groups[0].folders[0])
     if was_loaded:
         made.api.load("a")
+    made.say(then)
     assert made.apply().code == 0
-    assert made.ready("a") == {2 if was_loaded else 3}
-    assert made.is_current()
-
-
-def test_killed_after_a_version_was_written_and_taken_out_of_the_yaml_it_goes(made: Bench) -> None:
-    made.say(CHANGED)
-    plan = make_plan(Path("models.yaml"), made.repository)
-    found = plan_apply(plan, made.repository, ModelControl(made.api), force=False)
-    write_folder(found.groups[0].folders[0])
-    made.say(BOTH)
-    assert made.apply().code == 0
-    assert (made.ready("a"), made.is_current()) == ({1}, True)
+    assert (made.ready("a"), made.is_current()) == ({version}, True)
 
 
 def test_a_version_that_is_gone_from_the_disk_is_not_rolled_back_to(made: Bench) -> None:

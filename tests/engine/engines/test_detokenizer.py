@@ -198,22 +198,23 @@ def test_characters_of_byte_tokens_stay_whole_however_many_there_are() -> None:
     assert text_of(Detokenizer(tokenizer, smiles), smiles) == "🙂🙂🙂🙂🙂"
 
 
-def test_stop_words_before_min_tokens_are_let_through() -> None:
+@pytest.mark.parametrize(
+    "pieces, stop_words, min_tokens, expected",
+    [
+        (("a", "STOP", "b", "s", "STOP", "a"), ("STOP",), 3, (5, "aSTOPbs")),
+        (("a", "b", "s", "s"), ("a", "much longer"), 2, (4, "abss")),
+        (("a", "▁ST", "OP", "s"), ("STOP",), 3, (3, "a ")),  # it reaches over min_tokens
+    ],
+)
+def test_stop_words_before_min_tokens_are_let_through(
+    pieces: tuple[str, ...],
+    stop_words: tuple[str, ...],
+    min_tokens: int,
+    expected: tuple[int, str],
+) -> None:
     tokenizer = TOKENIZERS["sentence-piece"]
-    output = ids_of(tokenizer, "a", "STOP", "b", "s", "STOP", "a")
-    assert stopped(tokenizer, output, ("STOP",), min_tokens=3) == (5, "aSTOPbs")
-
-
-def test_a_short_stop_word_let_through_is_not_found_later_beside_a_long_one() -> None:
-    tokenizer = TOKENIZERS["sentence-piece"]
-    output = ids_of(tokenizer, "a", "b", "s", "s")
-    assert stopped(tokenizer, output, ("a", "much longer"), min_tokens=2) == (4, "abss")
-
-
-def test_a_stop_word_that_reaches_over_min_tokens_is_found() -> None:
-    tokenizer = TOKENIZERS["sentence-piece"]
-    output = ids_of(tokenizer, "a", "▁ST", "OP", "s")
-    assert stopped(tokenizer, output, ("STOP",), min_tokens=3) == (3, "a ")
+    output = ids_of(tokenizer, *pieces)
+    assert stopped(tokenizer, output, stop_words, min_tokens=min_tokens) == expected
 
 
 def test_special_tokens_are_left_out() -> None:

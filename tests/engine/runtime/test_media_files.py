@@ -115,28 +115,26 @@ def outcome(read: Callable[[], Any]) -> Any:
         return str(error)
 
 
+def broken_files(whole: bytes, name: str, read: Callable[[bytes], Any]) -> list[Any]:
+    """What is read of a hundred broken ones, of which some are errors that name them."""
+    draw = random.Random(17)
+    found = [outcome(partial(read, broken(whole, draw))) for _ in range(100)]
+    texts = [one for one in found if isinstance(one, str)]
+    assert texts
+    assert all(text.startswith(f"{name}: ") for text in texts)
+    return [one for one in found if not isinstance(one, str)]
+
+
 @pytest.mark.filterwarnings("ignore")  # Pillow's about what it reads all the same
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_a_broken_image_is_pixels_or_an_error_of_its_own(file_format: str) -> None:
-    draw = random.Random(17)
     whole = packed(picture(size=(32, 32)), file_format)
-    files = [broken(whole, draw) for _ in range(100)]
-    found = [outcome(partial(image, "image[3]", file, LIMITS)) for file in files]
-    texts = [one for one in found if isinstance(one, str)]
-    assert texts
-    assert all(text.startswith("image[3]: ") for text in texts)
-    pictures = [one for one in found if not isinstance(one, str)]
+    pictures = broken_files(whole, "image[3]", lambda file: image("image[3]", file, LIMITS))
     assert all(one.mode == "RGB" and one.width * one.height <= 10_000 for one in pictures)
 
 
 @pytest.mark.parametrize("file_format", ["WAV", "FLAC", "OGG", "MP3"])
 def test_a_broken_sound_is_samples_or_an_error_of_its_own(file_format: str) -> None:
-    draw = random.Random(17)
     whole = sound_file(tone(0.2), file_format=file_format)
-    files = [broken(whole, draw) for _ in range(100)]
-    found = [outcome(partial(sound, "audio[3]", file, 16_000, LIMITS)) for file in files]
-    texts = [one for one in found if isinstance(one, str)]
-    assert texts
-    assert all(text.startswith("audio[3]: ") for text in texts)
-    sounds = [one for one in found if not isinstance(one, str)]
+    sounds = broken_files(whole, "audio[3]", lambda file: sound("audio[3]", file, 16_000, LIMITS))
     assert all(0 < len(one) <= 16_000 and one.dtype == np.float32 for one in sounds)

@@ -49,28 +49,19 @@ def test_the_current_settings_are_the_first_trial(tmp_path: Path) -> None:
     assert bench.served == [{SEQS: None, TOKENS: 512}]
 
 
-def test_the_known_optimum_is_found(tmp_path: Path) -> None:
-    search = make(tmp_path, FakeBench())
+@pytest.mark.parametrize(
+    "goal, seqs",
+    [
+        (THROUGHPUT, 32),
+        (Goal("throughput", max_p99_ms=100), 8),  # 80 ms; 16 would be faster at 160
+        (Goal("latency"), 1),
+        (Goal("latency", min_throughput=70), 8),
+    ],
+)
+def test_the_best_that_keeps_to_the_bounds_is_found(tmp_path: Path, goal: Goal, seqs: int) -> None:
+    search = make(tmp_path, FakeBench(), goal)
     search.run()
-    assert best(search)[SEQS] == 32
-
-
-def test_the_winner_keeps_to_the_bound(tmp_path: Path) -> None:
-    search = make(tmp_path, FakeBench(), Goal("throughput", max_p99_ms=100))
-    search.run()
-    assert best(search)[SEQS] == 8  # 80 ms; 16 would be faster at 160
-
-
-def test_the_lowest_latency_is_that_of_one_sequence(tmp_path: Path) -> None:
-    search = make(tmp_path, FakeBench(), Goal("latency"))
-    search.run()
-    assert best(search)[SEQS] == 1
-
-
-def test_the_lowest_latency_has_the_least_throughput_that_is_asked_for(tmp_path: Path) -> None:
-    search = make(tmp_path, FakeBench(), Goal("latency", min_throughput=70))
-    search.run()
-    assert best(search)[SEQS] == 8
+    assert best(search)[SEQS] == seqs
 
 
 def test_nothing_is_tried_twice(tmp_path: Path) -> None:

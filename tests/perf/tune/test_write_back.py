@@ -155,39 +155,38 @@ def test_what_is_so_already_changes_nothing(tmp_path: Path, tasks: Mapping[str, 
     assert path.stat().st_ino == before.st_ino
 
 
-def test_a_comment_in_what_would_have_to_go_is_refused(
-    tmp_path: Path, tasks: Mapping[str, Task]
-) -> None:
-    batching = "    dynamic_batching:\n      # of four\n      preferred_batch_size: [4]\n"
-    text = f"{HEAD}    max_batch_size: 4\n{batching}"
-    path = write_yaml(tmp_path, text)
-    with pytest.raises(PerfError, match="a comment lies in what would have to go"):
-        changed(path, {DELAY: None}, tasks)
-    assert path.read_text() == text
+BATCHED = f"{HEAD}    max_batch_size: 4\n    dynamic_batching:"
 
 
-def test_a_value_that_other_keys_do_not_allow_is_refused_by_its_key(
-    tmp_path: Path, tasks: Mapping[str, Task]
+@pytest.mark.parametrize(
+    "text, wanted, message",
+    [
+        (
+            f"{BATCHED}\n      # of four\n      preferred_batch_size: [4]\n",
+            {DELAY: None},
+            "a comment lies in what would have to go",
+        ),
+        (
+            f"{HEAD}    options: {{max_num_batched_tokens: 16}}\n",
+            {SEQS: 32},
+            "max_num_batched_tokens: got 16, expected at least",
+        ),
+        (
+            f"defaults:\n  dynamic_batching: {{preferred_batch_size: [2]}}\n{BATCHED} true\n",
+            {DELAY: 100},
+            "more than these keys would change",
+        ),
+    ],
+    ids=["a comment", "other keys", "more would change"],
+)
+def test_a_change_that_can_not_be_made_alone_is_refused(
+    tmp_path: Path, tasks: Mapping[str, Task], text: str, wanted: Settings, message: str
 ) -> None:
-    text = f"models:\n  - name: demo\n    {MODEL}\n    options: {{max_num_batched_tokens: 16}}\n"
     path = write_yaml(tmp_path, text)
-    with pytest.raises(PerfError, match="max_num_batched_tokens: got 16, expected at least"):
-        changed(path, {SEQS: 32}, tasks)
+    with pytest.raises(PerfError, match=message):
+        changed(path, wanted, tasks)
     assert path.read_text() == text
     assert [each.name for each in tmp_path.iterdir()] == ["models.yaml"]
-
-
-def test_a_change_that_would_drag_other_keys_along_is_refused(
-    tmp_path: Path, tasks: Mapping[str, Task]
-) -> None:
-    text = (
-        "defaults:\n  dynamic_batching: {preferred_batch_size: [2]}\n"
-        f"models:\n  - name: demo\n    {MODEL}\n    max_batch_size: 4\n    dynamic_batching: true\n"
-    )
-    path = write_yaml(tmp_path, text)
-    with pytest.raises(PerfError, match="more than these keys would change"):
-        changed(path, {DELAY: 100}, tasks)
-    assert path.read_text() == text
 
 
 def test_a_file_that_was_changed_meanwhile_is_left_alone(
