@@ -2,7 +2,6 @@
 
 RuntimeModelError
 ├── RequestError           INVALID_ARG, HTTP 400: the caller's input
-│   └── UnsupportedError   UNSUPPORTED, HTTP 501: fine input, but not for this model
 ├── OverloadedError        UNAVAILABLE, HTTP 503: try again later
 ├── DeadlineError          UNAVAILABLE, HTTP 503: the request's own time is up
 ├── CancelledError         CANCELLED: its caller has gone
@@ -30,12 +29,6 @@ class RequestError(RuntimeModelError):
     """The request's own fault: the text names the field, what was got and what is allowed."""
 
     status = "INVALID_ARG"
-
-
-class UnsupportedError(RequestError):
-    """A valid request for something that this model or engine does not do."""
-
-    status = "UNSUPPORTED"
 
 
 class OverloadedError(RuntimeModelError):

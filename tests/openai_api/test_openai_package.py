@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import json
@@ -138,16 +137,6 @@ def test_a_tokenizer_tells_the_tokens_that_a_prompt_has(client: openai.OpenAI) -
         ask("detokenize", tokens=[99_999_999])
 
 
-def test_models(client: openai.OpenAI) -> None:
-    names = [model.id for model in client.models.list()]
-    assert names == sorted(names)
-    assert set(MODELS) <= set(names)
-    assert not [name for name in names if name.endswith("_stream")]
-    assert client.models.retrieve("demo").owned_by == "hf-triton"
-    with pytest.raises(openai.NotFoundError):
-        client.models.retrieve("demo_stream")
-
-
 @pytest.mark.parametrize("model", ["demo", "whole", "batched"])
 def test_a_stream_reads_as_the_whole(model: str, client: openai.OpenAI, triton: Triton) -> None:
     asked: dict[str, Any] = {"model": model, "prompt": "I am going", "temperature": 0}
@@ -245,15 +234,6 @@ def test_chats_about_images_and_a_bad_one_beside_them(
         client.chat.completions.create(model="demo", messages=about(files["red"]))
 
 
-def test_stop_and_echo(client: openai.OpenAI) -> None:
-    asked: dict[str, Any] = {"model": "demo", "prompt": "I am going", "temperature": 0}
-    text = client.completions.create(**asked, max_tokens=30).choices[0].text
-    stop = text.split()[3]
-    stopped = client.completions.create(**asked, max_tokens=30, stop=[stop], echo=True).choices[0]
-    assert stopped.text == "I am going" + text[: text.index(stop)]
-    assert stopped.finish_reason == "stop"
-
-
 def test_logprobs_of_both_apis_agree(client: openai.OpenAI) -> None:
     prompt = "I am going"
     asked: dict[str, Any] = {"model": "demo", "temperature": 0, "max_tokens": 4}
@@ -332,16 +312,6 @@ def is_free(client: openai.OpenAI) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("endless")
-def test_leaving_a_stream_frees_its_slot(client: openai.OpenAI, triton: Triton) -> None:
-    before = settled(lambda: num_ended(triton, "cancelled"))
-    with client.completions.create(model="endless", prompt="x", stream=True, **LONG) as running:
-        next(iter(running))
-    assert eventually(lambda: is_free(client))
-    assert eventually(lambda: num_ended(triton, "cancelled") == before + 1)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("endless")
 def test_a_client_that_gives_up_waiting_frees_its_slot(
     client: openai.OpenAI, triton: Triton
 ) -> None:
@@ -353,31 +323,6 @@ def test_a_client_that_gives_up_waiting_frees_its_slot(
         client.with_options(timeout=0.2).completions.create(model="endless", prompt="x", **LONG)
     assert eventually(lambda: is_free(client))
     assert settled(num_tokens) < before + LONG["max_tokens"], "it went on to its end"
-
-
-def test_the_asynchronous_client(url: str) -> None:
-    async def ask() -> tuple[list[str], list[str]]:
-        async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
-
-            async def streamed(seed: int) -> str:
-                text = ""
-                stream = await client.chat.completions.create(
-                    model="demo",
-                    messages=[{"role": "user", "content": "I am going"}],
-                    max_tokens=20,
-                    seed=seed,
-                    stream=True,
-                )
-                async for chunk in stream:
-                    text += chunk.choices[0].delta.content or ""
-                return text
-
-            first = await asyncio.gather(*map(streamed, range(8)))
-            return first, [await streamed(seed) for seed in range(8)]
-
-    together, alone = asyncio.run(ask())
-    assert together == alone, "a seed gives the same text whatever runs beside it"
-    assert len(set(together)) > 4
 
 
 SCHEMA = {

@@ -26,7 +26,6 @@ from hf_triton.runtime.errors import (
     EngineError,
     OverloadedError,
     RequestError,
-    UnsupportedError,
 )
 from hf_triton.runtime.link import frames, protocol
 from hf_triton.runtime.link.frames import Frame
@@ -37,7 +36,7 @@ from tests.support.triton import ROOT, eventually
 _identities = itertools.count()
 _STATUS = {
     getattr(pb_utils.TritonError, name): name
-    for name in ("INTERNAL", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED", "CANCELLED")
+    for name in ("INTERNAL", "INVALID_ARG", "UNAVAILABLE", "CANCELLED")
 }
 
 
@@ -194,7 +193,6 @@ def test_an_output_that_was_not_asked_for_is_left_out(engine: Engine, front: Fro
     "error, expected",
     [
         (RequestError("top_p: got 2"), ("INVALID_ARG", "top_p: got 2")),
-        (UnsupportedError("beams"), ("UNSUPPORTED", "beams")),
         (OverloadedError("full: try again"), ("UNAVAILABLE", "full: try again")),
         (DeadlineError("too late"), ("UNAVAILABLE", "too late")),
         (EngineError("no memory"), ("INTERNAL", "no memory")),
