@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -39,108 +41,86 @@ def changed(path: Path, wanted: Settings, tasks: Mapping[str, Task], name: str =
 
 
 HEAD = f"models:\n  - name: demo\n    {MODEL}\n"
-CASES: Mapping[str, tuple[str, Settings, str]] = {
-    "a value that stands there": (
-        f"{HEAD}    options:\n      max_num_seqs:   8  # few\n",
+ALONE = f"- name: demo\n  task: text-generation\n  model: {DEMO_MODEL}\n"
+ONE_LINE = f"name: demo, task: text-generation, model: {DEMO_MODEL}"
+BATCHED = f"{HEAD}    max_batch_size: 4\n    dynamic_batching:"
+
+
+class Case(NamedTuple):
+    """A file, with ``[[what it was => what it becomes]]``, and the settings that do so."""
+
+    marked: str
+    wanted: Settings
+
+
+CASES = {
+    "a value that stands there": Case(
+        f"{HEAD}    options:\n      max_num_seqs:   [[8 => 32]]  # few\n",
         {SEQS: 32},
-        f"{HEAD}    options:\n      max_num_seqs:   32  # few\n",
     ),
-    "a new option behind the others": (
-        (
-            f"models:\n- name: demo\n  task: text-generation\n  model: {DEMO_MODEL}\n"
-            "  options:\n    max_model_len: 64  # short\n  # the end\n"
-        ),
+    "a new option behind the others": Case(
+        f"models:\n{ALONE}  options:\n    max_model_len: 64  # short\n"
+        "[[ =>     max_num_seqs: 32\n    kv_cache_gib: 0.5\n]]  # the end\n",
         {SEQS: 32, CACHE: 0.5},
-        (
-            f"models:\n- name: demo\n  task: text-generation\n  model: {DEMO_MODEL}\n"
-            "  options:\n    max_model_len: 64  # short\n    max_num_seqs: 32\n"
-            "    kv_cache_gib: 0.5\n  # the end\n"
-        ),
     ),
-    "no options yet, and a comment after the last key": (
-        f"models:\n  - name: demo  # mine\n    {MODEL}\n    # options:\n",
+    "no options yet, and a comment after the last key": Case(
+        f"models:\n  - name: demo  # mine\n    {MODEL}\n"
+        "[[ =>     options:\n      max_num_seqs: 32\n]]    # options:\n",
         {SEQS: 32},
-        (
-            f"models:\n  - name: demo  # mine\n    {MODEL}\n    options:\n      max_num_seqs: 32\n"
-            "    # options:\n"
-        ),
     ),
-    "no newline at the end": (
-        f"models:\n  - name: demo\n    {MODEL}",
+    "no newline at the end": Case(
+        f"models:\n  - name: demo\n    {MODEL}[[ => \n    options:\n      max_num_seqs: 32]]",
         {SEQS: 32},
-        f"{HEAD}    options:\n      max_num_seqs: 32",
     ),
-    "lines that end as on Windows": (
-        f"models:\r\n  - name: demo\r\n    task: text-generation\r\n    model: {DEMO_MODEL}\r\n",
+    "lines that end as on Windows": Case(
+        f"{HEAD}[[ =>     options:\n      max_num_seqs: 32\n]]".replace("\n", "\r\n"),
         {SEQS: 32},
-        (
-            f"models:\r\n  - name: demo\r\n    task: text-generation\r\n    model: {DEMO_MODEL}\r\n"
-            "    options:\r\n      max_num_seqs: 32\r\n"
-        ),
     ),
-    "a byte order mark": (
-        f"\ufeffmodels:\n  - name: demo\n    {MODEL}\n    options: {{max_num_seqs: 8}}\n",
+    "a byte order mark": Case(
+        f"\ufeff{HEAD}    options: {{max_num_seqs: [[8 => null]]}}\n",
         {SEQS: None},
-        f"\ufeffmodels:\n  - name: demo\n    {MODEL}\n    options: {{max_num_seqs: null}}\n",
     ),
-    "everything in one line": (
-        f"models: [{{name: demo, task: text-generation, model: {DEMO_MODEL}}}]  # short\n",
+    "everything in one line": Case(
+        f"models: [{{{ONE_LINE}[[ => , options: {{max_num_seqs: 32}}, "
+        "instance_group: [{count: 2}]]]}]  # short\n",
         {SEQS: 32, INSTANCES: 2},
-        (
-            f"models: [{{name: demo, task: text-generation, model: {DEMO_MODEL}, "
-            "options: {max_num_seqs: 32}, instance_group: [{count: 2}]}]  # short\n"
-        ),
     ),
-    "a value of the defaults, which other models keep": (
-        (
-            f"defaults:\n  options: {{max_num_seqs: 8}}\nmodels:\n  - name: demo\n    {MODEL}\n"
-            f"  - name: other\n    {MODEL}\n"
-        ),
+    "a value of the defaults, which other models keep": Case(
+        f"defaults:\n  options: {{max_num_seqs: 8}}\n{HEAD}"
+        f"[[ =>     options:\n      max_num_seqs: 32\n]]  - name: other\n    {MODEL}\n",
         {SEQS: 32},
-        (
-            f"defaults:\n  options: {{max_num_seqs: 8}}\nmodels:\n  - name: demo\n    {MODEL}\n"
-            f"    options:\n      max_num_seqs: 32\n  - name: other\n    {MODEL}\n"
-        ),
     ),
-    "a group of the defaults": (
-        f"defaults:\n  instance_group:\n    - kind: KIND_CPU\n{HEAD}",
+    "a group of the defaults": Case(
+        f"defaults:\n  instance_group:\n    - kind: KIND_CPU\n{HEAD}"
+        "[[ =>     instance_group: [{count: 2, kind: KIND_CPU}]\n]]",
         {INSTANCES: 2},
-        (
-            "defaults:\n  instance_group:\n    - kind: KIND_CPU\n"
-            f"{HEAD}"
-            "    instance_group: [{count: 2, kind: KIND_CPU}]\n"
-        ),
     ),
-    "a group of its own": (
-        f"{HEAD}    instance_group:\n      - kind: KIND_CPU # here\n",
+    "a group of its own": Case(
+        f"{HEAD}    instance_group:\n      - kind: KIND_CPU # here\n[[ =>         count: 2\n]]",
         {INSTANCES: 2},
-        f"{HEAD}    instance_group:\n      - kind: KIND_CPU # here\n        count: 2\n",
     ),
-    "a delay where batching was only on": (
-        f"{HEAD}    max_batch_size: 4\n    dynamic_batching: true\n",
+    "a delay where batching was only on": Case(
+        f"{HEAD}    max_batch_size: [[4 => 8]]\n"
+        "    dynamic_batching: [[true => {max_queue_delay_microseconds: 100}]]\n",
         {BATCH: 8, DELAY: 100},
-        (
-            f"{HEAD}    max_batch_size: 8\n"
-            "    dynamic_batching: {max_queue_delay_microseconds: 100}\n"
-        ),
     ),
-    "a delay beside preferred sizes": (
-        (
-            f"{HEAD}    max_batch_size: 4\n    dynamic_batching:\n"
-            "      preferred_batch_size: [4]  # four\n"
-        ),
+    "a delay beside preferred sizes": Case(
+        f"{BATCHED}\n      preferred_batch_size: [4]  # four\n"
+        "[[ =>       max_queue_delay_microseconds: 100\n]]",
         {DELAY: 100},
-        (
-            f"{HEAD}    max_batch_size: 4\n    dynamic_batching:\n"
-            "      preferred_batch_size: [4]  # four\n      max_queue_delay_microseconds: 100\n"
-        ),
     ),
 }
+FEW = f"{HEAD}    options:\n      max_num_seqs:   8  # few\n"
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_only_the_wanted_keys_change(case: str, tmp_path: Path, tasks: Mapping[str, Task]) -> None:
-    before, wanted, after = CASES[case]
+@pytest.mark.parametrize("marked, wanted", CASES.values(), ids=CASES)
+def test_only_the_wanted_keys_change(
+    marked: str, wanted: Settings, tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    before, after = (
+        re.sub(r"\[\[(.*?) => (.*?)\]\](?!\])", kept, marked, flags=re.DOTALL)
+        for kept in (r"\1", r"\2")
+    )
     path = write_yaml(tmp_path, before)
     diff = changed(path, wanted, tasks)
     assert path.read_bytes().decode() == after
@@ -149,13 +129,10 @@ def test_only_the_wanted_keys_change(case: str, tmp_path: Path, tasks: Mapping[s
 
 
 def test_what_is_so_already_changes_nothing(tmp_path: Path, tasks: Mapping[str, Task]) -> None:
-    path = write_yaml(tmp_path, CASES["a value that stands there"][0])
+    path = write_yaml(tmp_path, FEW)
     before = path.stat()
     assert changed(path, {SEQS: 8}, tasks) == ""
     assert path.stat().st_ino == before.st_ino
-
-
-BATCHED = f"{HEAD}    max_batch_size: 4\n    dynamic_batching:"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +169,7 @@ def test_a_change_that_can_not_be_made_alone_is_refused(
 def test_a_file_that_was_changed_meanwhile_is_left_alone(
     tmp_path: Path, tasks: Mapping[str, Task]
 ) -> None:
-    path = write_yaml(tmp_path, CASES["a value that stands there"][0])
+    path = write_yaml(tmp_path, FEW)
     with pytest.raises(PerfError, match="was changed since it was measured"):
         write_settings(path, "demo", {SEQS: 4}, {SEQS: 32}, tasks)
 
@@ -207,7 +184,7 @@ def test_a_file_that_became_wrong_meanwhile_is_told_of(
 
 def test_rights_and_links_stay(tmp_path: Path, tasks: Mapping[str, Task]) -> None:
     (tmp_path / "real").mkdir()
-    path = write_yaml(tmp_path / "real", CASES["a value that stands there"][0])
+    path = write_yaml(tmp_path / "real", FEW)
     path.chmod(0o640)
     link = tmp_path / "models.yaml"
     link.symlink_to(path)
@@ -220,8 +197,8 @@ def test_rights_and_links_stay(tmp_path: Path, tasks: Mapping[str, Task]) -> Non
 def test_a_folder_that_takes_no_files_leaves_the_file_as_it_was(
     tmp_path: Path, tasks: Mapping[str, Task]
 ) -> None:
-    path = write_yaml(tmp_path, CASES["a value that stands there"][0])
+    path = write_yaml(tmp_path, FEW)
     path.with_suffix(".hf-triton-tmp").mkdir()
     with pytest.raises(PerfError, match="can't be written"):
         changed(path, {SEQS: 32}, tasks)
-    assert path.read_text() == CASES["a value that stands there"][0]
+    assert path.read_text() == FEW
