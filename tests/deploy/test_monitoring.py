@@ -35,72 +35,49 @@ class Case:
     labels: dict[str, str] = field(default_factory=dict)
 
 
-ONE = {"model": "a", "instance": "h:1"}
+HOST, A = {"instance": "h:1"}, {"model": "a"}
+ONE = {**A, **HOST}
 CASES = {
     "HfTritonTargetDown": Case(
         {'up{job="hf-triton",instance="h:1"}': "1 0x9", 'up{job="other",instance="o"}': "0x9"},
-        "2m",
-        "4m",
-        "h:1 does not answer Prometheus",
-        {"job": "hf-triton", "instance": "h:1"},
+        *("2m", "4m", "h:1 does not answer Prometheus", {"job": "hf-triton", "instance": "h:1"}),
     ),
     "HfTritonServerDown": Case(
         {'hf_triton_server_up{instance="h:1"}': "1 0x9"},
-        "1m",
-        "3m",
-        "tritonserver is down on h:1",
-        {"instance": "h:1"},
+        *("1m", "3m", "tritonserver is down on h:1", HOST),
     ),
     "HfTritonModelDown": Case(
         {
             'hf_triton_model_up{model="a",instance="h:1"}': "1 0x9",
             'hf_triton_model_up{model="b",instance="h:1"}': "1x9",
         },
-        "5m",
-        "7m",
-        "Model a is not ready on h:1",
-        ONE,
+        *("5m", "7m", "Model a is not ready on h:1", ONE),
     ),
     "HfTritonModelGivenUp": Case(
         {'hf_triton_model_given_up{model="a",instance="h:1"}': "0x3 1x9"},
-        "2m",
-        "5m",
-        "Model a failed to load too often on h:1",
-        ONE,
+        *("2m", "5m", "Model a failed to load too often on h:1", ONE),
     ),
     "HfTritonModelDies": Case(
         {
             'hf_triton_model_deaths_total{model="a",instance="h:1"}': "0x4 1x4 2x4 3x20",
             'hf_triton_model_deaths_total{model="b",instance="h:1"}': "0x8 1x40",
         },
-        "7m",
-        "15m",
-        "Model a keeps dying on h:1",
-        ONE,
+        *("7m", "15m", "Model a keeps dying on h:1", ONE),
     ),
     "HfTritonModelsThrash": Case(
         {
             'hf_triton_model_thrashing_total{model="a",instance="h:1"}': "0x4 1+1x30",
             'hf_triton_model_thrashing_total{model="b",instance="h:1"}': "0x8 1x40",
         },
-        "5m",
-        "14m",
-        "Model a is loaded again and again on h:1",
-        ONE,
+        *("5m", "14m", "Model a is loaded again and again on h:1", ONE),
     ),
     "HfTritonServerRestarted": Case(
         {'hf_triton_server_restarts_total{instance="h:1"}': "0x4 1x20"},
-        "3m",
-        "10m",
-        "tritonserver died and was started again on h:1",
-        {"instance": "h:1"},
+        *("3m", "10m", "tritonserver died and was started again on h:1", HOST),
     ),
     "HfTritonApplyFailed": Case(
         {'hf_triton_last_apply_success{instance="h:1"}': "1x2 0x20"},
-        "5m",
-        "12m",
-        "The last change of models.yaml was not applied on h:1",
-        {"instance": "h:1"},
+        *("5m", "12m", "The last change of models.yaml was not applied on h:1", HOST),
     ),
     "HfTritonErrors": Case(
         {
@@ -110,10 +87,7 @@ CASES = {
             'hf_triton_requests_total{model="c",outcome="ok"}': "0+100x30",
             'hf_triton_requests_total{model="c",outcome="error"}': "0+1x30",
         },
-        "6m",
-        "25m",
-        "10% of the requests to a fail",
-        {"model": "a"},
+        *("6m", "25m", "10% of the requests to a fail", A),
     ),
     "HfTritonArmFails": Case(
         {
@@ -122,17 +96,11 @@ CASES = {
             'hf_triton_arm_requests_total{model="a",arm="old",outcome="answered"}': "0+75x30",
             'hf_triton_arm_requests_total{model="a",arm="old",outcome="failed"}': "0x30",
         },
-        "4m",
-        "20m",
-        "25% of the requests to arm new of a fail",
-        {"model": "a", "arm": "new"},
+        *("4m", "20m", "25% of the requests to arm new of a fail", {"model": "a", "arm": "new"}),
     ),
     "HfTritonRefused": Case(
         {'hf_triton_refused_total{model="a"}': "0x5 0+60x30"},
-        "5m",
-        "20m",
-        "Model a refuses 1 requests a second",
-        {"model": "a"},
+        *("5m", "20m", "Model a refuses 1 requests a second", A),
     ),
     "HfTritonNoSlotFree": Case(
         {
@@ -143,10 +111,7 @@ CASES = {
             'hf_triton_kv_slots{model="b",pod="2"}': "64x30",
             'hf_triton_kv_slots_used{model="b",pod="2"}': "63x30",
         },
-        "10m",
-        "15m",
-        "Model a has had no room for more sequences for 10 minutes",
-        {"model": "a"},
+        *("10m", "15m", "Model a has had no room for more sequences for 10 minutes", A),
     ),
     "HfTritonQueueGrows": Case(
         {
@@ -154,10 +119,7 @@ CASES = {
             'hf_triton_open_requests{model="b"}': "500x30",
             'hf_triton_open_requests{model="c"}': "0+0.5x30",
         },
-        "5m",
-        "15m",
-        "125 requests wait for a, more than before",
-        {"model": "a"},
+        *("5m", "15m", "125 requests wait for a, more than before", A),
     ),
     "HfTritonSlowFirstToken": Case(
         {
@@ -165,10 +127,7 @@ CASES = {
             'hf_triton_time_to_first_token_seconds_bucket{model="a",le="10"}': "0+60x30",
             'hf_triton_time_to_first_token_seconds_bucket{model="a",le="+Inf"}': "0+60x30",
         },
-        "9m",
-        "15m",
-        "a: one request in 100 waits 9.95s for its first token",
-        {"model": "a"},
+        *("9m", "15m", "a: one request in 100 waits 9.95s for its first token", A),
     ),
     "HfTritonSlowTokens": Case(
         {
@@ -176,10 +135,7 @@ CASES = {
             'hf_triton_time_per_output_token_seconds_bucket{model="a",le="0.5"}': "0+60x30",
             'hf_triton_time_per_output_token_seconds_bucket{model="a",le="+Inf"}': "0+60x30",
         },
-        "9m",
-        "15m",
-        "a: one text in 100 takes 497.5ms a token",
-        {"model": "a"},
+        *("9m", "15m", "a: one text in 100 takes 497.5ms a token", A),
     ),
     "HfTritonSlowQueue": Case(
         {
@@ -187,30 +143,26 @@ CASES = {
             'hf_triton_engine_queue_seconds_bucket{model="a",le="5"}': "0+60x30",
             'hf_triton_engine_queue_seconds_bucket{model="a",le="+Inf"}': "0+60x30",
         },
-        "9m",
-        "15m",
-        "a: one request in 100 waits 4.975s to be started",
-        {"model": "a"},
+        *("9m", "15m", "a: one request in 100 waits 4.975s to be started", A),
     ),
     "HfTritonGpuMemoryNearlyFull": Case(
         {
             'nv_gpu_memory_used_bytes{gpu_uuid="g",instance="h:1"}': "98x30",
             'nv_gpu_memory_total_bytes{gpu_uuid="g",instance="h:1"}': "100x30",
         },
-        "9m",
-        "12m",
-        "GPU g of h:1 has 98% of its memory in use",
-        {"gpu_uuid": "g", "instance": "h:1"},
+        *(
+            "9m",
+            "12m",
+            "GPU g of h:1 has 98% of its memory in use",
+            {"gpu_uuid": "g", "instance": "h:1"},
+        ),
     ),
     "HfTritonMemoryNearlyFull": Case(
         {
             'nv_cpu_memory_used_bytes{instance="h:1"}': "96x30",
             'nv_cpu_memory_total_bytes{instance="h:1"}': "100x30",
         },
-        "9m",
-        "12m",
-        "The machine of h:1 has 96% of its memory in use",
-        {"instance": "h:1"},
+        *("9m", "12m", "The machine of h:1 has 96% of its memory in use", HOST),
     ),
 }
 
@@ -225,10 +177,7 @@ NO_PAGE_FREE = Case(
         'hf_triton_kv_tokens{model="b"}': "10000x30",
         'hf_triton_kv_tokens_used{model="b"}': "8900x30",
     },
-    "10m",
-    "15m",
-    CASES["HfTritonNoSlotFree"].summary,
-    {"model": "a"},
+    *("10m", "15m", CASES["HfTritonNoSlotFree"].summary, A),
 )
 
 
