@@ -71,10 +71,7 @@ def check_deployment(entry: Any, names: set[tuple[str, str]], rendered: Rendered
     service = rendered.object("Service", entry["metadata"]["name"])
     assert service["spec"]["selector"].items() <= labels.items()
     volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
-    for container in (
-        *template["spec"].get("initContainers", ()),
-        *template["spec"]["containers"],
-    ):
+    for container in (*template["spec"].get("initContainers", ()), *template["spec"]["containers"]):
         assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes)
     assert ("ConfigMap", volumes["config"]["configMap"]["name"]) in names
     claims = [volume["persistentVolumeClaim"]["claimName"] for volume in volumes.values()
@@ -124,11 +121,7 @@ def test_a_model_of_its_own_gets_a_gpu_only_where_it_uses_one(deploy: Deploy) ->
         if entry["kind"] == "Deployment"
     }
     gpus = {name: limits.get("nvidia.com/gpu", 0) for name, limits in found.items()}
-    assert gpus == {
-        "hf-triton-chat-7b-4268": 2,
-        "hf-triton-embedding": 0,
-        "hf-triton-picture": 1,
-    }
+    assert gpus == {"hf-triton-chat-7b-4268": 2, "hf-triton-embedding": 0, "hf-triton-picture": 1}
 
 
 def test_each_server_has_the_models_and_the_files_that_it_serves(deploy: Deploy) -> None:

@@ -157,10 +157,7 @@ def test_who_goes_in_the_middle_of_a_body_leaves_no_line_in_the_log(
 @pytest.mark.threat("slow-openai-clients")
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/comple", HEAD, b"GET /health HTTP/1.1\r\n\r\n"])
 def test_who_sends_no_whole_request_is_hung_up_on(
-    sent: bytes,
-    api: Translator,
-    closing: contextlib.ExitStack,
-    monkeypatch: pytest.MonkeyPatch,
+    sent: bytes, api: Translator, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "_IDLE_S", 0.3)
     client = opened(api, closing, sent)
@@ -186,10 +183,7 @@ def test_headers_that_drip_do_not_keep_a_connection(
 
 @pytest.mark.threat("slow-openai-clients")
 def test_slow_senders_keep_nobody_out(
-    starter: Starter,
-    closing: contextlib.ExitStack,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    starter: Starter, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(process, "most_connections", lambda: 8)
     fake, port = starter.triton()

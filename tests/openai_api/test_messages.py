@@ -196,12 +196,7 @@ def test_blocks_become_a_chat(api: Translator) -> None:
     assert parsed(seen["messages"]) == [
         {"role": "system", "content": "Be short."},
         {"role": "user", "content": "Weather?"},
-        {
-            "role": "assistant",
-            "content": "I look.",
-            "reasoning_content": "hm",
-            "tool_calls": calls,
-        },
+        {"role": "assistant", "content": "I look.", "reasoning_content": "hm", "tool_calls": calls},
         {"role": "tool", "tool_call_id": "c1", "content": "sun"},
         {"role": "user", "content": "Well?"},
     ]
@@ -210,11 +205,7 @@ def test_blocks_become_a_chat(api: Translator) -> None:
 
 
 def test_an_image_is_refused_by_a_model_of_texts(api: Translator) -> None:
-    source = {
-        "type": "base64",
-        "media_type": "image/png",
-        "data": base64.b64encode(b"x").decode(),
-    }
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"x").decode()}
     image = {"type": "image", "source": source}
     reply = ask(api, [image])
     assert reply.status == 400

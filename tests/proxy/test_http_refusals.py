@@ -47,16 +47,8 @@ REFUSED = {
     "no chunk": (f"{POST}Transfer-Encoding: chunked\r\n\r\n-1\r\n".encode(), 400, "chunk"),
     "other encoding": (f"{POST}Transfer-Encoding: gzip\r\n\r\n".encode(), 400, "Encoding"),
     "folded": (GET + b"A: b\r\n c: d\r\n\r\n", 400, "whitespace"),
-    "two keys": (
-        GET + b"Authorization: a\r\nAuthorization: b\r\n\r\n",
-        400,
-        "twice",
-    ),
-    "two origins": (
-        GET + b"Origin: a\r\norigin: b\r\n\r\n",
-        400,
-        "origin twice",
-    ),
+    "two keys": (GET + b"Authorization: a\r\nAuthorization: b\r\n\r\n", 400, "twice"),
+    "two origins": (GET + b"Origin: a\r\norigin: b\r\n\r\n", 400, "origin twice"),
     "method": (b"DELETE /v2 HTTP/1.1\r\nHost: a\r\n\r\n", 405, "allowed: GET, POST"),
     "tunnel": (
         b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\nGET /v2 HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -76,16 +68,8 @@ REFUSED = {
     "target": (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414, "8192 bytes"),
     "compressed": (f"{POST}Content-Encoding: gzip\r\n\r\n".encode(), 415, "uncompressed"),
     "expects": (f"{POST}Expect: miracles\r\n\r\n".encode(), 417, "100-continue"),
-    "many headers": (
-        GET + b"" + b"a: b\r\n" * 1000 + b"\r\n",
-        431,
-        "256 headers",
-    ),
-    "long header": (
-        GET + b"a: " + b"b" * 70_000 + b"\r\n\r\n",
-        431,
-        "65536 bytes",
-    ),
+    "many headers": (GET + b"" + b"a: b\r\n" * 1000 + b"\r\n", 431, "256 headers"),
+    "long header": (GET + b"a: " + b"b" * 70_000 + b"\r\n\r\n", 431, "65536 bytes"),
     "endless header": (GET + b"a: " + b"b" * 400_000, 431, "65536 bytes"),
     "endless trailer": (
         f"{POST}Transfer-Encoding: chunked\r\n\r\n0\r\na: ".encode() + b"b" * 400_000,

@@ -55,15 +55,7 @@ def test_data_is_copied_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape",
-    [
-        [10_000_000_000],
-        [-1],
-        [2**32, 2**32],
-        [0, 10_000_000_000],
-        [1] * 1000,
-        [10**30],
-    ],
+    "shape", [[10_000_000_000], [-1], [2**32, 2**32], [0, 10_000_000_000], [1] * 1000, [10**30]]
 )
 def test_a_shape_without_that_much_data_is_refused(shape: list[int]) -> None:
     body = tensor(shape=shape)

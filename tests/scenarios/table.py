@@ -86,10 +86,7 @@ TABLE = (
         vllm="http demo, http batched",
     ),
     Row(
-        SamplingParameters,
-        stub="demo, padded",
-        server="grpc demo",
-        vllm="http demo, grpc batched",
+        SamplingParameters, stub="demo, padded", server="grpc demo", vllm="http demo, grpc batched"
     ),
     Row(
         MoreOptions,
@@ -110,10 +107,7 @@ TABLE = (
         vllm="http demo, grpc batched",
     ),
     Row(
-        Chat,
-        stub="demo, batched",
-        server="http demo, grpc batched",
-        vllm="http demo, grpc batched",
+        Chat, stub="demo, batched", server="http demo, grpc batched", vllm="http demo, grpc batched"
     ),
     Row(Structured, stub="whole, padded", server="http demo", vllm="http demo"),
     # vLLM computes them behind the grammar: of the tokens that it leaves.
@@ -123,12 +117,7 @@ TABLE = (
     Row(Timeouts, stub="timed", server="; http timed, grpc timed", vllm="http timed, grpc timed"),
     # Over HTTP it is /generate_stream alone whose clients are seen to leave.
     Row(Cancellation, stub="tight", server="http tight; grpc tight", vllm="http tight, grpc tight"),
-    Row(
-        Metrics,
-        stub="demo, padded",
-        server="http demo",
-        vllm="http demo, grpc batched",
-    ),
+    Row(Metrics, stub="demo, padded", server="http demo", vllm="http demo, grpc batched"),
     Row(SharedPrefixes, stub="demo", server="; http demo", vllm=""),
     Row(
         CacheSalts,

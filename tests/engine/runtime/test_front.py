@@ -21,12 +21,7 @@ import triton_python_backend_utils as pb_utils
 
 from hf_triton.front import model as front_model
 from hf_triton.front.forwarding import Front
-from hf_triton.runtime.errors import (
-    DeadlineError,
-    EngineError,
-    OverloadedError,
-    RequestError,
-)
+from hf_triton.runtime.errors import DeadlineError, EngineError, OverloadedError, RequestError
 from hf_triton.runtime.link import frames, protocol
 from hf_triton.runtime.link.frames import Frame
 from hf_triton.runtime.link.listener import EngineListener, ForwardedRequest
@@ -495,9 +490,7 @@ def test_closing_answers_what_waits(engine: Engine) -> None:
     assert eventually(engine.taken[0].responder.is_cancelled)
 
 
-def test_every_request_is_answered_once_through_reloads_and_cancellations(
-    front: Front,
-) -> None:
+def test_every_request_is_answered_once_through_reloads_and_cancellations(front: Front) -> None:
     chance = random.Random(1)
     delays = threading.Semaphore(0)
 

@@ -13,13 +13,7 @@ from transformers import LlamaForCausalLM
 from hf_triton.cli.main import main
 from perf.model import llama_config
 from perf.roofline.measured import measure
-from perf.roofline.step import (
-    DecoderShape,
-    Decoding,
-    Machine,
-    step_cost,
-    tokens_per_s_limit,
-)
+from perf.roofline.step import DecoderShape, Decoding, Machine, step_cost, tokens_per_s_limit
 
 MACHINE = Machine(10e9, 100e9, 200e9, 2)
 
