@@ -11,67 +11,47 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 
-_TEMPLATE = {
-    "type": "object",
-    "properties": {"metadata": {"type": "object"}, "spec": {"type": "object"}},
-    "additionalProperties": False,
-}
+
+def _object(*required: str, **properties: Any) -> dict[str, Any]:
+    """The schema of an object with these properties alone."""
+    return {
+        "type": "object",
+        "required": list(required),
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+_ANYTHING = {"type": "object"}
+_TEMPLATE = _object(metadata=_ANYTHING, spec=_ANYTHING)
 _NUMBER_OR_SHARE = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
-_SPEC = {
-    "type": "object",
-    "required": ["leaderWorkerTemplate"],
-    "additionalProperties": False,
-    "properties": {
-        "replicas": {"type": "integer"},
-        "startupPolicy": {"enum": ["LeaderCreated", "LeaderReady"]},
-        "networkConfig": {
-            "type": "object",
-            "required": ["subdomainPolicy"],
-            "additionalProperties": False,
-            "properties": {"subdomainPolicy": {"type": "string"}},
-        },
-        "rolloutStrategy": {
-            "type": "object",
-            "required": ["type"],
-            "additionalProperties": False,
-            "properties": {
-                "type": {"enum": ["RollingUpdate"]},
-                "rollingUpdateConfiguration": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {
-                        "maxSurge": _NUMBER_OR_SHARE,
-                        "maxUnavailable": _NUMBER_OR_SHARE,
-                    },
-                },
-            },
-        },
-        "leaderWorkerTemplate": {
-            "type": "object",
-            "required": ["workerTemplate"],
-            "additionalProperties": False,
-            "properties": {
-                "leaderTemplate": _TEMPLATE,
-                "workerTemplate": _TEMPLATE,
-                "size": {"type": "integer"},
-                "restartPolicy": {
-                    "enum": ["Default", "RecreateGroupOnPodRestart", "None"],
-                },
-            },
-        },
-    },
-}
-_OBJECT = {
-    "type": "object",
-    "required": ["apiVersion", "kind", "metadata", "spec"],
-    "additionalProperties": False,
-    "properties": {
-        "apiVersion": {"const": "leaderworkerset.x-k8s.io/v1"},
-        "kind": {"const": "LeaderWorkerSet"},
-        "metadata": {"type": "object"},
-        "spec": _SPEC,
-    },
-}
+_SPEC = _object(
+    "leaderWorkerTemplate",
+    replicas={"type": "integer"},
+    startupPolicy={"enum": ["LeaderCreated", "LeaderReady"]},
+    networkConfig=_object("subdomainPolicy", subdomainPolicy={"type": "string"}),
+    rolloutStrategy=_object(
+        "type",
+        type={"enum": ["RollingUpdate"]},
+        rollingUpdateConfiguration=_object(
+            maxSurge=_NUMBER_OR_SHARE, maxUnavailable=_NUMBER_OR_SHARE
+        ),
+    ),
+    leaderWorkerTemplate=_object(
+        "workerTemplate",
+        leaderTemplate=_TEMPLATE,
+        workerTemplate=_TEMPLATE,
+        size={"type": "integer"},
+        restartPolicy={"enum": ["Default", "RecreateGroupOnPodRestart", "None"]},
+    ),
+)
+_OBJECT = _object(
+    *("apiVersion", "kind", "metadata", "spec"),
+    apiVersion={"const": "leaderworkerset.x-k8s.io/v1"},
+    kind={"const": "LeaderWorkerSet"},
+    metadata=_ANYTHING,
+    spec=_SPEC,
+)
 
 
 def check(entry: dict[str, Any], versions: tuple[str, ...]) -> None:

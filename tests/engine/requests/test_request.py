@@ -104,7 +104,8 @@ def test_the_format_of_a_chats_answer_comes_to_whoever_asks() -> None:
     assert row.kept_token_ids == {2, 3}
 
 
-EVERYTHING: dict[str, Any] = {
+# Options that SamplingParams has under their names.
+OWN_NAMES: dict[str, Any] = {
     "max_tokens": 9,
     "min_tokens": 2,
     "temperature": 0.5,
@@ -115,11 +116,14 @@ EVERYTHING: dict[str, Any] = {
     "frequency_penalty": -0.5,
     "presence_penalty": 0.75,
     "seed": 2**64 - 1,
+    "ignore_eos": True,
+}
+EVERYTHING: dict[str, Any] = {
+    **OWN_NAMES,
     "random_seed": 2**64 - 1,
     "stop_words": "x",
     "bad_words": "b",
     "include_stop_str_in_output": True,
-    "ignore_eos": True,
     "logprobs": 2,
     "n": 3,
     "beam_width": 1,
@@ -149,20 +153,10 @@ def test_every_option_is_read(as_tensors: bool) -> None:
     given = fields({**text, **tensors}, only) if as_tensors else fields(text, EVERYTHING)
     request = parse_request(given, READER)
     assert request.rows[0].params == SamplingParams(
-        max_tokens=9,
-        min_tokens=2,
-        temperature=0.5,
-        top_k=3,
-        top_p=0.25,
-        repetition_penalty=1.5,
-        seed=2**64 - 1,
+        **OWN_NAMES,
         stop_words=("x",),
-        min_p=0.125,
-        frequency_penalty=-0.5,
-        presence_penalty=0.75,
         bad_token_ids=((98,), (66,)),
         include_stop_word=True,
-        ignore_eos=True,
         num_logprobs=2,
     )
     row = request.rows[0]

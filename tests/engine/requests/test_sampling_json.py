@@ -13,7 +13,7 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.text_generation.request.sampling_json import read_sampling_parameters
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from tests.engine.request_fields import fields, parse_request
-from tests.engine.requests.test_request import FROM_0, READER
+from tests.engine.requests.test_request import FROM_0, OWN_NAMES, READER
 
 SECRET = "a prompt that no log may show, and a very long one at that"
 
@@ -39,45 +39,15 @@ def error_of(text: str) -> str:
 
 
 def test_every_option_is_read_under_vllms_names() -> None:
-    read = params(
-        {
-            "n": 1,
-            "best_of": 1,
-            "presence_penalty": 0.25,
-            "frequency_penalty": 0.5,
-            "repetition_penalty": 1.5,
-            "temperature": 0.75,
-            "top_p": 0.875,
-            "top_k": -1,
-            "min_p": 0.125,
-            "seed": 7,
-            "stop": ["x", ""],
-            "stop_token_ids": [5, 6],
-            "bad_words": ["b"],
-            "include_stop_str_in_output": True,
-            "ignore_eos": True,
-            "max_tokens": 9,
-            "min_tokens": 2,
-            "logprobs": 3,
-            "logit_bias": {"12": -1, "3": 2.5},
-        }
-    )
-    assert read == SamplingParams(
-        max_tokens=9,
-        min_tokens=2,
-        temperature=0.75,
-        top_k=-1,
-        top_p=0.875,
-        repetition_penalty=1.5,
-        seed=7,
+    same = {**OWN_NAMES, "top_k": -1}
+    stops = {"stop": ["x", ""], "stop_token_ids": [5, 6], "include_stop_str_in_output": True}
+    others = {"bad_words": ["b"], "logprobs": 3, "logit_bias": {"12": -1, "3": 2.5}}
+    assert params({"n": 1, "best_of": 1, **same, **stops, **others}) == SamplingParams(
+        **same,
         stop_words=("x",),
-        min_p=0.125,
-        frequency_penalty=0.5,
-        presence_penalty=0.25,
         stop_token_ids=(5, 6),
-        bad_token_ids=((98,), (66,)),
         include_stop_word=True,
-        ignore_eos=True,
+        bad_token_ids=((98,), (66,)),
         num_logprobs=3,
         logit_bias=((3, 2.5), (12, -1.0)),
     )
