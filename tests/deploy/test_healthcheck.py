@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from hf_triton.serving import healthcheck
 from hf_triton.serving.healthcheck import why_unready
+from tests.support.http_server import Handler, serving_http
 from tests.support.triton import free_ports
 
 
@@ -25,22 +25,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def answering(statuses: Mapping[str, int]) -> Iterator[str]:
     """A server that answers these paths; its port."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Paths(Handler, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(statuses.get(self.path, 404))
-            self.end_headers()
-            self.wfile.write(b'{"reason": "models are being loaded"}')
+            self.answer(statuses.get(self.path, 404), b'{"reason": "models are being loaded"}')
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Nobody reads it."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield str(server.server_address[1])
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving_http(Paths) as port:
+        yield str(port)
 
 
 def unused_port() -> str:

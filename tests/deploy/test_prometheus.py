@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import http.server
 import json
 import os
 import signal
@@ -13,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from generator.deploy.monitoring import dashboard, rules
 from hf_triton.tritonserver.listen import Listen
 from tests.deploy.prometheus import Prometheus, program, running
 from tests.deploy.workspace import read_yaml
+from tests.support.http_server import Handler, serving_http
 from tests.support.triton import ROOT, eventually, free_ports, get, post
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -106,23 +107,12 @@ def is_ready(listen: Listen) -> bool:
 def gpu_exporter(port: int) -> Iterator[None]:
     """Stands for the part of Triton's metrics that needs a GPU."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Metrics(Handler, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.end_headers()
-            self.wfile.write(GPU_METRICS.encode())
+            self.answer(200, GPU_METRICS.encode(), Content_Type="text/plain; version=0.0.4")
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Nobody reads it."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
+    with serving_http(Metrics, port):
         yield
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +16,7 @@ import pytest
 
 from generator.fetch import hub_client, object_store
 from tests.fetch.workplace import Workplace
+from tests.support.http_server import Handler, serving_http
 
 URL = "https://models.example.com/v1/tiny"
 SHARDS = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
@@ -60,7 +60,7 @@ class Files:
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     found = Web({**FILES, **UNKNOWN})
 
-    class Handler(BaseHTTPRequestHandler):
+    class Folder(Handler, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.wfile.write(self._head())
 
@@ -85,22 +85,16 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
             self.end_headers()
             return part
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Nobody reads it."""
-
     class Server(ThreadingHTTPServer):
         def handle_error(self, request: object, client_address: object) -> None:
             """A client may leave before it has read all."""
 
-    server = Server(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    files = Files(f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr(object_store, "_file_system", lambda scheme: files)
     monkeypatch.setattr(object_store, "_BLOCK", 1000)
     monkeypatch.setattr(hub_client, "WAITS_S", ())
-    yield found
-    server.shutdown()
-    server.server_close()
+    with serving_http(Folder, server_class=Server) as port:
+        files = Files(f"http://127.0.0.1:{port}")
+        monkeypatch.setattr(object_store, "_file_system", lambda scheme: files)
+        yield found
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.http_server import Handler
+
 PATH = "/v1/traces"
 
 
@@ -53,20 +55,15 @@ class Collector:
 
 
 def _handler(collector: Collector) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class Traces(Handler, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             collector.headers.append(dict(self.headers))
-            self.send_response(200 if self.path == PATH else 404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(200 if self.path == PATH else 404)
             if self.path == PATH:
                 collector.spans += _spans(json.loads(body))
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    return Handler
+    return Traces
 
 
 def _spans(body: Any) -> list[Span]:

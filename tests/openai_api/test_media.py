@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from hf_triton.ports.openai import media_hosts
 from hf_triton.ports.openai.media_hosts import is_public
 from tests.openai_api.conftest import Reply, Starter, Translator
 from tests.openai_api.fake_triton import NO_IMAGE, Model
+from tests.support.http_server import Handler, serving_http
 
 TASK = "image-text-to-text"
 SEEING = (
@@ -114,7 +114,7 @@ def test_a_part_without_a_file_is_refused(part: Any, message: str, api: Translat
     assert api.triton.seen == []
 
 
-class _Files(BaseHTTPRequestHandler):
+class _Files(Handler, BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/slow":
             time.sleep(1.0)
@@ -125,19 +125,12 @@ class _Files(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(FILE)
 
-    def log_message(self, *_: Any) -> None:
-        """Says nothing."""
-
 
 @pytest.fixture
 def files() -> Iterator[str]:
     """The host and port of a server of files."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Files) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serving_http(_Files) as port:
+        yield f"127.0.0.1:{port}"
 
 
 @pytest.fixture

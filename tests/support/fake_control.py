@@ -14,13 +14,14 @@ import threading
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
 
 from generator.render import model_config
 from generator.repository.versions import is_version, served_by
 from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
+from tests.support.http_server import Handler, serving_http
 
 _NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 _RESTRICTED = f"This API is restricted, expecting header '{ADMIN_KEY_HEADER}'"
@@ -134,7 +135,7 @@ def _failure(folder: Path, version: int) -> str:
     return f"RuntimeError: {reason}" if reason else ""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler, BaseHTTPRequestHandler):
     """Requests come on threads of their own, and are answered one after the other."""
 
     triton: FakeTriton
@@ -190,25 +191,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: object) -> None:
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        self.answer(status, data)
 
 
 @contextlib.contextmanager
 def listening(triton: FakeTriton) -> Iterator[FakeTriton]:
     """The fake behind a port of its own, ``triton.port``."""
     handler = type("Handler", (_Handler,), {"triton": triton, "lock": threading.Lock()})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        triton.port = server.server_address[1]
-        try:
-            yield triton
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving_http(handler) as triton.port:
+        yield triton

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
+from tests.support.http_server import Handler
 from tests.support.triton import eventually
 
 if TYPE_CHECKING:
@@ -152,16 +153,13 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler, BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     @property
     def hub(self) -> FakeHub:
         hub: FakeHub = self.server.hub  # type: ignore[attr-defined]
         return hub
-
-    def log_message(self, *_: Any) -> None:
-        """Silence."""
 
     def do_HEAD(self) -> None:
         self.do_GET()

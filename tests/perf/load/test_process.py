@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -14,37 +11,23 @@ from perf.load.levels import LevelArguments
 from perf.load.measure import Policy
 from perf.load.process import LevelError, generator, http_command, records_of
 from perf.load.targets import ANY_INFER
+from tests.support.http_server import Handler, serving_http
 
 ANSWER = b'{"outputs": [{"name": "num_output_tokens", "data": [4]}]}'
 SIX = Policy(min_requests=6, min_s=0, max_s=60)
 
 
-class Server(BaseHTTPRequestHandler):
+class Server(Handler, BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200 if self.path == "/v2/models/demo/infer" else 404)
-        self.send_header("Content-Length", str(len(ANSWER)))
-        self.end_headers()
-        self.wfile.write(ANSWER)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def serving() -> Iterator[int]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
+        self.answer(200 if self.path == "/v2/models/demo/infer" else 404, ANSWER)
 
 
 def test_one_process_runs_a_closed_and_an_open_level() -> None:
     counts: list[int] = []
-    with serving() as port, generator(http_command(ANY_INFER, port, "demo")) as running:
+    with serving_http(Server) as port, generator(http_command(ANY_INFER, port, "demo")) as running:
         closed = running.records_of(LevelArguments(2, 0, SIX, bodies=["{}"]), counts.append)
         opened = running.records_of(LevelArguments(1, 0, SIX, rate=100.0))
     for records in (closed, opened):

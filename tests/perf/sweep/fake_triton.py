@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from perf.sweep.scenario.model import Addresses
+from tests.support.http_server import Handler, serving_http
 
 _EVENTS = (b'data: {"text_output": "a", "num_output_tokens": 2}\n\n',) * 3
 
@@ -63,7 +63,7 @@ class FakeTriton:
 
 
 def _handler(fake: FakeTriton) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class Endpoints(Handler, BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
@@ -71,10 +71,7 @@ def _handler(fake: FakeTriton) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 return
             status, body = fake.answer(self.path)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(status, body)
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -84,20 +81,12 @@ def _handler(fake: FakeTriton) -> type[BaseHTTPRequestHandler]:
             for event in (*_EVENTS, b""):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    return Handler
+    return Endpoints
 
 
 @contextlib.contextmanager
 def fake_triton() -> Iterator[FakeTriton]:
     """Serves while the block runs."""
     fake = FakeTriton()
-    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(fake)) as server:
-        fake.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
+    with serving_http(_handler(fake)) as fake.port:
         yield fake
-        server.shutdown()
-        thread.join()
