@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -43,7 +44,11 @@ def main() -> None:
 
 def golden(case: str) -> str:
     """What is expected; of a case with a base, what differs from that."""
-    return tree_text(rendered(case), rendered(BASES[case]) if case in BASES else None)
+    base = rendered(BASES[case]) if case in BASES else {}
+    if case == "kserve":  # whose pod stands two spaces further to the left than a Deployment's
+        pod = re.sub("^  ", "", base["deployment.yaml"], flags=re.MULTILINE)
+        base = {**base, "deployment, outdented/inferenceservice.yaml": pod}
+    return tree_text(rendered(case), base)
 
 
 @cache
