@@ -4,10 +4,12 @@ server.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
-import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from hf_triton.serving.apply.session import ApplyOptions, Session
 from hf_triton.serving.apply.target import Target
 from hf_triton.tritonserver.stubs import find_stubs
 from tests.openai_api.conftest import openai_port
+from tests.support.callers import asking
 from tests.support.demo_adapter import write_adapter
 from tests.support.triton import ADMIN_KEY, DEMO_MODEL, Triton, eventually, post_for_events, serving
 
@@ -75,32 +78,18 @@ def engines(triton: Triton) -> set[int]:
     return {stub.pid for stub in find_stubs(triton.server.pid) if stub.model == "demo_stream"}
 
 
-class Streams:
-    """Callers who ask ``name`` again and again; ``texts`` are the different answers."""
+def streamed(triton: Triton, name: str) -> str:
+    body = {"text_input": PROMPT, "max_tokens": LONG, "ignore_eos": True, "lora_name": name}
+    _, events = post_for_events(triton.url("demo", "generate_stream"), body)
+    return "".join(str(one.get("text_output", one.get("error"))) for one in events)
 
-    def __init__(self, triton: Triton, name: str) -> None:
-        self.texts: set[str] = set()
-        self._body = {"text_input": PROMPT, "max_tokens": LONG, "ignore_eos": True}
-        self._body["lora_name"], self._url = name, triton.url("demo", "generate_stream")
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._ask) for _ in range(3)]
 
-    def __enter__(self) -> Streams:
-        for thread in self._threads:
-            thread.start()
-        assert eventually(lambda: bool(self.texts))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _ask(self) -> None:
-        while not self._stop.is_set():
-            _, events = post_for_events(self._url, self._body)
-            found = (str(one.get("text_output", one.get("error"))) for one in events)
-            self.texts.add("".join(found))
+@contextlib.contextmanager
+def streams(triton: Triton, name: str) -> Iterator[Callable[[], set[str]]]:
+    """Three callers ask ``name`` again and again; yields what tells the different answers."""
+    with asking(*[partial(streamed, triton, name)] * 3) as found:
+        assert eventually(lambda: any(found))
+        yield lambda: set(itertools.chain(*found))
 
 
 def changed(
@@ -111,13 +100,13 @@ def changed(
     after it.
     """
     before = text(triton, "one", LONG)
-    with Streams(triton, "one") as streams:
+    with streams(triton, "one") as texts:
         code, said = apply(triton, capsys, **adapters)
         assert code == 0, said
         assert "demo_stream: serves the new list of adapters, nothing was loaded" in said
         if adapters.get("one") != was:
-            assert eventually(lambda: len(streams.texts) > 1)
-    return before, streams.texts
+            assert eventually(lambda: len(texts()) > 1)
+    return before, texts()
 
 
 def test_adapters_come_change_and_go_beside_streams(
@@ -188,14 +177,14 @@ def test_a_request_loads_one_that_outlives_a_load_of_the_model_until_apply_takes
     expected = text(triton, "two", LONG)
     assert apply(triton, capsys, one=folders["a"])[0] == 0
     before = text(triton, "one", LONG)
-    with openai_port(triton, None) as url, Streams(triton, "one") as streams:
+    with openai_port(triton, None) as url, streams(triton, "one") as texts:
         said = sent(f"{url}/v1/load_lora_adapter", lora_name="new", lora_path=str(folders["b"]))
         assert said == "Success: LoRA adapter 'new' added successfully."
         assert '"demo:new"' in sent(f"{url}/v1/models")
         asked = {"prompt": PROMPT, "max_tokens": LONG, "temperature": 0, "ignore_eos": True}
         answer = json.loads(sent(f"{url}/v1/completions", model="new", **asked))
         assert answer["choices"][0]["text"] == expected
-    assert streams.texts == {before}
+    assert texts() == {before}
     processes = engines(triton)
     assert triton.server.api.load("demo_stream") is None
     assert eventually(lambda: engines(triton).isdisjoint(processes))

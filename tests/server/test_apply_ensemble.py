@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from generator.repository.compare import ModelPlan, compare
 from hf_triton.serving.apply.model_control import ModelControl
 from hf_triton.serving.apply.model_update import Outcome, UpdateSettings, update_model
 from hf_triton.tritonserver.process import TritonServer
+from tests.support.callers import asking
 from tests.support.triton import eventually, free_ports, post
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -90,31 +88,21 @@ def server(tmp_path: Path) -> Iterator[TritonServer]:
         yield found
 
 
-def change(server: TritonServer, *says: str, gap: bool = False) -> tuple[Outcome, Counter[str]]:
-    """Changes the steps while requests go on; what became of each request."""
-    stop, answers = threading.Event(), Counter[str]()
+def change(server: TritonServer, *says: str, gap: bool = False) -> tuple[Outcome, set[str]]:
+    """Changes the steps while requests go on; what became of them."""
 
-    def ask_on_and_on() -> None:
-        while not stop.is_set():
-            answer = post(url(server), {"x": "?"})
-            answers[answer.body["y"] if answer.status == 200 else str(answer)] += 1
-            time.sleep(0.005)
+    def ask() -> str:
+        answer = post(url(server), {"x": "?"})
+        return str(answer.body["y"] if answer.status == 200 else answer)
 
-    callers = [threading.Thread(target=ask_on_and_on) for _ in range(2)]
-    for caller in callers:
-        caller.start()
-    try:
-        assert eventually(lambda: answers.total() >= 2)
+    with asking(ask, ask, pause_s=0.005) as (one, other):
+        assert eventually(lambda: len(one + other) >= 2)
         found = plans(server.repository, *says)
         settings = UpdateSettings(60.0, force=False)
         outcome = update_model(found, (), ModelControl(server.api), settings, gap=gap)
-        num_answers = answers.total()
-        assert eventually(lambda: answers.total() >= num_answers + 3)  # one was asked for after it
-    finally:
-        stop.set()
-        for caller in callers:
-            caller.join()
-    return outcome, answers
+        num_answers = len(one + other)
+        assert eventually(lambda: len(one + other) >= num_answers + 3)  # one was asked for after it
+    return outcome, set(one + other)
 
 
 def url(server: TritonServer) -> str:
@@ -130,19 +118,19 @@ def states(server: TritonServer, version: str) -> set[str]:
 def test_no_request_passes_from_an_old_step_to_a_new_one(server: TritonServer) -> None:
     outcome, answers = change(server, "t2", "m2", "p2")
     assert outcome.failure == ""
-    assert set(answers) == {"? t1 m1 p1", "? t2 m2 p2"}
+    assert answers == {"? t1 m1 p1", "? t2 m2 p2"}
     assert states(server, "2") == {"READY"}
     assert eventually(lambda: states(server, "1") == {"UNAVAILABLE"}), "its processes have ended"
     assert all(plan.is_current for plan in plans(server.repository, "t2", "m2", "p2"))
 
     outcome, answers = change(server, "t3", "broken", "p3")
     assert "no weights" in outcome.failure
-    assert set(answers) == {"? t2 m2 p2"}
+    assert answers == {"? t2 m2 p2"}
     assert all(plan.is_current for plan in plans(server.repository, "t2", "m2", "p2"))
 
     outcome, answers = change(server, "t2", "m2", "p4")
     assert (outcome.failure, outcome.loaded) == ("", {"e_postprocessing": 3})
-    assert set(answers) == {"? t2 m2 p2", "? t2 m2 p4"}
+    assert answers == {"? t2 m2 p2", "? t2 m2 p4"}
 
 
 def test_with_a_gap_no_request_passes_from_an_old_step_to_a_new_one_either(
@@ -150,9 +138,9 @@ def test_with_a_gap_no_request_passes_from_an_old_step_to_a_new_one_either(
 ) -> None:
     for says in (("t2", "m2", "p2"), ("t3", "broken", "p3")):
         outcome, answers = change(server, *says, gap=True)
-        refused = [answer for answer in answers if answer.startswith("Answer(status=")]
+        refused = {answer for answer in answers if answer.startswith("Answer(status=")}
         assert refused, "nobody met the gap"
-        assert set(answers) - {"? t1 m1 p1", "? t2 m2 p2"} == set(refused), answers
+        assert answers - {"? t1 m1 p1", "? t2 m2 p2"} == refused, answers
         assert ("no weights; version 2 is loaded again" in outcome.failure) == ("broken" in says)
         assert post(url(server), {"x": "?"}).body["y"] == "? t2 m2 p2"
     assert all(plan.is_current for plan in plans(server.repository, "t2", "m2", "p2"))

@@ -5,9 +5,8 @@ is replaced with a gap, callers are told, then answered.
 from __future__ import annotations
 
 import re
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from hf_triton.tritonserver.http_api import ServerApi
 from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.reference import Reference
 from tests.scenarios.triton_endpoints import GrpcEndpoint
+from tests.support.callers import asking
 from tests.support.triton import (
     DEMO_MODEL,
     Answer,
@@ -103,33 +103,6 @@ def grpc_stream(triton: Triton) -> str:
 WAYS: list[Callable[[Triton], str]] = [infer, generate, generate_stream, grpc, grpc_stream]
 
 
-class Callers:
-    """One thread for each way to ask, on and on; ``answers`` counts what came of it, in order."""
-
-    def __init__(self, triton: Triton, ways: Sequence[Callable[[Triton], str]] = WAYS) -> None:
-        self.answers: Counter[tuple[str, str]] = Counter()
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(triton, way)) for way in ways]
-        for thread in self._threads:
-            thread.start()
-
-    def _ask(self, triton: Triton, way: Callable[[Triton], str]) -> None:
-        has_ended = False
-        while not has_ended:
-            has_ended = self._stop.is_set()  # asked once more: each way once at least
-            try:
-                answer = way(triton)
-            except Exception as error:  # noqa: BLE001, an answer that counts
-                answer = f"{type(error).__name__}: {error}"
-            self.answers[way.__name__, answer] += 1
-
-    def end(self) -> Counter[tuple[str, str]]:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        return self.answers
-
-
 def test_a_model_changes_and_changes_back_and_every_request_is_answered(
     triton: Triton, reference: Reference
 ) -> None:
@@ -137,19 +110,16 @@ def test_a_model_changes_and_changes_back_and_every_request_is_answered(
     config = repository.parent / "models.yaml"
     target = Target(triton.server.api, "the server")
     check(target, repository)
-    callers = Callers(triton)
     try:
-        config.write_text(CHANGED, encoding="utf-8")
-        assert Session(repository, target, ApplyOptions()).apply(config) == 0
-        assert version(triton) == 2
-        assert Session(repository, target, ApplyOptions()).roll_back() == 0
-        assert version(triton) == 3
+        with asking(*(partial(way, triton) for way in WAYS)) as answers:
+            config.write_text(CHANGED, encoding="utf-8")
+            assert Session(repository, target, ApplyOptions()).apply(config) == 0
+            assert version(triton) == 2
+            assert Session(repository, target, ApplyOptions()).roll_back() == 0
+            assert version(triton) == 3
     finally:
         config.write_text(MODELS_YAML, encoding="utf-8")
-        answers = callers.end()
-    expected = reference.text(PROMPT, LENGTH)
-    assert set(answers) == {(way.__name__, expected) for way in WAYS}, answers
-    print(answers)
+    assert [set(found) for found in answers] == [{reference.text(PROMPT, LENGTH)}] * len(WAYS)
 
 
 IN_THE_GAP = {
@@ -168,13 +138,12 @@ def test_callers_get_503_in_the_gap_and_answers_before_and_after(
     statuses: list[int] = []  # in order, each once until it changes
     errors: set[str] = set()
 
-    def ask(triton: Triton) -> str:
+    def ask() -> None:
         answer = infer_answer(triton)
         if statuses[-1:] != [answer.status]:
             statuses.append(answer.status)
         if answer.status != 200:
             errors.add(answer.body["error"])
-        return ""
 
     def apply(*, allow_gap: bool) -> int:
         options = ApplyOptions(allow_gap=allow_gap)
@@ -189,12 +158,9 @@ def test_callers_get_503_in_the_gap_and_answers_before_and_after(
     (told,) = [line for line in lines if "no room" in line]
     (size,) = map(float, re.findall(r"needs ([0-9.]+) GiB on cpu", told))
     assert 0.1 < size < 2, told  # Python, torch, and a small model
-    callers = Callers(triton, [ask])
-    try:
+    with asking(ask):
         assert eventually(lambda: statuses == [200])
         assert apply(allow_gap=True) == 0
-    finally:
-        callers.end()
     assert version(triton) == before + 1
     assert statuses == [200, 503, 200], (statuses, errors)
     assert errors <= IN_THE_GAP, errors

@@ -192,8 +192,8 @@ def test_unloading_and_loading_under_load_leaves_nobody_without_an_answer(triton
     expected = GrpcEndpoint(triton).infer("reader", question())
     with ThreadPoolExecutor(16) as pool:
         waiting = [pool.submit(ask, triton, n, "reader", question()) for n in range(200)]
-        control(triton, "reader", "unload")
-        control(triton, "reader", "load")
+        assert triton.control("reader", "unload").status == 200
+        assert triton.control("reader", "load").status == 200
         replies = [future.result() for future in waiting]
     # Not found, or not ready, is Triton's own word for a model that is unloaded.
     refused = [reply for reply in replies if not reply.ok]
@@ -213,11 +213,6 @@ def test_unloading_and_loading_under_load_leaves_nobody_without_an_answer(triton
 
 def question() -> Request:
     return request(question="where is Anna", context="Anna lives in a big house in Paris. " * 8)
-
-
-def control(triton: Triton, model: str, action: str) -> None:
-    answer = triton.control(model, action)
-    assert answer.status == 200, answer
 
 
 def test_models_that_cannot_serve_say_why_in_one_line_while_others_serve(

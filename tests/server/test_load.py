@@ -145,11 +145,6 @@ def answered(reply: Reply) -> Reply:
     return reply
 
 
-def control(triton: Triton, folder: str, action: str) -> None:
-    answer = triton.control(folder, action)
-    assert answer.status == 200, answer
-
-
 def prompts(count: int) -> list[Asked]:
     """Mixed lengths of prompt and answer."""
     rng = random.Random(20)
@@ -294,12 +289,12 @@ def test_unloading_answers_all_requests_and_loading_serves_again(
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(model.infer, request) for _ in range(2)]
         time.sleep(0.2)
-        control(triton, folder, "unload")
+        assert triton.control(folder, "unload").status == 200
         statuses = {future.result().status for future in waiting}
     # Triton lets running requests end; 404 is for one that came after the unload.
     assert statuses <= {200, 404, 503}, "an answer or a refusal, but no hanging and no crash"
 
-    control(triton, folder, "load")
+    assert triton.control(folder, "load").status == 200
     assert model.ask("tensors", "Once", max_tokens=5).text() == reference.text("Once", 5)
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.metrics import settled
 from tests.scenarios.reference import Reference
 from tests.scenarios.triton_endpoints import GrpcEndpoint
+from tests.support.callers import asking
 from tests.support.one_server import OneServer
 from tests.support.triton import Triton, eventually
 
@@ -128,31 +128,23 @@ def test_a_changed_engine_is_reloaded_under_its_front_and_nobody_is_lost(
     model = Model(GrpcEndpoint(triton), "timed", batched=False)
     options = {"max_tokens": 12, "timeout_ms": 60_000}
     expected = reference.text("Once", 12)
-    stop, wrong, num_answered = threading.Event(), [], [0]
 
-    def ask_on_and_on() -> None:
-        while not stop.is_set():
-            reply = model.ask("tensors", "Once", **options)
-            num_answered[0] += 1
-            if not reply.ok or reply.text() != expected:
-                wrong.append(reply)
+    def ask() -> object:
+        reply = model.ask("tensors", "Once", **options)
+        return reply.text() if reply.ok else reply
 
-    callers = [threading.Thread(target=ask_on_and_on) for _ in range(4)]
-    for caller in callers:
-        caller.start()
     config = triton.server.repository / "timed_stream" / "config.pbtxt"
     generated = config.read_bytes()
     try:
-        for number in range(1, 3):
-            config.write_bytes(generated + b"\n" * number)
-            control(triton, "load", "timed_stream")
-        assert eventually(lambda: num_answered[0] > 8)
+        with asking(*[ask] * 4) as answers:
+            for number in range(1, 3):
+                config.write_bytes(generated + b"\n" * number)
+                control(triton, "load", "timed_stream")
+            assert eventually(lambda: sum(map(len, answers)) > 8)
     finally:
         config.write_bytes(generated)  # what is edited by hand, apply leaves alone
-        stop.set()
-        for caller in callers:
-            caller.join()
 
+    wrong = [one for found in answers for one in found if one != expected]
     assert not wrong, wrong[:3]
     for name in ("demo", "timed"):
         asked = Model(GrpcEndpoint(triton), name, batched=False).ask(

@@ -6,10 +6,8 @@ import json
 import os
 import random
 import signal
-import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -18,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
-from tritonclient.utils import InferenceServerException
 
 from hf_triton.serving.supervision.healing import Healer
 from hf_triton.serving.supervision.health import Health
@@ -28,6 +25,7 @@ from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.restart_policy import RestartPolicy
 from hf_triton.tritonserver.state_file import running_servers
 from hf_triton.tritonserver.stubs import find_stubs
+from tests.support.callers import asking
 from tests.support.served import Served, serve
 from tests.support.triton import Answer, eventually, free_ports, get, post
 
@@ -42,8 +40,12 @@ def kill_stub(served: Served, model: str) -> int:
     return pid
 
 
+def status(served: Served, model: str) -> int:
+    return asked(lambda: served.generate(model, "x")).status
+
+
 def answers(served: Served, model: str) -> bool:
-    return asked(lambda: served.generate(model, "x")).status == 200
+    return status(served, model) == 200
 
 
 def asked(ask: Any) -> Answer:
@@ -72,25 +74,6 @@ def restarts(served: Served, models: Iterable[str]) -> dict[str, float]:
     return {model: metric(served, sample.format(model)) for model in models}
 
 
-@contextmanager
-def asked_all_the_time(served: Served, model: str) -> Iterator[list[int]]:
-    """The statuses of requests to a model, one after the other while the block runs."""
-    statuses: list[int] = []
-    ended = threading.Event()
-
-    def ask() -> None:
-        while not ended.is_set():
-            statuses.append(asked(lambda: served.generate(model, "x")).status)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
-        yield statuses
-    finally:
-        ended.set()
-        thread.join()
-
-
 def test_a_model_whose_process_dies_is_loaded_again_and_others_are_untouched(
     tmp_path: Path,
 ) -> None:
@@ -104,11 +87,8 @@ def test_a_model_whose_process_dies_is_loaded_again_and_others_are_untouched(
         served.wait_for("Ctrl-C stops")
         assert eventually(lambda: is_ready(served), HEALED_S)
         assert eventually(lambda: metric(served, 'hf_triton_model_up{model="single"}') == 1)
-        with ExitStack() as asking:
-            statuses = [
-                asking.enter_context(asked_all_the_time(served, model))
-                for model in ("other", "single", "double", "streams")
-            ]
+        names = ("other", "single", "double", "streams")
+        with asking(*(partial(status, served, name) for name in names)) as statuses:
             killed = {kill_stub(served, name) for name in ("single", "double", "streams_stream")}
             killed.add(kill_stub(served, "streams"))
             restarted = {"single": 1, "double": 1, "streams": 2}
@@ -136,7 +116,7 @@ def test_a_server_that_dies_is_started_again_with_the_same_models_and_key(tmp_pa
         (before,) = running_servers(tmp_path / "repository")
         assert before.pid == served.process.pid
         assert before.health_port == served.listen.health_port
-        with asked_all_the_time(served, "plain") as statuses:
+        with asking(partial(status, served, "plain")) as (statuses,):
             os.kill(served.tritonserver_pid(), signal.SIGKILL)
             served.wait_for("plain is ready again")
         assert set(statuses) == {200}, "an answer was lost"
@@ -364,26 +344,12 @@ def test_no_answer_is_lost_whatever_is_killed(tmp_path: Path) -> None:
         names = ("plain", "streams", "slow")
         asks = [partial(ask, name) for name in names for ask in (over_grpc, over_http)]
         expected = [ask() for ask in asks]
-        is_over, wrong = threading.Event(), list[object]()
-
-        def ask_on(number: int) -> None:
-            while not is_over.is_set():
-                try:
-                    answer: object = asks[number]()
-                except (AssertionError, InferenceServerException, OSError) as error:
-                    answer = error
-                if answer != expected[number]:
-                    wrong.append(answer)
-
-        callers = [threading.Thread(target=ask_on, args=(number,)) for number in range(len(asks))]
-        for caller in callers:
-            caller.start()
-        for kind in draw.sample(["plain", "streams", "streams_stream", "slow"] * 2 + ["server"], 9):
-            pids = [served.tritonserver_pid()] if kind == "server" else served.stub_pids(kind)
-            for pid in pids:
-                os.kill(pid, signal.SIGKILL)
-            time.sleep(draw.uniform(0.5, 5))
-        is_over.set()
-        for caller in callers:
-            caller.join()
-        assert wrong == []
+        kinds = draw.sample(["plain", "streams", "streams_stream", "slow"] * 2 + ["server"], 9)
+        with asking(*asks) as found:
+            for kind in kinds:
+                pids = [served.tritonserver_pid()] if kind == "server" else served.stub_pids(kind)
+                for pid in pids:
+                    os.kill(pid, signal.SIGKILL)
+                time.sleep(draw.uniform(0.5, 5))
+        for texts, text in zip(found, expected, strict=True):
+            assert [one for one in texts if one != text] == []

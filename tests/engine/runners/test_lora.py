@@ -73,6 +73,12 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return adapters_of("llama", tiny_model("llama"), tmp_path_factory.mktemp("llama"))
 
 
+def with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
+    graphed = GraphedRunner(runner, Captures(), most)
+    graphed.capture_all()
+    return graphed
+
+
 def generated(
     engine: Engine, asked: list[tuple[Asked, str | None]], at_once: int
 ) -> list[tuple[int, ...]]:
@@ -240,11 +246,6 @@ def test_adapters_change_under_sequences_that_go_on_with_theirs(
 ) -> None:
     """What is computed for the old one of a name is never shared with the new one."""
 
-    def with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
-        graphed = GraphedRunner(runner, Captures(), most)
-        graphed.capture_all()
-        return graphed
-
     if way == "graphs":
         monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
     made = setup(tiny_model("llama"), max_num_seqs=4)
@@ -305,11 +306,6 @@ def test_more_adapters_than_there_are_places_give_the_tokens_of_all_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of three adapters, one with the largest rank and a layer that no other changes."""
-
-    def with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
-        graphed = GraphedRunner(runner, Captures(), most)
-        graphed.capture_all()
-        return graphed
 
     monkeypatch.setattr(adapter_line, "_MOST_PASSED_S", passed_s)
     monkeypatch.setattr(AdaptedRunner, "fixed_shapes", way in ("fixed_shapes", "gathered"))
