@@ -128,6 +128,11 @@ def is_ours(config_file: Path) -> bool:
     return runs_our_code(parameters(_read(config_file)).get(ROLE_PARAMETER))
 
 
+def has_process(config_file: Path) -> bool:
+    """Whether Triton runs a Python process for the model."""
+    return bool(_read(config_file).backend == "python")
+
+
 def arm_of(config_file: Path) -> str | None:
     """The model that has this one as an arm or a shadow of its own; None of any other."""
     return parameters(_read(config_file)).get(ARM_PARAMETER)

@@ -7,10 +7,13 @@ from functools import partial
 from generator.python_modules import run_module
 from hf_triton.ports.settings import Access, ProxySettings
 from hf_triton.tritonserver.child_process import ChildProcess, environment_for
-from hf_triton.tritonserver.listen import Listen
+from hf_triton.tritonserver.listen import HeldPorts, Listen
 from hf_triton.tritonserver.restart_policy import RestartPolicy
 
-_KINDS = {"http": "HTTP", "grpc": "gRPC"}
+_KINDS = {
+    "http": ("HTTP", ("--http-port", "--metrics-port")),
+    "grpc": ("gRPC", ("--grpc-port",)),
+}
 
 
 def proxies(
@@ -36,6 +39,7 @@ def proxies(
             run_module("hf_triton.ports", kind),
             partial(environment_for, settings),
             policy,
+            HeldPorts(listen, flags),
         )
-        for kind, name in _KINDS.items()
+        for kind, (name, flags) in _KINDS.items()
     )

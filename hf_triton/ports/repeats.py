@@ -150,6 +150,10 @@ class Repeats:
         """Whether a Triton model is down, and being brought back."""
         return self._models.get(name, _UNKNOWN).is_coming
 
+    def coming(self) -> list[str]:
+        """The Triton models that are down, and being brought back."""
+        return [name for name, model in self._models.items() if model.is_coming]
+
     def asleep(self) -> list[str]:
         """The Triton models that the next request has loaded, or would, could they be loaded."""
         return [name for name, model in self._models.items() if model.state and model.is_coming]

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from generator.errors import EXIT_OK, GeneratorError, ServerError
+from hf_triton.tritonserver.listen import HeldPorts
 from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
 
 _SETTINGS = "HF_TRITON_CHILD_SETTINGS"
@@ -36,7 +37,9 @@ Settings = TypeVar("Settings")
 
 
 class ChildProcess:
-    """One process; ``name`` is what it is in messages, such as ``the OpenAI API``."""
+    """One process; ``name`` is what it is in messages, such as ``the OpenAI API``. The ``ports``
+    that it listens on stay open while it is started again.
+    """
 
     def __init__(
         self,
@@ -44,8 +47,9 @@ class ChildProcess:
         command: Sequence[str],
         environment: Callable[[], Mapping[str, str]],
         policy: RestartPolicy | None = None,
+        ports: HeldPorts | None = None,
     ) -> None:
-        self.name = name
+        self.name, self._ports = name, ports
         self._command, self._environment = command, environment
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = Restarts(policy or RestartPolicy())
@@ -64,10 +68,14 @@ class ChildProcess:
         self.wait_until_it_listens()
 
     def begin_start(self) -> None:
-        """Starts it without waiting."""
+        """Starts it without waiting. Raises ServerError where its ports can't be listened on."""
+        ports = self._ports
+        if ports:
+            ports.open()
         self._process = subprocess.Popen(
             self._command,
-            env=dict(self._environment()),
+            env={**self._environment(), **(ports.environment() if ports else {})},
+            pass_fds=ports.descriptors() if ports else (),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -184,7 +192,7 @@ class ChildProcess:
 
     def end_now(self, why: str) -> str:
         """Ends it at once, to be started again by ``revive``. Returns a line to report."""
-        self.kill()
+        self._end_process()
         return self._note_death(f"{self.name} {why}")
 
     def _note_death(self, what: str) -> str:
@@ -196,6 +204,8 @@ class ChildProcess:
 
     def begin_stop(self) -> None:
         """It accepts nothing more; what is in flight goes on while Triton answers it."""
+        if self._ports:
+            self._ports.close()
         if self._process:
             self._process.terminate()
 
@@ -210,6 +220,11 @@ class ChildProcess:
 
     def kill(self) -> None:
         """Ends it at once."""
+        if self._ports:
+            self._ports.close()
+        self._end_process()
+
+    def _end_process(self) -> None:
         process, self._process = self._process, None
         if process is None:
             return

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import resource
 import shutil
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from generator.spec.access import bracketed
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _BACKLOG = 1024
+_HELD = "HF_TRITON_LISTENING"  # to a child: descriptors by port
 _LONGEST_SOCKETS = 80  # of the 107 bytes that a Unix socket's path may have
 
 
@@ -167,8 +169,45 @@ class Listen:
         listening_socket(self.host, port, flag).close()
 
 
+class HeldPorts:
+    """The ports with these flags, kept open for a child process that listens on them: who comes
+    while it is started again waits.
+    """
+
+    def __init__(self, listen: Listen, flags: Sequence[str]) -> None:
+        self._listen, self._flags = listen, flags
+        self._sockets: dict[int, socket.socket] = {}
+
+    def open(self) -> None:
+        """Listens, if it does not. Raises ServerError where a port can't be listened on."""
+        ports = self._listen.ports()
+        for flag in self._flags:
+            if ports[flag] not in self._sockets:
+                found = listening_socket(self._listen.host, ports[flag], flag)
+                self._sockets[ports[flag]] = found
+
+    def descriptors(self) -> list[int]:
+        """What the child inherits."""
+        return [one.fileno() for one in self._sockets.values()]
+
+    def environment(self) -> dict[str, str]:
+        """By which ``listening_socket`` finds them in the child."""
+        return {_HELD: json.dumps({port: one.fileno() for port, one in self._sockets.items()})}
+
+    def close(self) -> None:
+        """Nobody new is to come."""
+        for one in self._sockets.values():
+            one.close()
+        self._sockets.clear()
+
+
 def listening_socket(host: str, port: int, flag: str) -> socket.socket:
-    """One that listens on the port. Raises ServerError, which names the ``flag`` to change."""
+    """One that listens on the port: in a child what its parent holds, else a new one. Raises
+    ServerError, which names the ``flag`` to change.
+    """
+    held = json.loads(os.environ.get(_HELD, "{}")).get(str(port))
+    if held is not None:
+        return socket.socket(fileno=held)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         family, kind, _, _, address = found[0]

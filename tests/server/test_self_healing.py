@@ -151,6 +151,19 @@ def test_a_process_that_was_stopped_is_told_of_and_replaced_within_seconds(tmp_p
         assert answers(served, "plain")
 
 
+@pytest.mark.threat("hanging-processes")
+def test_a_model_whose_process_dies_in_its_first_moments_is_loaded_again(tmp_path: Path) -> None:
+    """Triton 24.10 would wait for it for ever."""
+    with serve(tmp_path, "- name: plain\n- name: other\n") as served:
+        served.wait_for("Ctrl-C stops")
+        first = kill_stub(served, "plain")
+        while not (begun := set(served.stub_pids("plain")) - {first}):
+            time.sleep(0.005)
+        for pid in begun:
+            os.kill(pid, signal.SIGKILL)
+        assert served.generate("plain", "x").status == 200
+
+
 def break_model(folder: Path, model: str) -> None:
     """From now on it fails to load."""
     options = folder / "repository" / model / "1/model.json"

@@ -23,7 +23,7 @@ from hf_triton.ports.openai.triton.catalog import (
 )
 from hf_triton.ports.settings import EVERYBODY, Access
 from hf_triton.tritonserver.child_process import ChildProcess, environment_for
-from hf_triton.tritonserver.listen import Listen
+from hf_triton.tritonserver.listen import HeldPorts, Listen
 from hf_triton.tritonserver.restart_policy import RestartPolicy
 
 _SHOWN = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *CLASSIFIER_TASKS)
@@ -63,7 +63,9 @@ class OpenAiProcess(ChildProcess):
             admin_key,
         )
         command = run_module("hf_triton.ports.openai")
-        super().__init__("the OpenAI API", command, partial(environment_for, settings), policy)
+        environment = partial(environment_for, settings)
+        ports = HeldPorts(listen, ("--openai-port",))
+        super().__init__("the OpenAI API", command, environment, policy, ports)
         self._listen = listen
         self._key, self._access = key, access
         self.has_playground = has_playground

@@ -56,16 +56,17 @@ async def serve(
     triton = Triton(settings.triton_address, settings.abandoned_requests, repeats)
     media_hosts = MediaHosts(settings.media_hosts)
     try:
-        await _check(triton)
+        if settings.repository is None:  # whoever started this looks after the other one
+            await _check(triton)
         reasons = functools.partial(why_not_ready, settings.health_url)
 
         def asleep() -> list[Any]:
             return _configs(settings.repository, repeats.asleep())
 
         catalog = Catalog(
-            *(triton, lambda: _to_be_served(settings.repository), reasons, repeats.is_coming),
+            *(triton, lambda: _to_be_served(settings.repository), reasons),
             adapters_now=functools.partial(adapters_now, settings.repository),
-            asleep=asleep,
+            coming=lambda: _configs(settings.repository, repeats.coming()),
             may_come_back=lambda: repeats.may_come_back,
         )
         shown = PlaygroundModels(triton, reasons, settings.repository, asleep)

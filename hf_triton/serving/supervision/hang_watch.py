@@ -4,11 +4,15 @@ again like those that died.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
+from generator.render import model_config
+from generator.render.digest import CONFIG_FILE
 from hf_triton.serving.supervision.children import Children
 from hf_triton.serving.supervision.hang_detection.dead_process_memory import Leftovers, left_behind
 from hf_triton.serving.supervision.hang_detection.heartbeats import Heartbeats
+from hf_triton.serving.supervision.hang_detection.hung_loads import HungLoads, starts_another
 from hf_triton.serving.supervision.hang_detection.processes import (
     SILENT_THOUGH_BUSY_S,
     HangingProcesses,
@@ -34,7 +38,7 @@ class HangWatch:
     ) -> None:
         self._server, self._answers, self._healer = server, answers, healer
         self._children, self._health, self._say = children, health, say
-        self._hanging = HangingProcesses()
+        self._hanging, self._hung_loads = HangingProcesses(), HungLoads()
         self._heartbeats = Heartbeats(server.heartbeats)
         self._guard, self._tritonserver = 0, 0
 
@@ -61,6 +65,18 @@ class HangWatch:
                 self._say(f"tritonserver {reasons[pid]} and is killed")
                 self._server.kill()
                 return
+
+    def hung_load(self, states: Mapping[str, str], repository: Path) -> str:
+        """A folder whose load never ends, "" where there is none; to be called once a second.
+        ``states`` has why each is not ready.
+        """
+        stubs = self._healer.stubs
+        loading = {one for one, why in states.items() if why == f"{one} is LOADING"}
+        lacking = loading - {stub.model for stub in stubs}
+        if lacking and starts_another(self._tritonserver, {stub.pid for stub in stubs}):
+            lacking.clear()
+        found = (one for one in lacking if model_config.has_process(repository / one / CONFIG_FILE))
+        return self._hung_loads.look(found)
 
     def leftovers(self) -> Leftovers:
         """What processes of models that died have left behind."""

@@ -198,13 +198,19 @@ class Supervisor:
             self._ask_at_s = now + _ASK_EVERY_S
             self._hangs.look(self._is_loading())
             self._ask()
+            hung = self._hangs.hung_load(self._states or {}, self._served.repository)
+            if hung:
+                self._renew_server(f"it waits for ever for a process of '{hung}' that has died")
         self._healer.look(sweep=is_sweep_due and self._answers.answered_last)
         if is_sweep_due:
             self._sweep_at_s = now + _SWEEP_EVERY_S
             self._server.keep_memory_private()
         if self._healer.has_deaths and now >= self._count_leftovers_at_s:
             self._count_leftovers_at_s = now + _COUNT_LEFTOVERS_EVERY_S
-            self._renew_server()
+            num = self._hangs.leftovers()
+            if num.are_too_many:
+                processes = f"{num.num_processes} processes that died"
+                self._renew_server(f"it keeps what {processes} have left behind")
         # What is free is known once those are loaded that always are.
         demands, may_begin = self._children.demands(), not self._loading
         self._on_demand.look(self._states or {}, demands, may_begin=may_begin)
@@ -214,12 +220,8 @@ class Supervisor:
         self._follow_loads(now)
         self._end_where_nothing_is_left()
 
-    def _renew_server(self) -> None:
-        """Ends a server, to be started again, that has too much of processes that died."""
-        num = self._hangs.leftovers()
-        if not num.are_too_many:
-            return
-        why = f"it keeps what {num.num_processes} processes that died have left behind"
+    def _renew_server(self, why: str) -> None:
+        """Ends a server, to be started again."""
         say(f"tritonserver is ended, after the requests in flight: {why}")
         self._health.enter("restarting", f"tritonserver is started again: {why}")
         self._healer.end()

@@ -107,7 +107,8 @@ class Source(Protocol):
 class Catalog:
     """The models of one Triton. ``to_be_served`` are the names in models.yaml, and ``adapters_now``
     the adapters of a Triton model, which may be others than when it was loaded; None where nobody
-    knows them. ``asleep`` are the ModelConfigs of those that a request has loaded.
+    knows them. ``coming`` are the ModelConfigs of those that are down and come back, or that a
+    request has loaded: their requests wait.
     """
 
     def __init__(
@@ -115,15 +116,14 @@ class Catalog:
         source: Source,
         to_be_served: ToBeServed,
         why_not_ready: WhyNotReady,
-        is_coming: Callable[[str], bool] = lambda _name: False,
         adapters_now: AdaptersNow = lambda _name: None,
-        asleep: Callable[[], Sequence[Any]] = tuple,
+        coming: Callable[[], Sequence[Any]] = tuple,
         may_come_back: Callable[[], bool] = lambda: False,
     ) -> None:
         self._source = source
-        self._why_not_ready, self._is_coming = why_not_ready, is_coming
+        self._why_not_ready = why_not_ready
         self._to_be_served, self._adapters_now = to_be_served, adapters_now
-        self._asleep, self._may_come_back = asleep, may_come_back
+        self._coming, self._may_come_back = coming, may_come_back
         self._models: dict[str, ServedModel] = {}
         self._own_names: dict[str, str] = {}  # of aliases, also while their models are loaded again
         self._elsewhere: dict[str, str] = {}  # the tasks of models that no path here is for
@@ -195,33 +195,28 @@ class Catalog:
     def _is_younger_than(self, age_s: float) -> bool:
         return self._read_at_s is not None and time.monotonic() - self._read_at_s < age_s
 
-    def _returning(self) -> dict[str, ServedModel]:
-        """Those that are down and come back: their requests wait."""
-        known = self._models.items()
-        return {name: one for name, one in known if self._is_coming(one.triton_name)}
-
     async def _read(self) -> None:
+        ready: Sequence[Any] = ()
         try:
             names = await self._source.ready_models()
+            ready = await asyncio.gather(*map(self._source.config, names))
         except ApiError as error:
             # A Triton that is busy loading can be slow to tell; most likely they are the same. One
             # that has died comes back with them.
-            is_slow = error.status == 504
-            if self._models and (is_slow or self._may_come_back() or self._returning()):
+            if error.status != 504 and not self._may_come_back():
+                raise
+            if self._models:
                 return
-            raise
-        configs = [
-            *(one for one in self._asleep() if one.name not in names),
-            *await asyncio.gather(*map(self._source.config, names)),
-        ]
-        known = map(self._with_adapters, filter(None, map(served_model, filter(None, configs))))
+            if not self._coming():
+                raise
+        configs = list(filter(None, ready))
+        are_ready = {config.name for config in configs}
+        configs += [config for config in self._coming() if config.name not in are_ready]
+        known = map(self._with_adapters, filter(None, map(served_model, configs)))
         found = [one for model in known for one in under_all_names(model)]
         # Aliases first: a model's own name stands above them.
         found.sort(key=lambda one: one.alias_of is None)
-        self._models = {
-            **self._returning(),
-            **{one.name: one for one in found if one.task in ALL_TASKS},
-        }
+        self._models = {one.name: one for one in found if one.task in ALL_TASKS}
         self._own_names.update((one.name, one.alias_of) for one in found if one.alias_of)
         self._elsewhere = {one.name: one.task for one in found if one.task not in ALL_TASKS}
         self._read_at_s = time.monotonic()
