@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from generator.render import model_config
 from generator.repository import served_record
 from generator.repository.served_record import LastApply
 
+_FRESH_S = 0.2  # a look at everything asks of each several times
 
-@dataclass(frozen=True)
+
+@dataclass
 class _Entry:
     """What an entry's config.pbtxt says; ``changed_at`` is its time, in ns."""
 
@@ -26,6 +28,7 @@ class _Entry:
     load: str = "always"
     idle_s: float | None = None
     owner: str | None = None  # where it is an arm of another entry
+    seen_at_s: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
@@ -105,13 +108,17 @@ class ServedModels:
         return found
 
     def _entry(self, model: str) -> _Entry:
+        known, now = self._entries.get(model), time.monotonic()
+        if known is not None and now - known.seen_at_s < _FRESH_S:
+            return known
         config = self.repository / model / "config.pbtxt"
         try:
             changed_at = config.stat().st_mtime_ns
         except OSError:
             return _Entry(0, [model])
-        known = self._entries.get(model)
-        if known is None or known.changed_at != changed_at:
+        if known is not None and known.changed_at == changed_at:
+            known.seen_at_s = now
+        else:
             engine = model_config.engine_of(config)
             parts = [engine] if engine else model_config.steps_of(config)
             load, idle_s = model_config.load_of(config)

@@ -29,6 +29,7 @@ from hf_triton.ports.openai.schema.errors import (
     wrong_task,
 )
 from hf_triton.ports.openai.triton.supervisor import WhyNotReady, is_loading
+from hf_triton.ports.repeats import NOTICED_S
 
 MEDIA_TASKS = ("image-text-to-text", "audio-text-to-text")  # whose chats have images or sounds
 CHAT_TASKS = ("text-generation", *MEDIA_TASKS)  # /v1/chat/completions
@@ -82,8 +83,8 @@ class ServedModel:
 
     @property
     def entry(self) -> str:
-        """Its own name."""
-        return self.alias_of or self.name
+        """Its own name, or that of the model whose adapter it is."""
+        return self.alias_of or self.name.partition(":")[0]
 
     @property
     def is_batched(self) -> bool:
@@ -125,6 +126,7 @@ class Catalog:
         self._to_be_served, self._adapters_now = to_be_served, adapters_now
         self._coming, self._may_come_back = coming, may_come_back
         self._models: dict[str, ServedModel] = {}
+        self._seen_at_s: dict[str, float] = {}  # by name, when it was there last
         self._own_names: dict[str, str] = {}  # of aliases, also while their models are loaded again
         self._elsewhere: dict[str, str] = {}  # the tasks of models that no path here is for
         self._read_at_s: float | None = None
@@ -216,10 +218,26 @@ class Catalog:
         found = [one for model in known for one in under_all_names(model)]
         # Aliases first: a model's own name stands above them.
         found.sort(key=lambda one: one.alias_of is None)
-        self._models = {one.name: one for one in found if one.task in ALL_TASKS}
+        models = {one.name: one for one in found if one.task in ALL_TASKS}
+        lost, now = self._lost(models), time.monotonic()
+        seen_at_s = {name: self._seen_at_s[name] for name in lost}
+        self._models, self._seen_at_s = (
+            {**lost, **models},
+            {**seen_at_s, **dict.fromkeys(models, now)},
+        )
         self._own_names.update((one.name, one.alias_of) for one in found if one.alias_of)
         self._elsewhere = {one.name: one.task for one in found if one.task not in ALL_TASKS}
-        self._read_at_s = time.monotonic()
+        self._read_at_s = now
+
+    def _lost(self, models: Collection[str]) -> dict[str, ServedModel]:
+        """Those that are gone though they are to be served: nobody has told yet that they died."""
+        served = (self._may_come_back() and self._to_be_served()) or ()
+        since_s = time.monotonic() - NOTICED_S
+        return {
+            name: one
+            for name, one in self._models.items()
+            if name not in models and self._seen_at_s[name] > since_s and one.entry in served
+        }
 
     def _with_adapters(self, model: ServedModel) -> ServedModel:
         """The model with its adapters of now, where it takes any."""
