@@ -245,7 +245,7 @@ def test_kills_lose_no_answer(made: Made) -> None:
     callers = [
         threading.Thread(target=ask_on, args=(way, model))
         for model in ("a", "b")
-        for way in (generate, stream)
+        for way in (generate, stream, completion)
     ]
     for caller in callers:
         caller.start()
