@@ -11,7 +11,6 @@ import pytest
 
 from hf_triton.serving.supervision import hang_watch
 from hf_triton.serving.supervision.children import Children
-from hf_triton.serving.supervision.hang_detection.hung_loads import HungLoads
 from hf_triton.serving.supervision.hang_detection.processes import Activity, HangingProcesses
 from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
 from hf_triton.serving.supervision.hang_watch import HangWatch
@@ -153,24 +152,24 @@ def test_a_load_without_a_process_is_told_of_once_none_can_come(
     monkeypatch.setattr(
         hang_watch, "starts_another", lambda server, stubs: server == TRITONSERVER and starting
     )
-    ward.watch._hung_loads = HungLoads(lambda: ward.now_s)
+    ward.look(1)
     states = {"a": "", "steps": "steps is LOADING"}
 
     def hung(state: str, seconds: int = 1) -> str:
         for _ in range(seconds):
-            ward.look(1)
             found = ward.watch.hung_load({**states, "b": state}, tmp_path)
         return found
 
     loading = "b is LOADING"
     assert hung("b is UNLOADING", 30) == hung("", 30) == hung("b is UNAVAILABLE: died", 30) == ""
-    assert hung(loading, 16) == ""
-    assert hung(loading) == "b"
+    assert hung(loading, 10) == ""
     starting.add(7)
     assert hung(loading, 30) == ""
     starting.clear()
+    assert hung(loading, 5) == ""
+    assert hung(loading) == "b"
     ward.models.stubs |= {Stub("b", "1", 7)}
     assert hung(loading, 30) == ""
     ward.models.stubs = frozenset()
-    assert hung(loading, 16) == ""
+    assert hung(loading, 15) == ""
     assert hung(loading) == "b"

@@ -72,11 +72,14 @@ class HangWatch:
         """
         stubs = self._healer.stubs
         loading = {one for one, why in states.items() if why == f"{one} is LOADING"}
-        lacking = loading - {stub.model for stub in stubs}
-        if lacking and starts_another(self._tritonserver, {stub.pid for stub in stubs}):
-            lacking.clear()
-        found = (one for one in lacking if model_config.has_process(repository / one / CONFIG_FILE))
-        return self._hung_loads.look(found)
+        lacking = [
+            one
+            for one in loading - {stub.model for stub in stubs}
+            if model_config.has_process(repository / one / CONFIG_FILE)
+        ]
+        pids = {stub.pid for stub in stubs}
+        may_come = bool(lacking) and starts_another(self._tritonserver, pids)
+        return self._hung_loads.look(lacking, may_come=may_come)
 
     def leftovers(self) -> Leftovers:
         """What processes of models that died have left behind."""

@@ -5,29 +5,26 @@ and loads nothing more by that name.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Iterable, Set
 
 import psutil
 
-_HANGS_AFTER_S = 15.0  # a process is there within a second, where there are cores
+_MOST_SECONDS = 15  # a process is there within one, where there are cores
 
 
 class HungLoads:
     """Of one server; ``look`` once a second."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._since_s: dict[str, float] = {}
+    def __init__(self) -> None:
+        self._seconds: dict[str, int] = {}  # by folder, in which none was on its way
 
-    def look(self, folders: Iterable[str]) -> str:
-        """``folders`` are loaded, and no process of theirs lives or comes. One for which that has
-        been so for too long, "" where there is none.
+    def look(self, folders: Iterable[str], *, may_come: bool) -> str:
+        """``folders`` are loaded, and no process of theirs lives; whether one ``may_come``. Returns
+        a folder for which there has been none for too long, "" where there is none.
         """
-        now = self._clock()
-        self._since_s = {folder: self._since_s.get(folder, now) for folder in folders}
-        late = (one for one, since_s in self._since_s.items() if now - since_s > _HANGS_AFTER_S)
-        return next(late, "")
+        more = not may_come
+        self._seconds = {folder: self._seconds.get(folder, 0) + more for folder in folders}
+        return next((one for one, num in self._seconds.items() if num > _MOST_SECONDS), "")
 
 
 def starts_another(tritonserver: int, stubs: Set[int]) -> bool:
