@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 
@@ -12,7 +13,8 @@ import pytest
 from generator.errors import ServerError
 from hf_triton.tritonserver import child_process
 from hf_triton.tritonserver.child_process import ChildProcess
-from tests.support.triton import eventually
+from hf_triton.tritonserver.listen import HeldPorts
+from tests.support.triton import eventually, free_ports
 
 GETS_ON = """
 import asyncio
@@ -35,9 +37,12 @@ def started() -> Iterator[list[ChildProcess]]:
         child.kill()
 
 
-def child_of(started: list[ChildProcess], program: str) -> ChildProcess:
+def child_of(
+    started: list[ChildProcess], program: str, ports: HeldPorts | None = None
+) -> ChildProcess:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    child = ChildProcess("the child", (sys.executable, "-c", program), lambda: environment)
+    command = (sys.executable, "-c", program)
+    child = ChildProcess("the child", command, lambda: environment, ports=ports)
     started.append(child)
     return child
 
@@ -53,6 +58,17 @@ async def serve(parent: Parent):
     await parent.stop.wait()
 
 run_child("the child", serve)
+"""
+
+
+GREETS_ONE = """
+import sys
+from hf_triton.tritonserver.listen import listening_socket
+
+listening = listening_socket("127.0.0.1", int(sys.argv[1]), "--http-port")
+print("ready", flush=True)
+listening.accept()[0].sendall(b"hello")
+input()
 """
 
 
@@ -105,6 +121,25 @@ def test_one_that_dies_is_started_again_later_each_time(started: list[ChildProce
         "the child died (exit code -9) and is started again in 1 s (2 deaths within 10 minutes)",
         "the child is back",
     ]
+
+
+def test_who_connects_while_one_is_started_again_waits(started: list[ChildProcess]) -> None:
+    listen = free_ports()
+    child = child_of(started, GREETS_ONE, HeldPorts(listen, ("--http-port",)))
+    child._command = (*child._command, str(listen.http_port))
+    address = ("127.0.0.1", listen.http_port)
+    child.start()
+    with socket.create_connection(address) as client:
+        assert client.recv(5) == b"hello"
+    child.end_now("hangs")
+    with socket.create_connection(address) as client:
+        assert eventually(lambda: child.revive() == "the child is back")
+        assert client.recv(5) == b"hello"
+    child.kill()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+    with socket.create_server(address), pytest.raises(ServerError, match="choose another with"):
+        child.start()
 
 
 def test_one_that_says_nothing_keeps_nobody_waiting_and_is_started_again(
