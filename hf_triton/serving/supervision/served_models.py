@@ -107,6 +107,10 @@ class ServedModels:
             one.folders.extend(entries[name].folders)
         return found
 
+    def look_again(self) -> None:
+        """What is asked next is read anew: an apply may have changed it just now."""
+        self._entries = {}
+
     def _entry(self, model: str) -> _Entry:
         known, now = self._entries.get(model), time.monotonic()
         if known is not None and now - known.seen_at_s < _FRESH_S:

@@ -220,6 +220,7 @@ class OnDemandModels:
         """
         folders = self._served.folders(model)
         with locked_folders(self._served.repository / folder for folder in folders):
+            self._served.look_again()
             if model not in self._served.names():
                 raise RepositoryError("it is not in models.yaml any more")
             yield
@@ -259,7 +260,8 @@ class OnDemandModels:
             contextlib.suppress(OSError, GeneratorError),
             locked_folders(self._served.repository / one for one in folders),
         ):
-            entry = self._served.on_demand().get(name)  # an apply may have changed its parts
+            self._served.look_again()
+            entry = self._served.on_demand().get(name)
             for folder in (entry.folders if entry else folders)[::-1]:  # a front before its engine
                 self._server.api.unload(folder)
                 while self._server.pid == pid and self._is_there(folder):
