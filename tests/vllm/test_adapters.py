@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.openai_api.conftest import openai_port
-from tests.server.test_adapters_while_serving import LONG, PROMPT, Streams, engines, sent, text
+from tests.server.test_adapters_while_serving import LONG, PROMPT, engines, sent, streams, text
 from tests.support.demo_adapter import write_adapter
 from tests.support.triton import DEMO_MODEL, Triton, serving
 from tests.vllm.conftest import START_S, in_environment
@@ -57,7 +57,7 @@ def adapted(
 def test_requests_load_and_unload_adapters_beside_streams(adapted: Triton, folder: Path) -> None:
     processes = engines(adapted)
     plain, first, long = text(adapted, None), text(adapted, "one"), text(adapted, "one", LONG)
-    with openai_port(adapted, None) as url, Streams(adapted, "one") as streams:
+    with openai_port(adapted, None) as url, streams(adapted, "one") as texts:
 
         def load(name: str, path: Path, **more: object) -> str:
             return sent(f"{url}/v1/load_lora_adapter", lora_name=name, lora_path=str(path), **more)
@@ -80,5 +80,5 @@ def test_requests_load_and_unload_adapters_beside_streams(adapted: Triton, folde
             assert why in f"{refused.value.code} {refused.value.read().decode()}"
     assert len({plain, first, second, third}) == 4
     assert many == [(first, second, third)[number % 3] for number in range(8)]
-    assert streams.texts == {long}
+    assert texts() == {long}
     assert engines(adapted) == processes
