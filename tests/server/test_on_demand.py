@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -20,13 +21,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
-from tritonclient.utils import InferenceServerException
 
 from generator.repository.version_folders import newest_json
 from generator.repository.writing import locked_model
 from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.state_file import running_servers
+from tests.support.callers import asking
 from tests.support.fake_hub import FakeHub, Repository, running_hub
 from tests.support.served import Served, started
 from tests.support.triton import (
@@ -156,6 +157,10 @@ def all_of(asks: list[Callable[[], object]]) -> list[object]:
     return found
 
 
+def wrong_of(answers: list[list[object]], expected: object) -> list[object]:
+    return [one for each in answers for one in each if one != expected]
+
+
 def test_nothing_is_loaded_before_it_is_asked_for(made: Made) -> None:
     assert "serving 1 of 1 model and 7 on demand" in made.served.err
     assert set(states(made).values()) == {"asleep"}
@@ -229,39 +234,26 @@ def test_who_loads_by_hand_does_so(made: Made) -> None:
 
 def test_kills_lose_no_answer(made: Made) -> None:
     expected = generate(made, "hot")
-    is_over = threading.Event()
-    wrong: list[object] = []
+    ways = (generate, stream, completion)
+    asks = [partial(way, made, model) for model in ("a", "b") for way in ways]
+    with asking(*asks) as answers:
 
-    def ask_on(way: Callable[[Made, str], object], model: str) -> None:
-        while not is_over.is_set():
-            try:
-                answer = way(made, model)
-            except (AssertionError, OSError, KeyError) as error:
-                answer = error
-            if answer != expected:
-                wrong.append((way.__name__, model, answer))
-                return
+        def is_loaded(name: str) -> bool:
+            return bool(wrong_of(answers, expected)) or states(made)[name] == "loaded"
 
-    callers = [
-        threading.Thread(target=ask_on, args=(way, model))
-        for model in ("a", "b")
-        for way in (generate, stream, completion)
-    ]
-    for caller in callers:
-        caller.start()
-    for kind in ("a", "b", "server"):
-        if kind == "server":
-            os.kill(made.served.tritonserver_pid(), signal.SIGKILL)
-        else:
-            assert eventually(lambda name=kind: bool(made.served.stub_pids(f"{name}_stream")), 120)  # type: ignore[misc]
-            for pid in made.served.stub_pids(f"{kind}_stream"):
-                os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: states(made)["a"] == "loaded", 240) or wrong
-        assert eventually(lambda: states(made)["b"] == "loaded", 240) or wrong
-    is_over.set()
-    for caller in callers:
-        caller.join()
-    assert wrong == []
+        killed: list[Callable[[], list[int]]] = [
+            partial(made.served.stub_pids, "a_stream"),
+            partial(made.served.stub_pids, "b_stream"),
+            lambda: [made.served.tritonserver_pid()],
+        ]
+        for pids in killed:
+            assert eventually(lambda pids=pids: bool(pids()), 120)  # type: ignore[misc]
+            for pid in pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            assert eventually(partial(is_loaded, "a"), 240)
+            assert eventually(partial(is_loaded, "b"), 240)
+    assert wrong_of(answers, expected) == []
 
 
 def with_sequences(num: int) -> str:
@@ -333,38 +325,23 @@ def test_a_load_waits_until_an_apply_has_written_the_model(made: Made) -> None:
 
 
 def test_applies_beside_loads_fail_no_request(made: Made) -> None:
-    expected, is_over = generate(made, "hot"), threading.Event()
-    wrong: list[object] = []
+    expected = generate(made, "hot")
 
-    def ask_on(way: Callable[[Made, str], object], draw: random.Random) -> None:
-        while not is_over.is_set():
-            model = draw.choice("ab")
-            try:
-                answer = way(made, model)
-            except (AssertionError, OSError, KeyError, InferenceServerException) as error:
-                answer = error
-            if answer != expected:
-                wrong.append((way.__name__, model, answer))
-                return
-            time.sleep(draw.random())
+    def ask(way: Callable[[Made, str], object], draw: random.Random) -> object:
+        time.sleep(draw.random())
+        return way(made, draw.choice("ab"))
 
     ways = (generate, stream, over_grpc, completion)
-    callers = [
-        threading.Thread(target=ask_on, args=(way, random.Random(4 * seed + at)))
+    asks = [
+        partial(ask, way, random.Random(4 * seed + at))
         for seed in range(NUM_CALLERS // len(ways))
         for at, way in enumerate(ways)
     ]
-    for caller in callers:
-        caller.start()
-    for count in range(NUM_APPLIES):
-        apply(made, with_sequences(4 + count))
-        time.sleep(2)
-        if wrong:
-            break
-    is_over.set()
-    for caller in callers:
-        caller.join()
-    assert wrong == []
+    with asking(*asks) as answers:
+        for count in range(NUM_APPLIES):
+            apply(made, with_sequences(4 + count))
+            time.sleep(2)
+    assert wrong_of(answers, expected) == []
     apply(made, MODELS)
 
 

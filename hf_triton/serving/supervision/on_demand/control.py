@@ -105,8 +105,9 @@ class OnDemandModels:
                 residency.failed(name, self._healer.reasons().get(next(iter(lost)), _GIVEN_UP))
         residency.see(ready, coming)
         residency.ask(self._demands(demands))
-        running = ("loaded", "leaving")
-        self._sizes.measure(name for name, one in self.models.items() if one.state in running)
+        # One that is loaded again takes more for a moment.
+        running = {name for name, one in self.models.items() if one.state in ("loaded", "leaving")}
+        self._sizes.measure(running - coming)
         if may_begin:
             residency.decide()
 
