@@ -92,7 +92,8 @@ def test_a_model_whose_process_dies_is_loaded_again_and_others_are_untouched(
             killed = {kill_stub(served, name) for name in ("single", "double", "streams_stream")}
             killed.add(kill_stub(served, "streams"))
             restarted = {"single": 1, "double": 1, "streams": 2}
-            assert eventually(lambda: restarts(served, restarted) == restarted, HEALED_S)
+            healed = eventually(lambda: restarts(served, restarted) == restarted, HEALED_S)
+            assert healed, served.err
             assert eventually(lambda: is_ready(served), HEALED_S), served.err
             for model in restarted:
                 assert eventually(partial(answers, served, model), HEALED_S), (model, served.err)

@@ -55,7 +55,8 @@ def test_the_supervisor_survives_that_it_can_open_nothing_and_heals_afterwards(
             served.wait_for("can't look after the models: Too many open files; trying again")
             time.sleep(2)
             assert served.process.poll() is None
-        served.wait_for("model 'plain' is back")
+        # Triton 24.10 may end itself over such a death, and is started again then.
+        assert eventually(lambda: served.stub_pids("plain") not in ([], [before]), 120)
         assert eventually(lambda: is_ready(served))
         assert served.generate("plain", "x").status == 200
         served.signal(signal.SIGTERM)
