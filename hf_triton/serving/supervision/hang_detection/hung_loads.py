@@ -19,7 +19,7 @@ class HungLoads:
         self._seconds: dict[str, int] = {}  # by folder, in which none was on its way
 
     def look(self, folders: Iterable[str], *, may_come: bool) -> str:
-        """``folders`` are loaded, and no process of theirs lives; whether one ``may_come``. Returns
+        """``folders`` are being loaded without a living process; whether one ``may_come``. Returns
         a folder for which there has been none for too long, "" where there is none.
         """
         more = not may_come
