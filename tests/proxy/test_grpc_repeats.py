@@ -166,6 +166,22 @@ async def test_of_several_requests_one_after_another_each_goes_on(tmp_path: Path
         assert await call.read() is grpc.aio.EOF
 
 
+async def test_a_stream_without_a_request_outlives_tritonserver(tmp_path: Path) -> None:
+    async with told_port(tmp_path) as (triton, stub):
+        triton.supervisor.say_ours()
+        triton.num_tokens = 2
+        call, request = stub.ModelStreamInfer(), asked(1)
+        request.parameters["triton_enable_empty_final_response"].bool_param = True
+        await asyncio.sleep(0.1)  # until its head has come
+        for _ in range(3):
+            triton.relay.cut()
+            await asyncio.sleep(0.1)
+            await call.write(request)
+            assert [(await call.read()).infer_response.id for _ in range(2)] == ["0", "1"]
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+
+
 def test_the_client_gets_whole_messages_and_no_more_than_it_has_room_for() -> None:
     relay, first, second = MessageRelay(), prefixed(b"a" * 20_000), prefixed(b"b" * 10)
     sent = first + second

@@ -224,6 +224,10 @@ class Calls:
 
     def ask_again(self, call: Call) -> None:
         """What was sent of it is forgotten."""
+        self._forget_sent(call)
+        self._wait(call)
+
+    def _forget_sent(self, call: Call) -> None:
         self._triton.calls.pop(call.triton_stream, None)
         call.pending.clear()
         call.triton_stream, call.is_passed_on, call.is_over = 0, False, False
@@ -234,16 +238,18 @@ class Calls:
             if num_bytes := call.relay.begin_again():  # the client has never had them
                 self._triton.client.answer_window += num_bytes
                 self._triton.write(h2.window_update(0, num_bytes))
-        self._wait(call)
 
     def lose_triton(self, triton: TritonEnd) -> None:
         """Tritonserver has gone; ``triton`` is the connection to the next one."""
         self._triton = triton
         for call in list(self.by_stream.values()):
+            is_answered = bool(call.model) and not (call.held or call.is_sent)
             if call.held and call.payload is not None and not call.is_left:
                 if not call.is_waiting:
                     call.held.lost()
                     self.ask_again(call)
+            elif not call.is_left and (is_answered or not call.num_sent):
+                self._forget_sent(call)  # its next request goes to the next one
             else:
                 call.triton_stream = 0
                 self.refuse(call, RefusedError(503, GONE))
