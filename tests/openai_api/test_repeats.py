@@ -88,9 +88,11 @@ def test_a_port_that_was_started_while_triton_is_away_knows_what_comes_back(
     port = free_ports().grpc_port
     api = starter.translator(FakeTriton(), f"127.0.0.1:{port}", repository=repository)
     assert api.completion().status == 503
-    api.tell(echo_stream=COMING)
+    api.tell(echo_stream=READY)  # as before it died
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(api.completion)
+        assert not eventually(waiting.done, 0.5)
+        api.tell(echo_stream=COMING)
         assert not eventually(waiting.done, 0.5)
         starter.triton(port)
         api.tell(echo_stream=READY)

@@ -68,6 +68,7 @@ async def serve(
             adapters_now=functools.partial(adapters_now, settings.repository),
             coming=lambda: _configs(settings.repository, repeats.coming()),
             may_come_back=lambda: repeats.may_come_back,
+            change=repeats.change,
         )
         shown = PlaygroundModels(triton, reasons, settings.repository, asleep)
         app = OpenAiApp(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -109,7 +109,7 @@ class Catalog:
     """The models of one Triton. ``to_be_served`` are the names in models.yaml, and ``adapters_now``
     the adapters of a Triton model, which may be others than when it was loaded; None where nobody
     knows them. ``coming`` are the ModelConfigs of those that are down and come back, or that a
-    request has loaded: their requests wait.
+    request has loaded: their requests wait. ``change`` waits until that may be others.
     """
 
     def __init__(
@@ -120,11 +120,12 @@ class Catalog:
         adapters_now: AdaptersNow = lambda _name: None,
         coming: Callable[[], Sequence[Any]] = tuple,
         may_come_back: Callable[[], bool] = lambda: False,
+        change: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._source = source
         self._why_not_ready = why_not_ready
         self._to_be_served, self._adapters_now = to_be_served, adapters_now
-        self._coming, self._may_come_back = coming, may_come_back
+        self._coming, self._may_come_back, self._change = coming, may_come_back, change
         self._models: dict[str, ServedModel] = {}
         self._seen_at_s: dict[str, float] = {}  # by name, when it was there last
         self._own_names: dict[str, str] = {}  # of aliases, also while their models are loaded again
@@ -209,7 +210,7 @@ class Catalog:
                 raise
             if self._models:
                 return
-            if not self._coming():
+            if not (self._may_come_back() and await self._are_coming()):
                 raise
         configs = list(filter(None, ready))
         are_ready = {config.name for config in configs}
@@ -228,6 +229,13 @@ class Catalog:
         self._own_names.update((one.name, one.alias_of) for one in found if one.alias_of)
         self._elsewhere = {one.name: one.task for one in found if one.task not in ALL_TASKS}
         self._read_at_s = now
+
+    async def _are_coming(self) -> bool:
+        """Whether any come back, once that is told of a Triton that has died just now."""
+        ends_at_s = time.monotonic() + NOTICED_S
+        while not self._coming() and (left_s := ends_at_s - time.monotonic()) > 0:
+            await self._change(left_s)
+        return bool(self._coming())
 
     def _lost(self, models: Collection[str]) -> dict[str, ServedModel]:
         """Those that are gone though they are to be served: nobody has told yet that they died."""
