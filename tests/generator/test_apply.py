@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -503,21 +503,26 @@ def test_a_rollback_of_what_is_not_loaded_loads_nothing(made: Bench) -> None:
     assert "nothing to roll back" in made.apply("--rollback").err
 
 
+def before_the_lock(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
+    """Has something happen between what an apply looks at and the lock of a model's folders."""
+    locked = model_update.locked_folders
+
+    @contextlib.contextmanager
+    def locked_after(folders: Iterable[Path]) -> Iterator[None]:
+        do()
+        with locked(folders):
+            yield
+
+    monkeypatch.setattr(model_update, "locked_folders", locked_after)
+
+
 def test_what_was_put_out_since_it_was_looked_at_is_written_and_not_loaded(
     made: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later = "- {name: later, load: on_demand}\n"
     made.applied(BOTH + later)
     assert made.api.load("later") is None
-    locked = model_update.locked_folders
-
-    @contextlib.contextmanager
-    def put_out_before(folders: Iterable[Path]) -> Iterator[None]:
-        made.api.unload("later")
-        with locked(folders):
-            yield
-
-    monkeypatch.setattr(model_update, "locked_folders", put_out_before)
+    before_the_lock(monkeypatch, lambda: made.api.unload("later"))
     ran = made.applied(BOTH + later.replace("on_demand", f"on_demand, {SLOWER}"))
     assert "later: written, nothing to load" in ran.out
     assert (made.ready("later"), made.is_current()) == (set(), True)
@@ -528,15 +533,7 @@ def test_what_was_loaded_since_it_was_looked_at_is_replaced(
 ) -> None:
     later = "- {name: later, load: on_demand}\n"
     made.applied(BOTH + later)
-    locked = model_update.locked_folders
-
-    @contextlib.contextmanager
-    def loaded_before(folders: Iterable[Path]) -> Iterator[None]:
-        made.api.load("later")
-        with locked(folders):
-            yield
-
-    monkeypatch.setattr(model_update, "locked_folders", loaded_before)
+    before_the_lock(monkeypatch, lambda: made.api.load("later"))
     made.applied(BOTH + later.replace("on_demand", f"on_demand, {SLOWER}"))
     assert made.ready("later") == {2}
 

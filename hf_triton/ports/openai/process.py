@@ -59,14 +59,15 @@ async def serve(
         if settings.repository is None:  # whoever started this looks after the other one
             await _check(triton)
         reasons = functools.partial(why_not_ready, settings.health_url)
+        configs = _Configs(settings.repository)
 
         def asleep() -> list[Any]:
-            return _configs(settings.repository, repeats.asleep())
+            return configs.of(repeats.asleep())
 
         catalog = Catalog(
             *(triton, lambda: _to_be_served(settings.repository), reasons),
             adapters_now=functools.partial(adapters_now, settings.repository),
-            coming=lambda: _configs(settings.repository, repeats.coming()),
+            coming=lambda: configs.of(repeats.coming()),
             may_come_back=lambda: repeats.may_come_back,
             change=repeats.change,
         )
@@ -109,14 +110,29 @@ def _to_be_served(repository: Path | None) -> Collection[str] | None:
     return record.models if record else None
 
 
-def _configs(repository: Path | None, folders: Collection[str]) -> list[Any]:
-    """The ModelConfigs of Triton's models, as far as their files can be read."""
-    found = []
-    for folder in folders if repository else ():
-        with contextlib.suppress(OSError, UnicodeDecodeError, TemplateError):
-            text = Path(repository or "", folder, CONFIG_FILE).read_text(encoding="utf-8")
-            found.append(model_config.parse(text))
-    return found
+class _Configs:
+    """The ModelConfigs of Triton's models, as far as their files can be read: each is parsed once,
+    and when its file has changed.
+    """
+
+    def __init__(self, repository: Path | None) -> None:
+        self._repository = repository
+        self._parsed: dict[str, tuple[int, Any]] = {}  # with the file's time, in ns
+
+    def of(self, folders: Collection[str]) -> list[Any]:
+        found = []
+        for folder in folders if self._repository else ():
+            with contextlib.suppress(OSError, UnicodeDecodeError, TemplateError):
+                found.append(self._of(folder, Path(self._repository or "", folder, CONFIG_FILE)))
+        return found
+
+    def _of(self, folder: str, file: Path) -> Any:
+        changed_at = file.stat().st_mtime_ns
+        known = self._parsed.get(folder)
+        if known is None or known[0] != changed_at:
+            parsed = model_config.parse(file.read_text(encoding="utf-8"))
+            known = self._parsed[folder] = changed_at, parsed
+        return known[1]
 
 
 async def _accept_no_more(listening: socket.socket) -> None:

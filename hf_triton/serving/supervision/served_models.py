@@ -51,6 +51,7 @@ class ServedModels:
         self._has_record = False
         self._recorded_at_s = 0.0
         self._entries: dict[str, _Entry] = {}
+        self._looks_since_s = 0.0  # nothing seen before counts
 
     def record(self) -> None:
         """Records in the repository what is served. Raises RepositoryError."""
@@ -108,12 +109,12 @@ class ServedModels:
         return found
 
     def look_again(self) -> None:
-        """What is asked next is read anew: an apply may have changed it just now."""
-        self._entries = {}
+        """What is asked next is looked at anew: an apply may have changed it just now."""
+        self._looks_since_s = time.monotonic()
 
     def _entry(self, model: str) -> _Entry:
         known, now = self._entries.get(model), time.monotonic()
-        if known is not None and now - known.seen_at_s < _FRESH_S:
+        if known is not None and known.seen_at_s > max(self._looks_since_s, now - _FRESH_S):
             return known
         config = self.repository / model / "config.pbtxt"
         try:

@@ -206,9 +206,7 @@ class Catalog:
         except ApiError as error:
             # A Triton that is busy loading can be slow to tell; most likely they are the same. One
             # that has died comes back with them.
-            if error.status != 504 and not self._may_come_back():
-                raise
-            if self._models:
+            if self._models and (error.status == 504 or self._may_come_back()):
                 return
             if not (self._may_come_back() and await self._are_coming()):
                 raise
