@@ -11,7 +11,7 @@
 #   hf-triton generate
 #   docker run --rm --gpus all -p 8000-8002:8000-8002 --shm-size 1g \
 #       -v "$PWD/model_repository:/models" -e HF_TOKEN hf-triton:gpu \
-#       tritonserver --model-repository=/models
+#       tritonserver --model-repository=/models --disable-auto-complete-config
 #
 # Python-backend models pass tensors through /dev/shm, of which Docker gives 64 MB: hence --shm-size.
 # Tokens come by environment (HF_TOKEN, PRIVATE_REPO_TOKEN) when a container runs, never into a layer;

@@ -39,13 +39,12 @@ def _find(files: Any, root: str) -> Mapping[str, Any]:
 
 
 class _Store(NamedTuple):
-    """What reads a scheme's addresses, the extra that brings it, where credentials go; how a folder
-    is listed, the file system's options, its class where fsspec knows none, and whether it names
+    """The requirement of what reads a scheme's addresses, where credentials go; how a folder is
+    listed, the file system's options, its class where fsspec knows none, and whether it names
     files by their whole addresses.
     """
 
-    package: str
-    extra: str
+    requirement: str
     credentials: str
     find: Callable[[Any, str], Mapping[str, Any]] = _find
     options: Mapping[str, Any] = {}
@@ -54,18 +53,18 @@ class _Store(NamedTuple):
 
 
 STORES = {
-    "s3": _Store("s3fs", "s3", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
-    "gs": _Store("gcsfs", "gcs", "GOOGLE_APPLICATION_CREDENTIALS"),
+    "s3": _Store("s3fs>=2025.3,<2028", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+    "gs": _Store("gcsfs>=2025.3,<2028", "GOOGLE_APPLICATION_CREDENTIALS"),
     "https": _Store(
-        *("aiohttp", "serve", "NETRC, the path of a .netrc file,", web_folder.find),
+        *("aiohttp>=3.14,<4", "NETRC, the path of a .netrc file,", web_folder.find),
         options={"client_kwargs": {"trust_env": True}},  # proxies, .netrc
         has_addresses=True,
     ),
     "oci": _Store(
-        *("oras", "oci", "DOCKER_CONFIG, a folder whose config.json `docker login` wrote,"),
+        *("oras>=0.2.42,<0.3", "DOCKER_CONFIG, a folder whose config.json `docker login` wrote,"),
         module="generator.fetch.oci_registry.OciFileSystem",
     ),
-    "az": _Store("adlfs", "azure", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+    "az": _Store("adlfs>=2024.12,<2028", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
 }
 
 
@@ -179,7 +178,7 @@ def _asked(folder: str, question: Callable[[Any], Any]) -> Any:
         return question(_file_system(folder.partition("://")[0]))
     except ImportError:
         raise FetchError(
-            f"needs {store.package}, which is not installed: pip install 'hf-triton[{store.extra}]'"
+            f"needs a package that is not installed: pip install '{store.requirement}'"
         ) from None
     except FileNotFoundError:
         raise FetchError(_NOTHING) from None

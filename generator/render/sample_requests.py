@@ -22,7 +22,6 @@ from generator.yaml_file.regular_file import read_json
 Value = str | int | bool | list[str] | list[int] | list[bool]
 
 _SAMPLE_TEXT = "I am going"
-_QUESTION = "What is this?"
 _MASK = "[MASK]"
 _LABELS = ["sport", "food", "weather"]
 _TYPE_STRING = 13  # inference.DataType, model_config.proto
@@ -65,8 +64,8 @@ def sample_request(repository: Path, model: str, config: Any) -> dict[str, Value
     if task == "automatic-speech-recognition":
         return {"audio": _sound()}
     if task in _FILES:
-        name, file = _FILES[task]
-        return {"text_input": _QUESTION, name: file()}
+        name, file, question = _FILES[task]
+        return {"text_input": question, name: file()}
     found = _BY_TASK.get(task)
     if found is None:
         inputs = [tensor for tensor in config.input if not tensor.optional] or config.input[:1]
@@ -76,12 +75,12 @@ def sample_request(repository: Path, model: str, config: Any) -> dict[str, Value
 
 def sample_chat(task: str) -> list[dict[str, Any]]:
     """Messages as OpenAI's clients send them to a model that sees or hears."""
-    name, file = _FILES[task]
+    name, file, question = _FILES[task]
     part = {
         "image": {"image_url": {"url": f"data:image/png;base64,{file()}"}},
         "audio": {"input_audio": {"data": file(), "format": "wav"}},
     }[name]
-    text = {"type": "text", "text": _QUESTION}
+    text = {"type": "text", "text": question}
     return [{"role": "user", "content": [text, {"type": next(iter(part)), **part}]}]
 
 
@@ -158,4 +157,7 @@ def _sound() -> str:
     return base64.b64encode(struct.pack("<4sI", b"RIFF", len(body)) + body).decode()
 
 
-_FILES = {"image-text-to-text": ("image", _picture), "audio-text-to-text": ("audio", _sound)}
+_FILES = {
+    "image-text-to-text": ("image", _picture, "What is this?"),
+    "audio-text-to-text": ("audio", _sound, "What do you hear?"),
+}

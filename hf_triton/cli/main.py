@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import importlib.util
 import os
 import stat
 import sys
@@ -120,18 +121,28 @@ def run_verb(args: argparse.Namespace) -> int:
 def make_parser(words: Collection[str] = VERBS) -> argparse.ArgumentParser:
     """The command line; only verbs among ``words`` have arguments, for which they are imported."""
     raw = argparse.RawDescriptionHelpFormatter
+    absent = {verb for verb, package in OTHERS.items() if not _is_installed(package)}
+    example = [line for line in EXAMPLE.splitlines() if not absent & set(line.split()[1:2])]
     parser = argparse.ArgumentParser(
-        "hf-triton", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=raw
+        "hf-triton", description=DESCRIPTION, epilog="\n".join(example), formatter_class=raw
     )
     parser.add_argument("--version", action="version", version=f"hf-triton {VERSION}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, summary in VERBS.items():
         sentence = f"{summary[0].upper()}{summary[1:]}."
-        verb = verbs.add_parser(name, help=summary, description=sentence)
+        listed = {} if name in absent else {"help": summary}
+        verb = verbs.add_parser(name, description=sentence, **listed)
         _add_places(verb)
         if name in words:
             _module(name).add_arguments(verb)
     return parser
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # what it lies in
+        return False
 
 
 def _module(verb: str) -> Any:
@@ -159,8 +170,8 @@ class _Absent:
     def run(self, args: argparse.Namespace) -> int:
         command = " ".join(["hf-triton", self.verb, *args.rest[:1]])
         raise GeneratorError(
-            f"{command}: the package `{self.verb}` is not beside `generator`; install hf-triton "
-            "again"
+            f"{command}: this installation is without {self.verb}; a checkout and hf-triton's "
+            "wheel have it"
         )
 
 

@@ -51,13 +51,13 @@ def other_release(parameters: Mapping[str, Mapping[str, str]]) -> str:
 def lacks(version_folder: Path, error: ImportError) -> str:
     """What to install, and where, for an import to work that failed."""
     if not isinstance(error, ModuleNotFoundError):
-        other = f"another version is installed in {sys.prefix} than hf-triton[runtime] asks for"
+        other = f"another version is installed in {sys.prefix} than hf-triton's extra `runtime` asks for"
         return f"{error}: {other}"
     package = (error.name or str(error)).partition(".")[0]
     written = _written(version_folder)
     if written is not None:
         return f"python_env: {written}: lacks {package}, which this model needs: add that"
-    what = "install it there; hf-triton[runtime] brings what most models need"
+    what = "install it there; hf-triton's extra `runtime` brings what most models need"
     return f"the server's Python, {sys.prefix}, lacks {package}, which this model needs: {what}"
 
 

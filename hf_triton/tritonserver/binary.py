@@ -24,7 +24,7 @@ from generator.spec.runtime_rules import NUMPY_VARIABLE, is_made_private
 
 # 24.10 only: no later release of the wheel, or another, carries a server.
 _WHEEL = "nvidia-pytriton"
-_INSTALL = "pip install 'hf-triton[serve]'"
+_INSTALL = "pip install 'PATH[serve]', with the path of hf-triton's checkout or wheel"
 # The wheel's platform tag, manylinux_2_35: older ones can't load its libraries.
 _MIN_GLIBC = (2, 35)
 # 24.10 only: its stub was built for numpy 1.
@@ -68,7 +68,7 @@ def embedded(scratch: str = "") -> Binary:
     except metadata.PackageNotFoundError:
         raise ServerError(
             "no tritonserver found: none on PATH, and the Python package nvidia-pytriton, which "
-            f"carries one, is not installed; {_INSTALL} (Linux x86-64), or run in NVIDIA's Triton "
+            f"carries one, is not installed; {_INSTALL} (Linux x86-64); or run in NVIDIA's Triton "
             "container"
         ) from None
     _check_glibc()

@@ -36,7 +36,7 @@ def figures() -> dict[str, float]:
     torch and its memory away with it. Raises NotMeasuredError.
     """
     if importlib.util.find_spec("torch") is None:
-        raise NotMeasuredError("torch is not installed here (pip install 'hf-triton[serve]')")
+        raise NotMeasuredError("torch is not installed here (`make setup` installs it)")
     try:
         done = subprocess.run(
             run_module(__name__),

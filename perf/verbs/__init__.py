@@ -50,4 +50,5 @@ def _missing(command: str, error: ModuleNotFoundError) -> str:
     if name in ("", "perf", "generator", "hf_triton"):
         raise error
     extra = _EXTRAS.get(name, "perf")
-    return f"{command} needs the Python package {name}: pip install 'hf-triton[{extra}]'"
+    path = "with the path of hf-triton's checkout or wheel"
+    return f"{command} needs the Python package {name}: pip install 'PATH[{extra}]', {path}"

@@ -259,7 +259,7 @@ def test_a_package_that_is_missing_is_named(
 
     monkeypatch.setattr(object_store, "_file_system", missing)
     work.write("tiny", model="gs://models/tiny")
-    told = "needs gcsfs, which is not installed: pip install 'hf-triton[gcs]'"
+    told = "needs a package that is not installed: pip install 'gcsfs>=2025.3,<2028'"
     assert told in work.refused("fetch")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from generator.testing_hooks import HooksUnderTest, load_hooks
 from hf_triton.runtime.errors import HookError, LoadError, RequestError
 from tests.generator.workspace import ONE_MODEL
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "hooks.yaml"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "hooks.yaml"
 
 YAML = f"""\
 {ONE_MODEL}    hooks: my_hooks.py
@@ -48,6 +50,22 @@ def test_both_functions_run_as_in_the_server(work: Path) -> None:
     response = hooks.postprocess({"OUT": "x"}, request)
     assert response.texts("OUT") == ["x", "ABC"]
     assert hooks.postprocess({"OUT": ["x"]}, is_final=False).texts("OUT") == ["x", "nothing"]
+
+
+def test_the_first_example_of_the_docs_works_as_copied(tmp_path: Path) -> None:
+    text = (ROOT / "docs/hooks.md").read_text(encoding="utf-8")
+    yaml, python = (re.search(rf"```{kind}\n(.*?)```", text, re.S) for kind in ("yaml", "python"))
+    assert yaml is not None
+    assert python is not None
+    yaml_text = yaml[1].replace("./demo", str(ROOT / "demo"))
+    (tmp_path / "models.yaml").write_text(yaml_text)
+    (tmp_path / "my_hooks.py").write_text(python[1])
+    hooks = load_hooks(tmp_path / "models.yaml", "sentiment")
+    request = hooks.preprocess({"text_input": " fine "})
+    assert request.text("text_input") == "fine"
+    hooks.postprocess({"label": "POSITIVE"}, request)
+    assert hooks.observed("input_characters") == [4]
+    assert hooks.observed("labels_total", label="POSITIVE") == [1]
 
 
 def test_what_was_observed_can_be_asked_for(work: Path) -> None:

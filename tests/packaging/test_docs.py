@@ -1,5 +1,5 @@
-"""What the README and docs/ link to is there, the index of docs/ names every page, and curl
-lines say that they send JSON."""
+"""What the pages link to is there, the index of docs/ names every page, and curl lines say that
+they send JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from tests.support.triton import ROOT
 
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+FOLDERS = ("", "docs", "demo", "perf", "perf/lab", "perf/lab/results")
+PAGES = [page for folder in FOLDERS for page in sorted((ROOT / folder).glob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:)([^)]+)\)")
 
 
@@ -21,7 +22,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     for link in LINK.findall(page.read_text(encoding="utf-8")):
         path, _, heading = link.partition("#")
@@ -35,7 +36,7 @@ def test_the_index_names_every_page() -> None:
     assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} <= named
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_curl_lines_that_send_json_say_so(page: Path) -> None:
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     for command in re.findall(r"^curl .*-d .*$", text, re.MULTILINE):

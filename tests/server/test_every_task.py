@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import json
@@ -92,6 +93,10 @@ def is_red(outputs: Outputs) -> bool:
     return bool(json.loads(outputs["output"])[0]["label"] == "red")
 
 
+def is_text(outputs: Outputs) -> bool:
+    return isinstance(outputs["text_output"], str)
+
+
 def says_red(outputs: Outputs) -> bool:
     return bool(outputs["text_output"].strip() == "it is red.")
 
@@ -107,6 +112,8 @@ CHECKS: dict[str, Callable[[Outputs], bool]] = {
     "translate": is_german,
     "image": is_red,
     "see": says_red,
+    "hear": is_text,  # of silence, whatever it says
+    "speech": is_text,
 }
 
 
@@ -148,6 +155,18 @@ def test_an_image_goes_as_it_is_over_grpc_and_a_bad_one_is_named(triton: Triton)
     assert "image[0]: " in str(found[1].error)
     assert says_red({"text_output": found[0].text()})
     assert says_red({"text_output": found[2].text()})
+
+
+def test_a_spoken_number_is_heard_and_transcribed(triton: Triton) -> None:
+    sound = base64.b64encode((ROOT / "demo/numbers.wav").read_bytes()).decode()
+    asked = {"text_input": "What do you hear?", "audio": sound}
+    heard = post(triton.url("hear", "generate"), asked)
+    assert heard.body["text_output"].strip() == "seven three one."
+    asked = {"audio": sound, "return_timestamps": "segments"}
+    said = post(triton.url("speech", "generate"), asked)
+    assert said.body["text_output"].strip() == "seven three one"
+    [segment] = json.loads(said.body["segments"])
+    assert 0 <= segment["start"] < 0.4 < 1 < segment["end"] < 3
 
 
 def png_of_red() -> bytes:

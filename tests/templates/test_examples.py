@@ -29,14 +29,10 @@ def is_of_the_demo(folder: Path | None) -> bool:
     return folder is not None and folder.resolve().parent == ROOT / "demo"
 
 
-# Models that hear are too large to lie in demo/.
-LARGE = ("audio-text-to-text", "automatic-speech-recognition")
-
-
 def test_one_example_has_a_model_of_every_task() -> None:
     tasks = find_tasks()
     served = [spec.task for spec in load(ROOT / "examples/every-task.yaml", tasks)]
-    assert sorted(served) == sorted(set(tasks) - set(LARGE))
+    assert sorted(served) == sorted(tasks)
 
 
 def test_the_default_file_serves_the_demo_model() -> None:

@@ -131,7 +131,7 @@ def _check_packages() -> None:
     if missing:
         raise ModelError(
             f"{' and '.join(missing)} not installed in {sys.executable}: pip install "
-            "'hf-triton[serve,onnx]'"
+            "'PATH[serve,onnx]', with the path of hf-triton's checkout or wheel"
         )
 
 

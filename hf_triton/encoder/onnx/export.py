@@ -25,7 +25,7 @@ OUTPUT = "output"
 OPSET = 20
 # Neither may be 1, nor the two equal: torch.export would specialize a size of 1 and tie equal ones.
 _EXAMPLE_SHAPE = (3, 19)
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+PACKAGES = ("onnx>=1.20,<2", "onnxscript>=0.7,<1", "onnxruntime>=1.23,<2")
 USE_TORCH = "use engine: torch"
 
 
@@ -77,8 +77,8 @@ def example_inputs(setup: RunnerSetup) -> dict[str, torch.Tensor]:
 def missing_packages(error: ImportError) -> LoadError:
     """The operator's line where the extra is not installed."""
     return LoadError(
-        f"engine: onnxruntime needs the Python packages {', '.join(PACKAGES)} "
-        f"(pip install 'hf-triton[onnx]'), or use engine: torch: {reason(error)}"
+        f"{reason(error)}: engine: onnxruntime needs packages that are not installed "
+        f"(pip install {' '.join(map(repr, PACKAGES))}), or use engine: torch"
     )
 
 

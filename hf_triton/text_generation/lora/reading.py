@@ -58,7 +58,7 @@ class AdapterReader:
         except ImportError as error:
             raise LoadError(
                 "adapters: they need PEFT, which is not installed in the server's Python "
-                f"({error}): pip install 'hf-triton[lora]'"
+                f"({error}): pip install 'peft>=0.21,<0.22'"
             ) from error
         from transformers import AutoModelForCausalLM
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from perf.report.plots import drawing
 
-NO_PLOTS = "Plots need matplotlib: pip install 'hf-triton[perf]', then make the report again."
+NO_PLOTS = "Plots need matplotlib: pip install 'matplotlib>=3.10,<4', then make the report again."
 _AXIS_WORDS = {"concurrency": "concurrency (callers)", "request_rate": "request rate (requests/s)"}
 
 

@@ -567,4 +567,4 @@ def test_without_peft_the_load_says_what_to_install(
     monkeypatch.setitem(sys.modules, "peft", None)
     found = error_of(llama["sql"])
     assert found.startswith("adapters: they need PEFT, which is not installed")
-    assert found.endswith("pip install 'hf-triton[lora]'")
+    assert found.endswith("pip install 'peft>=0.21,<0.22'")

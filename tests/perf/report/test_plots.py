@@ -95,7 +95,7 @@ def test_without_matplotlib_the_page_says_how_to_get_plots(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     write_renderings(tmp_path)
     text = (tmp_path / "run.html").read_text()
-    assert "pip install &#39;hf-triton[perf]&#39;" in text
+    assert "pip install &#39;matplotlib&gt;=3.10,&lt;4&#39;" in text
     assert "All numbers" in text
 
 
