@@ -15,6 +15,7 @@ from generator.deploy.units import Unit
 from generator.errors import UsageError
 from generator.spec import vllm_arguments
 from generator.spec.model_spec import ModelSpec
+from generator.spec.task_sets import CHAT_TASKS, COMPLETION_TASKS, SPEECH_TASKS
 from generator.spec.triton_models import triton_models
 
 _DEFAULT_GPUS_PER_NODE = 8
@@ -31,10 +32,7 @@ _SPARE_STORAGE = 1.5  # a new revision is fetched while the old one is still the
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf")
 _UNPACKED = {False: 8, True: 4}  # from 4 bits a weight to float32, on a GPU to bfloat16
-_SLOT_TASKS = {"text-generation", "image-text-to-text", "audio-text-to-text"}
-_WAITING_TASKS = {
-    *(*_SLOT_TASKS, "text2text-generation", "automatic-speech-recognition", "pipeline")
-}
+_WAITING_TASKS = (*COMPLETION_TASKS, *SPEECH_TASKS, "pipeline")
 
 
 @dataclass(frozen=True)
@@ -83,17 +81,17 @@ class Server:
     @property
     def has_slots(self) -> bool:
         """Whether any of its models has slots, whose use is measured."""
-        return bool(self.unit.tasks & _SLOT_TASKS)
+        return bool(self.unit.tasks.intersection(CHAT_TASKS))
 
     @property
     def has_waiting(self) -> bool:
         """Whether any of its models counts the requests that wait."""
-        return bool(self.unit.tasks & _WAITING_TASKS)
+        return bool(self.unit.tasks.intersection(_WAITING_TASKS))
 
     @property
     def has_open(self) -> bool:
         """Whether any of its models counts the requests that it works on: encoders."""
-        return bool(self.unit.tasks - _WAITING_TASKS)
+        return bool(self.unit.tasks.difference(_WAITING_TASKS))
 
 
 def quantity(mib: int) -> str:

@@ -64,7 +64,9 @@ STORES = {
         *("oras>=0.2.42,<0.3", "DOCKER_CONFIG, a folder whose config.json `docker login` wrote,"),
         module="generator.fetch.oci_registry.OciFileSystem",
     ),
-    "az": _Store("adlfs>=2024.12,<2028", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+    "az": _Store(
+        "adlfs>=2024.12,<2028", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
+    ),
 }
 
 

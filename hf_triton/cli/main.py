@@ -130,7 +130,7 @@ def make_parser(words: Collection[str] = VERBS) -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, summary in VERBS.items():
         sentence = f"{summary[0].upper()}{summary[1:]}."
-        listed = {} if name in absent else {"help": summary}
+        listed: dict[str, Any] = {} if name in absent else {"help": summary}
         verb = verbs.add_parser(name, description=sentence, **listed)
         _add_places(verb)
         if name in words:

@@ -51,8 +51,8 @@ def other_release(parameters: Mapping[str, Mapping[str, str]]) -> str:
 def lacks(version_folder: Path, error: ImportError) -> str:
     """What to install, and where, for an import to work that failed."""
     if not isinstance(error, ModuleNotFoundError):
-        other = f"another version is installed in {sys.prefix} than hf-triton's extra `runtime` asks for"
-        return f"{error}: {other}"
+        wanted = "than hf-triton's extra `runtime` asks for"
+        return f"{error}: another version is installed in {sys.prefix} {wanted}"
     package = (error.name or str(error)).partition(".")[0]
     written = _written(version_folder)
     if written is not None:

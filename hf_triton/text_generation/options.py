@@ -37,6 +37,9 @@ DECIDED = (
     *("disable_log_stats", "enable_log_requests", "disable_log_requests", "device", "device_ids"),
     *("stream_interval", "logprobs_mode", "max_logprobs"),
 )
+# The share of a device's free memory that keys and values get where kv_cache_gib is not set; read
+# by `apply` too. A CPU's memory is shared with others; a GPU's must leave room for activations.
+FREE_SHARE = {"cpu": 0.5, "cuda": 0.9}
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 

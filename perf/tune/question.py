@@ -16,6 +16,7 @@ from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.model_spec import ModelSpec
 from generator.spec.runtime_rules import repository_folder, snapshot_folder
 from generator.spec.task_folders import Task, find_tasks
+from generator.spec.task_sets import MEDIA_TASKS
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Report
 from perf.machine import num_cores
@@ -32,11 +33,10 @@ from perf.tune.study import Effort
 
 STREAM, INFER = "http-generate-stream", "http-infer"
 ENDPOINTS = {"infer": INFER, "generate-stream": STREAM}
-_MEDIA = ("image-text-to-text", "audio-text-to-text")  # each request has the sample's file
-_GENERATES = ("text-generation", "text2text-generation", *_MEDIA)
+_GENERATES = ("text-generation", "text2text-generation", *MEDIA_TASKS)
 _ONE_SAMPLE = ("fill-mask", "pipeline")  # asked with their sample request, mask or media
 _USUAL = {
-    **dict.fromkeys(("text-generation", *_MEDIA), (64, 64)),
+    **dict.fromkeys(("text-generation", *MEDIA_TASKS), (64, 64)),
     "text2text-generation": (32, 32),
     "feature-extraction": (64,),
 }

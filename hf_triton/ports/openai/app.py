@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from generator.spec.runtime_rules import CALLER
+from generator.spec.task_sets import MEDIA_TASKS, SPEECH_TASKS
 from hf_triton.ports.callers import of_one_caller
 from hf_triton.ports.hosts import WRONG_HOST, is_host
 from hf_triton.ports.openai.about import About, with_schema
@@ -53,13 +54,7 @@ from hf_triton.ports.openai.sending import (
     json_response,
     streamed,
 )
-from hf_triton.ports.openai.triton.catalog import (
-    KINDS,
-    MEDIA_TASKS,
-    SPEECH_TASKS,
-    Catalog,
-    ServedModel,
-)
+from hf_triton.ports.openai.triton.catalog import KINDS, Catalog, ServedModel
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.context_lengths import ContextLengths
 from hf_triton.ports.openai.triton.inference import LEFT

@@ -11,16 +11,16 @@ from typing import Any
 from generator.python_modules import run_module
 from generator.render import model_config
 from generator.render.sample_requests import sample_chat
-from generator.spec.triton_models import TASK_PARAMETER
-from hf_triton.ports.openai.key import VARIABLE as KEY_VARIABLE
-from hf_triton.ports.openai.key import with_key
-from hf_triton.ports.openai.settings import Settings
-from hf_triton.ports.openai.triton.catalog import (
+from generator.spec.task_sets import (
     CLASSIFIER_TASKS,
     COMPLETION_TASKS,
     EMBEDDING_TASKS,
     MEDIA_TASKS,
 )
+from generator.spec.triton_models import TASK_PARAMETER
+from hf_triton.ports.openai.key import VARIABLE as KEY_VARIABLE
+from hf_triton.ports.openai.key import with_key
+from hf_triton.ports.openai.settings import Settings
 from hf_triton.ports.settings import EVERYBODY, Access
 from hf_triton.tritonserver.child_process import ChildProcess, environment_for
 from hf_triton.tritonserver.listen import HeldPorts, Listen

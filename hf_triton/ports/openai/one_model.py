@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 from aiohttp import web
 
+from generator.spec.task_sets import COMPLETION_TASKS
 from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation, Route
 from hf_triton.ports.openai.routes import tgi
@@ -20,7 +21,7 @@ from hf_triton.ports.openai.schema.body import Body, Either
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.hub_errors import OF_MODEL, OPENAIS
 from hf_triton.ports.openai.sending import Handler, json_response
-from hf_triton.ports.openai.triton.catalog import ALL_TASKS, COMPLETION_TASKS, Catalog
+from hf_triton.ports.openai.triton.catalog import ALL_TASKS, Catalog
 from hf_triton.ports.openai.triton.context_lengths import ContextLengths
 
 _BODY = Either((tgi.BODY, tei.EMBED_BODY, tei.PREDICT_BODY))

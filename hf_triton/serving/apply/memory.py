@@ -20,11 +20,9 @@ from hf_triton.serving.apply import atomic_switch
 from hf_triton.serving.apply.changes import FolderAction, FolderChange, GroupChange
 from hf_triton.serving.apply.planning import ApplyPlan, Shortage
 from hf_triton.serving.apply.weight_sizes import weight_bytes
+from hf_triton.text_generation.options import FREE_SHARE
 
 _GIB = 2**30
-# Of a GPU's free memory the cache takes this share where kv_cache_gib is not set
-# (text_generation/kv/kv_cache.py): with less free than this leaves, it would be smaller than now.
-_CACHE_SHARE = 0.9
 _CPU = "cpu"
 _MODEL_FILE = "model.json"
 _WEIGHT_KEYS = ("model", "local", "revision", "dtype", "quantization", "draft_model")
@@ -121,7 +119,8 @@ def _cache_bytes(options: Mapping[str, Any], copy: RunningCopy) -> float:
     if options.get("kv_cache_gib") is not None:
         gib = options["kv_cache_gib"] + (options.get("prefix_cache_gib") or 0)
         return float(gib * _GIB * copy.num_instances)
-    return copy.cache / _CACHE_SHARE if copy.gpus else 0.0
+    # With less free than the cache's share leaves, it would be smaller than now.
+    return copy.cache / FREE_SHARE["cuda"] if copy.gpus else 0.0
 
 
 def _placed(folder: FolderChange, values: Mapping[str, Any], *, old: bool) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ import torch
 
 from hf_triton.runtime.errors import LoadError
 
+from ..options import FREE_SHARE
 from .layer_shapes import LayerShape, StateShape, sequence_bytes
 from .slot_contents import SlotCopy
 
@@ -28,8 +29,6 @@ _DEFAULT_NUM_SEQS = 128
 _FEWEST_SEQS, _LEAST_CONTEXT = 8, 4096
 LEN_WITHOUT_LIMIT = 2048
 _BEGUN = ("conv", "recurrent", "own", "cross")  # kinds of states
-# Of free memory. A CPU's is shared with other processes; a GPU's must leave room for activations.
-FREE_SHARE = {"cpu": 0.5, "cuda": 0.9}
 
 
 @dataclass(frozen=True)

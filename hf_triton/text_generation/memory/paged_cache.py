@@ -16,7 +16,8 @@ import torch
 
 from hf_triton.runtime.errors import LoadError
 
-from .kv_cache import FREE_SHARE, GIB, LEN_WITHOUT_LIMIT, zeros
+from ..options import FREE_SHARE
+from .kv_cache import GIB, LEN_WITHOUT_LIMIT, zeros
 from .layer_shapes import LayerShape, sequence_bytes
 from .pages import PAGE_SIZE, num_pages_of
 from .slot_contents import SlotCopy

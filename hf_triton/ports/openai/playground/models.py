@@ -9,6 +9,7 @@ from typing import Any
 
 from generator.render import model_config
 from generator.render.sample_requests import sample_request
+from generator.spec.task_sets import CHAT_TASKS, COMPLETION_TASKS
 from generator.spec.triton_models import (
     ARM_PARAMETER,
     DECOUPLED,
@@ -19,7 +20,6 @@ from generator.spec.triton_models import (
 )
 from hf_triton.ports.openai.playground.generate import datatype
 from hf_triton.ports.openai.schema.errors import ApiError, model_is_loading, model_not_found
-from hf_triton.ports.openai.triton.catalog import CHAT_TASKS, COMPLETION_TASKS
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.supervisor import WhyNotReady, is_loading
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from generator.spec.task_sets import CHAT_TASKS
 from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation
 from hf_triton.ports.openai.schema import json_body
@@ -29,7 +30,6 @@ from hf_triton.ports.openai.schema.request import (
 )
 from hf_triton.ports.openai.schema.tools import read_tools
 from hf_triton.ports.openai.tool_calls.read import whole_calls
-from hf_triton.ports.openai.triton.catalog import CHAT_TASKS
 
 BODY = Body(
     {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from generator.spec.task_sets import COMPLETION_TASKS
 from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation
 from hf_triton.ports.openai.schema import json_body
@@ -19,7 +20,6 @@ from hf_triton.ports.openai.schema.request import (
     TensorValue,
     asked,
 )
-from hf_triton.ports.openai.triton.catalog import COMPLETION_TASKS
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_PROMPTS = 256

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from generator.spec.task_sets import CHAT_TASKS
 from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation
 from hf_triton.ports.openai.routes import chat
@@ -20,7 +21,6 @@ from hf_triton.ports.openai.schema import messages
 from hf_triton.ports.openai.schema.api import Choice
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.request import GenerationRequest
-from hf_triton.ports.openai.triton.catalog import CHAT_TASKS
 
 Json = dict[str, Any]
 PATH = "/v1/messages"

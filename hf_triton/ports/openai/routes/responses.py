@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from generator.spec.task_sets import CHAT_TASKS
 from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation
 from hf_triton.ports.openai.responses import request as responses
@@ -25,7 +26,6 @@ from hf_triton.ports.openai.schema.api import Choice
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.schema.logprobs import for_chat
 from hf_triton.ports.openai.schema.request import GenerationRequest
-from hf_triton.ports.openai.triton.catalog import CHAT_TASKS
 
 Json = dict[str, Any]
 _MOST_ITEMS = 100  # of a page

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from generator.spec.task_sets import COMPLETION_TASKS
 from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation
 from hf_triton.ports.openai.routes.answers import Answer, Chunks, aside, sse
@@ -27,7 +28,6 @@ from hf_triton.ports.openai.schema.json_body import ignored, only, refused
 from hf_triton.ports.openai.schema.logprobs import Entry, Position
 from hf_triton.ports.openai.schema.names import Names, by_field
 from hf_triton.ports.openai.schema.request import GenerationRequest, TensorValue, asked
-from hf_triton.ports.openai.triton.catalog import COMPLETION_TASKS
 
 Json = dict[str, Any]
 _SAME = ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_penalty", "stop", "seed")

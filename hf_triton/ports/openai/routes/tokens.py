@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from generator.spec.runtime_rules import TOKENIZER_QUESTION
+from generator.spec.task_sets import COMPLETION_TASKS
 from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import Operation
 from hf_triton.ports.openai.routes import chat
@@ -20,7 +21,6 @@ from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.schema.media import MediaPart
 from hf_triton.ports.openai.schema.names import Names, by_field
 from hf_triton.ports.openai.schema.request import GenerationRequest, TensorValue
-from hf_triton.ports.openai.triton.catalog import COMPLETION_TASKS
 
 Json = dict[str, Any]
 _PROMPT = ("messages", "tools", "chat_template_kwargs")

@@ -12,6 +12,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from generator.spec.task_sets import (
+    CHAT_TASKS,
+    CLASSIFIER_TASKS,
+    COMPLETION_TASKS,
+    EMBEDDING_TASKS,
+    SPEECH_TASKS,
+)
 from generator.spec.triton_models import (
     ADAPTERS_PARAMETER,
     ENGINE_SUFFIX,
@@ -31,12 +38,6 @@ from hf_triton.ports.openai.schema.errors import (
 from hf_triton.ports.openai.triton.supervisor import WhyNotReady, is_loading
 from hf_triton.ports.repeats import NOTICED_S
 
-MEDIA_TASKS = ("image-text-to-text", "audio-text-to-text")  # whose chats have images or sounds
-CHAT_TASKS = ("text-generation", *MEDIA_TASKS)  # /v1/chat/completions
-COMPLETION_TASKS = (*CHAT_TASKS, "text2text-generation")  # /v1/completions
-EMBEDDING_TASKS = ("feature-extraction",)  # /v1/embeddings, /rerank, /score
-CLASSIFIER_TASKS = ("text-classification",)  # /classify, /rerank, /score
-SPEECH_TASKS = ("automatic-speech-recognition",)  # /v1/audio
 TRUNCATED = "truncated"  # of encoders, whether a text was cut
 # Together's words for what models are for.
 KINDS = {

@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping
 from contextlib import aclosing
 
 from generator.spec.runtime_rules import TOKENIZER_QUESTION
+from generator.spec.task_sets import COMPLETION_TASKS
 from hf_triton.ports.openai.schema.errors import ApiError
-from hf_triton.ports.openai.triton.catalog import COMPLETION_TASKS, ServedModel
+from hf_triton.ports.openai.triton.catalog import ServedModel
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.repeats import Repeats
 

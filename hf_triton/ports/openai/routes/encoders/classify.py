@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from generator.spec.task_sets import CLASSIFIER_TASKS
 from hf_triton.ports.openai.openapi_schema import answers as described
 from hf_triton.ports.openai.openapi_schema.operation import Operation
 from hf_triton.ports.openai.routes.encoders.endpoint import (
@@ -21,7 +22,7 @@ from hf_triton.ports.openai.routes.encoders.endpoint import (
     texts,
 )
 from hf_triton.ports.openai.schema.body import Body
-from hf_triton.ports.openai.triton.catalog import CLASSIFIER_TASKS, ServedModel
+from hf_triton.ports.openai.triton.catalog import ServedModel
 
 BODY = Body({**FIELDS, "input": texts}, ("model", "input"))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from generator.spec.task_sets import EMBEDDING_TASKS
 from hf_triton.ports.openai.openapi_schema import answers as described
 from hf_triton.ports.openai.openapi_schema.operation import Operation
 from hf_triton.ports.openai.routes.encoders.embeddings import VECTORS, base64_of, embed
@@ -23,7 +24,7 @@ from hf_triton.ports.openai.schema import json_body
 from hf_triton.ports.openai.schema.body import Body
 from hf_triton.ports.openai.schema.errors import bad_field
 from hf_triton.ports.openai.schema.request import TensorValue
-from hf_triton.ports.openai.triton.catalog import EMBEDDING_TASKS, ServedModel
+from hf_triton.ports.openai.triton.catalog import ServedModel
 
 # The model has a prompt for each, or none.
 _INPUT_TYPES = ("search_document", "search_query", "classification", "clustering")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from generator.spec.task_sets import EMBEDDING_TASKS
 from hf_triton.ports.openai.openapi_schema import answers as described
 from hf_triton.ports.openai.openapi_schema.operation import Operation
 from hf_triton.ports.openai.routes.encoders.endpoint import (
@@ -27,7 +28,7 @@ from hf_triton.ports.openai.schema.body import Body
 from hf_triton.ports.openai.schema.errors import bad_field
 from hf_triton.ports.openai.schema.json_body import kind_of, only, schema_of, takes
 from hf_triton.ports.openai.schema.request import TensorValue
-from hf_triton.ports.openai.triton.catalog import EMBEDDING_TASKS, ServedModel
+from hf_triton.ports.openai.triton.catalog import ServedModel
 
 VECTORS = "embedding"
 # Passed on to the model; the second is its own name for what OpenAI does not have.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from operator import mul
 from typing import Any
 
+from generator.spec.task_sets import CLASSIFIER_TASKS, EMBEDDING_TASKS
 from hf_triton.ports.openai.openapi_schema import answers as described
 from hf_triton.ports.openai.openapi_schema.operation import Operation
 from hf_triton.ports.openai.routes.encoders.embeddings import VECTORS, embed
@@ -35,11 +36,7 @@ from hf_triton.ports.openai.schema.body import Body
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.schema.json_body import kind_of, takes
 from hf_triton.ports.openai.schema.request import TensorValue
-from hf_triton.ports.openai.triton.catalog import (
-    CLASSIFIER_TASKS,
-    EMBEDDING_TASKS,
-    ServedModel,
-)
+from hf_triton.ports.openai.triton.catalog import ServedModel
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from generator.spec.task_sets import CLASSIFIER_TASKS, EMBEDDING_TASKS
 from hf_triton.ports.openai.openapi_schema import answers as described
 from hf_triton.ports.openai.openapi_schema.operation import Operation
 from hf_triton.ports.openai.routes.encoders.embeddings import OPTIONS, VECTORS, embed, normal
@@ -38,7 +39,7 @@ from hf_triton.ports.openai.schema import json_body
 from hf_triton.ports.openai.schema.body import Body, Either, object_of
 from hf_triton.ports.openai.schema.errors import bad_field
 from hf_triton.ports.openai.schema.json_body import kind_of, only, takes
-from hf_triton.ports.openai.triton.catalog import CLASSIFIER_TASKS, EMBEDDING_TASKS, ServedModel
+from hf_triton.ports.openai.triton.catalog import ServedModel
 
 Json = dict[str, Any]
 _SEQUENCES = "a text, a pair of texts, or a list of lists of one or two texts"
