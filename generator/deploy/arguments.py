@@ -131,8 +131,8 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         "--gpus-per-node",
         type=whole(1, 10_000),
         metavar="N",
-        help="a model for which vLLM needs more GPUs (tensor_parallel_size x "
-        "pipeline_parallel_size) runs on several nodes, as a LeaderWorkerSet with Ray (default: 8)",
+        help="GPUs that a node has; a model whose options.vllm ask for more (tensor_parallel_size "
+        "x pipeline_parallel_size) is refused (default: 8)",
     )
     _add_scaling(parser)
     _add_storage(parser)

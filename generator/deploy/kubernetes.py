@@ -20,8 +20,6 @@ from generator.errors import UsageError
 
 _MAX_CONFIG_BYTES = 2**20 - 2**14  # what a ConfigMap may hold, less its own names
 _MAX_ANNOTATION_BYTES = 2**18 - 2**13  # what all annotations may hold, less the object's rest
-# https://lws.sigs.k8s.io/docs/installation/
-_LWS = "https://github.com/kubernetes-sigs/lws/releases/latest/download/manifests.yaml"
 
 
 @dataclass(frozen=True)
@@ -77,8 +75,6 @@ def next_steps(servers: Sequence[Server], settings: ClusterOptions) -> list[str]
         f'--from-literal=admin="$(openssl rand -hex 32)"{openai}'
     )
     flag = " --server-side" if any(map(_is_long, servers)) else ""
-    if any(server.nodes > 1 for server in servers):
-        steps.append(f"kubectl apply --server-side -f {_LWS}   # once for a cluster")
     return [*steps, f"kubectl apply{flag} -k {shlex.quote(settings.output)}"]
 
 
@@ -158,13 +154,12 @@ def _decoded(content: bytes) -> str | None:
 
 def _server_files(server: Server, settings: ClusterOptions) -> dict[str, bytes]:
     values = {"server": server, "s": settings, "digest": contents_of(server).digest}
-    workload = "deployment" if server.nodes == 1 else "leaderworkerset"
     found = {
         "configmap.yaml": configmap(server, settings),
-        f"{workload}.yaml": render(f"{workload}.yaml.j2", **values),
+        "deployment.yaml": render("deployment.yaml.j2", **values),
         "service.yaml": render("service.yaml.j2", **values),
         "disruption.yaml": render("disruption.yaml.j2", **values),
     }
-    if settings.scales and server.nodes == 1:
+    if settings.scales:
         found["autoscaler.yaml"] = render("autoscaler.yaml.j2", scaled=server.name, **values)
     return found

@@ -37,7 +37,7 @@ _WAITING_TASKS = (*COMPLETION_TASKS, *SPEECH_TASKS, "pipeline")
 
 @dataclass(frozen=True)
 class Server:
-    """One unit's needs; sizes in MiB, and all of each of its ``nodes``."""
+    """One unit's needs; sizes in MiB."""
 
     unit: Unit
     files: Mapping[str, bytes]
@@ -47,7 +47,6 @@ class Server:
     memory_mib: int
     shm_mib: int
     storage_mib: int
-    nodes: int = 1
 
     @property
     def name(self) -> str:
@@ -119,9 +118,7 @@ def device_of(units: list[Unit], args: Options) -> str:
 
 def server_of(unit: Unit, source: Source, device: str, args: Options) -> Server:
     """The server of a unit. Raises UsageError."""
-    nodes, gpus = nodes_and_gpus(unit, args) if device == "gpu" else (1, 0)
-    if nodes == 1:
-        gpus = _gpus(unit, device, args.gpus)
+    gpus = _gpus(unit, device, args)
     shm_mib = args.shm_size or _shared_memory(unit, gpus)
     if args.memory is not None and args.memory <= shm_mib:
         raise UsageError(
@@ -137,19 +134,23 @@ def server_of(unit: Unit, source: Source, device: str, args: Options) -> Server:
         memory_mib=args.memory or _memory(unit, shm_mib, gpus),
         shm_mib=shm_mib,
         storage_mib=args.storage_size or _storage(unit),
-        nodes=nodes,
     )
 
 
-def _gpus(unit: Unit, device: str, asked: int | None) -> int:
+def _gpus(unit: Unit, device: str, args: Options) -> int:
     if device == "cpu" or not unit.can_use_gpu:
         return 0
-    named = len(unit.gpu_ids)
+    asked, named = args.gpus, len(unit.gpu_ids)
     if asked is not None and asked < named:
         raise UsageError(
             f"got --gpus {asked}, but the instance groups of {_list(unit.names)} name {named} GPUs"
         )
-    spread = max_gpus(unit)
+    spread, most = max_gpus(unit), args.gpus_per_node or _DEFAULT_GPUS_PER_NODE
+    if spread > most:
+        raise UsageError(
+            f"options.vllm of {_list(unit.names)} asks for {spread} GPUs, of which a node has "
+            f"{most} (--gpus-per-node): for one model over several nodes use vLLM's own Helm chart"
+        )
     if asked is not None and asked < spread:
         raise UsageError(
             f"got --gpus {asked}, but options.vllm of {_list(unit.names)} asks for {spread} GPUs"
@@ -226,35 +227,3 @@ def num_gpus(spec: ModelSpec) -> int:
 def max_gpus(unit: Unit) -> int:
     """The GPUs of the engine that computes on most of them, of the models of one server."""
     return max(map(num_gpus, unit.specs))
-
-
-def nodes_and_gpus(unit: Unit, args: Options) -> tuple[int, int]:
-    """Nodes, and GPUs of each, for the models of one server; 1 and none where one node does.
-
-    Raises UsageError where several can't be had as models.yaml or the flags are.
-    """
-    spec = max(unit.specs, key=num_gpus)
-    total, most = num_gpus(spec), args.gpus_per_node or _DEFAULT_GPUS_PER_NODE
-    if total <= most:
-        return 1, 0
-    nodes = -(-total // most)
-    _check(spec, unit, args, nodes, most)
-    return nodes, total // nodes
-
-
-def _check(spec: ModelSpec, unit: Unit, args: Options, nodes: int, most: int) -> None:
-    total = num_gpus(spec)
-    asked = f"'{spec.name}' asks for {total} GPUs (options.vllm), of which a node has {most}"
-    if args.target != "kubernetes":
-        raise UsageError(f"{asked}: several nodes are for deploy kubernetes, got {args.target}")
-    if len(unit.specs) > 1:
-        raise UsageError(f"{asked}: give each model servers of its own with --per-model")
-    if args.gpus is not None:
-        raise UsageError(f"{asked}: leave --gpus out; --gpus-per-node says what a node has")
-    if total % nodes:
-        raise UsageError(f"{asked}: {total} are not to be shared evenly by {nodes} nodes")
-    if vllm_arguments.own_arguments(spec.options).get("distributed_executor_backend") != "ray":
-        raise UsageError(
-            f"{asked}: vLLM spreads over nodes by Ray, so options.vllm needs "
-            "distributed_executor_backend: ray"
-        )

@@ -26,13 +26,11 @@ CASES: dict[str, tuple[str, ...]] = {
         *("kubernetes", "--per-model", "--shared-claim", "--namespace", "models"),
         *("--monitoring", "operator"),
     ),
-    "kubernetes-several-nodes": ("kubernetes", "--config", "spread.yaml"),
     "kserve": ("kserve", "--max-replicas", "8"),
 }
 BASES = {
     "compose-local": "compose",
     "kubernetes-per-model": "kubernetes",
-    "kubernetes-several-nodes": "kubernetes",
     "kserve": "kubernetes",
 }
 

@@ -37,19 +37,6 @@ models:
     task: text-generation
     model: ./weights/demo
 """
-SPREAD = """\
-models:
-  - name: large
-    task: text-generation
-    model: org/chat
-    layout: vllm-backend
-    options:
-      engine: vllm
-      vllm:
-        tensor_parallel_size: 8
-        pipeline_parallel_size: 2
-        distributed_executor_backend: ray
-"""
 HOOKS = "def preprocess(request):\n    return request\n"
 LOCK = {
     "version": 1,
@@ -109,7 +96,6 @@ def read_yaml(text: str) -> Any:
 def write_workspace(folder: Path) -> None:
     (folder / "models.yaml").write_text(MODELS)
     (folder / "local.yaml").write_text(LOCAL)
-    (folder / "spread.yaml").write_text(SPREAD)
     (folder / "hooks").mkdir()
     (folder / "hooks/mine.py").write_text(HOOKS)
     (folder / "weights/demo").mkdir(parents=True)
