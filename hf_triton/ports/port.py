@@ -17,6 +17,7 @@ from hf_triton.ports import connections
 from hf_triton.ports.callers import Callers
 from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import MIB, Access
+from hf_triton.ports.time_limit import timeout
 from hf_triton.tritonserver.listen import listening_socket, most_connections
 
 _BACKLOG = 1024
@@ -118,7 +119,8 @@ async def serve(
         for port in ports:
             port.sweep()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(stop.wait(), _SWEEP_EVERY_S)
+            async with timeout(_SWEEP_EVERY_S):
+                await stop.wait()
     for server in servers:
         server.close()
     for port in ports:

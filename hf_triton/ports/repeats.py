@@ -9,6 +9,7 @@ told how many requests wait for each model that is loaded on demand, and how man
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import math
 import os
@@ -23,6 +24,7 @@ import msgspec
 
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.streams import Stream, first_text
+from hf_triton.ports.time_limit import timeout
 from hf_triton.runtime.request.abandoned_requests import call_text
 
 DIED = "the process of this model died while it answered; ask again"  # of a stream
@@ -180,24 +182,24 @@ class Repeats:
 
     async def change(self, timeout_s: float) -> None:
         """Returns when the supervisor has said something, or the time is over."""
-        try:
-            await asyncio.wait_for(self._changed.wait(), max(0.0, timeout_s))
-        except asyncio.TimeoutError:
-            return
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with timeout(timeout_s):
+                await self._changed.wait()
 
     async def alone(self, timeout_s: float) -> int:
         """Waits until no other request runs alone. Returns what ``let_others`` takes back. Raises
         asyncio.TimeoutError.
         """
-        await asyncio.wait_for(self._turn.acquire(), timeout_s)
         file = -1
-        try:
-            if self._lock_path:
-                file = os.open(self._lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-                await asyncio.wait_for(_lock(file), timeout_s)
-        except BaseException:
-            self.let_others(file)
-            raise
+        async with timeout(timeout_s):
+            await self._turn.acquire()
+            try:
+                if self._lock_path:
+                    file = os.open(self._lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+                    await _lock(file)
+            except BaseException:
+                self.let_others(file)
+                raise
         return file
 
     def let_others(self, file: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 
+from hf_triton.ports.time_limit import timeout
 from perf.load.measure import Policy, Record
 from perf.load.requests import Request
 
@@ -106,7 +107,8 @@ async def record(ask: Ask, request: Request, timeout_s: float) -> Record:
     sent_s = time.perf_counter()
     answer, problem = Answer(0), None
     try:
-        answer = await asyncio.wait_for(ask(request), timeout_s)
+        async with timeout(timeout_s):
+            answer = await ask(request)
     except AnswerError as error:
         problem = str(error)
     return Record(

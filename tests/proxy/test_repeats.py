@@ -10,7 +10,7 @@ import pytest
 
 from hf_triton.ports import repeats as module
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.repeats import Held, Model, Repeats, line_of
+from hf_triton.ports.repeats import Held, Model, Repeats, demand_of, line_of
 
 CRASH = "its Python process died (exit code 3)"
 KILLED = "its Python process died (killed by SIGKILL: out of memory?)"
@@ -213,3 +213,44 @@ async def test_half_a_line_changes_nothing() -> None:
     Supervisor(port := Repeats()).tell(is_coming=True)
     port.follow(b'{"m":[false')
     assert port.is_coming("m")
+
+
+@pytest.mark.parametrize("num_passes", range(4))
+async def test_who_leaves_as_its_model_comes_back_is_not_counted(num_passes: int) -> None:
+    said: list[bytes] = []
+    port = Repeats(say=said.append)
+    port.follow(line_of({"m": Model(is_coming=True, state="is loaded on demand")}))
+    held = Held(port, "m", lambda: None)
+    waiting = asyncio.create_task(held.turn())
+    await asyncio.sleep(0.01)
+    port.follow(line_of({"m": Model(state="is loaded on demand")}))
+    await leave(waiting, num_passes)
+    held.end()
+    await asyncio.sleep(0.15)  # until it has told
+    assert demand_of(said[-1]).get("m", (0, 0))[:2] == (0, 0)
+
+
+@pytest.mark.parametrize("num_passes", range(4))
+async def test_who_leaves_as_its_turn_comes_keeps_nobody_waiting(
+    num_passes: int, tmp_path: Path
+) -> None:
+    port = Repeats(str(tmp_path / "lock"))
+    first = await port.alone(5)
+    waiting = asyncio.create_task(port.alone(5))
+    await asyncio.sleep(0.02)
+    port.let_others(first)
+    if await leave(waiting, num_passes):
+        port.let_others(waiting.result())
+    await port.alone(1)
+
+
+async def leave(waiting: asyncio.Task[int] | asyncio.Task[None], num_passes: int) -> bool:
+    """The caller leaves after so many passes of the loop. Returns whether it had its turn before;
+    a task that is cancelled ends as cancelled.
+    """
+    for _ in range(num_passes):
+        await asyncio.sleep(0)
+    had_its_turn = not waiting.cancel()
+    await asyncio.wait({waiting})
+    assert waiting.cancelled() is not had_its_turn
+    return had_its_turn

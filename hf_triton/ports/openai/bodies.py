@@ -8,6 +8,7 @@ from aiohttp import StreamReader, web
 
 from hf_triton.ports.openai.form import form_fields
 from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.time_limit import timeout
 
 _MOST_BYTES = 64 * 2**20  # as Triton's ports take
 _TIMEOUT_S = 60.0
@@ -35,7 +36,8 @@ class Bodies:
         if (request.content_length or 0) > _MOST_BYTES:
             raise _too_large()
         try:
-            return await asyncio.wait_for(self._read(request.content), _TIMEOUT_S)
+            async with timeout(_TIMEOUT_S):
+                return await self._read(request.content)
         except asyncio.TimeoutError:
             text = f"the body did not come within {_TIMEOUT_S:g} seconds"
             raise ApiError(408, text) from None

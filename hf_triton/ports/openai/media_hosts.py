@@ -23,6 +23,7 @@ from yarl import URL
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.media import MediaPart
 from hf_triton.ports.openai.schema.names import top
+from hf_triton.ports.time_limit import timeout
 
 _MOST_BYTES = 32 * 2**20  # of a file
 _TIMEOUT_S = 10.0
@@ -63,8 +64,8 @@ class MediaHosts:
         if part.address is None:
             return part
         try:
-            async with self._slots:
-                file = await asyncio.wait_for(self._get(part.address), _TIMEOUT_S)
+            async with self._slots, timeout(_TIMEOUT_S):
+                file = await self._get(part.address)
         except _RefusedError as error:
             raise _error(part, str(error)) from None
         except asyncio.TimeoutError:

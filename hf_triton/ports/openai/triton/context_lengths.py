@@ -17,6 +17,7 @@ from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.triton.catalog import ServedModel
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.repeats import Repeats
+from hf_triton.ports.time_limit import timeout
 
 _GOOD_FOR_S = 10.0
 _TIMEOUT_S = 1.0  # of a model that is busy, or hangs: the list of models does without
@@ -55,7 +56,8 @@ class ContextLengths:
             None,
         )  # whoever comes next waits for none
         with contextlib.suppress(ApiError, TimeoutError, asyncio.TimeoutError):
-            length = await asyncio.wait_for(self._length(model), _TIMEOUT_S)
+            async with timeout(_TIMEOUT_S):
+                length = await self._length(model)
             self._known[model.triton_name] = (time.monotonic(), length)
 
     async def _length(self, model: ServedModel) -> int | None:
