@@ -146,12 +146,12 @@ class ServerApi:
     def _control(self, name: str, action: str) -> str | None:
         path = f"/v2/repository/models/{_quoted(name)}/{action}"
         status, body = self._call("POST", path, timeout_s=None)
-        return None if status == 200 else one_line(_error(body) or f"HTTP status {status}")
+        return None if status == 200 else _error(status, body)
 
     def _json(self, method: str, path: str) -> Any:
         status, body = self._call(method, path, timeout_s=self.answer_timeout_s)
         if status != 200:
-            raise ServerError(f"{path}: {one_line(_error(body) or f'HTTP status {status}')}")
+            raise ServerError(f"{path}: {_error(status, body)}")
         return _parsed(body)
 
     def _connection(
@@ -202,11 +202,17 @@ def _quoted(name: str) -> str:
     return urllib.parse.quote(name, safe="")
 
 
-def _error(body: bytes) -> str:
+def error_in(body: bytes | str) -> str:
+    """What an error of Triton's says; "" where it says nothing."""
     try:
         return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
-        return body.decode(errors="replace")
+        return ""
+
+
+def _error(status: int, body: bytes) -> str:
+    text = error_in(body) or body.decode(errors="replace")
+    return one_line(text or f"HTTP status {status}")
 
 
 def one_line(error: str) -> str:

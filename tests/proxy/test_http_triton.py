@@ -94,6 +94,25 @@ async def test_more_at_once_than_tritonserver_accepts_at_once_are_served() -> No
         server.close()
 
 
+@pytest.mark.parametrize(
+    "body, expected",
+    [
+        (b'{"error": "unknown model"}', "unknown model"),
+        *((body, "status 503") for body in (b"", b"{}", b"[]", b"<html>")),
+    ],
+)
+async def test_an_error_of_tritonservers_is_one_whatever_it_says(
+    body: bytes, expected: str
+) -> None:
+    script = answering(answer(body, status="503 Service Unavailable"))
+    async with open_port(ONE_AT_ONCE, script=script) as port:
+        client = await port.client()
+        client.post(INFER, json.dumps(CLASSIFIED).encode())
+        refused = await client.answer()
+        assert refused.status == 503
+        assert expected in refused.error
+
+
 @pytest.mark.parametrize("kind, status", [("FP32", 200), ("BYTES", 400)])
 async def test_classes_are_of_numbers(kind: str, status: int) -> None:
     async def script(request: Message, writer: asyncio.StreamWriter) -> None:

@@ -21,6 +21,7 @@ from hf_triton.ports.http.request import Request
 from hf_triton.ports.http.upstream import Upstream
 from hf_triton.ports.refusal import RefusedError, refusal_of
 from hf_triton.ports.repeats import DIED, GONE, Held
+from hf_triton.tritonserver.http_api import error_in
 
 _MAX_WAITING = 64  # requests that a client sent before the one under way was answered
 _READ_S = 120.0  # for a client that does not read its answer
@@ -275,7 +276,7 @@ class HttpConnection(asyncio.Protocol):
             if (self._is_again or not self._has_begun) and self._ask_again_after(body):
                 return
             if self._is_again:
-                self._end_stream(_error_of(body))
+                self._end_stream(error_in(body) or DIED)
                 return
             self._begin_answer()
             self._write_answer(answer)
@@ -402,11 +403,3 @@ def _answer_bytes(
     lines.append(f"Connection: {'close' if closes else 'keep-alive'}")
     head = "".join(f"{line}\r\n" for line in lines).encode("latin-1", "replace")
     return b"".join((head, extra, b"\r\n", body))
-
-
-def _error_of(body: str) -> str:
-    """What an error of Triton's says."""
-    try:
-        return str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        return DIED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -26,6 +27,7 @@ from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import Access
 from hf_triton.ports.streams import first_text, new_name
+from hf_triton.tritonserver.http_api import error_in
 
 _DESCRIPTORS_EACH = 4  # on each of two ports a client's connection, and one to tritonserver
 _STARTING = "tritonserver does not answer: it is being started; try again"
@@ -165,9 +167,11 @@ class HttpProxy(Port):
         parameters, whose texts end at a zero byte.
         """
         model = request.path.rpartition("/")[0]
-        status, found = await Question(self.pool).get(quote(model, safe="/%"))
+        status, body = await Question(self.pool).get(quote(model, safe="/%"))
         if status != HTTPStatus.OK:
-            raise RefusedError(status, found["error"])
+            text = error_in(body) or f"tritonserver does not describe the model: status {status}"
+            raise RefusedError(status, text)
+        found = json.loads(body)
         kinds = {output["name"]: output["datatype"] for output in found["outputs"]}
         tensors = {tensor["name"] for tensor in found["inputs"]}
         refuse_zero_bytes([name for name in zero_bytes if name not in tensors])

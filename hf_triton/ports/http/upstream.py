@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from typing import Any, Protocol
 
 import httptools
@@ -222,12 +221,12 @@ class Question:
         self._data = bytearray()
         self._answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    async def get(self, path: str) -> tuple[int, Any]:
-        """The status and the parsed answer. Raises OSError."""
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """The status and the body of the answer. Raises OSError."""
         upstream = self._pool.take() or await self._pool.connect()
         upstream.ask(self, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         status = await self._answer
-        return status, json.loads(self._data.partition(b"\r\n\r\n")[2])
+        return status, bytes(self._data.partition(b"\r\n\r\n")[2])
 
     def end_request(self) -> None:
         """Of Asker."""

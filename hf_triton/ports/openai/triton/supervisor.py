@@ -28,7 +28,7 @@ async def why_not_ready(health_url: str) -> Mapping[str, str]:
         ):
             found: dict[str, str] = json.loads(await answer.read())["not_ready"]
             return found
-    except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, KeyError):
+    except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, KeyError, TypeError):
         return {}
 
 
