@@ -128,9 +128,15 @@ def is_ours(config_file: Path) -> bool:
     return runs_our_code(parameters(_read(config_file)).get(ROLE_PARAMETER))
 
 
-def has_process(config_file: Path) -> bool:
-    """Whether Triton runs a Python process for the model."""
-    return bool(_read(config_file).backend == "python")
+def num_processes(config_file: Path) -> int:
+    """The Python processes that Triton runs for a version of the model, at least: without
+    ``gpus`` Triton decides how many groups there are.
+    """
+    config = _read(config_file)
+    if config.backend != "python":
+        return 0
+    groups = config.instance_group
+    return sum(max(1, group.count) * max(1, len(group.gpus)) for group in groups) or 1
 
 
 def arm_of(config_file: Path) -> str | None:

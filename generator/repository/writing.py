@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import itertools
+import math
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -34,6 +36,7 @@ from generator.repository.compare import (
 from generator.repository.versions import version_of
 
 _LOCKS = Path("/proc/locks")  # psutil knows of no locks
+_POLL_S = 0.05
 _VERB = re.compile(r"[a-z]{2,20}")
 
 
@@ -42,14 +45,10 @@ def locked(repository: Path) -> Iterator[None]:
     """Makes the repository's folder and keeps other runs out of it. Raises RepositoryError."""
     descriptor = _opened(repository)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _has_locked(descriptor):
             who = lock_holder(descriptor)
             message = f"another hf-triton{who} is writing to it; wait for that one"
-            raise RepositoryError(f"{repository}: {message}") from None
-        except OSError:
-            pass  # a file system without locks, such as some NFS mounts
+            raise RepositoryError(f"{repository}: {message}")
         yield
     finally:
         os.close(descriptor)
@@ -68,12 +67,38 @@ def locked_when_free(repository: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked_model(folder: Path) -> Iterator[None]:
+def locked_model(folder: Path, timeout_s: float = math.inf) -> Iterator[None]:
     """Keeps everybody else from loading, unloading or changing a model of a running server; waits
     for whoever does it now. Raises RepositoryError.
     """
-    with locked_when_free(folder):
+    descriptor = _opened(folder)
+    try:
+        if not _locked_within(descriptor, timeout_s):
+            text = f"{folder.name} is still being loaded or changed by another hf-triton"
+            raise RepositoryError(f"{text}{lock_holder(descriptor)}: try again later")
         yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked_within(descriptor: int, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not _has_locked(descriptor):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _has_locked(descriptor: int) -> bool:
+    """False where another process has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks, such as some NFS mounts
+    return True
 
 
 def _opened(folder: Path) -> int:

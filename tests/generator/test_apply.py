@@ -12,6 +12,7 @@ import pytest
 
 from generator.repository import served_record, version_folders, writing
 from generator.repository.plan import make_plan
+from generator.repository.writing import locked_model
 from generator.spec import triton_models
 from generator.spec.runtime_rules import LINK_VERSION
 from hf_triton.serving.apply import execution, model_update
@@ -508,9 +509,9 @@ def before_the_lock(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -
     locked = model_update.locked_folders
 
     @contextlib.contextmanager
-    def locked_after(folders: Iterable[Path]) -> Iterator[None]:
+    def locked_after(folders: Iterable[Path], timeout_s: float) -> Iterator[None]:
         do()
-        with locked(folders):
+        with locked(folders, timeout_s):
             yield
 
     monkeypatch.setattr(model_update, "locked_folders", locked_after)
@@ -548,3 +549,18 @@ def test_adapters_of_a_model_that_is_not_loaded_are_written_alone(made: Bench) -
     ran = made.applied(later("x", "y"))
     assert "later_stream: written, nothing to load" in ran.out
     assert '"y"' in (made.repository / "later_stream" / "1" / "adapters.json").read_text()
+
+
+def test_an_apply_ends_where_another_process_does_not_let_go_of_a_model(
+    made: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_update, "BY_OTHERS_S", 0.2)
+    changed = f"- {{name: a, {SLOWER}}}\n- {{name: s, streaming: true, {SLOWER}}}\n"
+    for wanted in (changed, "- {name: a}\n"):
+        made.say(wanted)
+        with locked_model(made.repository / "s_stream"):
+            ran = made.apply()
+        assert ran.code == 1
+        assert "model 's' failed: s_stream is still being loaded or changed by another" in ran.err
+        assert "try again later" in ran.err
+        assert made.apply().code == 0

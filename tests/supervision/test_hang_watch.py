@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -45,6 +46,7 @@ class Models:
 @dataclass
 class Answers:
     silent_s: float = 0.0
+    loading: frozenset[tuple[str, str]] = frozenset()
 
 
 class Ward:
@@ -55,6 +57,7 @@ class Ward:
         self.models, self.answers = Models(), Answers()
         self.said: list[str] = []
         self.stopped: set[int] = set()
+        self.is_starting = False  # a process that is not a model's yet
         self.now_s = 0.0
         self.watch = HangWatch(
             cast(TritonServer, self.server),
@@ -142,34 +145,59 @@ def test_a_model_that_says_so_is_not_ready(ward: Ward, tmp_path: Path) -> None:
     assert not beat.exists(), "nobody else removes what a process that died has left"
 
 
-def test_a_load_without_a_process_is_told_of_once_none_can_come(
-    ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, config in (("b", 'backend: "python"'), ("steps", 'platform: "ensemble"')):
+@pytest.fixture
+def hung(ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The load that hangs after so many seconds in which these versions were loading."""
+    two = 'backend: "python" instance_group [{ count: 2 }]'
+    configs = {"a": 'backend: "python"', "two": two, "steps": 'platform: "ensemble"'}
+    for name, config in configs.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.pbtxt").write_text(config)
-    starting = set[int]()
     monkeypatch.setattr(
-        hang_watch, "starts_another", lambda server, stubs: server == TRITONSERVER and starting
+        hang_watch, "starts_another", lambda server, _: server == TRITONSERVER and ward.is_starting
     )
-    ward.look(1)
-    states = {"a": "", "steps": "steps is LOADING"}
 
-    def hung(state: str, seconds: int = 1) -> str:
+    def look(seconds: int, *loading: tuple[str, str]) -> str:
+        ward.answers.loading = frozenset(loading)
         for _ in range(seconds):
-            found = ward.watch.hung_load({**states, "b": state}, tmp_path)
+            ward.look(1)
+            found = ward.watch.hung_load(tmp_path)
         return found
 
-    loading = "b is LOADING"
-    assert hung("b is UNLOADING", 30) == hung("", 30) == hung("b is UNAVAILABLE: died", 30) == ""
-    assert hung(loading, 10) == ""
-    starting.add(7)
-    assert hung(loading, 30) == ""
-    starting.clear()
-    assert hung(loading, 5) == ""
-    assert hung(loading) == "b"
-    ward.models.stubs |= {Stub("b", "1", 7)}
-    assert hung(loading, 30) == ""
+    return look
+
+
+def test_a_load_hangs_that_has_no_process_and_none_on_its_way(
+    ward: Ward, hung: Callable[..., str]
+) -> None:
+    steps, new = ("steps", "1"), ("a", "2")  # beside version 1, which has a process
+    assert hung(30, steps) == ""
+    assert hung(10, steps, new) == ""
+    ward.is_starting = True
+    assert hung(30, steps, new) == ""
+    ward.is_starting = False
+    assert hung(5, steps, new) == ""
+    assert hung(1, steps, new) == "a"
+    ward.models.stubs |= {Stub("a", "2", 7)}
+    assert hung(30, steps, new) == ""
     ward.models.stubs = frozenset()
-    assert hung(loading, 15) == ""
-    assert hung(loading) == "b"
+    assert (hung(15, new), hung(1, new)) == ("", "a")
+
+
+def test_a_load_hangs_that_lacks_one_of_its_processes(ward: Ward, hung: Callable[..., str]) -> None:
+    ward.models.stubs |= {Stub("two", "1", 7)}
+    assert (hung(15, ("two", "1")), hung(1, ("two", "1"))) == ("", "two")
+    ward.models.stubs |= {Stub("two", "1", 8)}
+    assert hung(30, ("two", "1")) == ""
+
+
+def test_a_load_that_waits_for_others_does_not_hang(ward: Ward, hung: Callable[..., str]) -> None:
+    others = [("steps", str(version)) for version in range(4)]
+    assert hung(30, ("a", "2"), *others) == "", "Triton loads four at once"
+    assert (hung(15, ("a", "2"), *others[1:]), hung(1, ("a", "2"), *others[1:])) == ("", "a")
+
+
+def test_of_a_new_server_no_load_hangs_yet(ward: Ward, hung: Callable[..., str]) -> None:
+    assert hung(16, ("a", "2")) == "a"
+    ward.server.pid = 9
+    assert hung(15, ("a", "2")) == ""

@@ -96,9 +96,9 @@ class Served:
     def stub_pid(self, model: str) -> int:
         return self.stub_pids(model)[0]
 
-    def stub_pids(self, model: str) -> list[int]:
+    def stub_pids(self, model: str, version: int = 1) -> list[int]:
         """Its Python processes."""
-        marks = (f"/{model}/1/model.py", f"_{self.listen.http_port}_")
+        marks = (f"/{model}/{version}/model.py", f"_{self.listen.http_port}_")
         return [pid for pid, line in _command_lines() if all(mark in line for mark in marks)]
 
     def leaves_nothing(self) -> bool:

@@ -173,7 +173,8 @@ class PlanExecution:
         reads itself, and files that were missing on disk only.
         """
         try:
-            with models.locked_folders([folder.plan.folder for folder in group.folders]):
+            folders = [folder.plan.folder for folder in group.folders]
+            with models.locked_folders(folders, models.BY_OTHERS_S):
                 for folder in group.folders:
                     self._write_folder(folder.plan, group)
         except GeneratorError as error:
@@ -232,7 +233,7 @@ def remove(
     outcome = Outcome(folders[0])
     began = time.monotonic()
     try:
-        with models.locked_folders(_existing(repository, folders)):
+        with models.locked_folders(_existing(repository, folders), models.BY_OTHERS_S):
             for name in folders:
                 models.unload(name, control, settings.drain_timeout_s, outcome)
     except GeneratorError as error:

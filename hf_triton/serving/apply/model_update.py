@@ -8,6 +8,7 @@ version fails to load, all of the model's folders are restored, on disk and in t
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from hf_triton.serving.apply.changes import (
 )
 from hf_triton.serving.apply.model_control import ModelControl
 
-_LOAD_BY_OTHERS_TIMEOUT_S = 600.0
+BY_OTHERS_S = 600.0  # an apply waits so long for others' loads and changes of a model
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def update_model(
     plans = tuple(plans)
     outcome = Outcome(plans[0].name, gap=gap)
     try:
-        with locked_folders([plan.folder for plan in plans]):
+        with locked_folders([plan.folder for plan in plans], BY_OTHERS_S):
             _change(plans, tuple(obsolete), control, settings, outcome)
     except GeneratorError as error:
         outcome.failure = str(error)
@@ -91,11 +92,13 @@ def update_model(
 
 
 @contextlib.contextmanager
-def locked_folders(folders: Iterable[Path]) -> Iterator[None]:
-    """Keeps others from loading, unloading or changing the folders. Raises RepositoryError."""
+def locked_folders(folders: Iterable[Path], timeout_s: float = math.inf) -> Iterator[None]:
+    """Keeps others from loading, unloading or changing the folders. Raises RepositoryError where
+    others still do after ``timeout_s`` for each.
+    """
     with contextlib.ExitStack() as stack:
         for folder in sorted(folders):  # one order for all processes, against deadlocks
-            stack.enter_context(writer.locked_model(folder))
+            stack.enter_context(writer.locked_model(folder, timeout_s))
         yield
 
 
@@ -107,7 +110,7 @@ def _change(
     outcome: Outcome,
 ) -> None:
     names = [plan.name for plan in plans]
-    busy = control.wait_loaded(names, _LOAD_BY_OTHERS_TIMEOUT_S)
+    busy = control.wait_loaded(names, BY_OTHERS_S)
     if busy:
         raise ServerError(f"{busy} is still being loaded by somebody else: try again later")
     # The supervisor may have loaded it meanwhile, or put it out, so the state is read again.

@@ -4,7 +4,8 @@ again like those that died.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from generator.render import model_config
@@ -20,6 +21,7 @@ from hf_triton.serving.supervision.hang_detection.processes import (
 from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
 from hf_triton.serving.supervision.healing import Healer
 from hf_triton.serving.supervision.health import Health
+from hf_triton.tritonserver.loading import NUM_LOADERS
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.stubs import server_process
 
@@ -38,7 +40,7 @@ class HangWatch:
     ) -> None:
         self._server, self._answers, self._healer = server, answers, healer
         self._children, self._health, self._say = children, health, say
-        self._hanging, self._hung_loads = HangingProcesses(), HungLoads()
+        self._hanging, self._hung_loads = HangingProcesses(), HungLoads()  # of one tritonserver
         self._heartbeats = Heartbeats(server.heartbeats)
         self._guard, self._tritonserver = 0, 0
 
@@ -66,19 +68,20 @@ class HangWatch:
                 self._server.kill()
                 return
 
-    def hung_load(self, states: Mapping[str, str], repository: Path) -> str:
-        """A folder whose load never ends, "" where there is none; to be called once a second.
-        ``states`` has why each is not ready.
+    def hung_load(self, repository: Path) -> str:
+        """A model whose load never ends, "" where there is none; to be called once a second. While
+        Triton loads as many as it does at once, others wait for them.
         """
-        stubs = self._healer.stubs
-        loading = {one for one, why in states.items() if why == f"{one} is LOADING"}
+        stubs, loading = self._healer.stubs, self._answers.loading
+        living = Counter((stub.model, stub.version) for stub in stubs)
         lacking = [
-            one
-            for one in loading - {stub.model for stub in stubs}
-            if model_config.has_process(repository / one / CONFIG_FILE)
+            version
+            for version in loading
+            if living[version] < model_config.num_processes(repository / version[0] / CONFIG_FILE)
         ]
         pids = {stub.pid for stub in stubs}
-        may_come = bool(lacking) and starts_another(self._tritonserver, pids)
+        may_come = len(loading) - len(lacking) >= NUM_LOADERS
+        may_come = may_come or (bool(lacking) and starts_another(self._tritonserver, pids))
         return self._hung_loads.look(lacking, may_come=may_come)
 
     def leftovers(self) -> Leftovers:
@@ -98,6 +101,7 @@ class HangWatch:
     def _server_processes(self) -> list[int]:
         """The tritonserver, which answers for both, and the guard."""
         if self._guard != self._server.pid:
+            self._hung_loads = HungLoads()
             self._tritonserver = server_process(self._server.pid) or 0
             self._guard = self._server.pid if self._tritonserver else 0
         return [pid for pid in (self._tritonserver, self._guard) if pid]

@@ -198,7 +198,7 @@ class Supervisor:
             self._ask_at_s = now + _ASK_EVERY_S
             self._hangs.look(self._is_loading())
             self._ask()
-            hung = self._hangs.hung_load(self._states or {}, self._served.repository)
+            hung = self._hangs.hung_load(self._served.repository)
             if hung:
                 self._renew_server(f"it waits for ever for a process of '{hung}' that has died")
         self._healer.look(sweep=is_sweep_due and self._answers.answered_last)
@@ -249,12 +249,8 @@ class Supervisor:
         self._ask_models(ready)
 
     def _is_loading(self) -> bool:
-        states = (self._states or {}).values()
-        return (
-            bool(self._loading or self._on_demand.is_loading)
-            or self._healer.is_healing()
-            or any("LOADING" in state for state in states)
-        )
+        ours = self._loading or self._on_demand.is_loading or self._healer.is_healing()
+        return bool(ours or self._answers.loading)
 
     def _ask_models(self, loaded: set[str]) -> None:
         """Asks loaded models whether they are ready themselves."""

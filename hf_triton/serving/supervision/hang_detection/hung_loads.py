@@ -9,6 +9,8 @@ from collections.abc import Iterable, Set
 
 import psutil
 
+from hf_triton.serving.supervision.hang_detection.server_answers import Version
+
 _MOST_SECONDS = 15  # a process is there within one, where there are cores
 
 
@@ -16,15 +18,15 @@ class HungLoads:
     """Of one server; ``look`` once a second."""
 
     def __init__(self) -> None:
-        self._seconds: dict[str, int] = {}  # by folder, in which none was on its way
+        self._seconds: dict[Version, int] = {}  # in which no process was on its way
 
-    def look(self, folders: Iterable[str], *, may_come: bool) -> str:
-        """``folders`` are being loaded without a living process; whether one ``may_come``. Returns
-        a folder for which there has been none for too long, "" where there is none.
+    def look(self, lacking: Iterable[Version], *, may_come: bool) -> str:
+        """``lacking`` are being loaded and have fewer processes than they need; whether one
+        ``may_come``. Returns a model that has waited too long, "" where there is none.
         """
         more = not may_come
-        self._seconds = {folder: self._seconds.get(folder, 0) + more for folder in folders}
-        return next((one for one, num in self._seconds.items() if num > _MOST_SECONDS), "")
+        self._seconds = {version: self._seconds.get(version, 0) + more for version in lacking}
+        return next((one for (one, _), num in self._seconds.items() if num > _MOST_SECONDS), "")
 
 
 def starts_another(tritonserver: int, stubs: Set[int]) -> bool:

@@ -12,6 +12,7 @@ from hf_triton.tritonserver.http_api import ModelVersion
 
 # Some of the server's threads may be kept busy by a load, and a question that lands on one waits.
 _NOT_UP_AFTER_S = 5.0
+Version = tuple[str, str]  # Triton's model, its version
 _OURS = (errno.EMFILE, errno.ENFILE)  # the lack is this process' own
 
 
@@ -33,6 +34,7 @@ class ServerAnswers:
         """The server was started again and is up."""
         self._answered_at_s = self._heard_at_s = self._clock()
         self.answered_last = True
+        self.loading: frozenset[Version] = frozenset()  # the versions that were when it last told
 
     @property
     def is_up(self) -> bool:
@@ -60,6 +62,9 @@ class ServerAnswers:
         else:
             self._is_heard(True)
             self._answered_at_s, self.answered_last = self._heard_at_s, True
+            self.loading = frozenset(
+                (entry.model, entry.version) for entry in versions if entry.state == "LOADING"
+            )
             return _states(versions)
         self.answered_last = False
         return None
