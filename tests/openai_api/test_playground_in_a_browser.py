@@ -282,7 +282,8 @@ async def serve_metrics(path: Path, tokens: Iterator[int]) -> web.AppRunner:
         values["generated_tokens_total"] = next(tokens)
         lines = [f"hf_triton_{name}{{{labels}}} {value}" for name, value in values.items()]
         memory = f'hf_triton_memory_bytes{{device="cuda:0",kind="loaded",{labels}}} 5'
-        return web.Response(text="\n".join([*lines, memory, ""]))
+        gone = memory.replace("cuda:0", "cpu").replace('"1"} 5', '"0"} 0')
+        return web.Response(text="\n".join([*lines, memory, gone, ""]))
 
     app = web.Application()
     app.router.add_get("/metrics", metrics)

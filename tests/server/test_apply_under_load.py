@@ -15,6 +15,7 @@ from generator.errors import NoRoomError
 from hf_triton.serving.apply.session import ApplyOptions, Session
 from hf_triton.serving.apply.target import Target, check
 from hf_triton.tritonserver.http_api import ServerApi
+from perf.sweep.server.metrics import parse_metrics
 from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.reference import Reference
 from tests.scenarios.triton_endpoints import GrpcEndpoint
@@ -63,6 +64,12 @@ def version(triton: Triton) -> int:
         if (entry.model, entry.state) == ("demo_stream", "READY")
     )
     return found
+
+
+def slots_by_version(triton: Triton) -> dict[str, float]:
+    """As /metrics has them."""
+    samples = parse_metrics(triton.server.api.metrics())
+    return {s.labels["version"]: s.value for s in samples if s.name == "hf_triton_kv_slots"}
 
 
 def infer_answer(triton: Triton) -> Answer:
@@ -115,6 +122,9 @@ def test_a_model_changes_and_changes_back_and_every_request_is_answered(
             config.write_text(CHANGED, encoding="utf-8")
             assert Session(repository, target, ApplyOptions()).apply(config) == 0
             assert version(triton) == 2
+            slots = slots_by_version(triton)
+            assert slots.pop("1") == 0
+            assert slots["2"] > 0
             assert Session(repository, target, ApplyOptions()).roll_back() == 0
             assert version(triton) == 3
     finally:

@@ -17,6 +17,7 @@ from .. import log
 from ..errors import reason
 
 _PUBLISH_EVERY_S = 1.0
+_ALL_EVERY = 10  # times: another process of the same version may have set its own, or zeros
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ def one_number(name: str, help_text: str, value: float, *, counter: bool = False
 
 
 class MetricsPublisher:
-    """Publishes ``collect()`` once a second, and a last time when it is closed."""
+    """Publishes ``collect()`` once a second, and a last time when it is closed: gauges are 0 then,
+    for nobody has what they count any more.
+    """
 
     def __init__(
         self, pb_utils: Any, labels: Mapping[str, str], collect: Callable[[], Iterable[Family]]
@@ -69,40 +72,42 @@ class MetricsPublisher:
             self._thread.start()
 
     def close(self) -> None:
-        """Publishes the last numbers and ends the thread; metrics stay, see ``_keep_forever``."""
+        """Ends the thread; metrics stay, see ``_keep_forever``."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
-        is_last = False
+        is_last, num = False, 0
         while not is_last:
-            is_last = self._closing.wait(_PUBLISH_EVERY_S)
-            if not self._try_publish():
+            is_last, num = self._closing.wait(_PUBLISH_EVERY_S), num + 1
+            if not self._try_publish(gauges_too=num % _ALL_EVERY == 0, is_last=is_last):
                 return
 
-    def _try_publish(self) -> bool:
+    def _try_publish(self, *, gauges_too: bool = False, is_last: bool = False) -> bool:
         try:
-            self._publish()
+            self._publish(gauges_too, is_last)
         except Exception as error:
             # A server without metrics (--allow-metrics=false), or one that is shutting down.
             log.warn(f"metrics are not published: {type(error).__name__}: {reason(error)}")
             return False
         return True
 
-    def _publish(self) -> None:
+    def _publish(self, gauges_too: bool, is_last: bool) -> None:
+        """What has changed, and ``gauges_too`` that have not."""
         for family in self._collect():
             for sample in family.samples:
                 key = (family.name, tuple(sorted(sample.labels.items())))
                 before = self._published.get(key)
-                if before == sample.value:
+                value = sample.value if family.counter or not is_last else 0.0
+                if before == value and (family.counter or not gauges_too):
                     continue
                 metric = self._metrics.get(key) or self._new_metric(family, sample, key)
                 if not family.counter:
-                    metric.set(sample.value)
-                elif sample.value:
-                    metric.increment(sample.value - (before or 0.0))
-                self._published[key] = sample.value
+                    metric.set(value)
+                elif value:
+                    metric.increment(value - (before or 0.0))
+                self._published[key] = value
 
     def _new_metric(self, family: Family, sample: Sample, key: Any) -> Any:
         if family.name not in self._families:

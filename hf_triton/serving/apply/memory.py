@@ -173,7 +173,9 @@ def _running_copy(samples: list[_Sample], names: set[str], version: int) -> Runn
         elif one.name == "hf_triton_memory_bytes":
             loaded[labels["device"]] += int(one.value)
             instances.add(labels["instance"])
-    return RunningCopy(loaded, free, cache, load_s, len(instances)) if instances else None
+    if not any(loaded.values()):
+        return None
+    return RunningCopy(loaded, free, cache, load_s, len(instances))
 
 
 def loaded_bytes(metrics: str, names: Collection[str]) -> dict[str, float]:

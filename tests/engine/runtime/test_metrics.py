@@ -77,6 +77,20 @@ def test_totals_grow_by_what_is_new_and_gauges_are_set() -> None:
     numbers["total"] = 8
     publisher.close()
     assert total.number == 8, "the last numbers are published"
+    assert now.number == 0, "of what is gone nothing is there"
+
+
+def test_a_gauge_that_another_process_has_set_is_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    families = [
+        Family("a_total", "A", True, (Sample({}, 3.0),)),
+        Family("b", "B", False, (Sample({}, 5.0),)),
+    ]
+    publisher = MetricsPublisher(FakePbUtils, LABELS, lambda: families)
+    total, now = (family.metrics[0] for family in FakeFamily.made)
+    now.set(0)  # as the one before it ends
+    assert eventually(lambda: now.number == 5)
+    publisher.close()
+    assert total.num_calls == 1
 
 
 def test_a_server_without_metrics_is_told_once_and_serves(

@@ -124,7 +124,7 @@ function showLoad(metrics) {
       [sum("kv_slots_used"), `of ${slots} slots`],
     ].filter(([count]) => count !== null);
     const isIdle = counts.length && counts.every(([count]) => !count);
-    const idle = slots === null ? "idle" : `idle · ${slots} slots`;
+    const idle = slots ? `idle · ${slots} slots` : "idle"; // 0 of a model that sleeps
     cells.load.textContent = isIdle ? idle : counts.map((one) => one.join(" ")).join(" · ");
   }
 }

@@ -67,7 +67,8 @@ export function metricsOf(text) {
     },
     labels: (name, model, label) => {
       const found = [...find(name, model, 'kind="loaded"'), ...find(name, `${model}_stream`, 'kind="loaded"')];
-      return [...new Set(found.map((one) => one[2].match(`${label}="([^"]*)"`)?.[1]))];
+      const taken = found.filter((one) => Number(one[3])); // 0 of a version that is gone
+      return [...new Set(taken.map((one) => one[2].match(`${label}="([^"]*)"`)?.[1]))];
     },
   };
 }
