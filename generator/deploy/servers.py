@@ -27,7 +27,6 @@ _SHM_PER_PROCESS_MIB = 64
 _LEAST_SHM_MIB = 256
 _SHM_PER_GPU_MIB = _GIB  # through which the GPUs of one node talk, where they have no link
 _UNKNOWN_STORAGE_MIB = 20 * _GIB
-_TILED = 1.5  # an encoder's float32 in tiles, at the most: hf_triton/runtime/devices/tile_linear.py
 _SPARE_STORAGE = 1.5  # a new revision is fetched while the old one is still there
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf")
@@ -164,11 +163,8 @@ def _shared_memory(unit: Unit, gpus: int) -> int:
     return requests + between_gpus
 
 
-def _growth(spec: ModelSpec, gpus: int) -> float:
-    if spec.gguf_file is not None:
-        return _UNPACKED[gpus > 0]
-    is_tiled = not gpus and spec.task not in _WAITING_TASKS and spec.dtype in ("auto", "float32")
-    return _TILED if is_tiled else 1
+def _growth(spec: ModelSpec, gpus: int) -> int:
+    return _UNPACKED[gpus > 0] if spec.gguf_file is not None else 1
 
 
 def _memory(unit: Unit, shm_mib: int, gpus: int) -> int:

@@ -148,17 +148,6 @@ def test_a_lock_is_followed_and_sizes_are_taken_from_it(deploy: Deploy, work: Pa
     assert "org/chat" not in lock
 
 
-def test_encoders_copies_have_room_for_float32_in_tiles(deploy: Deploy, work: Path) -> None:
-    def limit() -> str:
-        pod = deploy("kubernetes", "--per-model").pod("hf-triton-embedding")
-        return str(pod["containers"][0]["resources"]["limits"]["memory"])
-
-    write_lock(work)
-    rounded, models = limit(), work / "models.yaml"
-    models.write_text(models.read_text().replace("dtype: bfloat16", "dtype: float32"))
-    assert (rounded, limit()) == ("7Gi", "8Gi")
-
-
 def test_without_a_lock_the_user_is_told(deploy: Deploy) -> None:
     assert "without a models.lock every pod takes what the Hub has" in deploy("kubernetes").err
 

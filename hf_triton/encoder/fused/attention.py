@@ -1,6 +1,5 @@
-"""Attention over packed texts, each over itself: by the compiled loops, in tiles where a processor
-multiplies bfloat16 in those (AMX), or by torch's own attention for texts that are long enough for
-it to be faster.
+"""Attention over packed texts, each over itself: by the compiled loops, or by torch's own
+attention for texts that are long enough for it to be faster.
 """
 
 from __future__ import annotations
@@ -16,17 +15,13 @@ import torch.nn.functional as F
 
 from hf_triton.runtime.fused.parts import Attention
 from hf_triton.runtime.fused.row_loops import RowLoops
-from hf_triton.runtime.kernels.kernel_loading import TEXT_KERNELS, TILE_KERNELS, load_kernel
+from hf_triton.runtime.kernels.kernel_loading import TEXT_KERNELS, load_kernel
 from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of
-from hf_triton.runtime.kernels.tiles import may_use_tiles
 
 from .encoder import Encoder
 
 # At least as many numbers as the kernel's blocks have rows and columns.
 _ROWS, COLUMNS = 8, 32
-# In tiles: float32 for a token's scores and weights, or for a number of queries and of what becomes
-# of them; and for where tiles begin.
-_TILE_WIDTH, _TILE_OFFSETS = 24, 144
 # Tokens of a text, for which both ways are timed: torch's may be faster from some length on.
 _TIMED_LENGTHS = (64, 128, 256, 512, 1024)
 _REPEATS = 3
@@ -54,17 +49,13 @@ class TextAttention:
         self._kv_heads, self._dim = encoder.kv_heads, encoder.dim
         attentions = {id(layer.attention): layer.attention for layer in encoder.layers}
         self._placing = {key: loops.placing(one) for key, one in attentions.items()}
-        scales = [one.scale for one in attentions.values()]
-        self._in_tiles = loops.dtype == torch.bfloat16 and min(scales) > 0 and may_use_tiles()
-        arrange = _in_tiles if self._in_tiles else torch.Tensor.float
         self._relative = {
-            key: [None if table is None else arrange(table) for table in _relative(one)]
+            key: [None if table is None else table.float() for table in _relative(one)]
             for key, one in attentions.items()
             if _is_relative(one)
         }
-        name, source = ("tiles", TILE_KERNELS) if self._in_tiles else ("texts", TEXT_KERNELS)
         dtype = str(loops.dtype).removeprefix("torch.")
-        self._attend = load_kernel(f"attend_{name}", dtype, source)
+        self._attend = load_kernel("attend_texts", dtype, TEXT_KERNELS)
         self._scratch = torch.zeros(0)
         self._long = _NEVER  # tokens from which torch's attention is faster
         plain = [one for one in attentions.values() if _is_plain(one)]
@@ -124,19 +115,14 @@ class TextAttention:
         tables = self._relative.get(id(attention), [None, None])
         keys, queries = (0 if table is None else table.data_ptr() for table in tables)
         columns = max(0 if one is None else one.shape[2] for one in _relative(attention))
-        return keys, queries, _columns_before(columns) if self._in_tiles else columns // 2
+        return keys, queries, columns // 2
 
     def _sizes(self, longest: int) -> tuple[int, int, int]:
         """float32 of a thread's scratch, and what tokens and a head's numbers are filled up to."""
-        dim, wide = self._dim, _whole(self._dim)
-        if not self._in_tiles:
-            stride = longest + COLUMNS
-            relative = stride * stride + 17 * (stride + _ROWS) if self._relative else 0
-            return (dim + wide + _ROWS) * stride + _ROWS * (dim + wide) + relative, stride, wide
-        stride = _whole(longest)
-        relative = stride * stride + 16 * (stride + 2 * COLUMNS) if self._relative else 0
-        size = stride * (wide + _TILE_WIDTH) + wide * _TILE_WIDTH + _TILE_OFFSETS
-        return size + relative, stride, wide
+        dim, stride = self._dim, longest + COLUMNS
+        wide = dim + -dim % COLUMNS
+        relative = stride * stride + 17 * (stride + _ROWS) if self._relative else 0
+        return (dim + wide + _ROWS) * stride + _ROWS * (dim + wide) + relative, stride, wide
 
     def _attend_long(self, attention: Attention, qkv: torch.Tensor, out: torch.Tensor) -> None:
         heads, kv_heads = attention.num_heads, self._kv_heads
@@ -177,25 +163,6 @@ def _relative(attention: Attention) -> tuple[torch.Tensor | None, torch.Tensor |
 
 def _is_relative(attention: Attention) -> bool:
     return any(table is not None for table in _relative(attention))
-
-
-def _whole(count: int) -> int:
-    """``count`` rounded up to whole COLUMNS."""
-    return count + -count % COLUMNS
-
-
-def _columns_before(columns: int) -> int:
-    """Columns before that of distance 0 in tiles: with that one, a multiple of COLUMNS."""
-    return _whole(columns // 2 + 1) - 1
-
-
-def _in_tiles(table: torch.Tensor) -> torch.Tensor:
-    """A table of distances (heads, dim, 2 * n + 1), laid out as attend_tiles reads it."""
-    heads, dim, columns = table.shape
-    more = _columns_before(columns) - columns // 2
-    whole = F.pad(table, (more, more + 1, 0, -dim % COLUMNS))
-    parts = whole.view(heads, -1, COLUMNS // 2, 2, whole.shape[2] // COLUMNS, 2, COLUMNS // 2)
-    return parts.permute(0, 4, 1, 5, 2, 6, 3).contiguous()
 
 
 def _seconds(run: Callable[[], None]) -> float:

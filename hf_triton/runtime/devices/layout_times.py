@@ -25,11 +25,7 @@ _REPEATS = 4
 # busy process does so a hundred times and more.
 _MOST_INTERRUPTIONS = 30
 _MOST_TIMINGS = 3  # of one kind of layer, where none can be trusted
-_CODE = (
-    *("layout_times.py", "linear_layouts.py", "int8_linear.py", "prepacked_linear.py"),
-    *("tile_linear.py", "../kernels/product_kernels.py", "../kernels/tile_operations.py"),
-    "../kernels/vectors.py",
-)
+_CODE = ("layout_times.py", "linear_layouts.py", "int8_linear.py", "prepacked_linear.py")
 _VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_")  # of the environment
 _PROCESSOR = ("model name", "stepping", "cache size", "flags", "CPU", "Features")  # x86's, ARM's
 

@@ -9,9 +9,6 @@ layouts pack it once:
   oneDNN's time for one row, the same for 32. It is taken only where every value of the weight is
   a float16 exactly, as in a float16 checkpoint, so nothing is rounded.
 
-A third is for whole texts (tile_linear.py): float32 in products of bfloat16, where processors have
-tiles for those, in two thirds of oneDNN's time.
-
 Which is faster differs by processor and shape, so each shape is timed, with its weight out of the
 processor's caches as it is among the model's other weights, and the fastest layout is taken. Times
 that nothing disturbed are kept for the machine's next models.
@@ -33,7 +30,6 @@ from torch import nn
 from .int8_linear import Int8Linear
 from .layout_times import LayoutTimes
 from .linear_layouts import Float16StoredLinear, PrepackedLinear, is_int8
-from .tile_linear import TileLinear
 
 _ROWS = (1, 32)  # decode of one sequence, decode of many: the shapes that generation lives on
 _MOST_OTHER_BYTES = 2**26  # more than a core keeps in its caches
@@ -55,7 +51,6 @@ _SHARED_INPUT = (
 READ_BY_PARENT = ("dt_proj",)
 _FORMS = (Float16StoredLinear, PrepackedLinear)
 _INT8_FORMS = (Int8Linear,)
-_FEWEST_ROWS = 16  # a tile has as many: with fewer, most of a product in tiles is for nothing
 
 
 class _SharedInput:
@@ -170,7 +165,6 @@ class _Choice:
 
     def __init__(self, rows: tuple[int, ...], others: torch.Tensor) -> None:
         self.times = LayoutTimes(rows, others)
-        self._forms = (*_FORMS, TileLinear) if min(rows) >= _FEWEST_ROWS else _FORMS
         self._joins: dict[tuple[object, ...], bool] = {}
 
     def packed(self, layer: _Layer) -> PrepackedLinear | None:
@@ -194,7 +188,7 @@ class _Choice:
     def _fastest(self, layers: list[_Layer]) -> tuple[PrepackedLinear | None, float]:
         """The fastest form of these layers as one, and its seconds; infinite where none works."""
         fastest: tuple[PrepackedLinear | None, float] = (None, float("inf"))
-        forms = _INT8_FORMS if is_int8(layers[0].weight) else self._forms
+        forms = _INT8_FORMS if is_int8(layers[0].weight) else _FORMS
         keys = {form: repr((form.__name__, *(layer.key for layer in layers))) for form in forms}
         for form in sorted(forms, key=lambda form: self.times.known(keys[form])):
             if self.times.known(keys[form]) >= fastest[1]:

@@ -20,17 +20,16 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-LOG2_E = np.float32(1.44269504)
-LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-EXP = (
+_LOG2_E = np.float32(1.44269504)
+_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+_P0, _P1, _P2, _P3, _P4, _P5 = (
     *(np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)),
     *(np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)),
 )
-_P0, _P1, _P2, _P3, _P4, _P5 = EXP
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _TO_INTEGER = np.float32(3 * 2**22)  # adding it rounds to the nearest integer
 _TO_INTEGER_BITS = 0x4B400000
-LEAST_POWER, MOST_POWER = -87.0, 88.0  # beyond them e to x is no normal float32
+_LEAST_POWER, _MOST_POWER = -87.0, 88.0  # beyond them e to x is no normal float32
 _ROUND_TO_EVEN = 0x7FFF
 _NO_SIGN = 0x7FFFFFFF
 _COUNTERS = 48  # where the counters are, as in thread_team.py
@@ -222,12 +221,12 @@ def larger(typing_context: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def _clamped(typing_context: Any, x: Any) -> Any:
-    """``x`` between LEAST_POWER and MOST_POWER, without a branch."""
+    """``x`` between _LEAST_POWER and _MOST_POWER, without a branch."""
     signature = types.float32(types.float32)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         value = args[0]
-        for sign, bound in (("<", LEAST_POWER), (">", MOST_POWER)):
+        for sign, bound in (("<", _LEAST_POWER), (">", _MOST_POWER)):
             limit = ir.Constant(ir.FloatType(), bound)
             value = builder.select(builder.fcmp_ordered(sign, value, limit), limit, value)
         return value
@@ -243,10 +242,10 @@ def exp(x: Any) -> Any:
     Within 2 units of the last place; Cephes' expf, https://www.netlib.org/cephes/.
     """
     x = _clamped(x)
-    shifted = x * LOG2_E + _TO_INTEGER
+    shifted = x * _LOG2_E + _TO_INTEGER
     n = shifted - _TO_INTEGER
-    x = x - n * LN2_HIGH
-    x = x - n * LN2_LOW
+    x = x - n * _LN2_HIGH
+    x = x - n * _LN2_LOW
     y = _P0
     y = y * x + _P1
     y = y * x + _P2
@@ -261,16 +260,15 @@ _ROW_BLOCK = 4
 _NORMED_TOGETHER = 4  # rows that a thread takes at a time
 _TWO = np.float32(2)
 # 2 sqrt(2 / pi), and that times 0.044715
-GELU_LINEAR, GELU_CUBIC = np.float32(1.5957691216), np.float32(0.0713548163)
+_GELU_LINEAR, _GELU_CUBIC = np.float32(1.5957691216), np.float32(0.0713548163)
 # The logarithm of the normal distribution below 0 as a polynomial of the distance from 0 up to 6,
 # fitted to the least error of the distribution times that distance.
-GELU_TAIL = (
+_TAIL_8, _TAIL_7, _TAIL_6, _TAIL_5, _TAIL_4, _TAIL_3, _TAIL_2, _TAIL_1, _TAIL_0 = (
     *(np.float32(-1.3806892412e-6), np.float32(2.0289940949e-5), np.float32(-9.5716197393e-5)),
     *(np.float32(-1.7566683528e-4), np.float32(0.0050020171329), np.float32(-0.036461651325)),
     *(np.float32(-0.31827393174), np.float32(-0.79788845778), np.float32(-0.69314712286)),
 )
-_TAIL_8, _TAIL_7, _TAIL_6, _TAIL_5, _TAIL_4, _TAIL_3, _TAIL_2, _TAIL_1, _TAIL_0 = GELU_TAIL
-TAIL_END = np.float32(6)
+_TAIL_END = np.float32(6)
 _SEARCH_BLOCK = 1024
 _LOWEST = np.float32(-np.inf)
 # The ranges of devices/int8_linear.py. Adding 0.5 makes the cast to int32, which truncates,
@@ -361,7 +359,7 @@ def _gelu(x: Any) -> Any:
     below 0 is e to a polynomial, within 1e-7. A division would take as long as all of this.
     """
     size = abs(x)
-    size = size if size < TAIL_END else TAIL_END
+    size = size if size < _TAIL_END else _TAIL_END
     power = _TAIL_8
     for factor in (_TAIL_7, _TAIL_6, _TAIL_5, _TAIL_4, _TAIL_3, _TAIL_2, _TAIL_1, _TAIL_0):
         power = power * size + factor
@@ -372,7 +370,7 @@ def _gelu(x: Any) -> Any:
 @njit(fastmath=True, error_model="numpy", inline="always")
 def _gelu_tanh(x: Any) -> Any:
     """Its tanh form. The half of 1 + tanh(y) is the sigmoid of 2 y."""
-    return x / (_ONE + exp(-x * (GELU_LINEAR + GELU_CUBIC * x * x)))
+    return x / (_ONE + exp(-x * (_GELU_LINEAR + _GELU_CUBIC * x * x)))
 
 
 @njit(fastmath=True, error_model="numpy")

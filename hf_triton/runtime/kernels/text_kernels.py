@@ -153,7 +153,7 @@ def _keep_head(
     for j in range(0, whole, _LANES):
         for i in range(0, dim, _LANES):
             here = float32_at(keys + 4 * (i * stride + j))
-            transpose_at(qkv, key + j * width + i, width, here, stride)
+            _transpose_at(qkv, key + j * width + i, width, here, stride)
     to = float32_at(keys)
     for j in range(whole, count):
         for i in range(dim):
@@ -176,7 +176,7 @@ def _after(typing_context: Any, pointer: Any, index: Any) -> Any:
 
 
 @njit(fastmath=True, error_model="numpy", inline="always")
-def transpose_at(x: Any, at: Any, x_row: Any, out: Any, out_row: Any) -> None:
+def _transpose_at(x: Any, at: Any, x_row: Any, out: Any, out_row: Any) -> None:
     """Transposes what lies from ``x[at]`` on."""
     _transpose(_after(x, at), x_row, out, out_row)
 
@@ -254,7 +254,7 @@ def _keep_by_keys(
             _by_distance(a, a[19], head, keys, token, count, products + 4 * (token - j) * row)
         for i in range(0, count, _LANES):
             to = float32_at(added + 4 * (i * stride + j))
-            transpose_at(float32_at(products), ROWS - 1 + i, row, to, stride)
+            _transpose_at(float32_at(products), ROWS - 1 + i, row, to, stride)
 
 
 @njit(fastmath=True, error_model="numpy")
@@ -264,7 +264,7 @@ def _add(row: Any, count: Any, x: Any) -> None:
 
 
 @njit(fastmath=True, error_model="numpy")
-def seen(a: Any, first: Any, last: Any, count: Any) -> Any:
+def _seen(a: Any, first: Any, last: Any, count: Any) -> Any:
     """The first key that one of the queries ``first`` to ``last`` of a text looks at, and the one
     behind the last.
     """
@@ -292,7 +292,7 @@ def _attend_rows(
     heads, dim, stride, wide = a[3], a[5], a[11], a[12]
     width, scale = (heads + 2 * a[4]) * dim, float_of(a[15])
     rows = min(ROWS, count - begin)
-    low, high = seen(a, begin, begin + rows - 1, count)
+    low, high = _seen(a, begin, begin + rows - 1, count)
     queries, made = float32_at(scratch), float32_at(scratch + 4 * ROWS * dim)
     scores = scratch + 4 * ROWS * (dim + wide)
     for r in range(rows):
@@ -310,7 +310,7 @@ def _attend_rows(
     for r in range(rows):
         row = float32_at(scores + 4 * r * stride)
         token = begin + r
-        least, most = seen(a, token, token, count)
+        least, most = _seen(a, token, token, count)
         if a[16] != 0:
             at = head * (2 * a[17] - 1) + low - token + a[17] - 1
             _add(row, reach, float32_at(a[16] + 4 * at))

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from llvmlite import binding
 from torch import nn
 from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.pytorch_utils import Conv1D
@@ -24,10 +23,7 @@ from hf_triton.runtime.devices import layout_times
 from hf_triton.runtime.devices.layout_times import LayoutTimes
 from hf_triton.runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
 from hf_triton.runtime.devices.prepacked_linear import LinearPart, prepack
-from hf_triton.runtime.devices.tile_linear import TileLinear
 from hf_triton.runtime.fused.reading.layers import ACTIVATIONS
-from hf_triton.runtime.kernels import tiles
-from hf_triton.runtime.kernels.tiles import may_use_tiles
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import mixed_load, reference, tiny_model
@@ -141,57 +137,6 @@ def test_an_activation_stays_apart_where_it_would_be_another() -> None:
     assert PrepackedLinear(plain.weight, plain.bias).followed_by("silu") is None
     assert Float16StoredLinear(plain.weight, plain.bias).followed_by("gelu") is None
     assert PrepackedLinear(plain.weight.bfloat16(), None).followed_by("gelu") is None
-
-
-needs_tiles = pytest.mark.skipif(not may_use_tiles(), reason="this processor has no tiles (AMX)")
-_SIZES = [(48, 80), (384, 96), (33, 31), (1, 1), (1600, 800)]  # one that is multiplied in parts
-
-
-@pytest.mark.parametrize("version, knows", [((20, 1, 8), True), ((15, 0, 7), False)])
-def test_old_compilers_are_asked_for_no_tiles(
-    version: tuple[int, ...], knows: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    features = dict.fromkeys(tiles._FEATURES, True)
-    monkeypatch.setattr(binding, "get_host_cpu_features", lambda: features)
-    monkeypatch.setattr(binding, "llvm_version_info", version)
-    assert tiles._numba_knows_tiles() == knows
-
-
-@needs_tiles
-@pytest.mark.parametrize("activation", ["none", "gelu", "gelu_tanh"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("inputs, outputs", _SIZES)
-@torch.inference_mode()
-def test_products_in_tiles_round_no_more_than_others(
-    inputs: int, outputs: int, dtype: torch.dtype, activation: str
-) -> None:
-    plain = nn.Linear(inputs, outputs, dtype=dtype)
-    in_tiles: Any = TileLinear(plain.weight, plain.bias)
-    in_tiles = in_tiles if activation == "none" else in_tiles.followed_by(activation)
-    weight, bias = plain.weight.double().t(), plain.bias.double()
-    # What sums of float32 may lose of the numbers that they add; bfloat16 rounds once or twice.
-    rounding = 2.5e-7 if dtype == torch.float32 else 8e-3
-    for num_rows in (0, 1, 16, 17, 33, 300):
-        x = torch.randn(num_rows, inputs).mul_(torch.rand(num_rows, 1) * 20).to(dtype)
-        exact = x.double() @ weight + bias
-        if activation != "none":
-            exact = ACTIVATIONS[activation](exact)
-        found = in_tiles(x)
-        assert found.dtype == dtype
-        assert (
-            (found - exact).abs() <= rounding * (x.double().abs() @ weight.abs() + bias.abs())
-        ).all()
-        if num_rows:
-            assert torch.equal(in_tiles(x[-1:]), found[-1:])  # whatever rows are beside it
-
-
-@needs_tiles
-def test_products_in_tiles_refuse_other_inputs() -> None:
-    in_tiles = TileLinear(torch.zeros(8, 4), None)
-    for x in (torch.zeros(3, 5), torch.zeros(3, 4, dtype=torch.bfloat16), torch.zeros(2, 8)):
-        with pytest.raises(RuntimeError, match=r"is not \(\.\.\., 4\) in torch\.float32"):
-            in_tiles(x)
-    assert in_tiles.followed_by("silu") is None
 
 
 @pytest.mark.parametrize("value", [1.0 + 2.0**-12, 70000.0, 2.0**-26])
