@@ -99,7 +99,7 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
     else:
         parts = load_parts(served, placement)
         takes_adapters = served.adapters or served.adapters_file
-        files = AdapterReader(served, parts.config) if takes_adapters else None
+        files = AdapterReader(served, parts.config, parts.model.dtype) if takes_adapters else None
         adapters = None if files is None else files.adapters()
         draft = read_draft_model(served, options, parts.tokenizer, placement)
         engine = start_engine(served.name, parts, options, placement, num_threads, adapters, draft)

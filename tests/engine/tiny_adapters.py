@@ -52,7 +52,7 @@ def served_with(folders: Mapping[str, Path], **changes: Any) -> ServedModel:
 
 def read(model: Any, folders: Mapping[str, Path]) -> Adapters:
     """The adapters in these folders, as a model loads them."""
-    return AdapterReader(served_with(folders), model.config).adapters()
+    return AdapterReader(served_with(folders), model.config, model.dtype).adapters()
 
 
 def peft_reference(

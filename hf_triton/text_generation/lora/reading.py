@@ -52,7 +52,8 @@ class AdapterReader:
         LoadError: PEFT is not installed.
     """
 
-    def __init__(self, served: ServedModel, config: Any) -> None:
+    def __init__(self, served: ServedModel, config: Any, dtype: torch.dtype) -> None:
+        """``dtype`` is the model's, in which its adapters are computed."""
         try:
             import peft  # noqa: F401, asked for here, so that it is told of before anything is read
         except ImportError as error:
@@ -63,7 +64,7 @@ class AdapterReader:
         from transformers import AutoModelForCausalLM
 
         self._served = served
-        self._modules = load_on_meta_device(served, AutoModelForCausalLM, config)
+        self._modules = load_on_meta_device(served, AutoModelForCausalLM, config).to(dtype)
         self._known: list[tuple[ServedAdapter, Adapter]] = []
 
     def adapters(self) -> Adapters:
@@ -204,9 +205,12 @@ def _lora_layers(model: Any) -> dict[str, Any]:
 
 
 def _low_rank(name: str, layer: Any, left: dict[str, torch.Tensor], other: str) -> LowRank:
-    """Takes a layer's matrices out of ``left``."""
-    found = []
-    for side, own in (("lora_A", layer.lora_A), ("lora_B", layer.lora_B)):
+    """Takes a layer's matrices out of ``left``, in the layer's dtype and times the adapter's
+    scaling. What is computed with is looked at: numbers that are finite in the file may not be.
+    """
+    dtype, scaling, found = layer.weight.dtype, layer.scaling[_SCRATCH], []
+    sides = ("lora_A", layer.lora_A, 1.0), ("lora_B", layer.lora_B, scaling)
+    for side, own, factor in sides:
         expected = tuple(own[_SCRATCH].weight.shape)
         matrix = left.pop(f"{_PREFIX}{name}.{side}.weight", None)
         if matrix is None:
@@ -216,10 +220,12 @@ def _low_rank(name: str, layer: Any, left: dict[str, torch.Tensor], other: str) 
                 f"{name}.{side} is {_sizes(matrix.shape)}, this model needs {_sizes(expected)}: "
                 f"it was made for {other}"
             )
-        if not torch.isfinite(matrix).all():
-            raise LoadError(f"{name}.{side} holds numbers that are not finite")
-        found.append(matrix)
-    return LowRank(found[0], found[1] * layer.scaling[_SCRATCH])
+        found.append((matrix.float() * factor).to(dtype))
+        if not torch.isfinite(found[-1]).all():
+            scaled = "" if factor == 1 else f" times the adapter's scaling, {factor:g}"
+            kind = str(dtype).removeprefix("torch.")
+            raise LoadError(f"{name}.{side} holds numbers that are not finite in {kind}{scaled}")
+    return LowRank(*found)
 
 
 def _refuse_rest(left: dict[str, torch.Tensor], other: str) -> None:

@@ -1,8 +1,11 @@
 """Which adapter computes each row of a forward, and how its change is added.
 
 The adapters' matrices of a layer are concatenated by rank. Rows are multiplied with the columns of
-the adapters that they need, the columns of other adapters are set to zero, and multiplied back: two
+the adapters that they need, the columns of other adapters become zero, and multiplied back: two
 matrix products, however many adapters share a step.
+
+What is of other adapters is left out by choosing, never by a product with 0: huge weights overflow,
+and infinity times 0 is NaN in rows that have nothing to do with them.
 
 On the CPU a step multiplies the rows and columns alone that it needs (``RowAdapters``). On a GPU
 shapes do not depend on the step, so that a CUDA graph can hold them (``DeviceRows``): rows read
@@ -75,7 +78,7 @@ class Matrices:
     @property
     def key(self) -> tuple[object, ...]:
         """Layers with the same one have the same masks."""
-        return self.ranks, self.down.device, self.down.dtype
+        return self.ranks, self.down.device
 
 
 class RowAdapters:
@@ -102,15 +105,14 @@ class RowAdapters:
             return
         low = F.linear(x[self.rows], matrices.down[columns])
         if not self.is_uniform:
-            low *= self._mask(matrices, columns)
+            low.masked_fill_(self._mask(matrices, columns), 0)
         y[self.rows].addmm_(low, matrices.up[columns])
 
     def _mask(self, matrices: Matrices, columns: slice) -> torch.Tensor:
-        """(rows, columns): 1 where the column is of the row's own adapter, 0 elsewhere."""
+        """(rows, columns): where a column is not of the row's own adapter."""
         if matrices.key not in self._masks:
             numbers = self.numbers.unsqueeze(1)
-            mask = numbers == matrices.owners[columns]
-            self._masks[matrices.key] = mask.to(matrices.down.dtype)
+            self._masks[matrices.key] = numbers != matrices.owners[columns]
         return self._masks[matrices.key]
 
 
@@ -136,28 +138,29 @@ class DeviceRows:
         x = x.to(matrices.down.device)  # a head's comes from another GPU, where layers are spread
         gathered = len(self.numbers) * max(matrices.ranks) * _TRAFFIC_OF_GATHERING
         if max(gathered, _FEWEST_RANKS_TO_GATHER) < len(matrices.down):
-            index, is_own = self._own(matrices)
-            low = torch.bmm(matrices.down[index], x.unsqueeze(2)).squeeze(2) * is_own
+            index, is_other = self._own(matrices)
+            low = torch.bmm(matrices.down[index], x.unsqueeze(2)).squeeze(2)
+            low.masked_fill_(is_other, 0)
             y.unsqueeze(1).baddbmm_(low.unsqueeze(1), matrices.up[index])
         else:
-            y.addmm_(F.linear(x, matrices.down) * self._mask(matrices), matrices.up)
+            low = F.linear(x, matrices.down).masked_fill_(self._mask(matrices), 0)
+            y.addmm_(low, matrices.up)
 
     def _mask(self, matrices: Matrices) -> torch.Tensor:
-        """(rows, ranks): 1 where the column is of the row's own adapter, 0 elsewhere."""
+        """(rows, ranks): where a column is not of the row's own adapter."""
         if matrices.key not in self._masks:
             numbers = self.numbers.to(matrices.down.device).unsqueeze(1)
-            self._masks[matrices.key] = (numbers == matrices.owners).to(matrices.down.dtype)
+            self._masks[matrices.key] = numbers != matrices.owners
         return self._masks[matrices.key]
 
     def _own(self, matrices: Matrices) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where each row's own matrices are, and 1 where they are: (rows, largest rank) both."""
+        """Where each row's own matrices are, and which of these are not: (rows, largest rank)."""
         if matrices.key not in self._indices:
             device = matrices.down.device
             first, rank = matrices.own_columns[self.numbers.to(device)].unsqueeze(2).unbind(1)
             offsets = torch.arange(max(matrices.ranks), dtype=torch.int32, device=device)
-            is_own = (offsets < rank).to(matrices.down.dtype)
             index = (first + offsets).clamp_(max=len(matrices.down) - 1)
-            self._indices[matrices.key] = index, is_own
+            self._indices[matrices.key] = index, offsets >= rank
         return self._indices[matrices.key]
 
 

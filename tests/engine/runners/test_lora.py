@@ -214,6 +214,28 @@ def test_rows_on_the_device_compute_what_each_rows_own_adapter_does(
     torch.testing.assert_close(by_step.double(), expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("gathers", [False, True])
+def test_what_overflows_in_one_adapter_is_in_its_own_rows_alone(
+    gathers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that are finite and huge."""
+    monkeypatch.setattr(rows, "_FEWEST_RANKS_TO_GATHER", 0 if gathers else 2**62)
+    monkeypatch.setattr(rows, "_TRAFFIC_OF_GATHERING", 0)
+    ranks = (2, 3, 4)
+    torch.manual_seed(0)
+    matrices = Matrices(torch.randn(9, 12), torch.randn(9, 20), ranks)
+    numbers, x, y = [1, 2, 3, 0, 1, 2], torch.ones(6, 12), torch.zeros(6, 20)
+    expected = y.clone()
+    RowAdapters(numbers).add(matrices, x, expected)
+    matrices.down[2:5] = torch.finfo(torch.float32).max
+    others = torch.tensor([number != 2 for number in numbers])
+    for each in (RowAdapters(numbers), DeviceRows(torch.tensor(numbers, dtype=torch.int32))):
+        found = y.clone()
+        each.add(matrices, x, found)
+        assert not found[~others].isfinite().any()
+        torch.testing.assert_close(found[others], expected[others])
+
+
 def test_a_head_sees_the_sampled_rows_even_where_there_are_as_many_as_tokens() -> None:
     tokens, sampled = RowAdapters([1, 2]), RowAdapters([2, 2])
     step = StepAdapters(2, 2, tokens, sampled)
@@ -256,7 +278,7 @@ def test_adapters_change_under_sequences_that_go_on_with_theirs(
     later = [(Asked(prompt, 9), name) for name in ("sql", "new", None)]
     expected = peft_reference(tiny_model("llama"), llama, asked)
     expected_later = peft_reference(tiny_model("llama"), after, later)
-    files = AdapterReader(served_with(llama), model.config)
+    files = AdapterReader(served_with(llama), model.config, model.dtype)
     made = replace(made, paged=way != "slots", async_scheduling=way == "graphs")
     engine = InFlightEngine(replace(made, adapters=(held := files.adapters())))
     read_ahead = files.read(served_with(after).adapters)  # may take longer than the sequences
@@ -290,7 +312,9 @@ def test_adapters_change_under_sequences_that_go_on_with_theirs(
 
 
 def limited(model: Any, folders: dict[str, Path], most: int) -> LimitedAdapters:
-    found = AdapterReader(served_with(folders, max_loaded_adapters=most), model.config).adapters()
+    found = AdapterReader(
+        served_with(folders, max_loaded_adapters=most), model.config, model.dtype
+    ).adapters()
     assert isinstance(found, LimitedAdapters)
     return found
 
@@ -387,7 +411,9 @@ def test_adapters_change_where_few_have_places(llama: dict[str, Path], tmp_path:
         (Asked(one.prompt, 9), "polite") for one in mixed_load(3)
     ]
     later = [(one, name) for one, _ in before for name in ("new", "polite", "sql", None)]
-    files = AdapterReader(served_with(llama, max_loaded_adapters=1), made.model.config)
+    files = AdapterReader(
+        served_with(llama, max_loaded_adapters=1), made.model.config, made.model.dtype
+    )
     engine = InFlightEngine(replace(made, adapters=(held := files.adapters())))
     with running(engine):
         assert generated(engine, before, at_once=3) == peft_reference(
@@ -423,7 +449,7 @@ def test_one_that_waits_for_a_place_can_leave(llama: dict[str, Path]) -> None:
 
 
 def test_an_adapter_that_is_as_before_is_not_read_again(llama: dict[str, Path]) -> None:
-    files = AdapterReader(served_with(llama), tiny_model("llama").config)
+    files = AdapterReader(served_with(llama), tiny_model("llama").config, torch.float32)
     before = files.read(served_with(llama).adapters)
     after = files.read(served_with({"sql": llama["polite"], "polite": llama["polite"]}).adapters)
     assert after[1] is before[0]
@@ -434,7 +460,7 @@ def test_a_running_model_refuses_an_adapter_of_a_layer_that_is_read_past(tmp_pat
     model = tiny_model("mamba")
     fine = save_adapter(model, tmp_path / "fine", r=2, target_modules=["x_proj"])
     late = save_adapter(model, tmp_path / "late", r=2, target_modules=["dt_proj"])
-    files = AdapterReader(served_with({"fine": fine}), model.config)
+    files = AdapterReader(served_with({"fine": fine}), model.config, model.dtype)
     adapters = files.adapters()
     attach(model, adapters)
     with pytest.raises(LoadError, match=r"^adapter late: it changes .*dt_proj, which a running"):
@@ -543,9 +569,28 @@ def test_weights_that_are_not_low_rank_or_not_finite_are_refused(
     )
     first = next(name for name in weights if "0.self_attn.q_proj.lora_A" in name)
     save_file({**weights, first: torch.full_like(weights[first], torch.nan)}, file)
-    assert error_of(folder).endswith("q_proj.lora_A holds numbers that are not finite")
+    assert error_of(folder).endswith("q_proj.lora_A holds numbers that are not finite in float32")
     file.write_bytes(b"no safetensors")
     assert error_of(folder).startswith("adapter sql: SafetensorError: ")
+
+
+def test_weights_that_are_not_finite_as_they_are_computed_with_are_refused(
+    llama: dict[str, Path], tmp_path: Path
+) -> None:
+    """Finite in the file; not in the model's dtype, or not times their scaling."""
+    scaled = changed_config(llama["polite"], tmp_path / "scaled", lora_alpha=1e40)
+    assert error_of(scaled).endswith(
+        "q_proj.lora_B holds numbers that are not finite in float32 times the adapter's scaling, "
+        "2.5e+39"
+    )
+    large = changed_config(llama["polite"], tmp_path / "large")
+    file = large / "adapter_model.safetensors"
+    weights = load_file(file)
+    first = next(name for name in weights if "0.self_attn.q_proj.lora_A" in name)
+    save_file({**weights, first: torch.full_like(weights[first], 1e5)}, file)
+    read(tiny_model("llama"), {"sql": large})
+    with pytest.raises(LoadError, match=r"q_proj\.lora_A holds .* not finite in float16$"):
+        read(tiny_model("llama").half(), {"sql": large})
 
 
 def test_a_folder_without_an_adapter_and_one_with_a_pickle_are_refused(
@@ -557,7 +602,7 @@ def test_a_folder_without_an_adapter_and_one_with_a_pickle_are_refused(
     (folder / "adapter_model.safetensors").unlink()
     assert "has weights only as a pickle (adapter_model.bin)" in error_of(folder)
     served = served_with({"sql": folder}, allow_pickle=True)
-    adapters = AdapterReader(served, tiny_model("llama").config).adapters()
+    adapters = AdapterReader(served, tiny_model("llama").config, torch.float32).adapters()
     assert tuple(adapters) == ("sql",)
 
 
