@@ -54,6 +54,22 @@ def test_experts_without_the_host_give_what_the_loop_gives(name: str, num_tokens
     torch.testing.assert_close(logits, model(tokens).logits, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", MIXTURES)
+@torch.inference_mode()
+def test_experts_that_overflow_count_only_for_tokens_that_chose_them(name: str) -> None:
+    model = random_model(name, **{**SHAPE, **MIXTURES[name]})
+    module = next(part for part in model.modules() if hasattr(part, "has_post_expert_norm"))
+    module.down_proj[2] = torch.finfo(torch.float32).max
+    x, weights = torch.randn(6, SHAPE["hidden_size"]), torch.rand(6, 2)
+    index = torch.tensor([[0, 1], [1, 3], [3, 0], [0, 2], [2, 3], [1, 0]])
+    expected = module(x, index, weights)
+    found = experts._every_expert(module, x, index, weights)
+    assert expected[[0, 1, 2, 5]].isfinite().all()
+    assert not expected[3:5].isfinite().any()
+    torch.testing.assert_close(found[[0, 1, 2, 5]], expected[[0, 1, 2, 5]])
+    assert not found[3:5].isfinite().any()
+
+
 def test_each_way_is_taken_for_its_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.integrations import moe
 

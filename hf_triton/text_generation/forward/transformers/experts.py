@@ -102,7 +102,9 @@ def _every_expert(
     top_k_index: torch.Tensor,
     top_k_weights: torch.Tensor,
 ) -> torch.Tensor:
-    """Every expert computes every token; those that a token did not choose weigh nothing."""
+    """Every expert computes every token, which takes what those that it chose have computed: what
+    overflows in others would be NaN times a weight of 0.
+    """
     states = hidden_states.expand(
         module.num_experts, *hidden_states.shape
     )  # (experts, tokens, size)
@@ -111,9 +113,9 @@ def _every_expert(
     states = _product(module, "down_proj", states)
     if module.has_post_expert_norm:
         states = module.post_expert_norm(states)
-    weights = top_k_weights.new_zeros(len(hidden_states), module.num_experts)
-    weights = weights.scatter(1, top_k_index, top_k_weights).t().unsqueeze(-1)
-    return (states * weights).sum(dim=0).to(hidden_states.dtype)
+    tokens = torch.arange(len(hidden_states), device=states.device).unsqueeze(1)
+    chosen = states[top_k_index, tokens]  # (tokens, k, size)
+    return (chosen * top_k_weights.unsqueeze(-1)).sum(dim=1).to(hidden_states.dtype)
 
 
 def _product(module: Any, name: str, states: torch.Tensor) -> torch.Tensor:
