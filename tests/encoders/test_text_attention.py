@@ -36,6 +36,22 @@ def test_each_token_looks_at_those_of_its_text_that_it_may(
         assert largest < (2e-5 if dtype == torch.float32 else 3e-2)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_text_whose_scores_overflow_gets_no_numbers(dtype: torch.dtype, is_causal: bool) -> None:
+    """All of them: none is larger than those of masked tokens. Its neighbours get theirs."""
+    heads, dim = 2, 32
+    qkv = torch.randn(sum(_LENGTHS), 3 * heads * dim).to(dtype)
+    text = slice(sum(_LENGTHS[:2]), sum(_LENGTHS[:3]))
+    qkv[text, : heads * dim], qkv[text, heads * dim : 2 * heads * dim] = 1e30, -1e30
+    changes: dict[str, Any] = {"is_causal": is_causal, "bias": torch.zeros(heads, 2 * _LONGEST - 1)}
+    one = Attention(torch.nn.Identity(), torch.nn.Identity(), heads, dim**-0.5, **changes)
+    is_finite = _computed(one, qkv, heads, dim).isfinite()
+    assert not is_finite[text].any()
+    assert is_finite[: text.start].all()
+    assert is_finite[text.stop :].all()
+
+
 def _computed(one: Attention, qkv: torch.Tensor, kv_heads: int, dim: int) -> torch.Tensor:
     layer = Layer(one, torch.nn.Identity(), None, None)
     embedding = Embedding(torch.nn.Identity(), None, None, None, None)

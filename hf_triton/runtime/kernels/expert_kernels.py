@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .kernels import bfloat16_at, float32_at, integers_at, load, store, take
+from .kernels import FAST, bfloat16_at, float32_at, integers_at, load, store, take
 
 _ZERO = np.float32(0)
 _BLOCK, _OUTPUTS, _PAIRS = 64, 4, 4  # outputs of a task, and what is computed at a time
@@ -38,7 +38,7 @@ def _group(a: Any) -> None:
         starts[chosen[pair] + 1] += 1
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _four_by_four(
     a: Any, x: Any, w: Any, out: Any, order: Any, first: Any, expert: Any, to: Any
 ) -> None:
@@ -81,7 +81,7 @@ def _store_four(out: Any, to: Any, a: Any, b: Any, c: Any, d: Any) -> None:
     store(out, to + 3, d)
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _one_by_four(a: Any, x: Any, w: Any, out: Any, pair: Any, expert: Any, to: Any) -> None:
     size, num_outputs, bias = a[3], a[4], float32_at(a[9])
     at, w0 = pair // a[10] * size, (expert * num_outputs + to) * size

@@ -20,6 +20,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+# What may be computed in another order, and no promise that all is a finite number, as
+# ``fastmath=True`` gives: a row that is none has to show it in its own outputs.
+FAST = {"reassoc", "contract", "arcp", "afn", "nsz"}
 _LOG2_E = np.float32(1.44269504)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _P0, _P1, _P2, _P3, _P4, _P5 = (
@@ -207,14 +210,14 @@ def _power_of_two(typing_context: Any, shifted: Any) -> Any:
 
 @intrinsic
 def larger(typing_context: Any, a: Any, b: Any) -> Any:
-    """The larger of two numbers, none of them NaN; LLVM finds that of many 16 at a time, which it
-    does not with Python's ``max``.
+    """The larger of two numbers, or any number where one is NaN; LLVM finds that of many 16 at a
+    time, which it does not with Python's ``max``.
     """
     signature = types.float32(types.float32, types.float32)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        is_larger = builder.fcmp_ordered(">", *args, flags=["fast"])
-        return builder.select(is_larger, *args, flags=["fast"])
+        flags = ["nnan", "nsz"]
+        return builder.select(builder.fcmp_ordered(">", *args, flags=flags), *args, flags=flags)
 
     return signature, generate
 
@@ -235,7 +238,7 @@ def _clamped(typing_context: Any, x: Any) -> Any:
 
 
 # Not reassociated: the two parts of ln 2 are subtracted one after the other.
-@njit(fastmath={"contract", "nnan", "ninf", "nsz"})
+@njit(fastmath={"contract", "nsz"})
 def exp(x: Any) -> Any:
     """e to ``x`` in float32, in operations that LLVM can do for 16 numbers at once.
 
@@ -270,7 +273,7 @@ _TAIL_8, _TAIL_7, _TAIL_6, _TAIL_5, _TAIL_4, _TAIL_3, _TAIL_2, _TAIL_1, _TAIL_0 
 )
 _TAIL_END = np.float32(6)
 _SEARCH_BLOCK = 1024
-_LOWEST = np.float32(-np.inf)
+_LOWEST, _INFINITY = np.float32(-np.inf), np.int32(0x7F800000)  # the second is size_bits of it
 # The ranges of devices/int8_linear.py. Adding 0.5 makes the cast to int32, which truncates,
 # round to the nearest.
 _ONE_DIGIT, _ONE_DIGIT_FROM = np.float32(127), np.float32(128.5)
@@ -279,7 +282,7 @@ _BASE, _BYTE = np.float32(256), np.int32(8)
 _SMALLEST_MAXIMUM = np.int32(np.float32(2.0**-110).view(np.int32))
 
 
-@njit(fastmath=True, error_model="numpy", inline="always")
+@njit(fastmath=FAST, error_model="numpy", inline="always")
 def _normalised(x: Any, at: Any, size: Any, weight: Any, eps: Any, out: Any, to: Any) -> None:
     """RMSNorm of ``x[at : at+size]``; https://arxiv.org/abs/1910.07467."""
     total = _ZERO
@@ -291,7 +294,7 @@ def _normalised(x: Any, at: Any, size: Any, weight: Any, eps: Any, out: Any, to:
         store(out, to + i, load(weight, i) * rounded(out, load(x, at + i) * scale))
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _norm(a: Any, x: Any, delta: Any, weight: Any, out: Any) -> None:
     """2 rows, 3 size, 4 x (rows, size), 5 delta of the same shape or 0, 6 weight, 7 out, 8 eps:
     x += delta; out = RMSNorm(x) * weight.
@@ -309,7 +312,7 @@ def _norm(a: Any, x: Any, delta: Any, weight: Any, out: Any) -> None:
             _normalised(x, at, size, weight, eps, out, at)
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _wide_norm(a: Any, x: Any, delta: Any, out: Any) -> None:
     """2 rows, 3 parts of each, 4 size of a part, 5 numbers from one row to the next, 6 x, 7 delta
     as large or 0, 8 weight and 9 bias or 0, (size,) or (parts, size), both float32, 10 out, 11
@@ -325,7 +328,7 @@ def _wide_norm(a: Any, x: Any, delta: Any, out: Any) -> None:
             _wide_norm_part(a, number // a[3], number % a[3], x, delta, out)
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _wide_norm_part(a: Any, row: Any, part: Any, x: Any, delta: Any, out: Any) -> None:
     take_wide_vectors()
     size, eps, weight, bias = a[4], float_of(a[13]), float32_at(a[8]), float32_at(a[9])
@@ -353,7 +356,7 @@ def _wide_norm_part(a: Any, row: Any, part: Any, x: Any, delta: Any, out: Any) -
             store(out, at + i, value * load(weight, first + i))
 
 
-@njit(fastmath=True, error_model="numpy", inline="always")
+@njit(fastmath=FAST, error_model="numpy", inline="always")
 def _gelu(x: Any) -> Any:
     """GELU, https://arxiv.org/abs/1606.08415: ``x`` times the normal distribution up to it, which
     below 0 is e to a polynomial, within 1e-7. A division would take as long as all of this.
@@ -367,13 +370,13 @@ def _gelu(x: Any) -> Any:
     return x * (tail if x < _ZERO else _ONE - tail)
 
 
-@njit(fastmath=True, error_model="numpy", inline="always")
+@njit(fastmath=FAST, error_model="numpy", inline="always")
 def _gelu_tanh(x: Any) -> Any:
     """Its tanh form. The half of 1 + tanh(y) is the sigmoid of 2 y."""
     return x / (_ONE + exp(-x * (_GELU_LINEAR + _GELU_CUBIC * x * x)))
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _gelu_mul(a: Any, x: Any, out: Any) -> None:
     """As silu_mul, with GELU in place of SiLU."""
     take_wide_vectors()
@@ -388,7 +391,7 @@ def _gelu_mul(a: Any, x: Any, out: Any) -> None:
             store(out, to + i, value * load(x, up + i))
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _gelu_tanh_mul(a: Any, x: Any, out: Any) -> None:
     """As silu_mul, with the tanh form of GELU in place of SiLU."""
     rows, size = a[2], a[3]
@@ -402,7 +405,7 @@ def _gelu_tanh_mul(a: Any, x: Any, out: Any) -> None:
             store(out, to + i, value * load(x, up + i))
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _silu_mul(a: Any, x: Any, out: Any) -> None:
     """2 rows, 3 size, 4 x (rows, 2 * size) gate and up, 5 out (rows, size): silu(gate) * up."""
     rows, size = a[2], a[3]
@@ -417,7 +420,7 @@ def _silu_mul(a: Any, x: Any, out: Any) -> None:
             store(out, to + i, value * load(x, up + i))
 
 
-@njit(fastmath=True, error_model="numpy", inline="always")
+@njit(fastmath=FAST, error_model="numpy", inline="always")
 def _rotate(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any, out: Any, to: Any) -> None:
     """Rotary position embedding of the first ``2 * half`` numbers;
     https://arxiv.org/abs/2104.09864, in the order of halves that Llama has.
@@ -432,7 +435,7 @@ def _rotate(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any, out: Any
         store(out, to + half + i, second)
 
 
-@njit(fastmath=True, error_model="numpy", inline="always")
+@njit(fastmath=FAST, error_model="numpy", inline="always")
 def _rotate_pairs(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any) -> None:
     """As _rotate, in place, in GPT-J's order of pairs."""
     for i in range(half):
@@ -442,7 +445,7 @@ def _rotate_pairs(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any) ->
         store(x, at + 2 * i + 1, high * c + low * s)
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _place(
     a: Any,
     qkv: Any,
@@ -499,7 +502,7 @@ def _place(
                 store(values, to + i, load(qkv, value_at + i))
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _attend(a: Any, qkv: Any, keys: Any, values: Any, out: Any, changed: Any) -> None:
     """Each token's queries over its own sequence's keys up to its position. Numba compiles one
     branch of ``changed``, which is None or not: whether scores have a soft cap or sinks.
@@ -535,7 +538,7 @@ def _attend(a: Any, qkv: Any, keys: Any, values: Any, out: Any, changed: Any) ->
                 store(out, to + i, load(scores, length + i) / total)
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _softmax_changed(a: Any, scores: Any, count: Any, head: Any) -> Any:
     """As softmax, of capped scores, https://arxiv.org/abs/2408.00118, and with a sink beside them,
     https://arxiv.org/abs/2309.17453.
@@ -558,7 +561,7 @@ def _softmax_changed(a: Any, scores: Any, count: Any, head: Any) -> Any:
     return total
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _score(
     q: Any, query: Any, k: Any, at: Any, count: Any, dim: Any, scale: Any, scores: Any
 ) -> None:
@@ -584,9 +587,9 @@ def _score(
         store(scores, j, s0 * scale)
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def softmax(scores: Any, count: Any) -> Any:
-    """scores[j] = exp(scores[j] - max); returns their sum."""
+    """scores[j] = exp(scores[j] - max); returns their sum, NaN where a score is."""
     take_wide_vectors()
     largest = load(scores, 0)
     for j in range(1, count):
@@ -599,7 +602,7 @@ def softmax(scores: Any, count: Any) -> Any:
     return total
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _weigh(v: Any, at: Any, count: Any, dim: Any, scores: Any, to: Any) -> None:
     """scores[to : to+dim] = sum of scores[j] * v[j], four values at a time."""
     for i in range(dim):
@@ -619,10 +622,11 @@ def _weigh(v: Any, at: Any, count: Any, dim: Any, scores: Any, to: Any) -> None:
             store(scores, to + i, load(scores, to + i) + w0 * load(v, at + j * dim + i))
 
 
-# Without "ninf": logits may be -inf, where a token is forbidden.
-@njit(fastmath={"nnan", "nsz"}, error_model="numpy")
+@njit(error_model="numpy")
 def _argmax(a: Any, x: Any) -> None:
-    """2 rows, 3 size, 4 x (rows, size), 5 out (rows,) int64: where the first of the largest is."""
+    """2 rows, 3 size, 4 x (rows, size), 5 out (rows,) int64: where the first of the largest is, or
+    the first NaN.
+    """
     rows, size, out = a[2], a[3], integers_at(a[5])
     while True:
         row = take(a, 0)
@@ -632,13 +636,20 @@ def _argmax(a: Any, x: Any) -> None:
         best, at = _LOWEST, 0
         for begin in range(0, size, _SEARCH_BLOCK):
             end = min(size, begin + _SEARCH_BLOCK)
-            largest = load(x, first + begin)
-            for i in range(begin + 1, end):
+            largest, bits = load(x, first + begin), _INFINITY
+            for i in range(begin, end):
                 value = load(x, first + i)
-                largest = value if value > largest else largest
+                largest, here = larger(value, largest), size_bits(value)
+                bits = here if here > bits else bits
+            if bits > _INFINITY:
+                best, at = of_bits(bits), begin
+                break
             if largest > best:
                 best, at = largest, begin
-        while at < size - 1 and load(x, first + at) != best:
+        while at < size - 1:
+            value = load(x, first + at)
+            if value == best or size_bits(value) > _INFINITY:
+                break
             at += 1
         out[row] = at
 

@@ -15,20 +15,31 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .kernels import bfloat16_at, exp, float32_at, float_of, integers_at, load, rounded, store, take
+from .kernels import (
+    FAST,
+    bfloat16_at,
+    exp,
+    float32_at,
+    float_of,
+    integers_at,
+    load,
+    rounded,
+    store,
+    take,
+)
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _SMALL = np.float32(1e-6)
 _CHANNELS, _COLUMNS = 256, 6
 
 
-@njit(fastmath=True, error_model="numpy", inline="always")
+@njit(fastmath=FAST, error_model="numpy", inline="always")
 def _weigh(sums: Any, x: Any, at: Any, weight: Any, weight_at: Any, count: Any) -> None:
     for i in range(count):
         store(sums, i, load(sums, i) + load(x, at + i) * load(weight, weight_at + i))
 
 
-@njit(fastmath=True, error_model="numpy", inline="always")
+@njit(fastmath=FAST, error_model="numpy", inline="always")
 def _shift(
     x: Any,
     first: Any,
@@ -56,7 +67,7 @@ def _shift(
             store(states, to + row + i, value)
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _conv(a: Any, x: Any, states: Any, out: Any) -> None:
     """A causal convolution of each channel, and its SiLU where asked for.
 
@@ -97,7 +108,7 @@ def _conv(a: Any, x: Any, states: Any, out: Any) -> None:
         _shift(x, first, stride, begin, num_tokens, states, state, state, a, count, is_new)
 
 
-@njit(fastmath=True, error_model="numpy", inline="always")
+@njit(fastmath=FAST, error_model="numpy", inline="always")
 def _unit(x: Any, at: Any, size: Any, scale: Any, is_normalised: Any, out: Any) -> None:
     """``scale`` times a vector, divided by its length where it ``is_normalised``."""
     if is_normalised != 0:
@@ -109,7 +120,7 @@ def _unit(x: Any, at: Any, size: Any, scale: Any, is_normalised: Any, out: Any) 
         store(out, i, load(x, at + i) * scale)
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _delta_rule(a: Any, q: Any, k: Any, v: Any, beta: Any, out: Any) -> None:
     """The gated delta rule, https://arxiv.org/abs/2412.06464; with a gate for each channel that of
     https://arxiv.org/abs/2510.26692.
@@ -165,7 +176,7 @@ def _delta_rule(a: Any, q: Any, k: Any, v: Any, beta: Any, out: Any) -> None:
                     store(kept, i, load(state, i))
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _ssd(a: Any, x: Any, b: Any, c: Any) -> None:
     """Mamba 2's recurrence, https://arxiv.org/abs/2405.21060.
 
@@ -215,7 +226,7 @@ def _ssd(a: Any, x: Any, b: Any, c: Any) -> None:
                     store(kept, i, load(state, i))
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _selective_scan(a: Any, x: Any, b: Any, c: Any, z: Any, out: Any) -> None:
     """Mamba's selective scan, https://arxiv.org/abs/2312.00752.
 

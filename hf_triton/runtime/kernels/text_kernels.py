@@ -17,6 +17,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from .kernels import (
+    FAST,
     bfloat16_at,
     float32_at,
     float_of,
@@ -32,7 +33,7 @@ _IS_WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
 ROWS = 8 if _IS_WIDE else 4  # of a product's tile, as many as a processor keeps in registers
 _VECTORS = 2 if _IS_WIDE else 1
 COLUMNS = _VECTORS * _LANES
-_ONE, _LOWEST = np.float32(1), np.float32(-1e30)
+_ONE, _LOWEST = np.float32(1), np.float32(-np.inf)
 _VECTOR = ir.VectorType(ir.FloatType(), _LANES)
 _I64 = ir.IntType(64)
 
@@ -141,7 +142,7 @@ def _wide_row(builder: Any, kind: Any, x: Any, index: Any) -> Any:
     return builder.bitcast(builder.shl(bits, shift), _VECTOR)
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _keep_head(
     qkv: Any, key: Any, value: Any, width: Any, count: Any, dim: Any, keys: Any, values: Any, a: Any
 ) -> None:
@@ -175,13 +176,13 @@ def _after(typing_context: Any, pointer: Any, index: Any) -> Any:
     return signature, generate
 
 
-@njit(fastmath=True, error_model="numpy", inline="always")
+@njit(fastmath=FAST, error_model="numpy", inline="always")
 def _transpose_at(x: Any, at: Any, x_row: Any, out: Any, out_row: Any) -> None:
     """Transposes what lies from ``x[at]`` on."""
     _transpose(_after(x, at), x_row, out, out_row)
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _attend_texts(a: Any, qkv: Any, out: Any) -> None:
     """Each text's queries over its own keys.
 
@@ -215,7 +216,7 @@ def _attend_texts(a: Any, qkv: Any, out: Any) -> None:
                 _attend_rows(a, qkv, out, first, begin, count, head, keys, values, queries)
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _relative_scratch(a: Any, scratch: Any) -> Any:
     """Behind a thread's queries and scores: products with columns of distances, 17 rows of a[11] +
     ROWS numbers; and what keys add to scores, a[11] rows of as many, from the second address on.
@@ -224,7 +225,7 @@ def _relative_scratch(a: Any, scratch: Any) -> Any:
     return products, products + 4 * 17 * (a[11] + ROWS)
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _by_distance(
     a: Any, table: Any, head: Any, x: Any, token: Any, count: Any, products: Any
 ) -> None:
@@ -238,7 +239,7 @@ def _by_distance(
         _tile(x, dim, float32_at(first + 4 * t), columns, dim, to, row + 1)
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _keep_by_keys(
     a: Any, qkv: Any, key: Any, width: Any, count: Any, head: Any, scratch: Any
 ) -> None:
@@ -257,13 +258,13 @@ def _keep_by_keys(
             _transpose_at(float32_at(products), ROWS - 1 + i, row, to, stride)
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _add(row: Any, count: Any, x: Any) -> None:
     for j in range(count):
         store(row, j, load(row, j) + load(x, j))
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _seen(a: Any, first: Any, last: Any, count: Any) -> Any:
     """The first key that one of the queries ``first`` to ``last`` of a text looks at, and the one
     behind the last.
@@ -275,7 +276,7 @@ def _seen(a: Any, first: Any, last: Any, count: Any) -> Any:
     return low, min(count, last + window) if window else count
 
 
-@njit(fastmath=True, error_model="numpy")
+@njit(fastmath=FAST, error_model="numpy")
 def _attend_rows(
     a: Any,
     qkv: Any,

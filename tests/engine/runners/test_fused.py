@@ -94,15 +94,35 @@ def test_silu_mul_also_at_the_ends_of_exp(threads: ThreadTeam, dtype: torch.dtyp
 
 
 def test_argmax_is_the_first_of_the_largest(threads: ThreadTeam, dtype: torch.dtype) -> None:
-    logits = torch.randn(6, 3001).to(dtype)
+    logits = torch.randn(10, 3001).to(dtype)
     logits[1, 7] = logits[1, 2999] = 50
     logits[2] = float("-inf")
     logits[3] = float("-inf")
     logits[3, 2050] = -1e30
     logits[4, 0] = float("inf")
-    out = torch.full((6,), -1)
-    run(threads, "argmax", dtype, 6, 3001, logits.data_ptr(), out.data_ptr())
+    logits[5, 2047] = logits[5, 2900] = torch.nan
+    logits[6, 1030] = -torch.tensor(torch.nan)
+    logits[7, 9], logits[7, 10] = float("inf"), torch.nan
+    logits[8] = torch.nan
+    logits[9, 1], logits[9, 3000] = 50, torch.nan
+    out = torch.full((10,), -1)
+    run(threads, "argmax", dtype, 10, 3001, logits.data_ptr(), out.data_ptr())
     assert torch.equal(out, logits.argmax(dim=-1))
+
+
+@pytest.mark.parametrize("value", [torch.nan, -torch.tensor(torch.nan), torch.inf, -torch.inf])
+def test_what_is_no_number_stays_in_its_own_row(
+    value: float, threads: ThreadTeam, dtype: torch.dtype
+) -> None:
+    x, weight = torch.randn(5, 60).to(dtype), torch.ones(60, dtype=dtype)
+    x[1, 7] = value
+    out = torch.empty_like(x)
+    run(threads, "norm", dtype, 5, 60, x.data_ptr(), 0, weight.data_ptr(), out.data_ptr(), 0)
+    assert out.isfinite().all(1).tolist() == [True, False, True, True, True]
+    for name in ("silu_mul", "gelu_mul", "gelu_tanh_mul"):
+        out = torch.empty(5, 30, dtype=dtype)
+        run(threads, name, dtype, 5, 30, x.data_ptr(), out.data_ptr())
+        assert out.isfinite().all(1).tolist() == [True, False, True, True, True]
 
 
 def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
