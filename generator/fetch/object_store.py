@@ -1,6 +1,5 @@
 """Lists a folder of an object store, and reads its objects from an offset on, as hub_client.py does
-of the Hub: S3, Google Cloud Storage, Azure Blob Storage, OCI registries and web servers, by file
-systems of fsspec's kind.
+of the Hub: S3, Google Cloud Storage, Azure Blob Storage and web servers, by fsspec.
 
 Credentials come from where those look for them: the environment, or the role of the machine. They
 are in no argument here, and no message quotes one. Knows no cache.
@@ -40,15 +39,13 @@ def _find(files: Any, root: str) -> Mapping[str, Any]:
 
 class _Store(NamedTuple):
     """The requirement of what reads a scheme's addresses, where credentials go; how a folder is
-    listed, the file system's options, its class where fsspec knows none, and whether it names
-    files by their whole addresses.
+    listed, the file system's options, and whether it names files by their whole addresses.
     """
 
     requirement: str
     credentials: str
     find: Callable[[Any, str], Mapping[str, Any]] = _find
     options: Mapping[str, Any] = {}
-    module: str = ""
     has_addresses: bool = False
 
 
@@ -59,10 +56,6 @@ STORES = {
         *("aiohttp>=3.14,<4", "NETRC, the path of a .netrc file,", web_folder.find),
         options={"client_kwargs": {"trust_env": True}},  # proxies, .netrc
         has_addresses=True,
-    ),
-    "oci": _Store(
-        *("oras>=0.2.42,<0.3", "DOCKER_CONFIG, a folder whose config.json `docker login` wrote,"),
-        module="generator.fetch.oci_registry.OciFileSystem",
     ),
     "az": _Store(
         "adlfs>=2024.12,<2028", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
@@ -123,8 +116,7 @@ def _checked(folder: str, path: str, file: HubFile) -> HubFile:
     found = _file(place, _asked(folder, lambda files: files.info(place)))
     if found.size != file.size:
         raise WrongContentError(f"{path} has {found.size} bytes where {file.size} are expected")
-    known = (file.version, found.version), (file.sha256, found.sha256)
-    if any(before and now and before != now for before, now in known):
+    if file.version and file.version != found.version:
         raise WrongContentError(f"{path} has changed since it was listed: run again")
     return found
 
@@ -132,8 +124,6 @@ def _checked(folder: str, path: str, file: HubFile) -> HubFile:
 def _file(place: str, entry: Mapping[str, Any]) -> HubFile:
     if entry.get("size") is None:
         raise FetchError(f"the store tells no size of {place}")
-    if "sha256" in entry:
-        return HubFile(int(entry["size"]), sha256=str(entry["sha256"]))
     tag = next((str(entry[key]) for key in _VERSIONS if entry.get(key)), None)
     if tag is None:
         raise FetchError(f"the store tells no version of {place}")
@@ -167,8 +157,6 @@ def _file_system(scheme: str) -> Any:
     import fsspec
 
     store = STORES[scheme]
-    if store.module:
-        fsspec.register_implementation(scheme, store.module, clobber=True)
     options = {"use_listings_cache": False, "skip_instance_cache": True, **store.options}
     return fsspec.filesystem(scheme, **options)
 

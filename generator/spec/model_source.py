@@ -25,25 +25,24 @@ _REVISION = r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_./-]{0,254}"
 REVISION = schema.nullable(schema.text("a branch, tag or commit", _REVISION))
 _EXPECTED = (
     "a Hub id (org/name), a local path (./folder, /folder, ~/folder), or an address of an object "
-    "store, a web server or a registry (s3://, gs:// or az://BUCKET/FOLDER, https://HOST/FOLDER, "
-    "oci://REGISTRY/REPOSITORY:TAG)"
+    "store or a web server (s3://, gs:// or az://BUCKET/FOLDER, https://HOST/FOLDER)"
 )
 _STORED = re.compile(
     r"((s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]*|https://[A-Za-z0-9][A-Za-z0-9.-]*(:\d{1,5})?)"
     r"(/[\w.+=,%~-]+)*/?",
     re.ASCII,
 )
-_ARTIFACT = re.compile(
-    r"oci://[a-zA-Z0-9][a-zA-Z0-9.-]*(:\d{1,5})?(/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)+"
-    r"(:\w[\w.-]{0,127}|@sha256:[0-9a-f]{64})",
-    re.ASCII,
-)
 _HUB = re.compile(r"https?://(www\.)?(huggingface\.co|hf\.co)/+(?P<id>[\w.-]+/[\w.-]+)", re.ASCII)
-_WITH_SECRETS = re.compile("(s3|gs|az|https)://.*[@?#]|oci://[^/]*@")
+_WITH_SECRETS = re.compile("(s3|gs|az|https)://.*[@?#]")
 _SECRETS = (
     "got an address with a user, a password or a query, expected s3://, gs:// or az://"
-    "BUCKET/FOLDER, https://HOST/FOLDER or oci://REGISTRY/REPOSITORY:TAG alone: credentials come "
-    "from the environment, and belong in no file"
+    "BUCKET/FOLDER or https://HOST/FOLDER alone: credentials come from the environment, and belong "
+    "in no file"
+)
+_REGISTRY = (
+    "got an address of a registry (oci://), which is not read: mount the artifact as an image "
+    "volume and name its folder here, or name a source that hf-triton fetch downloads (a Hub id, "
+    "s3://, gs://, az:// or https://)"
 )
 
 
@@ -90,11 +89,11 @@ def _stored(node: Node, value: str, report: Report) -> Source | None:
     if hub := _HUB.match(value):
         report.expected(node, f"the Hub's own name of it, {hub['id']}")
         return None
-    if _ARTIFACT.fullmatch(value):
-        return Source(value, None)
     if _STORED.fullmatch(value) and not {".", ".."} & set(value.split("/")):
         return Source(value.rstrip("/"), None)
-    if _WITH_SECRETS.match(value):
+    if value.startswith("oci://"):
+        report.add(node, _REGISTRY)
+    elif _WITH_SECRETS.match(value):
         report.add(node, _SECRETS)
     else:
         report.expected(node, _EXPECTED)
