@@ -7,7 +7,7 @@ from hf_triton.runtime.errors import RequestError
 
 from .sentence_transformers_files import SentenceFiles
 
-# What Cohere's clients call a text's use, and models their prompts for it.
+# The uses of a text, and what models call their prompts for each.
 USES = {
     "search_query": ("query",),
     "search_document": ("document", "passage"),

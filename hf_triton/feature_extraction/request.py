@@ -20,8 +20,8 @@ INPUTS = (
 
 @dataclass(frozen=True)
 class EmbeddingRow:
-    """One text, perhaps an empty one. ``field`` is the tensor that it came in; ``input_type`` what
-    Cohere's clients call its use.
+    """One text, perhaps an empty one. ``field`` is the tensor that it came in; ``input_type`` its
+    use, one of USES.
     """
 
     field: str

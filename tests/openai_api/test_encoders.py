@@ -1,10 +1,8 @@
-"""``/rerank``, ``/score``, ``/classify`` and ``/v2/embed``: what is asked and answered."""
+"""``/rerank``, ``/score``, ``/classify`` and TEI's paths: what is asked and answered."""
 
 from __future__ import annotations
 
-import base64
 import math
-import struct
 from typing import Any
 
 import pytest
@@ -141,36 +139,6 @@ def test_probabilities_are_in_the_order_of_the_labels(path: str, api: Translator
     assert body["id"].startswith("classify-")
 
 
-def test_coheres_embeddings_have_the_types_that_are_asked_for(api: Translator) -> None:
-    types = ["float", "base64", "binary", "ubinary"]
-    body = answer(
-        api,
-        "/v2/embed",
-        model="vectors",
-        texts=["ab", "c d"],
-        input_type="search_query",
-        embedding_types=types,
-        output_dimension=3,
-    )
-    found = body["embeddings"]
-    assert found["float"] == [[2, ord("a"), 0.5], [3, ord("c"), 0.5]]
-    assert struct.unpack("<3f", base64.b64decode(found["base64"][1])) == (3, ord("c"), 0.5)
-    assert (found["ubinary"], found["binary"]) == ([[0b11100000]] * 2, [[0b11100000 - 128]] * 2)
-    assert body["texts"] == ["ab", "c d"]
-    assert body["meta"]["billed_units"] == {"input_tokens": 3}
-    request = api.triton.encoder_requests[-1]
-    assert request.parameters["input_type"].string_param == "search_query"
-    sent = dict(zip((one.name for one in request.inputs), request.raw_input_contents, strict=True))
-    assert sent["dimensions"] == struct.pack("<i", 3)
-    assert sent["truncate"] == b"\x01", "Cohere cuts where nothing is said"
-
-
-def test_coheres_default_type_is_float(api: Translator) -> None:
-    body = answer(api, "/v2/embed", model="vectors", texts=["ab"], truncate="NONE")
-    assert set(body["embeddings"]) == {"float"}
-    assert api.triton.encoder_requests[-1].raw_input_contents[1] == b"\x00"
-
-
 def test_tei_ranks_its_texts_by_themselves(api: Translator) -> None:
     """At the same path as Cohere's documents."""
     found = answer(api, "/rerank", model="pairs", query=QUERY, texts=DOCUMENTS)
@@ -231,7 +199,6 @@ def test_vectors_of_every_token_and_sparse_ones_are_refused_by_name(api: Transla
 IMAGE = {"text": "a", "image": "data:image/png;base64,"}
 RANKING = {"model": "pairs", "query": "a", "documents": ["b"]}
 PAIR = {"model": "pairs", "text_1": "a", "text_2": "b"}
-TEXTS = {"model": "vectors", "texts": ["a"]}
 
 
 @pytest.mark.parametrize(
@@ -260,12 +227,6 @@ TEXTS = {"model": "vectors", "texts": ["a"]}
         ("/score", {**PAIR, "text_2": [1]}, "text_2", "text_2: got a list with 1"),
         ("/score", {"model": "pairs", "text_2": "a"}, "text_1", "text_1: got none"),
         ("/classify", {"model": "labels"}, "input", "input: got none, allowed: a text or a list"),
-        ("/v2/embed", {**TEXTS, "embedding_types": ["int8"]}, "embedding_types", "ubinary"),
-        ("/v2/embed", {**TEXTS, "input_type": "image"}, "input_type", "search_document"),
-        ("/v2/embed", {**TEXTS, "truncate": "START"}, "truncate", "allowed: END or NONE"),
-        ("/v2/embed", {**TEXTS, "images": []}, "images", "images: unknown or unsupported field"),
-        ("/v2/embed", {**TEXTS, "texts": ["!400"]}, "texts", "texts: got 900 tokens"),
-        ("/v2/embed", {**TEXTS, "texts": ["!400"]}, "texts", 'send truncate: "END" to cut it'),
         ("/rerank", {**RANKING, "documents": [IMAGE]}, "documents", "documents[0].image: "),
         (
             "/rerank",
@@ -303,13 +264,16 @@ def test_an_error_of_a_part_names_the_text_of_the_whole(first: int, row: int, to
         ("/v1/rerank", "echo", "text-classification, feature-extraction"),
         ("/score", "hears", "text-classification, feature-extraction"),
         ("/classify", "vectors", "text-classification"),
-        ("/v2/embed", "pairs", "feature-extraction"),
+        ("/v1/embeddings", "pairs", "feature-extraction"),
     ],
 )
 def test_a_model_of_another_task_is_told_which_have_the_path(
     path: str, model: str, tasks: str, api: Translator
 ) -> None:
-    bodies: dict[str, dict[str, Any]] = {"/classify": {"input": "a"}, "/v2/embed": TEXTS}
+    bodies: dict[str, dict[str, Any]] = {
+        "/classify": {"input": "a"},
+        "/v1/embeddings": {"input": "a"},
+    }
     body = {**bodies, "/score": PAIR}.get(path, RANKING)
     reply = api.post(path, **{**body, "model": model})
     assert (reply.status, reply.error["param"]) == (404, "model")

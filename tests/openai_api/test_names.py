@@ -42,7 +42,6 @@ BASES: dict[str, dict[str, Any]] = {
     "/tokenize": {"messages": CHAT},
     "/detokenize": {"tokens": [5]},
     "/v1/embeddings": {"input": "a"},
-    "/v2/embed": {"texts": ["a"]},
     "/embed": {"inputs": ["a"]},
     **{path: {"inputs": "a"} for path in ("/generate", "/generate_stream", "/predict")},
     "/v1/rerank": {"query": "a", "documents": ["a"]},

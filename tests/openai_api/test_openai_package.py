@@ -89,16 +89,14 @@ def test_embeddings(one_server: OneServer, client: openai.OpenAI, model: str) ->
     np.testing.assert_allclose(blank[0].embedding, vectors[0], atol=1e-5)
 
 
-def test_an_embedding_model_ranks_and_answers_coheres_embeddings(client: openai.OpenAI) -> None:
+def test_an_embedding_model_ranks_by_its_embeddings(client: openai.OpenAI) -> None:
     texts = ["Prices rose again.", "A dog is sleeping below a tree.", " "]
     asked: dict[str, Any] = {"query": "A dog sleeps under a tree.", "documents": texts, "top_n": 2}
     path = "/rerank"
     found: Any = client.post(path, cast_to=object, body={"model": "embedding", **asked})
     assert found["results"][0]["index"] == 1
-    embed = {"model": "embedding", "texts": texts}
-    url = str(client.base_url).replace("/v1/", "/v2/embed")
-    cohere: Any = client.post(url, cast_to=object, body=embed)
-    vectors = np.array(cohere["embeddings"]["float"])
+    embedded = client.embeddings.create(model="embedding", input=texts).data
+    vectors = np.array([one.embedding for one in embedded])
     [query] = client.embeddings.create(model="embedding", input=asked["query"]).data
     scores = vectors @ np.array(query.embedding)
     for result in found["results"]:

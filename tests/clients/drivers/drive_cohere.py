@@ -1,4 +1,4 @@
-"""Cohere's SDK: rerank and embed."""
+"""Cohere's SDK: rerank."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ TEXTS = ["A dog sleeps under a tree.", "The film was very good."]
 with tried("ClientV2.rerank"):
     found = client.rerank(model="embedding", query="a good film", documents=TEXTS, top_n=1)
     assert found.results[0].index == 1, found
-with tried("ClientV2.embed"):
-    found = client.embed(
-        model="embedding", texts=TEXTS, input_type="search_document", embedding_types=["float"]
-    )
-    assert [len(row) for row in found.embeddings.float_] == [64, 64]
 with tried("Client.rerank"):
     found = cohere.Client().rerank(model="embedding", query="a good film", documents=TEXTS)
     assert len(found.results) == 2, found

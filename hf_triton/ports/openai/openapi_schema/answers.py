@@ -363,16 +363,6 @@ class Info(Struct):
     max_total_tokens: int | UnsetType = UNSET
 
 
-class CohereEmbeddings(Struct):
-    """Of all texts, by type: numbers, bits or base64."""
-
-    id: str
-    response_type: Literal["embeddings_by_type"]
-    embeddings: Json
-    texts: list[str]
-    meta: Json
-
-
 class Ranked(Struct):
     """A document, by its place in the request."""
 

@@ -14,6 +14,7 @@ from hf_triton.ports.openai.openapi_schema import answers as described
 from hf_triton.ports.openai.openapi_schema.operation import Operation
 from hf_triton.ports.openai.routes.encoders.endpoint import (
     FIELDS,
+    MAX_INPUTS,
     NUM_TOKENS,
     TEXTS,
     Answers,
@@ -44,7 +45,7 @@ def _no_token_ids(name: str, value: Any) -> list[str]:
     return texts(name, value)
 
 
-# What NIM's and Voyage's clients call a text's use, and Jina's, as Cohere's do.
+# What NIM's and Voyage's clients call a text's use, and Jina's.
 _INPUT_TYPES = {
     "query": "search_query",
     **dict.fromkeys(("passage", "document"), "search_document"),
@@ -101,7 +102,7 @@ class EmbeddingsRequest:
 
     def write(self, answers: Answers, answer_id: str) -> dict[str, Any]:  # noqa: ARG002
         """OpenAI's object."""
-        encode = base64_of if self.is_base64 else array.tolist
+        encode = _base64_of if self.is_base64 else array.tolist
         rows = answers.rows[VECTORS]
         return {
             "object": "list",
@@ -115,11 +116,14 @@ class EmbeddingsRequest:
 
 
 def embed(
-    texts: list[str], options: Mapping[str, TensorValue], names: tuple[str, ...], **more: Any
+    texts: list[str],
+    options: Mapping[str, TensorValue],
+    names: tuple[str, ...],
+    num_first: int = MAX_INPUTS,
 ) -> Batch:
-    """What an embedding model is asked; ``more`` are fields of the Batch."""
+    """What an embedding model is asked."""
     options = {**options, "return_num_input_tokens": True}
-    return Batch(texts, (VECTORS, NUM_TOKENS), names, options=options, **more)
+    return Batch(texts, (VECTORS, NUM_TOKENS), names, options=options, num_first=num_first)
 
 
 def normal(row: array[float]) -> array[float]:
@@ -128,7 +132,7 @@ def normal(row: array[float]) -> array[float]:
     return array("f", (number / length for number in row)) if length else row
 
 
-def base64_of(row: array[float]) -> str:
+def _base64_of(row: array[float]) -> str:
     """The bytes of little-endian float32."""
     return base64.b64encode(row.tobytes()).decode("ascii")
 

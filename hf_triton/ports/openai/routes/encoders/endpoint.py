@@ -57,7 +57,7 @@ FIELDS: dict[str, Check] = {
 class Batch:
     """What a model is asked: ``texts``, each with one of ``pairs`` where there are any, and
     ``options`` for all. Errors call the two ``names``; without pairs, the second is that of the
-    texts after ``num_first``. ``other_names`` are those of options, ``advice`` is that of Names.
+    texts after ``num_first``.
     """
 
     texts: Sequence[str]
@@ -66,8 +66,6 @@ class Batch:
     pairs: Sequence[str] = ()
     options: Mapping[str, TensorValue] = dataclass_field(default_factory=dict)
     num_first: int = MAX_INPUTS
-    other_names: Mapping[str, str] = dataclass_field(default_factory=dict)
-    advice: Mapping[str, str] = dataclass_field(default_factory=dict)
 
     def requests(
         self, model: ServedModel, request_id: str, parameters: Mapping[str, str]
@@ -134,9 +132,9 @@ class Batch:
         index, name = first + int(row[1] if row else 0), self.names[0]
         if index >= self.num_first:
             index, name = index - self.num_first, self.names[-1]
-        known = {**dict.fromkeys(_TEXTS, name), "text_pair": self.names[-1], **self.other_names}
+        known = {**dict.fromkeys(_TEXTS, name), "text_pair": self.names[-1]}
         told = _ROW.sub(f"(row {index} of the batch)", error.message)
-        return Names(by_field(known), self.advice).of(replace(error, message=told))
+        return Names(by_field(known)).of(replace(error, message=told))
 
 
 async def ask_all(
