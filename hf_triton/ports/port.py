@@ -25,7 +25,7 @@ _HANDSHAKE_S = 10.0
 _SWEEP_EVERY_S = 1.0
 _MAX_CONNECTIONS = 16_384
 _SPARE_DESCRIPTORS = 64
-_BUFFERED_MIB = 512
+_BUFFERED_MIB = 512  # but two of the largest requests at least
 SMALL_BYTES = 65_536  # of a request that there is always room for
 
 
@@ -55,7 +55,7 @@ class Port:
         self.max_body_bytes = access.max_body_mib * MIB
         self.now: Callable[[], float] = time.monotonic
         self._admin_key = admin_key.encode()
-        self._max_buffered = _BUFFERED_MIB * MIB
+        self._max_buffered = max(_BUFFERED_MIB, 2 * access.max_body_mib) * MIB
         most = most_connections(_MAX_CONNECTIONS, _SPARE_DESCRIPTORS, descriptors)
         self.connections = connections.Connections[Connection](most)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from hf_triton.ports.openai import bodies, connections, process
+from hf_triton.ports.openai import connections, process
+from hf_triton.ports.settings import Access
 from tests.openai_api.conftest import Starter, Translator
 from tests.support.triton import eventually
 
@@ -47,6 +48,11 @@ def is_closed(client: socket.socket) -> bool:
         return False
     except OSError:
         return True
+
+
+def of_one_mib(starter: Starter) -> Translator:
+    fake, port = starter.triton()
+    return starter.translator(fake, f"127.0.0.1:{port}", access=Access(max_body_mib=1))
 
 
 def with_key(starter: Starter) -> Translator:
@@ -130,19 +136,32 @@ def test_a_host_is_one(
 
 
 def test_a_length_beyond_the_limit_is_refused_before_it_is_sent(
-    api: Translator, closing: contextlib.ExitStack
+    starter: Starter, closing: contextlib.ExitStack
 ) -> None:
-    assert status_of(opened(api, closing, HEAD + b"Content-Length: 99999999999\r\n\r\n")) == 413
+    api = of_one_mib(starter)
+    client = opened(api, closing, HEAD + b"Content-Length: 1048577\r\n\r\n")
+    answer = client.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    told = b"the body: got 1048577 bytes, allowed: 1 MiB (max_body_mib in models.yaml's server:)"
+    assert told in answer
 
 
 def test_a_body_without_a_length_is_bounded_too(
-    api: Translator, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+    starter: Starter, closing: contextlib.ExitStack
 ) -> None:
-    monkeypatch.setattr(bodies, "_MOST_BYTES", 100_000)
+    api = of_one_mib(starter)
     client = opened(api, closing, HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
-    client.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
-    client.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+    client.sendall(b"80000\r\n" + b" " * 0x80000 + b"\r\n")
+    client.sendall(b"80001\r\n" + b" " * 0x80001 + b"\r\n")
     assert status_of(client) == 413
+
+
+def test_a_larger_body_is_read_where_models_yaml_allows_it(starter: Starter) -> None:
+    fake, port = starter.triton()
+    api = starter.translator(fake, f"127.0.0.1:{port}", access=Access(max_body_mib=300))
+    spaces = b" " * (280 * 2**20)  # more than all large ones have otherwise
+    reply = api.send("POST", "/v1/completions", b'{"model": "echo", "prompt": "a"' + spaces + b"}")
+    assert reply.status == 200, reply.text[:500]
 
 
 def test_who_goes_in_the_middle_of_a_body_leaves_no_line_in_the_log(
@@ -241,10 +260,11 @@ def test_connections_leave_descriptors_for_the_rest(
 
 @pytest.mark.threat("openai-bodies")
 def test_large_bodies_together_are_bounded_and_small_ones_are_read(
-    api: Translator, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+    starter: Starter, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "_ALL_BYTES", 300_000)
-    part = HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 140_000
+    monkeypatch.setattr("hf_triton.ports.openai.bodies._ALL_MIB", 1)
+    api = of_one_mib(starter)  # two of which have room
+    part = HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 990_000
     held = [opened(api, closing, part) for _ in range(2)]
     refused = opened(api, closing, part)
     assert eventually(lambda: api.completion(prompt="a" * 200_000).status == 503)

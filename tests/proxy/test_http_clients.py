@@ -8,8 +8,7 @@ import socket
 
 import pytest
 
-from hf_triton.ports import port as port_module
-from hf_triton.ports.settings import MIB
+from hf_triton.ports.settings import MIB, Access
 from tests.proxy.http_ports import (
     CLASSIFIED,
     GENERATE,
@@ -123,11 +122,9 @@ async def send_part(port: Port, num_bytes: int) -> Client:
 
 
 @pytest.mark.threat("http-bodies")
-async def test_bodies_that_wait_have_a_room_of_bounded_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(port_module, "_BUFFERED_MIB", 1)
+async def test_bodies_that_wait_have_a_room_of_bounded_size() -> None:
     async with open_port() as port:
+        port.proxy._max_buffered = MIB
         waiting = await send_part(port, MIB - 1000)
         client = await port.client()
         client.post(GENERATE, b" " * 100_000)
@@ -140,6 +137,11 @@ async def test_bodies_that_wait_have_a_room_of_bounded_size(
         assert (await client.answer()).status == 200
         waiting.writer.close()
         await port.until(lambda: port.proxy.num_buffered == 0)
+
+
+async def test_the_largest_body_that_is_allowed_has_room() -> None:
+    async with open_port(Access(max_body_mib=1024)) as port:
+        assert port.proxy.has_room(1024 * MIB, 1024 * MIB)
 
 
 @pytest.mark.threat("http-bodies")

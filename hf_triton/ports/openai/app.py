@@ -104,7 +104,7 @@ class OpenAiApp:
             *((one.tasks, self._encoding(one)) for one in OF_ONE),
         )
         self._hub = OneModel(catalog, self._lengths, fitting)
-        self._bodies = Bodies()
+        self._bodies = Bodies(access.max_body_mib)
         self._started = int(time.time())
 
     def application(self) -> web.Application:

@@ -8,13 +8,13 @@ from aiohttp import StreamReader, web
 
 from hf_triton.ports.openai.form import form_fields
 from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.settings import MIB
 from hf_triton.ports.time_limit import timeout
 
-_MOST_BYTES = 64 * 2**20  # as Triton's ports take
 _TIMEOUT_S = 60.0
-# Small ones are always read; of the others, so much at once.
+# Small ones are always read; of the others, so much at once, but two of the largest at least.
 _SMALL_BYTES = 64 * 2**10
-_ALL_BYTES = 256 * 2**20
+_ALL_MIB = 256
 
 
 def check_encoding(request: web.Request) -> None:
@@ -26,15 +26,17 @@ def check_encoding(request: web.Request) -> None:
 
 
 class Bodies:
-    """Those that are being read."""
+    """Those that are being read, each of ``max_mib`` at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_mib: int) -> None:
+        self._max_mib, self._max_bytes = max_mib, max_mib * MIB
+        self._max_all_bytes = max(_ALL_MIB, 2 * max_mib) * MIB
         self._num_bytes = 0  # of the large ones
 
     async def read(self, request: web.Request) -> bytes:
         """The whole body. Raises ApiError for one that is too large, too late, or broken."""
-        if (request.content_length or 0) > _MOST_BYTES:
-            raise _too_large()
+        if (request.content_length or 0) > self._max_bytes:
+            raise self._too_large(f"{request.content_length} bytes")
         try:
             async with timeout(_TIMEOUT_S):
                 return await self._read(request.content)
@@ -56,18 +58,18 @@ class Bodies:
         try:
             while chunk := await content.readany():
                 data += chunk
-                if len(data) > _MOST_BYTES:
-                    raise _too_large()
+                if len(data) > self._max_bytes:
+                    raise self._too_large("more")
                 if len(data) > _SMALL_BYTES:
                     self._num_bytes += len(data) - counted
                     counted = len(data)
-                if counted and self._num_bytes > _ALL_BYTES:
+                if counted and self._num_bytes > self._max_all_bytes:
                     text = "too many large bodies are being received; try again"
                     raise ApiError(503, text, code="unavailable")
             return bytes(data)
         finally:
             self._num_bytes -= counted
 
-
-def _too_large() -> ApiError:
-    return ApiError(413, f"the body: got more, allowed: {_MOST_BYTES} bytes")
+    def _too_large(self, got: str) -> ApiError:
+        allowed = f"{self._max_mib} MiB (max_body_mib in models.yaml's server:)"
+        return ApiError(413, f"the body: got {got}, allowed: {allowed}")
