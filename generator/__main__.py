@@ -2,7 +2,7 @@
 
 import sys
 
-from hf_triton.cli.main import main
+from hf_triton.cli.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -81,6 +81,35 @@ def test_a_verb_imports_what_it_needs_alone(work: Path, arguments: str, unneeded
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "set()")
 
 
+INTERRUPTED = """
+import runpy, sys
+
+interrupted = sys.argv.pop(1)
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == interrupted:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module("generator", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["argparse", "hf_triton.cli.main", "hf_triton.cli.verbs.serve", "yaml", "msgspec"]
+)
+def test_an_interrupt_while_modules_are_imported_is_one_line(work: Path, module: str) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL.replace("fake-task", "feature-extraction"))
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, module, "serve"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "hf-triton: interrupted\n")
+
+
 def test_the_help_teaches_with_an_example_that_is_right(
     work: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

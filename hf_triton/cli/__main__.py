@@ -1,0 +1,22 @@
+"""Where the command begins: a Ctrl-C while the command line itself is being imported ends as any
+other.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Runs the command line; returns the exit code."""
+    try:
+        from hf_triton.cli.main import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        sys.stderr.write("hf-triton: interrupted\n")
+        return 130  # EXIT_INTERRUPTED, which is not imported yet
+
+
+if __name__ == "__main__":
+    sys.exit(main())
