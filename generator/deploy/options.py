@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -83,13 +82,14 @@ class ClusterOptions(Options):
 
 
 def compose_options(args: argparse.Namespace) -> ComposeOptions:
-    return ComposeOptions(**_known(ComposeOptions, vars(args)))
+    return ComposeOptions(**_known(ComposeOptions, args))
 
 
 def cluster_options(args: argparse.Namespace) -> ClusterOptions:
     most = args.max_replicas or max(_DEFAULT_MAX_REPLICAS, args.replicas)
-    return ClusterOptions(**_known(ClusterOptions, {**vars(args), "max_replicas": most}))
+    return ClusterOptions(**{**_known(ClusterOptions, args), "max_replicas": most})
 
 
-def _known(kind: type[Options], flags: Mapping[str, object]) -> dict[str, Any]:
-    return {field.name: flags[field.name] for field in fields(kind) if field.name in flags}
+def _known(kind: type[Options], args: argparse.Namespace) -> dict[str, Any]:
+    names = [field.name for field in fields(kind)]
+    return {name: getattr(args, name) for name in names if hasattr(args, name)}

@@ -27,6 +27,7 @@ from generator.errors import (
     error_text,
 )
 from generator.python_modules import leave_out_working_directory
+from hf_triton.cli.places import CONFIG, REPOSITORY, Places
 from hf_triton.version import VERSION
 
 # Each with what --help says of it: here, so that only the verb that runs is imported.
@@ -77,12 +78,11 @@ exit codes: 0 fine, 1 your input or stale output, 2 usage, 3 a bug of ours, 130 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns the exit code. Raises SystemExit(2) for a wrong command line."""
-    leave_out_working_directory()
-    os.umask(os.umask(0) | stat.S_IWOTH)  # what is written is run: nobody else may change it
     words = sys.argv[1:] if argv is None else argv
-    args = make_parser(words).parse_args(words)
     try:
-        return run_verb(args)
+        leave_out_working_directory()
+        os.umask(os.umask(0) | stat.S_IWOTH)  # what is written is run: nobody else may change it
+        return run_verb(make_parser(words).parse_args(words, Places()))
     except GeneratorError as error:
         print(f"hf-triton: {error_text(error)}", file=sys.stderr)
         return error.exit_code
@@ -177,14 +177,18 @@ class _Absent:
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config", type=_path, default="models.yaml", metavar="FILE", help="default: models.yaml"
+        "--config",
+        dest="given_config",
+        type=_path,
+        metavar="FILE",
+        help=f"default: that of the server that runs on the repository, else {CONFIG}",
     )
     parser.add_argument(
         "--repository",
+        dest="given_repository",
         type=_path,
-        default="model_repository",
         metavar="FOLDER",
-        help="default: model_repository",
+        help=f"default: {REPOSITORY}",
     )
 
 

@@ -110,7 +110,7 @@ def test_commands_are_ones_that_the_command_line_takes(deploy: Deploy, work: Pat
     for container in (*pod["initContainers"], *pod["containers"]):
         program, *arguments = container["args"]
         assert program == "hf-triton"
-        assert make_parser().parse_args(arguments).config == "/etc/hf-triton/models.yaml"
+        assert make_parser().parse_args(arguments).given_config == "/etc/hf-triton/models.yaml"
 
 
 def test_a_model_of_its_own_gets_a_gpu_only_where_it_uses_one(deploy: Deploy) -> None:

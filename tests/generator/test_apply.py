@@ -19,8 +19,7 @@ from hf_triton.serving.apply import execution, model_update
 from hf_triton.serving.apply.model_control import ModelControl
 from hf_triton.serving.apply.model_update import write_folder
 from hf_triton.serving.apply.planning import plan_apply
-from hf_triton.tritonserver.state_file import ServerState, write_state
-from tests.support.apply_bench import KEY, Bench, bench
+from tests.support.apply_bench import KEY, Bench, bench, tell_state
 from tests.support.fake_control import FakeTriton
 
 BOTH = "- {name: a}\n- {name: s, streaming: true}\n"
@@ -356,14 +355,43 @@ def test_a_server_of_somebody_else_is_told_of(made: Bench) -> None:
 
 
 def test_of_several_servers_one_is_chosen_by_its_port(made: Bench) -> None:
-    state = ServerState(os.getpid(), "127.0.0.1", 1, 1, 1, 1, "models.yaml", KEY)
-    write_state(made.repository, state)
+    tell_state(1, metrics_port=1)
     ran = made.apply()
     assert ran.code == 1
     assert f"choose one with --http-port: 1 (process {os.getpid()})" in ran.err
     assert made.apply("--http-port", str(fake(made).port)).code == 0
     assert "none with --http-port 7" in made.apply("--http-port", "7").err
     assert "127.0.0.1:1: no server answers there" in made.apply("--http-port", "1").err
+
+
+@pytest.mark.parametrize("verb", [["apply"], ["diff"], ["generate"], ["prune"], ["validate"]])
+def test_a_verb_reads_the_file_that_the_server_was_started_with(
+    made: Bench, verb: list[str]
+) -> None:
+    shutil.move("models.yaml", "started.yaml")
+    tell_state(fake(made).port, metrics_port=fake(made).port, config="started.yaml")
+    made.say("- {name: another}\n")
+    ran = made.run(*verb)
+    assert ran.code == 0, ran
+    read = f"{Path('started.yaml').absolute()} (port {fake(made).port})"
+    assert f"hf-triton: reading {read}, with which the server was started" in ran.err
+    assert served_record.read(made.repository).models == ("a", "s")
+    assert "remove     a: a" in made.apply("--dry-run", "--config", "models.yaml").out
+
+
+def test_where_servers_have_several_files_or_theirs_is_gone_one_is_asked_for(made: Bench) -> None:
+    tell_state(1, metrics_port=1, config="gone.yaml")
+    ran = made.run("validate")
+    assert (ran.code, "models.yaml (port" in ran.err, "gone.yaml (port 1)" in ran.err) == (
+        2,
+        True,
+        True,
+    )
+    assert "name one with --config FILE" in ran.err
+    assert made.run("validate", "--config", "models.yaml").code == 0
+    ran = made.apply("--http-port", "1")
+    assert (ran.code, "gone.yaml (port 1), which is not there: name its" in ran.err) == (2, True)
+    assert made.apply("--http-port", str(fake(made).port)).code == 0
 
 
 def test_a_server_elsewhere_needs_its_key(made: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def bench(kind: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bench]
 @contextlib.contextmanager
 def _fake() -> Iterator[Bench]:
     with listening(FakeTriton(Bench.repository, KEY)) as fake:
-        _tell_state(fake.port, metrics_port=fake.port)
+        tell_state(fake.port, metrics_port=fake.port)
         yield Bench(ServerApi(Listen("127.0.0.1", fake.port, grpc_port=0), KEY), fake)
 
 
@@ -116,12 +116,12 @@ def _fake() -> Iterator[Bench]:
 def _real() -> Iterator[Bench]:
     listen = free_ports()
     with TritonServer(Bench.repository, listen, admin_key=KEY) as server:
-        _tell_state(listen.http_port, metrics_port=listen.metrics_port)
+        tell_state(listen.http_port, metrics_port=listen.metrics_port)
         yield Bench(server.api, None)
 
 
-def _tell_state(port: int, metrics_port: int) -> None:
+def tell_state(port: int, metrics_port: int, config: str = "models.yaml") -> None:
     """As ``serve`` does."""
-    here = str(Path("models.yaml").resolve())
+    here = str(Path(config).absolute())
     state = ServerState(os.getpid(), "127.0.0.1", port, 1, metrics_port, 1, here, KEY)
     write_state(Bench.repository, state)

@@ -82,9 +82,9 @@ def run(args: argparse.Namespace) -> int:
     from hf_triton.serving.apply.session import ApplyOptions, Session
     from hf_triton.serving.apply.target import check, remote_target, running_target
 
-    config, repository = Path(args.config), Path(args.repository)
+    repository = Path(args.repository)
     if not args.rollback:
-        load(config, find_tasks())  # every mistake in it comes before anything else
+        load(Path(args.config), find_tasks())  # every mistake in it comes before anything else
     if not repository.is_dir():
         raise ServerError(f"{repository}: no such folder: start a server with hf-triton serve")
     if args.url:
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         allow_gap=args.allow_gap,
     )
     session = Session(repository, target, options)
-    return session.roll_back() if args.rollback else session.apply(config)
+    return session.roll_back() if args.rollback else session.apply(Path(args.config))
 
 
 def _add_server(parser: argparse.ArgumentParser) -> None:

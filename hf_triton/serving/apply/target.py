@@ -22,13 +22,10 @@ _RESTRICTED = "restricted"
 
 @dataclass(frozen=True)
 class Target:
-    """``name`` is the server in messages, ``config`` the models.yaml that it was started with;
-    ``is_remote``: it may run on another machine.
-    """
+    """``name`` is the server in messages; ``is_remote``: it may run on another machine."""
 
     api: ServerApi
     name: str
-    config: str = ""
     is_remote: bool = False
 
 
@@ -58,7 +55,7 @@ def running_target(repository: Path, http_port: int | None) -> Target:
         state.host, state.http_port, state.grpc_port, state.metrics_port, sockets=sockets
     )
     api = ServerApi(listen, state.admin_key)
-    return Target(api, f"{bracketed(state.host)}:{state.http_port}", state.config)
+    return Target(api, f"{bracketed(state.host)}:{state.http_port}")
 
 
 def remote_target(address: str, grpc_port: int, admin_key: str) -> Target:

@@ -94,7 +94,7 @@ def _state_file(server: TritonServer, config: Path) -> Iterator[None]:
         grpc_port=listen.grpc_port,
         metrics_port=listen.metrics_port,
         health_port=listen.health_port,
-        config=str(config.resolve()),
+        config=str(config.absolute()),  # as it is named: what a link leads to may change
         sockets=listen.sockets,
         admin_key=server.api.admin_key,
     )

@@ -1,0 +1,56 @@
+"""Where models.yaml and the model repository are, as the command line says or does not say."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import cached_property
+from pathlib import Path
+
+from generator.errors import UsageError
+
+CONFIG, REPOSITORY = "models.yaml", "model_repository"
+
+
+class Places(argparse.Namespace):
+    """The arguments, and the two places, which are looked for when a verb asks for them."""
+
+    given_config: str | None
+    given_repository: str | None
+
+    @cached_property
+    def repository(self) -> str:
+        """The folder that was given, or the usual one."""
+        return self.given_repository or REPOSITORY
+
+    @cached_property
+    def config(self) -> str:
+        """The file that was given, else that of the server that runs on the repository, else the
+        usual one. Raises UsageError where servers have several, or theirs is gone.
+        """
+        is_elsewhere = bool(getattr(self, "url", None))
+        return self.given_config or (CONFIG if is_elsewhere else self._of_servers()) or CONFIG
+
+    def _of_servers(self) -> str:
+        from hf_triton.tritonserver.state_file import running_servers
+
+        wanted = self.http_port if self.verb == "apply" else None
+        servers = running_servers(Path(self.repository))
+        ports = {one.config: one.http_port for one in servers if wanted in (None, one.http_port)}
+        if not ports:
+            return ""
+        told = " and ".join(f"{config} (port {port})" for config, port in ports.items())
+        if len(ports) > 1:
+            raise UsageError(
+                f"servers run on {self.repository} with {told}: name one with --config FILE"
+            )
+        [config] = ports
+        if not Path(config).is_file():
+            raise UsageError(
+                f"a server runs on {self.repository} with {told}, which is not there: name its "
+                "models.yaml with --config FILE"
+            )
+        if Path(CONFIG).is_file() and Path(CONFIG).samefile(config):
+            return CONFIG
+        print(f"hf-triton: reading {told}, with which the server was started", file=sys.stderr)
+        return config
