@@ -1,4 +1,4 @@
-"""Compares the rendered files of a Triton model with those in its folder. Reads only.
+"""Compares the rendered files of a Triton model with those in its folder. Writes nothing.
 
 Never follows a symbolic link below the repository's root: what a link leads to is not ours.
 """
@@ -24,6 +24,8 @@ from generator.repository import versions
 TEMPORARY_SUFFIX = ".hf-triton-tmp"
 # In a model's folder: where a version is put together before it gets its number.
 STAGE = f".version{TEMPORARY_SUFFIX}"
+# Of a script: whoever serves it reads it too, as its shell does.
+_RUNNABLE = 0o755
 _END_OF_DOCSTRING = re.compile(rb'\n"""\r?\n')
 
 
@@ -226,6 +228,8 @@ def read_file(path: Path | str) -> bytes | None:
     except OSError as error:
         if os.path.islink(path):  # noqa: PTH114, a thousand models: no Path for each file
             raise NotAFileError("is a symbolic link") from None
+        if _made_readable(path):
+            return read_file(path)
         raise NotAFileError(f"can't be read: {error.strerror}") from None
     try:
         info = os.fstat(descriptor)
@@ -234,6 +238,17 @@ def read_file(path: Path | str) -> bytes | None:
         return _read_all(descriptor, info.st_size)
     finally:
         os.close(descriptor)
+
+
+def _made_readable(path: Path | str) -> bool:
+    """Gives a script its mode back that Triton 24.10 left with the owner's right to execute alone,
+    as it does with those of earlier releases (hf_triton/python_env/triton_python_backend_stub).
+    """
+    with contextlib.suppress(OSError):  # another user's
+        if os.lstat(path).st_mode == stat.S_IFREG | stat.S_IXUSR:
+            os.chmod(path, _RUNNABLE)  # noqa: PTH101
+            return True
+    return False
 
 
 def _read_all(descriptor: int, size: int) -> bytes:
@@ -257,6 +272,10 @@ def readable_errors() -> Iterator[None]:
 def is_script(content: bytes) -> bool:
     """Whether a file with this content is to be run, so that its mode must allow it."""
     return content.startswith(b"#!")
+
+
+def _is_runnable(path: str) -> bool:
+    return os.stat(path).st_mode & stat.S_IRWXU == stat.S_IRWXU  # noqa: PTH116
 
 
 def temporary(path: str) -> str:
@@ -347,7 +366,7 @@ def _change(folder: Path, path: str, new: bytes, known: Manifest, is_edited: boo
         return Change(path, Action.CONFLICT, None, new, str(error))
     if old is None:
         return Change(path, Action.CREATE, None, new)
-    if old == new and (not is_script(new) or os.access(f"{folder}/{path}", os.X_OK)):
+    if old == new and (not is_script(new) or _is_runnable(f"{folder}/{path}")):
         # Kept once: models share most of their files.
         return Change(path, Action.IDENTICAL, new, new)
     if is_edited or known.wrote(path, old):

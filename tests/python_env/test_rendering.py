@@ -160,6 +160,24 @@ def test_what_starts_the_model_can_be_run_again_after_a_copy_without_modes(work:
     assert os.access(launcher, os.X_OK)
 
 
+def test_triton_leaves_what_starts_the_model_as_it_is(work: Path) -> None:
+    """24.10 runs it without arguments. Where that ends with another code than 1 it takes everything
+    but the owner's right to execute it: no shell of another user than root can read it then.
+    """
+    launcher = generate(work).parent / LAUNCHER_FILE
+    assert subprocess.run([launcher], capture_output=True).returncode == 1
+
+
+def test_what_triton_made_unreadable_can_be_served_and_removed(work: Path) -> None:
+    launcher = generate(work).parent / LAUNCHER_FILE
+    launcher.chmod(0o100)
+    generate(work)
+    assert launcher.stat().st_mode & 0o555 == 0o555
+    launcher.chmod(0o100)
+    generate(work, "null")
+    assert not launcher.exists()
+
+
 def test_a_changed_requirement_makes_the_engine_stale_and_a_comment_does_not(work: Path) -> None:
     generate(work)
     assert cli.main(["diff"]) == 0
