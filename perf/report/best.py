@@ -137,4 +137,4 @@ def _price(point: Point) -> str:
 
 
 def _doubt(point: Point) -> str:
-    return "" if point.is_stable else "not stable"
+    return "; ".join([*(() if point.is_stable else ("not stable",)), *point.doubts])

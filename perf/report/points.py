@@ -99,6 +99,11 @@ class Point:
         """Whether every repeat met its load generator's rule."""
         return all(each.stable for each in self.repeats)
 
+    @property
+    def doubts(self) -> list[str]:
+        """What the server counted otherwise than clients, in any repeat."""
+        return list(dict.fromkeys(doubt for each in self.repeats for doubt in each.doubts))
+
 
 def points(measurements: Iterable[Measurement]) -> list[Point]:
     """One for each load, in the order in which loads were first measured."""

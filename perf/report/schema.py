@@ -90,6 +90,7 @@ class Measurement:
     """cpu_share (0 to 1 of all cores), server_cpu_cores, memory_gib, gpu_share, gpu_memory_gib,
     gpu_power_w: means over the measurement; *_max where a peak."""
     command: str = ""
+    doubts: Sequence[str] = ()  # figures that the server counted otherwise, in words
 
 
 @dataclass(frozen=True)

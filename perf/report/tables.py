@@ -104,7 +104,7 @@ def remarks(point: Point) -> tuple[str, ...]:
     if unstable:
         of = f" {unstable} of {len(point.repeats)} times" if len(point.repeats) > 1 else ""
         said.append(f"unstable{of}")
-    return tuple(said)
+    return (*said, *point.doubts)
 
 
 def load_words(point: Point, points: Sequence[Point]) -> str:

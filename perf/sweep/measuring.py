@@ -10,7 +10,7 @@ import errno
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,12 @@ from perf.sweep.commands import (
     warm_up_command,
 )
 from perf.sweep.plan import Planned
-from perf.sweep.server.machine_use import Watch, between, machine_figures, watching
+from perf.sweep.server.machine_use import Look, Watch, between, machine_figures, watching
 from perf.sweep.server.metrics import Difference, gpu_figures, server_figures
 from perf.sweep.server.triton import TritonView
 
 _COUNTED = "num_output_tokens"
-
+_MAY_DIFFER = 0.02  # of what the server counted
 _SILENCE_S = 20.0  # of a server's metrics, after which a load is not waited for
 _FULL_BYTES = 65_536  # perf_analyzer says nothing when it can't write all of its export
 _LEAST_TIMEOUT_S = 120.0
@@ -125,9 +125,35 @@ def _measured(blank: Measurement, planned: Planned, export: Export, watch: Watch
         blank,
         **found,
         stable=export.stable and blank.stable,
+        doubts=tuple(doubts(export, watch.looks, planned)),
         server=server_figures(Difference(scrapes, planned.target.labels), latency_ms),
         machine={**gpu_figures(scrapes), **machine_figures(looks)},
     )
+
+
+def doubts(export: Export, looks: Sequence[Look], planned: Planned) -> Iterator[str]:
+    """What clients saw and the server counted otherwise, in words. What was in flight when it was
+    asked may count on either side.
+    """
+    start_ns, end_ns = export.windows[0], export.windows[-1]
+    inside = [one for one in looks if one.samples and start_ns <= one.at_ns <= end_ns]
+    if len(inside) < 2:
+        return
+    seen = Difference([one.samples for one in inside], planned.target.labels)
+    first_s, last_s = ((one.at_ns - start_ns) / 1e9 for one in (inside[0], inside[-1]))
+    answered = sum(first_s < one.done_s <= last_s for one in export.records)
+    mean_in_flight = sum(one.latency_s for one in export.records) * 1e9 / (end_ns - start_ns)
+    in_flight = max(planned.callers, mean_in_flight)
+    counted = seen.grown("nv_inference_request_success")
+    if counted and abs(answered - counted) > _MAY_DIFFER * counted + in_flight:
+        yield f"clients saw {answered:,} requests answered where the server counted {counted:,.0f}"
+    finished = seen.grown("hf_triton_finished_total")
+    # Several sequences a request are told together, and counted one by one.
+    if planned.counts_tokens and in_flight < finished < 1.5 * answered:
+        had = sum(one.num_output_tokens for one in export.records) / len(export.records)
+        told = seen.grown("hf_triton_generated_tokens_total") / finished
+        if abs(had - told) > (_MAY_DIFFER + in_flight / finished) * told:
+            yield f"clients saw {had:,.1f} tokens a request where the server counted {told:,.1f}"
 
 
 def _failed(blank: Measurement, planned: Planned, ended: Ended) -> Measurement:
@@ -186,7 +212,7 @@ def read_export(file: Path, streams: bool, counts_tokens: bool) -> Export:
 
     The export holds every request that ended in the counted windows: when it was sent, when each
     of its responses came (nanoseconds since 1970), and what they carried. For outputs that were
-    not sent it holds rubbish: only what was asked for is read. Ours for SSE has the same form.
+    not sent it holds what lay in memory, as texts nothing: only what was asked for is read.
     """
     try:
         (experiment,) = json.loads(file.read_text("utf-8", "replace"))["experiments"]
@@ -206,7 +232,7 @@ def _record(
     """None where it was never answered. A last response without content only says that it ends."""
     times = list(request["response_timestamps"])
     outputs = list(request.get("response_outputs", []))
-    while len(times) > 1 and len(outputs) == len(times) and not outputs[-1]:
+    if len(times) > 1 and len(outputs) == len(times) and _is_empty(outputs[-1]):
         times, outputs = times[:-1], outputs[:-1]
     if not times:
         return None
@@ -219,6 +245,14 @@ def _record(
         num_output_tokens=sum(map(_num_tokens, outputs)) if counts_tokens else 0,
         chunk_s=times_s if streams else (),
     )
+
+
+def _is_empty(output: Mapping[str, Any]) -> bool:
+    """Whether a response carries nothing: the texts of its outputs tell, where it has any. What
+    ends one of ours tells why (finish_reason), which each request of a stream asks for.
+    """
+    texts = [value for value in output.values() if isinstance(value, str)]
+    return not any(texts) if texts else not output
 
 
 def _num_tokens(output: Mapping[str, Any]) -> int:

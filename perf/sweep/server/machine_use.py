@@ -55,23 +55,25 @@ class Watch:
         return time.monotonic() - self.silent_since if self.silent_since is not None else 0.0
 
     def look(self, with_memory: bool = True) -> None:
-        samples = self.server.metrics()
-        if samples:
-            self.silent_since = None
-        elif self.silent_since is None:
-            self.silent_since = time.monotonic()
         server = [each for pid in self.pids for each in family(pid)]
         others = {os.getpid(), *(each.pid for each in server)}
         generators = [each for each in family(os.getpid()) if each.pid not in others]
+        with_memory = with_memory and bool(server)
+        memory_gib, gpu = (memory_gib_of(server), _gpu()) if with_memory else (None, None)
+        samples = self.server.metrics()  # last, and then the clock: what was counted until then
         look = Look(
             at_ns=time.time_ns(),
             busy_s=machine_cpu_seconds(),
             server_s=_cpu_s(server, self._server_s),
             generator_s=_cpu_s(generators, self._generator_s),
-            memory_gib=memory_gib_of(server) if with_memory and server else None,
-            gpu=_gpu() if with_memory and server else None,
+            memory_gib=memory_gib,
+            gpu=gpu,
             samples=samples,
         )
+        if samples:
+            self.silent_since = None
+        elif self.silent_since is None:
+            self.silent_since = time.monotonic()
         self.looks.append(look)
 
 

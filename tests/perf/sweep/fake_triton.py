@@ -18,7 +18,7 @@ _EVENTS = (b'data: {"text_output": "a", "num_output_tokens": 2}\n\n',) * 3
 def config(decoupled: bool = False, max_batch_size: int = 0) -> dict[str, Any]:
     """As ``/v2/models/M/config`` answers."""
     names = {"text_input": "TYPE_STRING", "max_tokens": "TYPE_INT32", "stream": "TYPE_BOOL"}
-    names["return_num_output_tokens"] = "TYPE_BOOL"
+    names |= dict.fromkeys(("return_num_output_tokens", "return_finish_reason"), "TYPE_BOOL")
     return {
         "max_batch_size": max_batch_size,
         "model_transaction_policy": {"decoupled": decoupled},

@@ -9,11 +9,29 @@ from typing import Any
 
 import pytest
 
-from perf.sweep.measuring import ExportError, read_export
+from perf.load.measure import Record
+from perf.report.schema import Load
+from perf.sweep.measuring import Export, ExportError, doubts, read_export
+from perf.sweep.plan import Planned
+from perf.sweep.requests.bodies import Requests
+from perf.sweep.requests.targets import Target, of_json
+from perf.sweep.scenario.model import Measuring
 from perf.sweep.server.machine_use import Look, between, machine_figures
-from perf.sweep.server.metrics import Difference, parse_metrics, server_figures
+from perf.sweep.server.metrics import Difference, Sample, parse_metrics, server_figures
+from perf.sweep.server.triton import DEFAULT, TritonView
+from tests.perf.sweep.fake_triton import config
 
 MS = 1_000_000
+PLANNED = Planned(
+    load=Load("demo", "http-infer", concurrency=2),
+    repeat=0,
+    target=Target("demo", "http-infer", "demo", of_json(config())),
+    requests=Requests([{"return_num_output_tokens": [True]}]),
+    input_file="",
+    measuring=Measuring(),
+    distribution="constant",
+    server=TritonView(DEFAULT),
+)
 Figures = Callable[..., dict[str, Any]]
 
 
@@ -54,6 +72,46 @@ def test_a_streams_times_and_tokens(figures: Figures) -> None:
 def test_a_last_response_without_content_only_ends_the_stream(figures: Figures) -> None:
     outputs = [{"num_output_tokens": 2}, {}]
     assert figures([request(0, 100, 900, outputs=outputs)])["latency"].p50_ms == 100
+
+
+def test_what_an_empty_last_response_holds_is_not_counted(figures: Figures) -> None:
+    """perf_analyzer exports what lies in memory for outputs that were not sent."""
+    last = {"text_output": "", "finish_reason": "length", "num_output_tokens": 1}
+    garbage = {"text_output": "", "finish_reason": "", "num_output_tokens": 3154116752}
+    outputs = [{"text_output": "a", "num_output_tokens": 2}, last, garbage]
+    found = figures([request(0, 100, 150, 900, outputs=outputs)])
+    assert found["output_tokens_per_s"] == 3
+    assert found["latency"].p50_ms == 150
+
+
+def scrape(requests: int, sequences: int, tokens: int) -> list[Sample]:
+    lines = (
+        f'nv_inference_request_success{{model="demo"}} {requests}',
+        f'hf_triton_finished_total{{model="demo",finish_reason="length"}} {sequences}',
+        f'hf_triton_generated_tokens_total{{model="demo"}} {tokens}',
+    )
+    return parse_metrics("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    "requests, sequences, tokens, said",
+    [
+        (100, 100, 1000, ""),
+        (103, 103, 1010, ""),  # two were in flight when it was asked
+        (120, 120, 1200, "clients saw 100 requests answered where the server counted 120"),
+        (100, 100, 1100, "clients saw 10.0 tokens a request where the server counted 11.0"),
+        (100, 200, 2000, ""),  # two choices a request
+        (0, 0, 0, ""),  # another server, or one that was started again
+    ],
+)
+def test_a_figure_that_the_server_counted_otherwise_is_doubted(
+    requests: int, sequences: int, tokens: int, said: str
+) -> None:
+    records = [Record(0, at / 100, at / 100 + 0.02, 0, 10) for at in range(100)]
+    export = Export(records, [0, 2 * 10**9])
+    scrapes = {0: scrape(7, 7, 7), 2 * 10**9: scrape(7 + requests, 7 + sequences, 7 + tokens)}
+    looks = [Look(at_ns, samples=samples) for at_ns, samples in scrapes.items()]
+    assert list(doubts(export, looks, PLANNED)) == [said] * bool(said)
 
 
 def test_a_request_that_was_never_answered_does_not_count(figures: Figures) -> None:

@@ -53,6 +53,15 @@ def test_lengths_are_mixed_evenly_and_every_caller_meets_all() -> None:
     assert found.output == "8/16"
 
 
+def test_a_stream_is_asked_how_it_ends() -> None:
+    """perf_analyzer tells no empty last response from one without text otherwise."""
+    inputs = Inputs(words=(Lengths((4,)),))
+    (found,) = requests_of(target("grpc-stream"), inputs, NOWHERE, 0)
+    assert found.entries[0]["return_finish_reason"] == [True]
+    (found,) = requests_of(target("grpc-infer"), inputs, NOWHERE, 0)
+    assert "return_finish_reason" not in found.entries[0]
+
+
 def test_the_same_seed_sends_the_same() -> None:
     inputs = Inputs(words=(Lengths(between=(4, 9)),))
     first, again = (requests_of(target(), inputs, NOWHERE, 3) for _ in range(2))
