@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 
-from perf.load.loop import Connect, Report, closed_loop, open_loop
+from perf.load.loop import Connect, closed_loop
 from perf.load.measure import Policy, Record
 from perf.load.requests import Request, requests
 
@@ -23,15 +23,11 @@ LOST = "the load generator lost the server"
 
 @dataclass(frozen=True)
 class LevelArguments:
-    """``clients`` of a closed loop, or ``rate`` requests a second, evenly or as a Poisson process;
-    what is sent is the mixed load, or ``bodies`` in turns.
-    """
+    """``clients`` of a closed loop; what is sent is the mixed load, or ``bodies`` in turns."""
 
     clients: int
     seed: int
     policy: Policy
-    rate: float | None = None
-    poisson: bool = False
     bodies: Sequence[str] = ()
 
     @classmethod
@@ -63,22 +59,13 @@ def serve_levels(connect: Connect) -> None:
     for line in sys.stdin:
         arguments = LevelArguments.from_json(line)
         try:
-            asyncio.run(send_level(connect, arguments, print_record))
+            stream, policy = arguments.stream(), arguments.policy
+            asyncio.run(closed_loop(connect, arguments.clients, stream, policy, print_record))
         except asyncio.TimeoutError:
             sys.exit(f"{LOST}: no answer within {arguments.policy.answer_timeout_s:.0f} s")
         except OSError as error:
             sys.exit(f"{LOST}: {error}")
         print(flush=True)
-
-
-async def send_level(connect: Connect, arguments: LevelArguments, report: Report) -> None:
-    """Run one level in this process."""
-    stream, policy = arguments.stream(), arguments.policy
-    if arguments.rate is None:
-        await closed_loop(connect, arguments.clients, stream, policy, report)
-    else:
-        rate, poisson = arguments.rate, arguments.poisson
-        await open_loop(connect, rate, stream, policy, report, poisson=poisson)
 
 
 def print_record(record: Record) -> None:

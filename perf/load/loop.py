@@ -1,12 +1,11 @@
-"""Closed and open loops of callers over anything that answers; knows no protocol and no server."""
+"""A closed loop of callers over anything that answers; knows no protocol and no server."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from hf_triton.ports.time_limit import timeout
@@ -56,50 +55,6 @@ async def closed_loop(
                 report(await record(ask, next(stream), policy.answer_timeout_s))
 
     await asyncio.gather(*(caller() for _ in range(clients)))
-
-
-async def open_loop(
-    connect: Connect,
-    rate: float,
-    stream: Iterator[Request],
-    policy: Policy,
-    report: Report,
-    *,
-    poisson: bool = False,
-) -> None:
-    """Send ``rate`` requests a second, whatever is answered, until the policy has enough and every
-    answer is in; evenly, or as a Poisson process from one seed. A connection is used again once
-    its request is answered.
-    """
-    chance, num_sent = random.Random(0), 0
-    begin_s = due_s = time.perf_counter()
-    idle, sending = list[Ask](), set[asyncio.Task[None]]()
-    async with AsyncExitStack() as connections:
-
-        async def send(request: Request) -> None:
-            ask = idle.pop() if idle else await connections.enter_async_context(connect())
-            report(await record(ask, request, policy.answer_timeout_s))
-            idle.append(ask)
-
-        try:
-            while not policy.enough(num_sent, time.perf_counter() - begin_s):
-                due_s += chance.expovariate(rate) if poisson else 1 / rate
-                await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
-                sending.add(asyncio.create_task(send(next(stream))))
-                num_sent += 1
-                sending -= _ended_well(sending)
-            await asyncio.gather(*sending)
-        finally:
-            for task in sending:
-                task.cancel()
-
-
-def _ended_well(tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-    """Those that have ended; raises what one of them did."""
-    ended = {task for task in tasks if task.done()}
-    for task in ended:
-        task.result()
-    return ended
 
 
 async def record(ask: Ask, request: Request, timeout_s: float) -> Record:

@@ -1,6 +1,4 @@
-"""The command lines that measure a load: perf_analyzer's, and those of what sends instead of it
-where it can't. All run in the run's folder.
-"""
+"""The command lines of perf_analyzer that measure a load. All run in the run's folder."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from perf.sweep.plan import Planned
 from perf.sweep.scenario.model import SEVERAL_TIMES
 
 EXPORT_FILE = "profile_export.json"
-ANALYZER, SSE_LOAD = "perf_analyzer", ("python", "-m", "perf.sweep.sse_load")
+ANALYZER = "perf_analyzer"
 MOUNTED = "/sweep"  # the run's folder, in a container
 _FEW_REQUESTS = 4
 _ALL_STABLE = 999999.0  # per cent: what differs by less counts as stable
@@ -48,17 +46,15 @@ def is_forced(command: Sequence[str]) -> bool:
 
 
 def container_commands(commands: Sequence[Sequence[str]], folder: Path, image: str) -> list[str]:
-    """For machines where no perf_analyzer runs: a line for each command, in NVIDIA's SDK container
-    where it is perf_analyzer's.
+    """For machines where no perf_analyzer runs: a line for each command, in NVIDIA's SDK
+    container.
     """
+    start = ["docker", "run", "--rm", "--network=host", "-v", f"{folder}:{MOUNTED}", "-w", MOUNTED]
     lines = []
     for number, command in enumerate(commands, 1):
         # Each its own: perf_analyzer overwrites no file.
         command = [f"{number}_{EXPORT_FILE}" if w == EXPORT_FILE else w for w in command]
-        if command[0] == ANALYZER:
-            start = ["docker", "run", "--rm", "--network=host", "-v", f"{folder}:{MOUNTED}"]
-            command = [*start, "-w", MOUNTED, image, *command]
-        lines.append(shlex.join(command))
+        lines.append(shlex.join([*start, image, *command]))
     return lines
 
 
@@ -86,10 +82,6 @@ def _start(planned: Planned) -> list[str]:
         "http-generate": [
             *(*analyzer, *http, "--service-kind", "openai"),
             *("--endpoint", f"v2/models/{model}/generate"),
-        ],
-        # It reads streams over gRPC only (2.51).
-        "http-generate-stream": [
-            *(*SSE_LOAD, *http, "--endpoint", f"v2/models/{model}/generate_stream"),
         ],
     }[load.endpoint]
     command += ["--async", "--input-data", planned.input_file]

@@ -124,7 +124,6 @@ def _measured(blank: Measurement, planned: Planned, export: Export, watch: Watch
     return replace(
         blank,
         **found,
-        stable=export.stable and blank.stable,
         doubts=tuple(doubts(export, watch.looks, planned)),
         server=server_figures(Difference(scrapes, planned.target.labels), latency_ms),
         machine={**gpu_figures(scrapes), **machine_figures(looks)},
@@ -197,7 +196,6 @@ class Export:
 
     records: Sequence[Record]
     windows: Sequence[int]
-    stable: bool = True
 
     def figures(self) -> dict[str, Any]:
         """The fields of a Measurement that tell what clients saw."""
@@ -223,7 +221,7 @@ def read_export(file: Path, streams: bool, counts_tokens: bool) -> Export:
         raise ExportError("perf_analyzer's export has no counted time")
     records = [_record(one, windows[0], streams, counts_tokens) for one in requests]
     answered = [record for record in records if record]
-    return Export(answered, windows, experiment.get("stable", True))
+    return Export(answered, windows)
 
 
 def _record(

@@ -56,11 +56,6 @@ def described(
 
 def _notes(analyzer: Analyzer, found: Sequence[Planned]) -> list[str]:
     notes = [f"perf_analyzer {analyzer.version}, {analyzer.origin}"]
-    if any(one.load.endpoint == "http-generate-stream" for one in found):
-        notes.append(
-            "http-generate-stream is loaded by perf.sweep.sse_load with the same windows: "
-            "perf_analyzer reads streams over gRPC only"
-        )
     if any(one.streams for one in found):
         notes.append("inter-token latency is the time between the chunks of an answer")
     notes += dict.fromkeys(one.requests.note for one in found if one.requests.note)

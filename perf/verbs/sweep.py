@@ -23,7 +23,7 @@ a scenario, sweep.yaml:
   scenarios:
     - name: chat                       # shown in the report
       models: [demo]                   # as in models.yaml; streams go to demo_stream
-      endpoints: [http-generate, grpc-stream]   # also http-infer, grpc-infer, http-generate-stream
+      endpoints: [http-generate, grpc-stream]   # also http-infer, grpc-infer
       concurrency: 1:16:x2             # requests at once: a number, [1, 8], 1:16:5, or doubling
       # request_rate: [2, 4, 8]        # or requests a second, whatever is answered
       input:

@@ -18,7 +18,7 @@ measurement: {window_s: 0.4, max_trials: 3, warm_up_requests: 1, stability_perce
 scenarios:
   - name: chat
     models: demo
-    endpoints: [http-infer, http-generate, grpc-stream, http-generate-stream]
+    endpoints: [http-infer, http-generate, grpc-stream]
     concurrency: 2
     input: {prompt_tokens: 6, output_tokens: 4}
 """
@@ -34,7 +34,7 @@ def test_every_endpoint_is_measured(triton: Triton, tmp_path: Path) -> None:
     assert cli.main(["perf", "sweep", str(tmp_path / "s.yaml"), *urls, *metrics, *places]) == 0
 
     found = {one.load.endpoint: one for one in read_measurements(tmp_path / "run")}
-    assert len(found) == 4
+    assert len(found) == 3
     for endpoint, one in found.items():
         assert one.num_requests > 0, one.first_error
         assert one.output_tokens_per_s == pytest.approx(4 * one.requests_per_s, rel=0.01)

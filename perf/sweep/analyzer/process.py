@@ -1,4 +1,4 @@
-"""Runs one load generator to its end, or ends it: its time is over, the server is silent, or we are
+"""Runs perf_analyzer to its end, or ends it: its time is over, the server is silent, or we are
 asked to stop. Nothing of it is left.
 """
 
@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator.errors import mask_tokens
-from generator.python_modules import run_module
-from perf.orphans import end, ends_with_us, our_environment
+from perf.orphans import end, ends_with_us
 from perf.sweep.analyzer.finding import Analyzer
-from perf.sweep.commands import ANALYZER
 
 _POLL_S = 0.1
 _MOST_SAID = 400
@@ -63,21 +61,16 @@ def run(
     timeout_s: float,
     give_up: Callable[[], str],
 ) -> Ended:
-    """Runs a command of commands.py in ``folder`` to its end; ``give_up`` says why not to wait any
+    """Runs a command line of commands.py in ``folder``; ``give_up`` says why not to wait any
     longer, and nothing while there is none.
 
     Raises OSError where it can't be started.
     """
-    if command[0] == ANALYZER:
-        command = [analyzer.path, *command[1:]]
-        environment = {**os.environ, **analyzer.environment}
-    else:
-        command, environment = run_module(*command[2:]), our_environment()
     deadline = time.monotonic() + timeout_s
     process = subprocess.Popen(
-        command,
+        [analyzer.path, *command[1:]],
         cwd=folder,
-        env=environment,
+        env={**os.environ, **analyzer.environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -133,7 +133,7 @@ def _asked(target: Target, output: int | None) -> dict[str, Any]:
         wanted |= {name: output for name in _LENGTH_INPUTS if name in target.inputs}
     if "return_num_output_tokens" in target.inputs:
         wanted["return_num_output_tokens"] = True
-    if "return_finish_reason" in target.inputs and target.endpoint in STREAMS:
+    if "return_finish_reason" in target.inputs and target.endpoint == "grpc-stream":
         wanted["return_finish_reason"] = True  # what tells an answer's end from an empty response
     if "stream" in target.inputs:
         wanted["stream"] = target.endpoint in STREAMS

@@ -82,7 +82,7 @@ class Targets:
         model = next((one for one in candidates if self._config(one) is not None), name)
         config = self._config(model)
         if _answers_at_once(config) is streams:
-            told = f"answers only streams: {', '.join(STREAMS)}"
+            told = "answers only streams: grpc-stream"
             if streams:
                 told = "does not stream; expected http-infer, http-generate or grpc-infer"
             place = _named(scenario.place("endpoints"), endpoint)

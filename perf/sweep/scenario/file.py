@@ -179,11 +179,10 @@ def _keys_of_sweep(base: Path) -> Mapping[str, Check]:
 
 def _keys_of_scenario(base: Path) -> Mapping[str, Check]:
     model = schema.text("the name of a model", r"[A-Za-z0-9._-]{1,255}")
-    endpoint = schema.choice(*ENDPOINTS)
     return {
         "name": schema.text(_NAME, r"[A-Za-z0-9._-]{1,64}"),
         "models": ranges.one_or_more(model, "a model's name or a list of names"),
-        "endpoints": ranges.one_or_more(endpoint, f"some of {', '.join(ENDPOINTS)}"),
+        "endpoints": ranges.one_or_more(_endpoint, f"some of {', '.join(ENDPOINTS)}"),
         "concurrency": ranges.counts(4096),
         "request_rate": ranges.rates(100_000),
         "request_distribution": schema.choice("constant", "poisson"),
@@ -192,6 +191,15 @@ def _keys_of_scenario(base: Path) -> Mapping[str, Check]:
         "measurement": _MEASUREMENT,
         **_URLS,
     }
+
+
+def _endpoint(node: Node, report: Report) -> str | None:
+    if node.value == "http-generate-stream":
+        message = "is measured no more: use grpc-stream here, or AIPerf or GuideLLM for HTTP"
+        report.add(node, f"{node.value} {message}")
+        return None
+    found: str | None = schema.choice(*ENDPOINTS)(node, report)
+    return found
 
 
 def _inputs(base: Path) -> Check:

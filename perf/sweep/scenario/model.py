@@ -11,7 +11,8 @@ from typing import Any
 from generator.yaml_file.nodes import Node
 from perf.sweep.scenario.ranges import Lengths
 
-ENDPOINTS = ("http-infer", "http-generate", "grpc-infer", "grpc-stream", "http-generate-stream")
+ENDPOINTS = ("http-infer", "http-generate", "grpc-infer", "grpc-stream")
+# perf_analyzer (2.51) reads streams over gRPC only; tune and baselines load those over HTTP.
 STREAMS = ("grpc-stream", "http-generate-stream")
 FLAT_JSON = ("http-generate", "http-generate-stream")  # one request at a time, in JSON
 SEVERAL_TIMES = 3  # windows whose throughput and latency have to agree: perf_analyzer's own rule

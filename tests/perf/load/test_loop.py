@@ -1,4 +1,4 @@
-"""Closed and open loops against a target made of sleeps."""
+"""A closed loop against a target made of sleeps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perf.load.loop import Answer, AnswerError, Ask, closed_loop, open_loop
+from perf.load.loop import Answer, AnswerError, Ask, closed_loop
 from perf.load.measure import Policy, Record
 from perf.load.requests import Request, requests
 
@@ -18,21 +18,18 @@ from perf.load.requests import Request, requests
 class Sleeper:
     """Answers after a moment; knows how many requests were in it at once, at most."""
 
-    def __init__(self, answer_s: float = 0.002) -> None:
+    def __init__(self) -> None:
         self.num_running = 0
         self.most_running = 0
-        self.num_connections = 0
-        self._answer_s = answer_s
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Ask]:
-        self.num_connections += 1
         yield self.ask
 
     async def ask(self, request: Request) -> Answer:
         self.num_running += 1
         self.most_running = max(self.most_running, self.num_running)
-        await asyncio.sleep(self._answer_s)
+        await asyncio.sleep(0.002)
         self.num_running -= 1
         if request.index == 3:
             raise AnswerError("no luck")
@@ -71,36 +68,3 @@ def test_the_time_limit_ends_a_level_short_of_its_requests(
     _, records = run(1, Policy(min_requests=10**9, min_s=0, max_s=10))
     # The loop's begin; then, for each answer, whether to go on, when it is sent and when done.
     assert [(record.sent_s, record.done_s) for record in records] == [(2, 3), (5, 6), (8, 9)]
-
-
-def run_open(answer_s: float, rate: float) -> tuple[Sleeper, list[Record]]:
-    sleeper, records = Sleeper(answer_s), list[Record]()
-    policy = Policy(min_requests=20, min_s=0, max_s=60)
-    asyncio.run(open_loop(sleeper.connect, rate, requests(0), policy, records.append))
-    return sleeper, records
-
-
-def test_an_open_loop_sends_on_time_whatever_is_answered() -> None:
-    sleeper, records = run_open(answer_s=0.5, rate=100.0)
-    assert sorted(record.index for record in records) == list(range(20))
-    assert sleeper.most_running == sleeper.num_connections == 20
-    sent = sorted(record.sent_s for record in records)
-    assert sent[-1] - sent[0] < 0.5
-
-
-def test_an_open_loop_uses_its_connections_again() -> None:
-    sleeper, records = run_open(answer_s=0.0, rate=50.0)
-    assert len(records) == 20
-    assert sleeper.num_connections < 20
-
-
-def test_a_lost_server_ends_an_open_loop() -> None:
-    async def refuse(_: Request) -> Answer:
-        raise ConnectionError("gone")
-
-    @asynccontextmanager
-    async def connect() -> AsyncIterator[Ask]:
-        yield refuse
-
-    with pytest.raises(ConnectionError, match="gone"):
-        asyncio.run(open_loop(connect, 100.0, requests(0), Policy(10**6, 0, 60), print))

@@ -25,15 +25,15 @@ class Server(Handler, BaseHTTPRequestHandler):
         self.answer(200 if self.path == "/v2/models/demo/infer" else 404, ANSWER)
 
 
-def test_one_process_runs_a_closed_and_an_open_level() -> None:
+def test_one_process_runs_one_level_after_the_other() -> None:
     counts: list[int] = []
     with serving_http(Server) as port, generator(http_command(ANY_INFER, port, "demo")) as running:
-        closed = running.records_of(LevelArguments(2, 0, SIX, bodies=["{}"]), counts.append)
-        opened = running.records_of(LevelArguments(1, 0, SIX, rate=100.0))
-    for records in (closed, opened):
+        first = running.records_of(LevelArguments(2, 0, SIX, bodies=["{}"]), counts.append)
+        second = running.records_of(LevelArguments(1, 0, SIX))
+    for records in (first, second):
         assert {(record.num_output_tokens, record.problem) for record in records} == {(4, None)}
         assert len(records) in (6, 7)
-    assert counts == list(range(1, len(closed) + 1))
+    assert counts == list(range(1, len(first) + 1))
 
 
 def test_a_lost_server_is_told_in_one_line() -> None:

@@ -1,4 +1,4 @@
-"""A Triton as far as a sweep goes: health, a model's config, metrics, and one stream of events."""
+"""A Triton as far as a sweep goes: health, a model's config, metrics."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any
 
 from perf.sweep.scenario.model import Addresses
 from tests.support.http_server import Handler, serving_http
-
-_EVENTS = (b'data: {"text_output": "a", "num_output_tokens": 2}\n\n',) * 3
 
 
 def config(decoupled: bool = False, max_batch_size: int = 0) -> dict[str, Any]:
@@ -72,14 +70,6 @@ def _handler(fake: FakeTriton) -> type[BaseHTTPRequestHandler]:
                 return
             status, body = fake.answer(self.path)
             self.answer(status, body)
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            for event in (*_EVENTS, b""):
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
 
     return Endpoints
 

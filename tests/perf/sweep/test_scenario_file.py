@@ -120,6 +120,7 @@ def test_a_scenarios_measurement_changes_only_what_it_says(tmp_path: Path) -> No
         ("endpoints: http-generate, batch_sizes: 4", "carries one request at a time"),
         ("measurement: {window_s: 1, window_requests: 5}", "has both window_s and window_requests"),
         ("grpc_url: 'a:1'", "needs 'url'"),
+        ("endpoints: http-generate-stream", r"3:37: .*use grpc-stream here, or AIPerf or GuideLLM"),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(

@@ -161,7 +161,7 @@ scenarios:
         "s.yaml:2:24", "s.yaml:3:48", "s.yaml:4:69", "s.yaml:5:59",
     ]  # fmt: skip
     assert told[0].endswith("; there are: demo, demo_stream; did you mean 'demo'?")
-    assert "answers only streams: grpc-stream, http-generate-stream" in told[1]
+    assert told[1].endswith("answers only streams: grpc-stream")
     assert told[2].endswith("model 'demo' takes at most 1 in a batch")
     assert "has no input temprature; it has: text_input, max_tokens" in told[3]
 
@@ -185,22 +185,6 @@ def test_a_dry_run_writes_nothing(options: MakeOptions, capsys: pytest.CaptureFi
     assert sweeping.dry_run(given) == 0
     assert capsys.readouterr().out.count("perf_analyzer -m demo") == 2
     assert not given.folder.exists()
-
-
-def test_streams_over_http_are_loaded_by_our_own_generator(options: MakeOptions) -> None:
-    text = SCENARIO.replace("http-infer", "http-generate-stream").replace(
-        "{warm_up_requests: 0}", "{warm_up_requests: 0, window_s: 0.1, max_trials: 3}"
-    )
-    given = options(text.replace("[1, 2]", "2"))
-
-    assert sweeping.run(given) == 0
-
-    (found,) = read_measurements(given.folder)
-    assert found.command.startswith("python -m perf.sweep.sse_load")
-    assert found.time_to_first_token
-    assert found.inter_token_latency
-    assert found.output_tokens_per_s
-    assert found.output_tokens_per_s == pytest.approx(6 * found.requests_per_s, rel=0.01)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full")

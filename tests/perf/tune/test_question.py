@@ -43,7 +43,7 @@ SCENARIO = """\
 scenarios:
   - name: chat
     models: [demo]
-    endpoints: [http-generate-stream]
+    endpoints: [grpc-stream]
     concurrency: [4]
     input: {prompt_tokens: 8-16, output_tokens: 32}
 """
