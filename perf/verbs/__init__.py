@@ -11,12 +11,17 @@ import argparse
 import importlib
 from importlib.util import find_spec
 
-from generator.errors import PerfError
+from generator.errors import PerfError, UsageError
 from perf.verbs.stopping import stopping_as_interrupts
 
-VERBS = {name: f"perf.verbs.{name}" for name in ("sweep", "tune", "report", "compare", "roofline")}
+VERBS = {name: f"perf.verbs.{name}" for name in ("sweep", "tune", "report", "compare")}
 if find_spec("perf.lab"):
     VERBS |= {name: f"perf.lab.verbs.{name}" for name in ("baselines", "gpu")}
+# Of earlier releases; what to use instead.
+_GONE = {
+    "roofline": "`perf sweep` and `perf tune` show the share of what this machine allows in their "
+    "reports; other figures come from perf_analyzer, AIPerf or GuideLLM"
+}
 # Modules that come with another extra than hf-triton[perf].
 _EXTRAS = dict.fromkeys(("torch", "transformers", "tokenizers", "numpy", "pytriton"), "serve")
 
@@ -31,10 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             name, help=module.HELP, description=module.DESCRIPTION, formatter_class=raw
         )
         module.add_arguments(verb)
+    for name in _GONE:  # whatever it was given
+        gone = verbs.add_parser(name, prefix_chars="\0", add_help=False)
+        gone.add_argument("rest", nargs="*")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the sub-verb. Raises PerfError where a package that it needs is not installed."""
+    """Runs the sub-verb. Raises UsageError for one that is gone, PerfError where a package that it
+    needs is not installed.
+    """
+    if args.perf_verb in _GONE:
+        raise UsageError(f"hf-triton perf {args.perf_verb} is gone: {_GONE[args.perf_verb]}")
     module = importlib.import_module(VERBS[args.perf_verb])
     try:
         with stopping_as_interrupts():

@@ -48,12 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="put the winner into models.yaml, where it is better beyond noise",
     )
-    parser.add_argument(
-        "--model-analyzer",
-        type=Path,
-        metavar="FILE",
-        help="only write a configuration for NVIDIA's Model Analyzer, and print how it is run",
-    )
+    parser.add_argument("--model-analyzer", help=argparse.SUPPRESS)
 
 
 def _add_goal(parser: argparse.ArgumentParser) -> None:
@@ -134,8 +129,9 @@ def run(args: argparse.Namespace) -> int:
     """Returns 1 where nothing meets the bounds. Raises GeneratorError."""
     if args.min_throughput is not None and args.goal == "throughput":
         raise UsageError("--min-throughput is for --goal latency; --goal throughput looks for it")
-    if args.model_analyzer is not None and args.write:
-        raise UsageError("--write needs a search, and --model-analyzer only writes a file")
+    if args.model_analyzer is not None:
+        instead = "leave it out to search here; AIPerf, GuideLLM and perf_analyzer measure a server"
+        raise UsageError(f"--model-analyzer is gone: {instead}")
     from perf.tune.goal import Goal
     from perf.tune.question import Request
     from perf.tune.study import Effort
@@ -149,8 +145,4 @@ def run(args: argparse.Namespace) -> int:
         command=shlex.join(["hf-triton", *sys.argv[1:]]),
         **{name: getattr(args, name) for name in _AS_GIVEN},
     )
-    if args.model_analyzer is not None:
-        from perf.tune.model_analyzer import write_configuration
-
-        return write_configuration(request, args.model_analyzer)
     return tune(request)

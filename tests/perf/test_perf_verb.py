@@ -57,6 +57,22 @@ def test_without_the_package_the_verb_is_refused_and_not_listed(
     assert "perf" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (["roofline", "m", "--sequences", "1,8"], "perf roofline is gone: `perf sweep` and `perf "),
+        (["tune", "demo", "--model-analyzer", "f.yaml"], "--model-analyzer is gone: leave it out "),
+    ],
+)
+def test_what_is_gone_says_what_to_use(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["perf", *words]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert "AIPerf" in said
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_what_ends_a_program_ends_a_measurement_as_an_interrupt(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch

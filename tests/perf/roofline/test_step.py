@@ -1,16 +1,13 @@
-"""What is counted of a decoder's step, and what the command says."""
+"""What is counted of a decoder's step."""
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from hf_triton.cli.main import main
 from perf.model import llama_config
 from perf.roofline.measured import measure
 from perf.roofline.step import DecoderShape, Decoding, Machine, step_cost, tokens_per_s_limit
@@ -58,40 +55,6 @@ def test_a_measured_machine_has_ceilings_above_zero() -> None:
     machine = measure()
     assert machine.num_threads == torch.get_num_threads()
     assert min(machine.as_figures().values()) > 0
-
-
-def test_the_command_prints_a_row_for_each_number_of_sequences(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("perf.roofline.measured.measure", lambda: MACHINE)
-    (tmp_path / "config.json").write_text(llama_config().to_json_string(use_diff=False))
-    assert main(["perf", "roofline", str(tmp_path), "--sequences", "1,1000"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[-2:]]
-    assert [row[0] for row in rows] == ["1", "1,000"]
-    shape = DecoderShape.of(llama_config())
-    limit = tokens_per_s_limit(MACHINE, shape, Decoding(1, mean_context=100))
-    assert rows[0][-1] == f"{limit:,.0f}"
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        (None, "No such file or directory"),
-        ("{", "this is not JSON"),
-        ("[]", "got a list, expected a model's config"),
-        (json.dumps({"hidden_size": 8}), "it lacks intermediate_size"),
-    ],
-)
-def test_a_config_that_cannot_be_counted_is_named(
-    text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "config.json"
-    if text is not None:
-        path.write_text(text)
-    assert main(["perf", "roofline", str(path)]) == 1
-    error = capsys.readouterr().err
-    assert f"hf-triton: {path}" in error
-    assert message in error
 
 
 def test_heads_may_have_a_size_of_their_own() -> None:
