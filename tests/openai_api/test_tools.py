@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import pytest
+from llguidance import LLMatcher, LLTokenizer
 
 from generator.spec.runtime_rules import ChatFormat
 from hf_triton.ports.openai.schema.errors import ApiError
@@ -16,6 +17,8 @@ from hf_triton.ports.openai.schema.tools import Tools, read_tools
 from hf_triton.ports.openai.tool_calls.forced_calls import ListedCalls
 from hf_triton.ports.openai.tool_calls.found_calls import FoundCalls
 from hf_triton.ports.openai.tool_calls.read import whole_calls
+from hf_triton.text_generation.structured.constraint import Constraint
+from hf_triton.text_generation.structured.llguidance_grammars import grammar_text
 from tests.openai_api.conftest import Translator
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -213,7 +216,35 @@ def test_arguments_are_an_object_whether_the_tool_says_so_or_not(parameters: Any
     assert tools is not None
     schema = json.loads(tools.constraint()["json_schema"])["items"]["anyOf"][0]
     arguments = schema["properties"]["arguments"]
-    assert arguments == {**parameters, "$id": "tool:0", "type": "object"}
+    assert arguments == {**parameters, "$id": "http://tool/0/arguments", "type": "object"}
+
+
+def _reading(key: str, kind: str, **more: Any) -> dict[str, Any]:
+    """A tool that reads a tree of such values."""
+    tree = {"type": "object", "properties": {"v": {"type": kind}, "of": {"$ref": key}}}
+    function = {"name": kind, "parameters": {**tree, **more}}
+    return {"type": "function", "function": function}
+
+
+@pytest.mark.parametrize(
+    "key, names",
+    [
+        *(("#", {"$id": one}) for one in ("same", "http://a.b/c", "Output Format", 5)),
+        ("same", {"$id": "same"}),
+        ("#", {}),
+    ],
+    ids=str,
+)
+def test_tools_whose_schemas_have_one_name_are_told_apart(key: str, names: Any) -> None:
+    tools = [_reading(key, kind, **names) for kind in ("integer", "string")]
+    held = read_tools({"tools": tools, "tool_choice": "required"})
+    assert held is not None
+    tokenizer = LLTokenizer("byte")
+    grammar = grammar_text(Constraint("json_schema", (held.constraint()["json_schema"],)))
+    for name, value, fits in (("integer", 1, True), ("integer", "x", False), ("string", "x", True)):
+        text = json.dumps([{"name": name, "arguments": {"of": {"v": value}}}])
+        matcher = LLMatcher(tokenizer, grammar)
+        assert (matcher.validate_tokens(tokenizer.tokenize_str(text)) == len(text)) == fits, name
 
 
 CLOSED = {**SCHEMA, "additionalProperties": False}

@@ -22,6 +22,7 @@ from hf_triton.runtime.errors import RequestError, reason
 from .constraint import Constraint
 from .plain_tokens import with_numbered_tokens
 from .schema_complexity import check_complexity
+from .schema_names import without_names
 
 _SPACE = r"(\x20|\n[\x20\t]{0,32})"
 _BOUNDED = (1, 9)
@@ -139,11 +140,12 @@ def _lark_of(constraint: Constraint) -> str:
 
 
 def with_json_defaults(schema: str) -> dict[str, Any]:
-    """A JSON schema with the white space that outputs may have, as far as it says none itself. One
-    that has ``properties``, and says nothing of its type, is an object's, as outlines, xgrammar and
-    llama.cpp read it, and as TGI's documentation writes it.
+    """A JSON schema with the white space that outputs may have, as far as it says none itself, and
+    without names that nothing needs. One that has ``properties``, and says nothing of its type, is
+    an object's, as outlines, xgrammar and llama.cpp read it, and as TGI's documentation writes it.
     """
     found: dict[str, Any] = json.loads(schema)
+    without_names(found)
     if "properties" in found and not found.keys() & _OF_TYPE:
         found["type"] = "object"
     own = found.get(_GUIDANCE)

@@ -8,6 +8,7 @@ it writes them as its chat template says. Both are read by hf_triton/ports/opena
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ _MORE_PROPERTIES = (
     *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"),
     *("allOf", "anyOf", "oneOf", "$ref", "if"),
 )
+_BY_ID = re.compile(r'"\$ref": "[^#]')
 _CHOICES = (
     'none, auto, required, {"type": "function", "function": {"name": ...}} or '
     '{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}'
@@ -156,10 +158,14 @@ def _closed(schema: Any) -> Any:
 
 
 def _call(name: str, number: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    # With an id of its own, a schema's references are to itself, wherever it stands; a name may
-    # hold what an id can't.
-    arguments = {"$id": f"tool:{number}", **parameters}
+    # With an id of its own, a schema's references are to itself, wherever it stands, and whatever
+    # other tools' schemas are called. A tool's name may hold what an id can't.
+    refers_by_id = _BY_ID.search(json.dumps(parameters))
+    base = f"http://tool/{number}/"
+    own = {"$id": f"{base}arguments"}
+    arguments = {**own, **parameters} if refers_by_id else {**parameters, **own}
     return {
+        "$id": base,
         "type": "object",
         "properties": {"name": {"const": name}, "arguments": arguments},
         "required": ["name", "arguments"],
