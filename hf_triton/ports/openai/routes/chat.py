@@ -129,7 +129,7 @@ def _template_kwargs(body: Mapping[str, Any]) -> dict[str, Any]:
     kwargs = dict(body.get("chat_template_kwargs") or {})
     effort = body.get("reasoning_effort")
     if effort not in (None, _USUAL_EFFORT):
-        kwargs["reasoning_effort"] = effort
+        kwargs["reasoning_effort?"] = effort  # left out where the template doesn't take it
     for name, usual in (("add_generation_prompt", True), ("continue_final_message", False)):
         if body.get(name) not in (None, usual):
             kwargs[name] = not usual
