@@ -65,6 +65,22 @@ def test_equal_documents_have_equal_scores_in_the_order_they_came() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "truncate, cuts", [({}, None), ({"truncate": "END"}, b"\x01"), ({"truncate": "NONE"}, b"\x00")]
+)
+def test_nvidias_rerankers_are_asked_for_logits(
+    truncate: dict[str, str], cuts: bytes | None, api: Translator
+) -> None:
+    """With what NVIDIARerank of langchain-nvidia-ai-endpoints and of LlamaIndex sends."""
+    passages = [{"text": document} for document in DOCUMENTS]
+    body = {"model": "pairs", **truncate, "query": {"text": QUERY}, "passages": passages}
+    found = answer(api, "/v1/ranking", **body)
+    assert found["rankings"] == [{"index": n, "logit": SHARED[n]} for n in (1, 4, 2, 0, 3)]
+    request = api.triton.encoder_requests[-1]
+    sent = dict(zip((one.name for one in request.inputs), request.raw_input_contents, strict=True))
+    assert sent.get("truncate") == cuts
+
+
 def test_a_document_may_be_an_object_with_its_text(api: Translator) -> None:
     document = {"text": "a cat", "title": "kept"}
     [found] = rerank(api, documents=[document])["results"]
@@ -198,6 +214,7 @@ def test_vectors_of_every_token_and_sparse_ones_are_refused_by_name(api: Transla
 
 IMAGE = {"text": "a", "image": "data:image/png;base64,"}
 RANKING = {"model": "pairs", "query": "a", "documents": ["b"]}
+PASSAGES = {"model": "pairs", "query": {"text": "a"}, "passages": [{"text": "b"}]}
 PAIR = {"model": "pairs", "text_1": "a", "text_2": "b"}
 
 
@@ -223,6 +240,11 @@ PAIR = {"model": "pairs", "text_1": "a", "text_2": "b"}
         ),
         ("/rerank", {**RANKING, "model": "labels"}, "model", "a classifier of 3 labels"),
         ("/rerank", {**RANKING, "priority": 1}, "priority", "priority: got another value (1)"),
+        ("/v1/ranking", {**PASSAGES, "query": "a"}, "query", "query: got a text, allowed: an obj"),
+        ("/v1/ranking", {**PASSAGES, "query": {}}, "query", "query: got an object without text"),
+        ("/v1/ranking", {**PASSAGES, "passages": [5]}, "passages", "passages[0]: got 5"),
+        ("/v1/ranking", {**PASSAGES, "passages": [IMAGE]}, "passages", "passages[0].image: models"),
+        ("/v1/ranking", {**PASSAGES, "truncate": "START"}, "truncate", "truncate: got another"),
         ("/score", {**PAIR, "text_1": ["a", "b"]}, "text_1", "text_1: got 2 texts for 1"),
         ("/score", {**PAIR, "text_2": [1]}, "text_2", "text_2: got a list with 1"),
         ("/score", {"model": "pairs", "text_2": "a"}, "text_1", "text_1: got none"),

@@ -25,7 +25,7 @@ needs_schemathesis = pytest.mark.skipif(
 # Patterns of paths, and a model for each.
 MODELS = {
     "embed": "vectors",
-    "rerank|score": "pairs",
+    "rank|score": "pairs",
     "classify|predict": "labels",
     "audio": "hears",
     "": "echo",

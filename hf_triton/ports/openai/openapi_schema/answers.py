@@ -380,6 +380,20 @@ class Ranking(Struct):
     usage: Usage
 
 
+class RankedPassage(Struct):
+    """A passage, by its place in the request."""
+
+    index: int
+    logit: float
+
+
+class Rankings(Struct):
+    """The best first."""
+
+    rankings: list[RankedPassage]
+    usage: Usage
+
+
 class TeiRanked(Struct):
     """A text, by its place in the request."""
 

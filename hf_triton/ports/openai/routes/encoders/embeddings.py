@@ -61,7 +61,8 @@ _TRUNCATE = {"NONE": False, "END": True}  # NIM's
 
 
 @takes(anyOf=[{"type": "boolean"}, {"enum": [*_TRUNCATE]}])
-def _truncate(name: str, value: Any) -> bool:
+def truncate(name: str, value: Any) -> bool:
+    """True or false, or as NIM's clients say it."""
     if isinstance(value, bool):
         return value
     if not isinstance(value, str) or value not in _TRUNCATE:
@@ -75,7 +76,7 @@ BODY = Body(
     {
         **FIELDS,
         "input": _no_token_ids,
-        "truncate": _truncate,
+        "truncate": truncate,
         **dict.fromkeys(("encoding_format", "embedding_type"), _FORMAT),
         "input_type": json_body.one_of(*_INPUT_TYPES),
         "task": json_body.one_of(*_TASKS),
@@ -139,7 +140,7 @@ def _base64_of(row: array[float]) -> str:
 
 def _read(body: Mapping[str, Any]) -> EmbeddingsRequest:
     common, given = read_common(body, BODY)
-    options = {name: given[name] for name in (*OPTIONS, "truncate") if name in given}
+    options = {name: given[name] for name in OPTIONS if name in given}
     use = _INPUT_TYPES.get(given.get("input_type", "")) or _TASKS.get(given.get("task", ""))
     uses = {"input_type": use} if use else {}
     return EmbeddingsRequest(

@@ -232,8 +232,8 @@ def read_common(body: Mapping[str, Any], known: Body) -> tuple[Common, dict[str,
     options: dict[str, TensorValue] = {}
     if body.get("truncate_prompt_tokens"):
         options["truncate"] = True
-    if isinstance(body.get("truncate"), bool):
-        options["truncate"] = body["truncate"]
+    if isinstance(given.get("truncate"), bool):
+        options["truncate"] = given["truncate"]
     return Common(given.get("model", ""), parameters_of(body), options), given
 
 

@@ -1,5 +1,5 @@
 """How well texts fit together. ``/rerank`` sorts documents by it, in Cohere's, Jina's and vLLM's
-shape; ``/score`` says it of pairs, in vLLM's.
+shape, ``/v1/ranking`` in that of NVIDIA's rerankers; ``/score`` says it of pairs, in vLLM's.
 
 A cross-encoder reads both texts of a pair at once and answers its own score; of an embedding model
 the score is the cosine of the two embeddings.
@@ -18,7 +18,7 @@ from typing import Any
 from generator.spec.task_sets import CLASSIFIER_TASKS, EMBEDDING_TASKS
 from hf_triton.ports.openai.openapi_schema import answers as described
 from hf_triton.ports.openai.openapi_schema.operation import Operation
-from hf_triton.ports.openai.routes.encoders.embeddings import VECTORS, embed
+from hf_triton.ports.openai.routes.encoders.embeddings import VECTORS, embed, truncate
 from hf_triton.ports.openai.routes.encoders.endpoint import (
     FIELDS,
     MAX_INPUTS,
@@ -35,6 +35,7 @@ from hf_triton.ports.openai.schema import json_body
 from hf_triton.ports.openai.schema.body import Body
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.schema.json_body import kind_of, takes
+from hf_triton.ports.openai.schema.names import top
 from hf_triton.ports.openai.schema.request import TensorValue
 from hf_triton.ports.openai.triton.catalog import ServedModel
 
@@ -72,6 +73,10 @@ class Pairs:
     @property
     def _all_firsts(self) -> list[str]:
         return self.firsts * (len(self.seconds) if len(self.firsts) == 1 else 1)
+
+    def best_first(self, answers: Answers) -> list[tuple[int, float]]:
+        """The places of the second texts and their scores; of equal ones the first."""
+        return sorted(enumerate(self.scores(answers)), key=lambda one: one[1], reverse=True)
 
     def _scores(self, answers: Answers) -> list[float]:
         if VECTORS in answers.rows:
@@ -121,14 +126,13 @@ class RerankRequest(Pairs):
     returns_documents: bool
 
     def write(self, answers: Answers, answer_id: str) -> dict[str, Any]:
-        """The documents, the best first; of equal ones the first."""
-        scores = self.scores(answers)
-        best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+        """The documents, the best first."""
+        best = self.best_first(answers)[: self.top_n]
         return {
             "id": answer_id,
             "model": self.common.model,
             "usage": answers.usage,
-            "results": [self._result(index, scores[index]) for index in best[: self.top_n]],
+            "results": [self._result(index, score) for index, score in best],
         }
 
     def _result(self, index: int, score: float) -> dict[str, Any]:
@@ -137,6 +141,17 @@ class RerankRequest(Pairs):
             document = self.documents[index]
             found["document"] = {"text": document} if isinstance(document, str) else document
         return found
+
+
+@dataclass(frozen=True)
+class PassagesRequest(Pairs):
+    """NVIDIA's."""
+
+    def write(self, answers: Answers, answer_id: str) -> dict[str, Any]:  # noqa: ARG002
+        """The passages, the best first."""
+        best = self.best_first(answers)
+        rankings = [{"index": index, "logit": score} for index, score in best]
+        return {"rankings": rankings, "usage": answers.usage}
 
 
 # What a document may hold in other APIs, which would count.
@@ -148,12 +163,12 @@ def _document_text(where: str, document: Any) -> str:
     text = document.get("text") if isinstance(document, dict) else document
     for name in _NOT_READ:
         if isinstance(document, dict) and document.get(name) is not None:
-            raise ApiError(400, f"{where}.{name}: models here read texts alone", "documents")
+            raise ApiError(400, f"{where}.{name}: models here read texts alone", top(where))
     if not isinstance(text, str):
         has_none = isinstance(document, dict) and text is None
         got = "an object without text" if has_none else kind_of(text)
         allowed = 'a text or {"text": ...}'
-        raise ApiError(400, f"{where}: got {got}, allowed: {allowed}", "documents")
+        raise bad_field(where, got, allowed, top(where))
     return text
 
 
@@ -168,6 +183,12 @@ def _documents(name: str, value: Any) -> list[str]:
     if not isinstance(value, list):
         raise bad_field(name, kind_of(value), "a list of texts")
     return [_document_text(f"{name}[{n}]", one) for n, one in enumerate(bounded(name, value))]
+
+
+@takes(type="object", properties={"text": {"type": "string"}}, required=["text"])
+def _query(name: str, value: Any) -> str:
+    """Its text."""
+    return _document_text(name, json_body.json_object(name, value))
 
 
 @takes(type="integer", minimum=0)
@@ -192,6 +213,12 @@ RERANK_BODY = Body(
 )
 _SCORE = Body(
     {**FIELDS, **_ACTIVATION, "text_1": texts, "text_2": texts}, ("model", "text_1", "text_2")
+)
+
+
+_RANKING = Body(
+    {**FIELDS, "truncate": truncate, "query": _query, "passages": _documents},
+    ("model", "query", "passages"),
 )
 
 
@@ -221,6 +248,12 @@ def read_rerank(body: Mapping[str, Any]) -> RerankRequest:
     )
 
 
+def _read_passages(body: Mapping[str, Any]) -> PassagesRequest:
+    common, given = read_common(body, _RANKING)
+    texts = [given["query"]], given["passages"]
+    return PassagesRequest(common, *texts, ("query", "passages"), is_raw=True)
+
+
 def _is_raw(body: Mapping[str, Any]) -> bool:
     return any(body.get(name) is False for name in _ACTIVATION)
 
@@ -233,4 +266,8 @@ RERANK = EncoderEndpoint(
 SCORE = EncoderEndpoint(
     *(("/score", "/v1/score"), _TASKS, "score-", _read_score),
     operation=Operation("How well pairs of texts fit", described.Scores, _SCORE),
+)
+RANKING = EncoderEndpoint(
+    *(("/v1/ranking",), _TASKS, "rank-", _read_passages),
+    operation=Operation("Passages, the best for a query first", described.Rankings, _RANKING),
 )

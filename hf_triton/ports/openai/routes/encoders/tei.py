@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 from generator.spec.task_sets import CLASSIFIER_TASKS, EMBEDDING_TASKS
@@ -143,12 +142,15 @@ class RankRequest(Pairs):
     returns_texts: bool = False
 
     def write(self, answers: Answers, answer_id: str) -> list[Json]:  # noqa: ARG002
-        """The texts, the best first; of equal ones the first."""
-        found = [
-            {"index": n, "score": score, **({"text": text} if self.returns_texts else {})}
-            for n, (score, text) in enumerate(zip(self.scores(answers), self.seconds, strict=True))
+        """The texts, the best first."""
+        return [
+            {
+                "index": n,
+                "score": score,
+                **({"text": self.seconds[n]} if self.returns_texts else {}),
+            }
+            for n, score in self.best_first(answers)
         ]
-        return sorted(found, key=itemgetter("score"), reverse=True)
 
 
 def _common(body: Mapping[str, Any], known: Body, *options: str) -> tuple[Common, Json]:
