@@ -173,6 +173,34 @@ def test_a_chat_by_the_path_of_a_model_needs_no_name(api: Translator) -> None:
     assert api.post(path, model="tgi", messages=[]).error["param"] == "messages"
 
 
+def test_openais_paths_of_a_model_need_no_name(api: Translator) -> None:
+    """With what the openai package sends to the base_url of one model."""
+    path = f"{OF_SERVER}/v1/completions"
+    assert api.post(path, model="tgi", prompt="a b").body["choices"][0]["text"] == "a b"
+    embedded = api.post("/models/vectors/v1/embeddings", model="x", input="two").body
+    assert (embedded["model"], len(embedded["data"])) == ("vectors", 1)
+    assert [one["id"] for one in api.get(f"{OF_SERVER}/v1/models").body["data"]] == ["echo"]
+    assert api.get("/models/nothing/v1/models").error["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("path", ["/similarity", "/models/vectors/similarity", "/models/vectors"])
+def test_sentences_are_compared_with_one(path: str, api: Translator) -> None:
+    """With what huggingface_hub's sentence_similarity sends."""
+    inputs = {"source_sentence": "two", "sentences": ["two", "three words"]}
+    same, other = api.post(path, model="vectors", inputs=inputs, parameters={}).body
+    assert (same, other) == (pytest.approx(1), pytest.approx(0.99764, abs=1e-5))
+    reply = api.post(path, model="vectors", inputs={"sentences": ["two"]})
+    assert reply.status == 422
+    assert reply.body["error"].startswith("inputs.source_sentence: got none, allowed: a text")
+
+
+def test_a_path_that_a_model_does_not_have_is_no_models_name(api: Translator) -> None:
+    reply = api.post("/models/echo/v1/nothing", inputs="a")
+    assert (reply.status, reply.error["message"]) == (
+        *(404, "/models/echo has no /v1/nothing, see /openapi.json"),
+    )
+
+
 def test_only_reading_the_root_needs_no_key(starter: Starter) -> None:
     fake, port = starter.triton()
     api = starter.translator(fake, f"127.0.0.1:{port}", key="the-key")

@@ -29,7 +29,7 @@ from hf_triton.ports.openai.adapters.changes import AdapterChanges
 from hf_triton.ports.openai.bodies import Bodies, check_encoding
 from hf_triton.ports.openai.connections import set_idle
 from hf_triton.ports.openai.media_hosts import MediaHosts
-from hf_triton.ports.openai.one_model import OneModel, routes_of
+from hf_triton.ports.openai.one_model import NAMED, OneModel, routes_of
 from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import Operation, Route
 from hf_triton.ports.openai.playground.routes import Playground
@@ -66,7 +66,7 @@ Asked = TypeVar("Asked")
 
 _GENERATING = (
     of_api(completions.COMPLETIONS, completions.OPERATION),
-    replace(of_api(chat.CHAT, chat.OPERATION), by_model=True),
+    of_api(chat.CHAT, chat.OPERATION),
     *(messages.MESSAGES, messages.COUNT_TOKENS),
     *(*RESPONSES, *TOKENS, *tgi.GENERATE),
 )
@@ -125,6 +125,7 @@ class OpenAiApp:
             *self._about.routes(),
             Route("/v1/models", self._models, listed),
             Route("/v1/models/{name:.+}", self._model, known),
+            Route(f"{NAMED}/v1/models", self._models, listed),
             *(
                 route
                 for one in _GENERATING
@@ -185,9 +186,13 @@ class OpenAiApp:
         return await aside(len(data) + more_bytes, read_named)
 
     async def _models(self, request: web.Request) -> web.Response:
-        """All of them on one page, for OpenAI's clients and Anthropic's."""
-        models = await self._catalog.models()
-        described = await self._described(request, *(models[name] for name in sorted(models)))
+        """All of them on one page, for OpenAI's clients and Anthropic's; or that of the path."""
+        if "model" in request.match_info:
+            found = [await self._catalog.find(request.match_info["model"])]
+        else:
+            models = await self._catalog.models()
+            found = [models[name] for name in sorted(models)]
+        described = await self._described(request, *found)
         ids = [one["id"] for one in described]
         ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
         return json_response({"object": "list", "data": described, "has_more": False, **ends})

@@ -4,7 +4,7 @@ one model alone fits, and under /models/NAME of each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -24,7 +24,7 @@ from hf_triton.ports.openai.sending import Handler, json_response
 from hf_triton.ports.openai.triton.catalog import ALL_TASKS, Catalog
 from hf_triton.ports.openai.triton.context_lengths import ContextLengths
 
-_BODY = Either((tgi.BODY, tei.EMBED_BODY, tei.PREDICT_BODY))
+_BODY = Either((tgi.BODY, tei.EMBED_BODY, tei.SIMILARITY_BODY, tei.PREDICT_BODY))
 _ANY = Operation(
     *("What the model does, as TGI, TEI and the Hub", answers.OfOneModel, _BODY),
     also=(EVENTS,),
@@ -32,7 +32,7 @@ _ANY = Operation(
 )
 _NOT_DONE = Operation("Of TEI, and not done here", error=answers.HubError)
 _INFO = Operation("The model, as TGI and TEI", answers.Info, error=answers.HubError)
-_NAMED = f"{OF_MODEL}{{model:.+}}"
+NAMED = f"{OF_MODEL}{{model:.+}}"
 
 
 def routes_of(
@@ -44,7 +44,7 @@ def routes_of(
     for path in paths if endpoint.by_model else ():
         operation = endpoint.operation if path.startswith(OPENAIS) else hub
         operation = replace(operation, body=_without_name(operation.body))
-        routes.append(Route(f"{_NAMED}{path}", handler, operation))
+        routes.append(Route(f"{NAMED}{path}", handler, operation))
     return routes
 
 
@@ -78,10 +78,10 @@ class OneModel:
         """The last ones: a model's name may have slashes."""
         return [
             Route("/info", self._info, _INFO),
-            Route(f"{_NAMED}/info", self._info, _INFO),
+            Route(f"{NAMED}/info", self._info, _INFO),
             *(Route(path, _refuse, _NOT_DONE, "POST") for path in ("/embed_all", "/embed_sparse")),
             Route("/", self._answer, _ANY),
-            Route(_NAMED, self._answer, _ANY),
+            Route(NAMED, self._answer, _ANY),
         ]
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -91,6 +91,9 @@ class OneModel:
     async def _fit(self, name: str) -> tuple[Sequence[str], Handler]:
         """The tasks among which the model is, and what answers for them. Raises ApiError."""
         models = await self._catalog.models()
+        if name not in models and (known := _known_before(name, models)):
+            rest = name.removeprefix(known)
+            raise ApiError(404, f"{OF_MODEL}{known} has no {rest[:100]}, see /openapi.json")
         served = (
             {(await self._catalog.find(name, ALL_TASKS)).task}
             if name
@@ -118,6 +121,12 @@ class OneModel:
                 "version": version("hf-triton"),
             }
         )
+
+
+def _known_before(name: str, models: Collection[str]) -> str:
+    """The model after whose name a path goes on; empty where there is none."""
+    ends = (at for at, character in enumerate(name) if character == "/")
+    return next((name[:at] for at in ends if name[:at] in models), "")
 
 
 async def _refuse(request: web.Request) -> web.Response:

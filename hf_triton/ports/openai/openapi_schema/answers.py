@@ -347,6 +347,7 @@ class Embeddings(Struct):
 
 
 Vectors = list[list[float]]
+Similarities = list[float]
 
 
 class Info(Struct):
@@ -414,7 +415,7 @@ class Prediction(Struct):
 
 Predicted = list[Prediction | list[Prediction]]
 # Texts; or each text's vector, or labels.
-OfOneModel = list[Generated | list[float | Prediction]]
+OfOneModel = list[Generated | float | list[float | Prediction]]
 
 
 class Score(Struct):

@@ -49,11 +49,12 @@ class Endpoint:
 
 
 def of_api(api: Api, operation: Operation) -> Endpoint:
-    """One of the two whose answers are lists of choices."""
+    """One of the two whose answers are lists of choices, also of one model."""
     return Endpoint(
         *(api.path, api.tasks, api.id_prefix, api.read),
         writer=lambda answer: _Choices(api, answer),
         operation=operation,
+        by_model=True,
     )
 
 

@@ -11,7 +11,7 @@ OF_MODEL = "/models/"
 OPENAIS = "/v1/"  # that both servers have too, with OpenAI's errors
 _PATHS = frozenset(
     (
-        *("/", "/generate", "/generate_stream", "/info", "/predict"),
+        *("/", "/generate", "/generate_stream", "/info", "/predict", "/similarity"),
         *("/embed", "/embed_all", "/embed_sparse"),
     )
 )

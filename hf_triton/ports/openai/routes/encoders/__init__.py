@@ -5,7 +5,24 @@ from __future__ import annotations
 from hf_triton.ports.openai.routes.encoders.classify import CLASSIFY
 from hf_triton.ports.openai.routes.encoders.embeddings import EMBEDDINGS
 from hf_triton.ports.openai.routes.encoders.rankings import RANKING, RERANK, SCORE
-from hf_triton.ports.openai.routes.encoders.tei import EITHER_RERANK, EMBED, PREDICT, PREDICT_OF_HUB
+from hf_triton.ports.openai.routes.encoders.tei import (
+    EITHER_RERANK,
+    EMBED,
+    EMBED_OF_HUB,
+    PREDICT,
+    PREDICT_OF_HUB,
+    SIMILARITY,
+)
 
-OF_ONE = (EMBED, PREDICT_OF_HUB)  # at POST / of TEI and the Hub, by the task
-ENCODING = (EMBEDDINGS, EMBED, PREDICT, EITHER_RERANK, RERANK, SCORE, RANKING, CLASSIFY)
+OF_ONE = (EMBED_OF_HUB, PREDICT_OF_HUB)  # at POST / of TEI and the Hub, by the task
+ENCODING = (
+    EMBEDDINGS,
+    EMBED,
+    SIMILARITY,
+    PREDICT,
+    EITHER_RERANK,
+    RERANK,
+    SCORE,
+    RANKING,
+    CLASSIFY,
+)

@@ -158,4 +158,5 @@ def _read(body: Mapping[str, Any]) -> EmbeddingsRequest:
 EMBEDDINGS = EncoderEndpoint(
     *(("/v1/embeddings",), EMBEDDING_TASKS, "embd-", _read),
     operation=Operation("Texts to vectors", described.Embeddings, BODY),
+    by_model=True,
 )

@@ -1,5 +1,5 @@
-"""``/embed``, ``/predict`` and ``/rerank`` as text-embeddings-inference has them: texts as
-``inputs``, and bare lists as answers.
+"""``/embed``, ``/similarity``, ``/predict`` and ``/rerank`` as text-embeddings-inference has them:
+texts as ``inputs``, and bare lists as answers.
 
 https://github.com/huggingface/text-embeddings-inference/blob/main/docs/openapi.json
 """
@@ -19,6 +19,7 @@ from hf_triton.ports.openai.routes.encoders.embeddings import OPTIONS, VECTORS, 
 from hf_triton.ports.openai.routes.encoders.endpoint import (
     FIELDS,
     NUM_TOKENS,
+    TEXTS,
     Answers,
     Batch,
     Common,
@@ -42,7 +43,8 @@ from hf_triton.ports.openai.triton.catalog import ServedModel
 
 Json = dict[str, Any]
 _SEQUENCES = "a text, a pair of texts, or a list of lists of one or two texts"
-_FIELDS = {**FIELDS, "truncation_direction": only("Right", "right")}
+_DIRECTION = {"truncation_direction": only("Right", "right")}
+_FIELDS = {**FIELDS, **_DIRECTION}
 
 
 _SEQUENCE = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2}
@@ -77,6 +79,16 @@ PREDICT_BODY = Body(
         **_RAW,
         "inputs": _sequences,
         "parameters": object_of(_OF_HUB),
+    },
+    ("inputs",),
+)
+_OF_SIMILARITY = {"truncate": json_body.boolean, "prompt_name": json_body.text}
+_SENTENCES = {"source_sentence": json_body.text, "sentences": texts}
+SIMILARITY_BODY = Body(
+    {
+        **FIELDS,
+        "inputs": object_of(Body(_SENTENCES, tuple(_SENTENCES))),
+        "parameters": object_of(Body({**_OF_SIMILARITY, **_DIRECTION}, ())),
     },
     ("inputs",),
 )
@@ -153,6 +165,15 @@ class RankRequest(Pairs):
         ]
 
 
+@dataclass(frozen=True)
+class SimilarityRequest(Pairs):
+    """One sentence beside others."""
+
+    def write(self, answers: Answers, answer_id: str) -> list[float]:  # noqa: ARG002
+        """How alike each is to the one."""
+        return self.scores(answers)
+
+
 def _common(body: Mapping[str, Any], known: Body, *options: str) -> tuple[Common, Json]:
     """With further ``options`` of the model. Without a word about it, that server cuts."""
     common, given = read_common(body, known)
@@ -163,6 +184,27 @@ def _common(body: Mapping[str, Any], known: Body, *options: str) -> tuple[Common
 def _read_embed(body: Mapping[str, Any]) -> EmbedRequest:
     common, given = _common(body, EMBED_BODY, *OPTIONS)
     return EmbedRequest(common, given["inputs"], given.get("normalize", True))
+
+
+def _read_similarity(body: Mapping[str, Any]) -> SimilarityRequest:
+    common, given = _common(body, SIMILARITY_BODY)
+    for name in _SENTENCES:
+        if name not in given["inputs"]:
+            raise bad_field(f"inputs.{name}", "none", TEXTS)
+    parameters = given.get("parameters", {})
+    further = {name: parameters[name] for name in _OF_SIMILARITY if name in parameters}
+    return SimilarityRequest(
+        replace(common, options={**common.options, **further}),
+        [given["inputs"]["source_sentence"]],
+        given["inputs"]["sentences"],
+        ("inputs.source_sentence", "inputs.sentences"),
+        is_raw=False,
+    )
+
+
+def _read_either(body: Mapping[str, Any]) -> EmbedRequest | SimilarityRequest:
+    is_embed = not isinstance(body.get("inputs"), dict)
+    return _read_embed(body) if is_embed else _read_similarity(body)
 
 
 def _read_predict(body: Mapping[str, Any], *, in_list: bool = False) -> PredictRequest:
@@ -191,6 +233,15 @@ def _read_rerank(body: Mapping[str, Any]) -> RankRequest | RerankRequest:
 EMBED = EncoderEndpoint(
     *(("/embed",), EMBEDDING_TASKS, "embd-", _read_embed),
     Operation("Texts to vectors, as TEI", described.Vectors, EMBED_BODY, error=described.HubError),
+    by_model=True,
+)
+EMBED_OF_HUB = replace(EMBED, read=_read_either)
+SIMILARITY = EncoderEndpoint(
+    *(("/similarity",), EMBEDDING_TASKS, "embd-", _read_similarity),
+    Operation(
+        *("How alike sentences are, as TEI", described.Similarities, SIMILARITY_BODY),
+        error=described.HubError,
+    ),
     by_model=True,
 )
 PREDICT = EncoderEndpoint(
