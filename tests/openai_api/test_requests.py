@@ -279,7 +279,8 @@ def test_a_bad_field_is_a_400_that_names_it(
         ("chat_template_kwargs", []),
         ("logprobs", 2),
         ("top_logprobs", 2),
-        ("functions", []),
+        ("functions", {}),
+        ("function_call", "must"),
     ],
 )
 def test_a_bad_field_of_a_chat_is_named_too(field: str, value: object, api: Translator) -> None:

@@ -99,6 +99,7 @@ class Answer:
 
     def _read(self, new: Choice, chat_format: str) -> None:
         """Leaves of a choice's new text what is neither reasoning nor of a call."""
+        new.as_function = bool(self.asked.tools and self.asked.tools.as_functions)
         reading = self.readers.get(new.index)
         if reading is None:
             reading = AnswerReader(self.asked.tools, read_format(chat_format))
@@ -218,6 +219,7 @@ def _joined(parts: list[Choice]) -> Choice:
         positions,
         finish_reason=last.finish_reason,
         calls=[call for part in parts for call in part.calls],
+        as_function=first.as_function,
         reasoning="".join(part.reasoning for part in parts),
         of_prompt=first.of_prompt,
         token_ids=None

@@ -14,7 +14,7 @@ from typing import Any
 from generator.spec.task_sets import CHAT_TASKS
 from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation
-from hf_triton.ports.openai.schema import json_body
+from hf_triton.ports.openai.schema import functions, json_body
 from hf_triton.ports.openai.schema.api import Api, Choice
 from hf_triton.ports.openai.schema.body import Body
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
@@ -34,6 +34,7 @@ from hf_triton.ports.openai.tool_calls.read import whole_calls
 BODY = Body(
     {
         **CHAT_FIELDS,
+        **functions.FIELDS,
         "prompt_logprobs": json_body.integer,
         "return_token_ids": json_body.boolean,
     },
@@ -50,6 +51,9 @@ def read(body: Mapping[str, Any]) -> GenerationRequest:
     messages = body.get("messages")
     if messages is None:
         raise bad_field("messages", "none", "a list of objects")
+    if functions.are_in(body):
+        found = read_as(functions.as_tools(body), functions.NAMES)
+        return replace(found, tools=found.tools and replace(found.tools, as_functions=True))
     messages, media = take_media(messages)
     prompt: dict[str, TensorValue] = {
         "messages": json.dumps([_with_reasoning(message) for message in messages]),
@@ -87,8 +91,7 @@ def write(choice: Choice) -> dict[str, Any]:
     content = choice.text or (None if calls else "")
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     message.update(_reasoning(choice))
-    if calls:
-        message["tool_calls"] = calls
+    message.update(_calls(choice, calls))
     return {"index": choice.index, "message": message, **_rest(choice)}
 
 
@@ -97,8 +100,7 @@ def write_chunk(choice: Choice) -> dict[str, Any]:
     delta: dict[str, Any] = _reasoning(choice)
     if choice.text:
         delta["content"] = choice.text
-    if choice.calls:
-        delta["tool_calls"] = choice.calls
+    delta.update(_calls(choice, choice.calls))
     return {"index": choice.index, "delta": delta, **_rest(choice)}
 
 
@@ -109,6 +111,15 @@ def opening(num_choices: int) -> list[dict[str, Any]]:
         {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         for index in range(num_choices)
     ]
+
+
+def _calls(choice: Choice, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Calls, or parts of them, as they were asked for."""
+    if not calls or not choice.as_function:
+        return {"tool_calls": calls} if calls else {}
+    functions = [call["function"] for call in calls]
+    arguments = "".join(function["arguments"] for function in functions)
+    return {"function_call": {**functions[0], "arguments": arguments}}
 
 
 def _reasoning(choice: Choice) -> dict[str, Any]:
@@ -142,7 +153,9 @@ def _rest(choice: Choice) -> dict[str, Any]:
     logprobs = None
     if choice.positions is not None:
         logprobs = for_chat(choice.positions, choice.num_alternatives)
-    return {"logprobs": logprobs, "finish_reason": choice.finish_reason, **choice.ids()}
+    is_call = choice.as_function and choice.finish_reason == "tool_calls"
+    reason = "function_call" if is_call else choice.finish_reason
+    return {"logprobs": logprobs, "finish_reason": reason, **choice.ids()}
 
 
 def _lengths(body: Mapping[str, Any]) -> dict[str, int]:

@@ -15,10 +15,11 @@ class Choice:
     """One choice's answer, or the part of it that a chunk brings.
 
     ``positions`` are None without log-probabilities, and ``offsets`` are where the next begins.
-    ``calls`` are calls of tools, or parts of them; ``reasoning`` comes before the text, and
-    ``num_reasoning_tokens`` are its tokens so far, where they are counted; ``of_prompt`` is what
-    the answer tells of its prompt, in vLLM's names; ``token_ids`` are None unless they are to be
-    told; ``timed_out`` where it ended because its time did.
+    ``calls`` are calls of tools, or parts of them, or of one ``as_function`` where it was asked for
+    so; ``reasoning`` comes before the text, and ``num_reasoning_tokens`` are its tokens so far,
+    where they are counted; ``of_prompt`` is what the answer tells of its prompt, in vLLM's names;
+    ``token_ids`` are None unless they are to be told; ``timed_out`` where it ended because its time
+    did.
     """
 
     index: int
@@ -28,6 +29,7 @@ class Choice:
     offsets: Offsets = field(default_factory=Offsets, repr=False)
     finish_reason: str | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
+    as_function: bool = False
     reasoning: str = ""
     num_tokens: int = field(default=0, repr=False)
     num_reasoning_tokens: int = field(default=0, repr=False)

@@ -33,13 +33,15 @@ _CHOICES = (
 @dataclass(frozen=True)
 class Tools:
     """``names`` are those that may be called; ``forced`` is None where the model decides, "" where
-    it must call one of them, else the one that it must call.
+    it must call one of them, else the one that it must call. ``as_functions`` where the caller
+    knows them by their older name.
     """
 
     listed: Sequence[dict[str, Any]]
     names: frozenset[str]
     forced: str | None
     parallel: bool
+    as_functions: bool = False
 
     def constraint(self) -> dict[str, str]:
         """The sampling parameters that make the model call; none where it decides by itself."""
