@@ -8,12 +8,15 @@ to the same numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
+_FLOAT16_EXPONENT = 16  # its numbers are less than 2 to it
+_LARGEST_POWER = 2.0**64  # a product of one that is larger could be too large for float32
 # What oneDNN computes of a product's results before it writes them: its names for it.
 _ACTIVATIONS: dict[str, tuple[str, list[Any], str]] = {
     "gelu": ("gelu", [], "none"),
@@ -69,18 +72,41 @@ class PrepackedLinear(nn.Module):
 
 
 class Float16StoredLinear(PrepackedLinear):
-    """The same, stored in float16 by FBGEMM and computed in float32."""
+    """The same, stored in float16 by FBGEMM and computed in float32. Where float16 holds the weight
+    exactly only times a power of two, results are divided by it, which is exact, too.
+    """
 
     def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        if weight.dtype != torch.float32 or not torch.equal(weight.half().float(), weight):
-            raise RuntimeError("not exactly float16")
-        ops = torch.ops.quantized
-        self._linear, self.packed = ops.linear_dynamic_fp16, ops.linear_prepack_fp16(weight, bias)
+        if weight.dtype != torch.float32:
+            raise RuntimeError("not float32")
+        ops, power = torch.ops.quantized, _power_for_float16(weight)
+        self._linear, self._unscale = ops.linear_dynamic_fp16, 1 / power
+        self._bias = None if power == 1 else bias  # else FBGEMM adds it
+        self.packed = ops.linear_prepack_fp16(weight * power, bias if power == 1 else None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., in_features) -> (..., out_features), float32."""
         y: torch.Tensor = self._linear(x, self.packed)
-        return y
+        if self._unscale == 1:
+            return y
+        if self._bias is None:
+            return y.mul_(self._unscale)
+        return torch.add(self._bias, y, alpha=self._unscale, out=y)
+
+
+def _power_for_float16(weight: torch.Tensor) -> float:
+    """The power of two that makes each number of a weight in float32 one of float16: mostly 1 for
+    what was saved in float16, and for what was saved in bfloat16 the one that brings its largest
+    number near float16's. Raises RuntimeError where that would round one.
+    """
+    largest = float(weight.abs().max())
+    _, exponent = math.frexp(largest)
+    for power in (1.0, 2.0 ** (_FLOAT16_EXPONENT - exponent)):
+        scaled = weight * power
+        is_exact = torch.equal(scaled.half().float(), scaled)
+        if is_exact and math.isfinite(largest) and power <= _LARGEST_POWER:
+            return power
+    raise RuntimeError("float16 would round the weight")
 
 
 def is_int8(weight: torch.Tensor) -> bool:

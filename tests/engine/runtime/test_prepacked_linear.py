@@ -5,6 +5,7 @@ missing or slower.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import weakref
 from collections.abc import Callable
@@ -139,13 +140,36 @@ def test_an_activation_stays_apart_where_it_would_be_another() -> None:
     assert PrepackedLinear(plain.weight.bfloat16(), None).followed_by("gelu") is None
 
 
-@pytest.mark.parametrize("value", [1.0 + 2.0**-12, 70000.0, 2.0**-26])
+# Times 2 to 18 the least of them is float16's least with 8 bits, and to 19 the largest is too large.
+_OF_BFLOAT16 = (255 / 1024, -(2.0**-42), 129 * 2.0**-42, -3.125e-2)
+
+
+@needs_onednn
+@pytest.mark.parametrize("times", [1.0, 2.0**30, 2.0**-40])
+@pytest.mark.parametrize("bias", [True, False])
+@torch.inference_mode()
+def test_weights_saved_in_bfloat16_are_stored_in_16_bits_and_none_is_rounded(
+    bias: bool, times: float
+) -> None:
+    plain = nn.Linear(48, 80, bias=bias)
+    plain.weight.mul_(1 / 8)
+    plain.weight[0, :4] = torch.tensor(_OF_BFLOAT16)
+    plain.weight.copy_(plain.weight.bfloat16() * times)
+    assert not torch.equal(plain.weight.half().float(), plain.weight)
+    stored = Float16StoredLinear(plain.weight, plain.bias)
+    exact = plain.weight.t() + plain.bias if bias else plain.weight.t()
+    assert torch.equal(stored(torch.eye(48)), exact)
+    x = torch.randn(2, 7, 48)
+    torch.testing.assert_close(stored(x), plain(x), rtol=1e-5, atol=1e-4 * times)
+
+
+@pytest.mark.parametrize("value", [1.0 + 2.0**-12, 70000.0, 2.0**-44, math.inf, math.nan, 2.0**127])
 def test_a_weight_that_float16_would_round_is_not_stored_in_half(value: float) -> None:
     layer = half_exact(nn.Linear(8, 8))
     Float16StoredLinear(layer.weight, None)
     with torch.no_grad():
         layer.weight[3, 3] = value
-    with pytest.raises(RuntimeError, match="not exactly float16"):
+    with pytest.raises(RuntimeError, match="float16 would round"):
         Float16StoredLinear(layer.weight, None)
 
 
