@@ -193,7 +193,7 @@ def _shown_values(spec: ModelSpec) -> dict[str, str]:
         "model": spec.source.text,
         "revision": "a local folder's" if is_local else commit or "the newest when it was fetched",
         "weights": "read where they are" if is_local else cached,
-        "dtype": spec.dtype if spec.dtype != "auto" else "auto: as the weights were saved",
+        "dtype": spec.dtype if spec.dtype != "auto" else "auto: as saved, or a CPU's faster one",
         "device_map": spec.device_map or "none: all on the instance's GPU, or on the CPU",
     }
 

@@ -30,6 +30,7 @@ _ELEMENTS_OF_A_BYTE = 8
 _TIMES_UNPACKED = 8  # blocks of GGUF become numbers in several steps
 _ALWAYS = 2**26  # elements: tables of positions and masks, heads that a file may lack
 _MOST_TENSORS = 500_000
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # safetensors' names
 _SIZED = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)
 _OF_ALL_PAIRS = (torch.meshgrid, torch.einsum, torch.outer, torch.cartesian_prod, torch.kron)
 
@@ -105,6 +106,17 @@ def weight_bytes(files: Path) -> int:
         for name in names
         if name.endswith(_WEIGHTS) and Path(parent, name).is_file()
     )
+
+
+def saved_dtype(files: Path) -> torch.dtype | None:
+    """The dtype of the first numbers that the folder's files of safetensors hold."""
+    for path in sorted(files.glob("*.safetensors")):
+        with suppress(SafetensorError, OSError, MemoryError), safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                found = _DTYPES.get(file.get_slice(name).get_dtype())
+                if found is not None:
+                    return found
+    return None
 
 
 def num_made(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

@@ -18,7 +18,13 @@ from ..tokenizing.guarded import guard
 from ..tokenizing.trust import check_growth
 from .config_rules import FROM_PACKAGES
 from .hub_token import error_line
-from .quantization import quantization_config, repair_quantized_model, require_gguf, weights_line
+from .quantization import (
+    is_of_a_package,
+    quantization_config,
+    repair_quantized_model,
+    require_gguf,
+    weights_line,
+)
 from .served_model import ServedModel
 
 # Read in training alone, or by a head that would be missing, too.
@@ -86,7 +92,7 @@ def load_model(
     disable_progress_bar()  # in a log, each of its states would be a line
     choose_attention_kernels(placement.device)
     device_map = None if placement.device_map == {"": "cpu"} else placement.device_map
-    dtype = resolve_dtype(_dtype(served, placement), config, placement.device)
+    dtype = _dtype(served, files, config, placement)
     options = {"config": config, "dtype": dtype, **_quantized(served, config, placement)}
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # check_report's
     with within_files(served, files):
@@ -101,11 +107,33 @@ def load_model(
     return model.eval()
 
 
-def _dtype(served: ServedModel, placement: Placement) -> str:
-    """Files of GGUF name no dtype to compute in: ``auto`` is what the device is quick in."""
-    if served.gguf_file is None or served.dtype != "auto":
-        return served.dtype
-    return "float32" if placement.device == "cpu" else "bfloat16"
+def _dtype(served: ServedModel, files: Path, config: Any, placement: Placement) -> Any:
+    """The torch dtype to load in, with a line for the log where there was something to choose."""
+    import torch
+
+    is_cpu = placement.device == "cpu"
+    if served.gguf_file is not None and served.dtype == "auto":
+        return torch.float32 if is_cpu else torch.bfloat16  # its files name none to compute in
+    saved = _saved_dtype(config, files)
+    if not is_cpu or not isinstance(saved, torch.dtype) or is_of_a_package(served, config):
+        return resolve_dtype(served.dtype, config, placement.device)
+    from ..devices.cpu_dtype import fastest_dtype, slowness
+    from .declared_size import weight_bytes
+
+    if served.dtype == "auto":
+        dtype, why = fastest_dtype(saved, weight_bytes(files))
+        if why:
+            saved_in = "as" if dtype == saved else f"and not in {_name(saved)}, as"
+            info(f"{served.name}: computes in {_name(dtype)}, {saved_in} its weights are: {why}")
+        return dtype
+    dtype = getattr(torch, served.dtype)
+    if slow := slowness(dtype, saved):
+        warn(f"{served.name}: dtype: {served.dtype} is slow on this processor: {slow}")
+    return dtype
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _forget_blocks(model: Any) -> None:
@@ -159,19 +187,37 @@ def load_on_meta_device(served: ServedModel, auto_class: Any, config: Any) -> An
 
 
 def resolve_dtype(dtype: str, config: Any, device: str) -> Any:
-    """The torch dtype to load in. ``auto`` is the checkpoint's; on a CPU, which lacks float16, it
-    is float32 for a float16 checkpoint.
+    """The torch dtype that is asked for. ``auto`` is the checkpoint's; on a CPU, which lacks
+    float16, it is float32 for a float16 checkpoint.
     """
     import torch
 
     if dtype != "auto":
         return getattr(torch, dtype)
-    stored = getattr(config.get_text_config(), "dtype", None) or getattr(config, "dtype", None)
-    if isinstance(stored, str):
-        stored = getattr(torch, stored, None)
+    stored = _configured_dtype(config)
     if stored is None:
         return "auto"
     return torch.float32 if device == "cpu" and stored == torch.float16 else stored
+
+
+def _configured_dtype(config: Any) -> Any:
+    """The torch dtype that a configuration names for its weights, or None."""
+    import torch
+
+    stored = getattr(config.get_text_config(), "dtype", None) or getattr(config, "dtype", None)
+    return getattr(torch, stored, None) if isinstance(stored, str) else stored
+
+
+def _saved_dtype(config: Any, files: Path) -> Any:
+    """As ``_configured_dtype``; where the configuration names none, that of the first numbers of
+    the files.
+    """
+    stored = _configured_dtype(config)
+    if stored is not None:
+        return stored
+    from .declared_size import saved_dtype
+
+    return saved_dtype(files)
 
 
 def load_part(

@@ -89,6 +89,14 @@ def _saved_method(config: Any) -> str | None:
     return str(getattr(method, "value", method))
 
 
+def is_of_a_package(served: ServedModel, config: Any) -> bool:
+    """Whether a package knows the weights' format and what they are computed in; torchao's of 8
+    bits are computed in any dtype.
+    """
+    method = "int8" if served.quantization is None else served.quantization["method"]
+    return _saved_method(config) is not None or not method.startswith("int8")
+
+
 def _require(what: str, packages: dict[str, str]) -> None:
     missing = [name for module, name in packages.items() if not _is_installed(module)]
     if missing:

@@ -140,7 +140,7 @@ def test_an_activation_stays_apart_where_it_would_be_another() -> None:
     assert PrepackedLinear(plain.weight.bfloat16(), None).followed_by("gelu") is None
 
 
-# Times 2 to 18 the least of them is float16's least with 8 bits, and to 19 the largest is too large.
+# Times 2 to 18 they are float16's largest and least numbers of 8 bits, and one between.
 _OF_BFLOAT16 = (255 / 1024, -(2.0**-42), 129 * 2.0**-42, -3.125e-2)
 
 
