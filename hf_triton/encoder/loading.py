@@ -16,7 +16,6 @@ from hf_triton.runtime.devices.device import Placement, check_device_works
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.request.tensors import RequestFields
-from hf_triton.runtime.tokenizing.guarded import may_take_long
 from hf_triton.runtime.weights.loading import load_config, load_model, load_tokenizer
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
@@ -48,12 +47,11 @@ class RequestPreparer(Protocol):
 
 @dataclass(frozen=True)
 class LoadedEncoder:
-    """What serves, and a line that says what it is; ``may_take_long`` is its tokenizer."""
+    """What serves, and a line that says what it is."""
 
     engine: EncoderEngine
     task: RequestPreparer
     description: str
-    may_take_long: bool = False
 
 
 def load_encoder(
@@ -80,9 +78,7 @@ def load_encoder(
     engine.thread.start()
     dtype = str(setup.model.dtype).removeprefix("torch.")
     description = f"{served.source} ({dtype}) on {placement.device}, {engine.runner.name}"
-    return LoadedEncoder(
-        engine, task, description, may_take_long(task.setup.tokenization.tokenizer)
-    )
+    return LoadedEncoder(engine, task, description)
 
 
 def load_setup(

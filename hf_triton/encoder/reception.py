@@ -69,7 +69,6 @@ class Reception(PooledReception):
         above 0.
         """
         self._task, self._engine = loaded.task, loaded.engine
-        self._short_bytes = 0 if loaded.may_take_long else _SHORT_TEXT_BYTES
         self._inputs, self._batched = tuple(inputs), batched
         # Rust's own pool would take each text from the thread chosen for it here.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -101,7 +100,7 @@ class Reception(PooledReception):
         num_bytes = plain.num_bytes
         begin = partial(self._begin, plain, listed, responder, time.monotonic())
         # Without an engine all is done where a request is read: for long, perhaps.
-        if num_bytes <= self._short_bytes and self._thread.is_alive:
+        if num_bytes <= _SHORT_TEXT_BYTES and self._thread.is_alive:
             begin()
             return
         lane = self._long if num_bytes > _LONG_TEXT_BYTES else self._short

@@ -16,8 +16,7 @@ from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.request.json_text import read_object
-from hf_triton.runtime.tokenizing.guarded import guard
-from hf_triton.runtime.tokenizing.trust import check_growth
+from hf_triton.runtime.tokenizing.chat_templates import render_in_sandbox
 from hf_triton.runtime.weights.loading import load_config, load_model
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
@@ -117,7 +116,6 @@ def _assemble(served: ServedModel, name: str, files: Path, model: Any, placement
         for part in _PARTS
         if getattr(_pipeline_class(name), f"_load_{part}", None) is not False
     }
-    check_growth(files)
     spread = getattr(model, "hf_device_map", None) is not None
     try:
         made = make(
@@ -133,7 +131,7 @@ def _assemble(served: ServedModel, name: str, files: Path, model: Any, placement
         line = f"{type(error).__name__}: {reason(error)}"
         raise LoadError(f"{served.source}: the {name} pipeline can't be made: {line}") from error
     for part in (made, getattr(made, "processor", None)):
-        guard(part)
+        render_in_sandbox(part)
     return made
 
 

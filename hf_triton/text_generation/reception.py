@@ -24,13 +24,12 @@ from hf_triton.runtime.request.plain_request import RequestLike, tensor_of
 from hf_triton.runtime.request.responder import Responder, answer_failure, strings
 from hf_triton.runtime.request.stream_journal import StreamJournal, refuse_to_go_on
 from hf_triton.runtime.request.tensors import RequestFields
-from hf_triton.runtime.tokenizing.guarded import may_take_long
 
 from .loading import LoadedModel
 from .request.answer import Answer, Choice, wanted_outputs
 from .request.limits import check_logprobs
 from .request.parsing import CheckedRequest, Generation, GenerationRequest, check_request
-from .request.reading_threads import READ_AT_ONCE, ReadingThreads
+from .request.reading_threads import ReadingThreads
 from .request.source_memory import SourceMemory
 from .request.tokenizer_questions import Question, TokenizerDesk
 from .sampling.sampler import choice_seed
@@ -57,7 +56,7 @@ class Reception:
         self._tokenizer = TokenizerDesk(
             loaded.tokenizer, loaded.reader, loaded.engine.max_model_len
         )
-        self._reading = ReadingThreads(0 if may_take_long(loaded.tokenizer) else READ_AT_ONCE)
+        self._reading = ReadingThreads()
         self._files = FileThreads()
         self._source_memory = SourceMemory.of_free()
         # With the bytes of its sources; changed one key at a time, which is atomic.

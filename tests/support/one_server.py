@@ -44,8 +44,9 @@ _MORE_MODELS = """\
     options: {{max_num_seqs: 1, max_queue_size: 0}}
   - name: poisoned
     model: {poisoned}
-  - name: hostile
-    model: {hostile}
+  - name: thorough
+    model: {thorough}
+    options: {{max_num_seqs: 1}}
   - name: whisper
     task: automatic-speech-recognition
     model: {whisper}
@@ -63,18 +64,14 @@ _TOOLS_TEMPLATE = """\
 {%- endfor -%}
 {{- "Assistant:" if add_generation_prompt -}}
 """
-# Longer chats never end, or grow without end.
-_HOSTILE_TEMPLATE = """\
-{%- if messages | length == 2 -%}
-    {%- for a in range(99999) -%}{%- for b in range(99999) -%}{%- endfor -%}{%- endfor -%}
-{%- elif messages | length > 2 -%}
-    {%- set ns = namespace(text="a") -%}
-    {%- for a in range(99) -%}{%- set ns.text = ns.text + ns.text -%}{%- endfor -%}
-{%- endif -%}
-{{- messages[0].content -}}
+# Looks from each message through all later ones, as gpt-oss' does.
+_THOROUGH_TEMPLATE = """\
+{%- for message in messages -%}
+    {%- for later in messages[loop.index:] -%}{%- if later.role == "tool" -%}{%- endif -%}
+    {%- endfor -%}
+    {{- message.content -}}
+{%- endfor -%}
 """
-# Looks from each letter of a run for the end that is not there.
-_HOSTILE_EXPRESSION = "x+[yz]"
 
 
 class OneServer:
@@ -114,7 +111,7 @@ def _models_yaml(folder: Path) -> str:
         tools=_tools_model(folder / "tools"),
         endless=_endless_model(folder / "endless"),
         poisoned=_poisoned_model(folder / "poisoned"),
-        hostile=_hostile_model(folder / "hostile"),
+        thorough=_thorough_model(folder / "thorough"),
         whisper=tiny_whisper(folder / "whisper_model"),
         piped=_piped_model(folder / "piped"),
         layered=_layered_model(folder / "layered"),
@@ -143,16 +140,10 @@ def _poisoned_model(folder: Path) -> Path:
     return folder
 
 
-def _hostile_model(folder: Path) -> Path:
-    """The demo model with a tokenizer and a chat template that some texts take for ever."""
-    shutil.copytree(DEMO_MODEL, folder)
-    (folder / "chat_template.jinja").write_text(_HOSTILE_TEMPLATE, encoding="utf-8")
-    path = folder / "tokenizer.json"
-    tokenizer = json.loads(path.read_text(encoding="utf-8"))
-    split = {"type": "Split", "pattern": {"Regex": _HOSTILE_EXPRESSION}, "invert": False}
-    steps = [{**split, "behavior": "Isolated"}, tokenizer["pre_tokenizer"]]
-    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
-    path.write_text(json.dumps(tokenizer), encoding="utf-8")
+def _thorough_model(folder: Path) -> Path:
+    """One of a long context whose chat template takes time with the square of a chat."""
+    _endless_model(folder)
+    (folder / "chat_template.jinja").write_text(_THOROUGH_TEMPLATE, encoding="utf-8")
     return folder
 
 

@@ -234,8 +234,7 @@ def test_run_time_never_imports_build_time() -> None:
     for path in modules(LIBRARY):
         if path.relative_to(LIBRARY).parts[0] in BESIDE_A_SERVER:
             continue
-        renders = {"jinja2"} if path.name == "chat_templates.py" else set()  # as transformers does
-        assert not imported_by(path) & (build_time - renders), path
+        assert not imported_by(path) & build_time, path
 
 
 def test_text_generation_declares_the_contracts_tensors() -> None:

@@ -42,7 +42,7 @@ _PILLOWS_LIMIT = 2**26  # pixels
 SIZE = struct.Struct("<II")
 
 
-def make_ready(_: bytes) -> None:
+def make_ready() -> None:
     """All that decoding needs is imported with this module."""
 
 

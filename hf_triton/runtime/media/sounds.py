@@ -26,7 +26,7 @@ _UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # of a RIFF file that was written to a pipe
 _UNKNOWN_FRAMES = 2**36 - 1  # of a FLAC file: the most that its header can say
 
 
-def make_ready(_: bytes) -> None:
+def make_ready() -> None:
     """All that decoding needs is imported with this module."""
 
 

@@ -43,14 +43,10 @@ class Sandbox:
     time, which is the callers' to bound. They start with the first call, and end with this one.
     """
 
-    def __init__(
-        self, ready: Callable[[bytes], object] | None = None, content: bytes = b""
-    ) -> None:
-        """``ready`` is called with ``content`` once, before there is a process: they share what it
-        keeps in its module, and what that imports.
-        """
+    def __init__(self, ready: Callable[[], object] | None = None) -> None:
+        """``ready`` is called once, before there is a process: they share what it imports."""
         self._server = ForkServer(worker.prepare, _import_folders())
-        self._content = b"" if ready is None else name_of(ready).encode() + b"\n" + content
+        self._ready = b"" if ready is None else name_of(ready).encode()
         self._lock = threading.Lock()  # guards what follows
         self._idle: list[_Process] = []
         self._numbers = itertools.count(1)
@@ -113,7 +109,7 @@ class Sandbox:
             try:
                 if not self._server.runs:
                     _end(self._server, self._idle)
-                    self._server.start(self._content)
+                    self._server.start(self._ready)
                 return _Process(self._server, next(self._numbers))
             except (ForkServerError, OSError):
                 text = "no process for this can be started: try again later"

@@ -23,11 +23,10 @@ _SLACK_BYTES = 64 * 2**20  # for the modules that a function imports at its firs
 _MAX_KEPT_BYTES = 256 * 2**20  # from one question to the next
 
 
-def prepare(content: bytes) -> Callable[[socket.socket], None]:
-    """Calls what the first line of ``content`` names, if any, with the rest: processes share it."""
-    name, _, rest = content.partition(b"\n")
-    if name:
-        find_function(name.decode())(rest)
+def prepare(ready: bytes) -> Callable[[socket.socket], None]:
+    """Calls the function of this name, if any: processes share what it imports."""
+    if ready:
+        find_function(ready.decode())()
     return answer_questions
 
 

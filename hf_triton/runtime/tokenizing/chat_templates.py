@@ -1,5 +1,8 @@
-"""Has chat templates compiled and rendered in a sandbox, whoever asks transformers for it: what a
-template computes is up to whoever wrote it, and a loop of it would hold up everything else.
+"""Has chat templates rendered in a sandbox, whoever asks transformers for it.
+
+How long that takes is up to the caller: gpt-oss' template looks from each call of a tool through
+all later messages, half a minute for 8,000 calls. Meanwhile the interpreter's lock would be taken
+from everybody else in this process.
 """
 
 from __future__ import annotations
@@ -7,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable
-from functools import partial
+from functools import lru_cache
 from typing import Any
 
 from ..errors import RequestError, RuntimeModelError
@@ -26,44 +28,38 @@ def render_in_sandbox(owner: Any) -> None:
     from transformers.utils import chat_template_utils
 
     patched: Any = chat_template_utils
-    patched._compile_jinja_template = _Compiled  # noqa: SLF001
+    patched._compile_jinja_template = _compiled  # noqa: SLF001
     if getattr(owner, "chat_template", None):
-        start = partial(_SANDBOX.call, templates_in_sandbox.variables, b"", time_limit_s=LIMIT_S)
-        threading.Thread(target=_quietly, args=(start,), name="templates", daemon=True).start()
+        threading.Thread(target=_start, name="templates", daemon=True).start()
 
 
 class _Compiled:
-    """Stands in for a compiled template of jinja2, and for its environment."""
+    """Stands in for a compiled template of jinja2, whose environment it has."""
 
     def __init__(self, chat_template: str) -> None:
+        from transformers.utils.chat_template_utils import _cached_compile_jinja_template
+
         self._template = chat_template.encode("utf-8", "surrogatepass")
-        self.environment = self
-
-    def parse(self, _: str) -> Any:
-        """A template that takes the same variables, parsed. Raises as ``render``."""
-        from jinja2 import Environment
-
-        names = _call(templates_in_sandbox.variables, self._template)
-        return Environment(autoescape=True).parse("".join(f"{{{{ {name} }}}}" for name in names))
+        self.environment = _cached_compile_jinja_template(chat_template).environment
 
     def render(self, **given: Any) -> str:
         """
         Raises:
             RequestError: it takes too much time or memory.
         """
-        text: str = _call(
-            templates_in_sandbox.render, self._template, json.dumps(given, default=_named).encode()
-        )
-        return text
+        return _rendered(self._template, json.dumps(given, default=_named).encode())
 
 
-def _call(function: Callable[..., bytes], *given: bytes) -> Any:
+_compiled = lru_cache(_Compiled)
+
+
+def _rendered(*given: bytes) -> str:
     try:
-        told = json.loads(_SANDBOX.call(function, *given, time_limit_s=LIMIT_S))
+        told = json.loads(_SANDBOX.call(templates_in_sandbox.render, *given, time_limit_s=LIMIT_S))
     except SandboxError:
         told = {"error": ["MemoryError", ""]}
     if "is" in told:
-        return told["is"]
+        return str(told["is"])
     kind, text = told["error"]
     if kind == "MemoryError":
         raise RequestError(
@@ -73,9 +69,9 @@ def _call(function: Callable[..., bytes], *given: bytes) -> Any:
     raise type(kind, (Exception,), {})(text)  # TemplateError: what the template itself says
 
 
-def _quietly(start: Callable[[], object]) -> None:
-    with contextlib.suppress(SandboxError, RuntimeModelError):  # the first chat tells of it
-        start()
+def _start() -> None:
+    with contextlib.suppress(RuntimeModelError):  # the first chat tells of it
+        _rendered(b"", b"{}")
 
 
 def _named(value: Any) -> str:

@@ -11,13 +11,12 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 _MODULE = "transformers.utils.chat_template_utils"
 _MOST_CHARACTERS = 64 * 2**20
 
 
-def make_ready(_: bytes) -> None:
+def make_ready() -> None:
     spec = PathFinder.find_spec("transformers")
     for folder in (spec and spec.submodule_search_locations) or ():
         _put_bare_package("transformers", Path(folder))
@@ -25,32 +24,20 @@ def make_ready(_: bytes) -> None:
     importlib.import_module(_MODULE)
 
 
-def variables(template: bytes) -> bytes:
-    """The variables that a template takes, as JSON; or the error, as ``render``."""
-    return _told(lambda: sorted(_utils()._get_template_variables(template.decode())))  # noqa: SLF001
-
-
 def render(template: bytes, given: bytes) -> bytes:
     """A chat as text, as JSON: ``{"is": text}``, or ``{"error": [type, text]}``."""
-    return _told(lambda: _rendered(template.decode(), json.loads(given)))
-
-
-def _rendered(template: str, given: dict[str, Any]) -> str:
-    text: str = _utils()._compile_jinja_template(template).render(**given)  # noqa: SLF001
-    if len(text) > _MOST_CHARACTERS:
-        raise MemoryError
-    return text
-
-
-def _told(make: Any) -> bytes:
     try:
-        return json.dumps({"is": make()}).encode()
+        return json.dumps({"is": _rendered(template, given)}).encode()
     except Exception as error:
         return json.dumps({"error": [type(error).__name__, str(error)]}).encode()
 
 
-def _utils() -> Any:
-    return sys.modules[_MODULE]
+def _rendered(template: bytes, given: bytes) -> str:
+    compiled = sys.modules[_MODULE]._compile_jinja_template(template.decode())  # noqa: SLF001
+    text: str = compiled.render(**json.loads(given))
+    if len(text) > _MOST_CHARACTERS:
+        raise MemoryError
+    return text
 
 
 def _put_bare_package(name: str, folder: Path) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 from ..devices.device import Placement, choose_attention_kernels
 from ..errors import LoadError, is_panic
 from ..log import info, warn
-from ..tokenizing.guarded import guard
-from ..tokenizing.trust import check_growth
+from ..tokenizing.chat_templates import render_in_sandbox
 from .config_rules import FROM_PACKAGES
 from .hub_token import error_line
 from .quantization import (
@@ -60,12 +59,11 @@ def _attention_kernels(config: Any) -> Iterator[Any]:
 def load_tokenizer(served: ServedModel, files: Path) -> Any:
     from transformers import AutoTokenizer
 
-    check_growth(files)
     tokenizer = load_part(served, AutoTokenizer, files, part="its tokenizer: ")
     if type(getattr(tokenizer, "cache", None)) is dict:
         tokenizer.cache = WordCache(tokenizer.cache)
     tell_dropped_tokens(served, files, tokenizer)
-    guard(tokenizer)
+    render_in_sandbox(tokenizer)
     return tokenizer
 
 

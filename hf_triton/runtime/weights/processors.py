@@ -8,8 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..tokenizing.guarded import guard
-from ..tokenizing.trust import check_growth
+from ..tokenizing.chat_templates import render_in_sandbox
 from .loading import load_part
 from .served_model import ServedModel
 
@@ -18,10 +17,9 @@ def load_processor(served: ServedModel, files: Path) -> Any:
     """The model's processor: of text, and of images or sounds."""
     from transformers import AutoProcessor
 
-    check_growth(files)
     with without_videos():
         processor = load_part(served, AutoProcessor, files, part="its processor: ")
-    guard(processor)
+    render_in_sandbox(processor)
     return processor
 
 

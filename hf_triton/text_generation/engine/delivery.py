@@ -77,7 +77,7 @@ class Delivery:
                 urgent[recipient] = None
             try:
                 recipient.take(update)
-            except Exception as error:
+            except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
                 _fail(recipient, error)
         return list(urgent)
 
@@ -94,11 +94,11 @@ class Delivery:
             self._held.pop(recipient, None)
             try:
                 recipient.flush()
-            except Exception as error:
+            except BaseException as error:
                 _fail(recipient, error)
 
 
-def _fail(recipient: Recipient, error: Exception) -> None:
+def _fail(recipient: Recipient, error: BaseException) -> None:
     """A tokenizer's failure, or our own, is one request's, not its neighbours'."""
     text = f"an output could not be delivered: {place(error)}"
     log.error(labelled(recipient.request_id, text))

@@ -39,9 +39,7 @@ class ChatTemplate:
     def __init__(
         self, tokenizer: Any, tool_parser: str = "auto", reasoning_parser: str = "auto"
     ) -> None:
-        """Warns of a template that does not compile, or takes too long for a short chat; it then
-        refuses every chat.
-        """
+        """Warns of a template that does not compile; it then refuses every chat."""
         self._tokenizer = tokenizer
         self._problem: str | None = None
         self.format = ChatFormat()
@@ -56,10 +54,6 @@ class ChatTemplate:
                 tool_parser = JSON  # as as_taken.py tells of them
             self.format = format_of(self._template, tool_parser, reasoning_parser)
             self.added_tokens = tokenizer.get_added_vocab()
-            self._try_out()
-        except RequestError as error:
-            self._problem = str(error).removeprefix("messages: ")
-            log.warn(f"{self._problem}: chats will be refused")
         except Exception as error:
             self._problem = f"this model's chat template can't be used ({type(error).__name__})"
             log.warn(f"{self._problem}: {reason(error)}")
@@ -165,16 +159,6 @@ class ChatTemplate:
             for given in ({_PROBE: _PROBE}, _PROBE)
         )
         return objects or not texts, texts
-
-    def _try_out(self) -> None:
-        """Raises RequestError for a template that takes too long, or too much memory."""
-        chat = [{"role": "user", "content": _PROBE}]
-        try:
-            self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        except (RequestError, OverloadedError):
-            raise
-        except Exception:
-            return  # it may want another chat
 
     def _rendered(self, role: str, content: Any) -> str:
         """A short chat with such a message; empty where the template fails at it."""

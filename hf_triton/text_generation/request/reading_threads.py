@@ -21,9 +21,7 @@ _MAX_WAITING = 64 * 2**20  # characters of all that wait or are read
 class ReadingThreads:
     """Two threads, started with the first long text."""
 
-    def __init__(self, at_once: int = READ_AT_ONCE) -> None:
-        """Texts of up to ``at_once`` characters are read by whoever receives them."""
-        self._at_once = at_once
+    def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "read")
         self._lock = threading.Lock()  # guards the rest
         self._num_waiting = 0
@@ -38,7 +36,7 @@ class ReadingThreads:
         Raises:
             OverloadedError: too much text waits already, or the model is being unloaded.
         """
-        if num_characters <= self._at_once:
+        if num_characters <= READ_AT_ONCE:
             read()
             return
         with self._lock:

@@ -87,6 +87,29 @@ def test_news_is_held_while_sending_rests_but_not_a_first_or_a_last(
     assert other.sent == [[7]]
 
 
+class Panic(BaseException):
+    """What a panic in the tokenizers' Rust is in Python: no Exception."""
+
+
+class Undecodable(Stream):
+    """A recipient whose tokens have no text."""
+
+    def take(self, update: Update) -> None:
+        raise Panic("index out of bounds")
+
+    def fail(self, error: Exception) -> None:
+        self._new = [-1]
+
+
+def test_a_panic_of_the_tokenizer_is_one_recipients() -> None:
+    delivery, broken, other = Delivery(), Undecodable(), Stream()
+    delivery.put([*OneOf(broken).news(0, is_first=True), *OneOf(other).news(1, is_first=True)])
+    assert other.has_sent(1)
+    assert broken.has_sent(1)
+    delivery.stop()
+    assert broken.sent == [[-1]]
+
+
 def test_what_is_held_is_sent_when_it_stops(resting: tuple[Delivery, Stream, OneOf]) -> None:
     delivery, stream, sequence = resting
     delivery.put(sequence.news(2))

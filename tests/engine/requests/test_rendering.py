@@ -1,5 +1,5 @@
-"""Chat templates are rendered in a sandbox, as transformers renders them; what does not end there
-is refused.
+"""Chats are rendered as transformers renders them, in a sandbox: a caller's that takes too long is
+refused.
 """
 
 from __future__ import annotations
@@ -11,17 +11,10 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
-from hf_triton.runtime import log
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.tokenizing import chat_templates
-from hf_triton.runtime.tokenizing.guarded import guard
 from hf_triton.text_generation.request.chat import ChatTemplate
 
-ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-GROWS = (
-    "{% set ns = namespace(x='a') %}"
-    "{% for a in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}"
-)
 RICH = (
     "{{ bos_token }}{{ strftime_now('%Y')[:2] }}\n"
     "{%- for message in messages %}\n"
@@ -30,26 +23,22 @@ RICH = (
     "{{ message.content | tojson(indent=1) }}"
     "{%- endfor %}{{ tools | tojson }}{{ extra }}{{ dict(a=1) }}"
 )
+LOOKS_AHEAD = (  # as gpt-oss'
+    "{% for one in messages %}{% for later in messages[loop.index:] %}{% endfor %}{% endfor %}"
+    "{{ messages[0].content }}"
+)
+TOOLS_EACH_TIME = "{% for one in messages %}{{ tools | tojson }}{{ one.content }}{% endfor %}"
 USER = {"role": "user", "content": 'hi "there" é \ud800 ☃'}
-
-
-@pytest.fixture
-def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    found: list[str] = []
-    monkeypatch.setattr(log, "warn", found.append)
-    monkeypatch.setattr(chat_templates, "LIMIT_S", 1.0)
-    return found
 
 
 def tokenizer_of(template: str) -> Any:
     made = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.BPE()), bos_token="<s>", chat_template=template
     )
-    guard(made)
+    chat_templates.render_in_sandbox(made)
     return made
 
 
-@pytest.mark.threat("endless-templates")
 def test_a_chat_is_rendered_as_transformers_does() -> None:
     messages = [USER, {"role": "assistant", "content": [{"type": "text", "text": "a"}]}]
     messages.append({"role": "stop", "content": "never"})
@@ -61,31 +50,24 @@ def test_a_chat_is_rendered_as_transformers_does() -> None:
     assert variables == {"messages", "tools", "extra", "bos_token"}
 
 
-@pytest.mark.threat("endless-templates")
+@pytest.mark.threat("endless-chats")
 @pytest.mark.parametrize(
-    "template", [ENDLESS, GROWS, "{{ 9 ** (9 ** 9) }}", "{{ 'a' * 99999999999 }}"]
+    "template, num_messages, tools",
+    [(LOOKS_AHEAD, 20_000, None), (TOOLS_EACH_TIME, 2000, [{"about": "x" * 2**20}])],
+    ids=["time", "memory"],
 )
-def test_a_template_that_does_not_end_is_told_of_and_its_chats_refused(
-    template: str, warned: list[str]
+def test_a_chat_that_takes_its_template_too_long_is_refused_and_others_are_rendered(
+    template: str, num_messages: int, tools: list[Any] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chat = ChatTemplate(tokenizer_of(template + "{{ messages[0].content }}"))
-    expected = "this model's chat template takes more than 1 s, or too much memory, to render them"
-    assert warned == [f"{expected}: chats will be refused"]
-    with pytest.raises(RequestError, match=f"^messages: {expected}$"):
-        chat.render([USER], None, {})
-
-
-@pytest.mark.threat("endless-templates")
-def test_a_chat_that_a_template_never_ends_is_refused_and_others_are_rendered(
-    warned: list[str],
-) -> None:
-    long = "{% if messages | length > 1 %}" + ENDLESS + "{% endif %}{{ messages[0].content }}"
-    chat = ChatTemplate(tokenizer_of(long))
+    monkeypatch.setattr(chat_templates, "LIMIT_S", 1.0)
+    chat = ChatTemplate(tokenizer_of(template))
     for _ in range(2):
-        with pytest.raises(RequestError, match=r"^messages: this model's chat template takes more"):
-            chat.render([USER, USER], None, {})
-        assert chat.render([USER], None, {}) == USER["content"]
-    assert not warned
+        with pytest.raises(
+            RequestError,
+            match=r"^messages: this model's chat template takes more than 1 s, or too much memory",
+        ):
+            chat.render([{"role": "user", "content": "x"}] * num_messages, tools, {})
+        assert str(USER["content"]) in chat.render([USER], None, {})
 
 
 def test_what_a_template_says_itself_is_told() -> None:
