@@ -52,7 +52,6 @@ _MORE_MODELS = """\
     model: {whisper}
     options: {{kv_cache_gib: 0.01}}
   - {{name: piped, model: {piped}, streaming: false}}
-  - {{name: layered, model: {layered}, streaming: false}}
 """
 _TOOLS_TEMPLATE = """\
 {%- for tool in tools or () -%}{{- "Tool: " + tool.function.name + "\\n" -}}{%- endfor -%}
@@ -114,7 +113,6 @@ def _models_yaml(folder: Path) -> str:
         thorough=_thorough_model(folder / "thorough"),
         whisper=tiny_whisper(folder / "whisper_model"),
         piped=_piped_model(folder / "piped"),
-        layered=_layered_model(folder / "layered"),
     )
 
 
@@ -161,13 +159,4 @@ def _piped_model(folder: Path) -> Path:
     shutil.copytree(DEMO_MODEL, folder)
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
-    return folder
-
-
-def _layered_model(folder: Path) -> Path:
-    """The demo model with a configuration of ten million layers."""
-    shutil.copytree(DEMO_MODEL, folder)
-    path = folder / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**config, "num_hidden_layers": 10_000_000}))
     return folder

@@ -20,8 +20,6 @@ from safetensors import SafetensorError, safe_open
 from torch.overrides import TorchFunctionMode
 
 from ..errors import LoadError, reason
-from ..regular_file import read_json
-from .config_rules import largest_number
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 # A byte of a file holds four weights of 2 bits, and some models make a shared table several times
@@ -43,7 +41,7 @@ class WithinFiles(TorchFunctionMode):
     def __init__(self, files: Path) -> None:
         super().__init__()
         check_headers(files)
-        self._files, self._num_bytes = files, weight_bytes(files)
+        self._num_bytes = weight_bytes(files)
         self._config = next((path.name for path in files.rglob("*.gguf")), "config.json")
         times = 1 if self._config == "config.json" else _TIMES_UNPACKED
         self._left = self._num_bytes * _ELEMENTS_OF_A_BYTE * times + _ALWAYS
@@ -68,17 +66,10 @@ class WithinFiles(TorchFunctionMode):
             self._num_left -= 1
         at_once = self._num_bytes + _ALWAYS - made
         if min(at_once, self._left, self._num_left) < 0:
-            self._refuse()
-
-    def _refuse(self) -> None:
-        number = None
-        with suppress(OSError, ValueError):
-            number = largest_number(read_json(self._files / "config.json"))
-        told = f"{number}, and so " if number else ""
-        raise LoadError(
-            f"{self._config}: {told}the model that it describes is many times larger than its "
-            f"weights, which are {self._num_bytes} bytes"
-        )
+            raise LoadError(
+                f"{self._config}: the model that it describes is many times larger than its "
+                f"weights, which are {self._num_bytes} bytes"
+            )
 
 
 def check_headers(files: Path) -> None:

@@ -15,7 +15,6 @@ from ..devices.device import Placement, choose_attention_kernels
 from ..errors import LoadError, is_panic
 from ..log import info, warn
 from ..tokenizing.chat_templates import render_in_sandbox
-from .config_rules import FROM_PACKAGES
 from .hub_token import error_line
 from .quantization import (
     is_of_a_package,
@@ -25,6 +24,7 @@ from .quantization import (
     weights_line,
 )
 from .served_model import ServedModel
+from .untrusted_files import FROM_PACKAGES
 
 # Read in training alone, or by a head that would be missing, too.
 _UNREAD = re.compile(r"(^|\.)(pooler\.|masked_spec_embed$|mask_token$)")

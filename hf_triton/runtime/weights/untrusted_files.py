@@ -1,6 +1,6 @@
 """Looks through a model's folder before anything in it is opened, and refuses by name what nothing
-may follow: what is no regular file, links that lead out, files of a size that no model has, and
-what config_rules.py finds in their JSON.
+may follow: what is no regular file, links and paths that lead out, files of a size that no model
+has, and names of code on the Hub.
 
 Weights are not read here; declared_size.py holds the configuration against them.
 """
@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from ..errors import LoadError, reason
 from ..regular_file import MOST_JSON_BYTES, check_regular, read_json
-from .config_rules import mistakes
+from .hub_files import is_safe_path
 
 # What transformers, PEFT and sentence-transformers read whole.
 _READ_WHOLE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
@@ -24,6 +26,13 @@ _FOLLOWED = ("*config*.json", "*.index.json", "modules.json", "special_tokens_ma
 
 # Where it is no JSON, transformers goes on without it, and so without the ends of answers.
 _TAKEN_FOR_MISSING = "generation_config.json"
+
+_PATHS = ("configuration_files", "fast_tokenizer_files", "transformers_weights", "class_info_file")
+_IMPLEMENTATION = re.compile(r"(attn|experts)_implementation$")
+# What is in transformers itself. Any other name is one of a repository of code.
+_BUILT_IN = ("eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm")
+# transformers loads code from the Hub for them where their package is not installed.
+FROM_PACKAGES = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
 
 
 def check_files(folder: Path, *, trusts_code: bool) -> None:
@@ -73,6 +82,34 @@ def _check_file(path: Path, *, trusts_code: bool) -> None:
         if path.name == _TAKEN_FOR_MISSING:
             raise
         return  # whoever needs the file tells what is wrong with it
-    wrong = next(mistakes(found, trusts_code=trusts_code), None)
-    if wrong is not None:
-        raise ValueError(wrong)
+    for names, value in _texts(found, ()):
+        allowed = _allowed(names, value, trusts_code=trusts_code)
+        if allowed is not None:
+            text = repr(value)
+            shown = text if len(text) <= 80 else f"{text[:79]}…"
+            raise ValueError(f"{'.'.join(names)}: got {shown}, allowed: {allowed}")
+
+
+def _texts(found: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Each text with the names that lead to it; what lists hold has the names of the list."""
+    if isinstance(found, dict):
+        for name, value in found.items():
+            yield from _texts(value, (*names, name))
+    elif isinstance(found, list):
+        for value in found:
+            yield from _texts(value, names)
+    elif isinstance(found, str):
+        yield names, found
+
+
+def _allowed(names: tuple[str, ...], value: str, *, trusts_code: bool) -> str | None:
+    """What is allowed in the place of a text; None where it is allowed."""
+    if names[:1] == ("weight_map",) or (names and names[-1] in _PATHS):
+        return None if is_safe_path(value) else "a path within the model's folder"
+    if trusts_code:
+        return None
+    if any(map(_IMPLEMENTATION.search, names)) and value not in (*_BUILT_IN, *FROM_PACKAGES):
+        return f"{', '.join(_BUILT_IN)}; others run code of the Hub (trust_remote_code)"
+    if names and names[-1] == "audio_tokenizer_name_or_path":
+        return "none; it loads another model of the Hub (trust_remote_code)"
+    return None

@@ -31,7 +31,6 @@ BUILT_IN = (
 
 OTHER = "audio_tokenizer_name_or_path"
 NONE = "allowed: none; it loads another model of the Hub (trust_remote_code)"
-VIDEOS = {"video_processor_type": "Glm4vVideoProcessor", "size": {"longest_edge": 100_352_000}}
 
 
 @pytest.fixture
@@ -56,31 +55,17 @@ CONFIG, INDEX = "config.json", "model.safetensors.index.json"
 PROCESSOR, TOKENIZER = "preprocessor_config.json", "tokenizer_config.json"
 
 
-@pytest.mark.threat("model-json", "code-by-other-keys")
+@pytest.mark.threat("model-file-kinds", "code-by-other-keys")
 @pytest.mark.parametrize(
     "name, key, value, allowed",
     [
-        (CONFIG, "num_hidden_layers", 10**7, "allowed: at most 10000"),
-        (CONFIG, "text_config.n_layer", 10**6, "allowed: at most 10000"),
-        (CONFIG, "depths", [2, 10**6], "allowed: at most 10000"),
-        (CONFIG, "vision_config.image_size", 200_000, "allowed: at most 8192"),
-        (CONFIG, "vocab_size", 2**40, "allowed: at most 33554432"),
-        (CONFIG, "num_labels", 10**8, "allowed: at most 1048576"),
         (CONFIG, "attn_implementation", "someone/kernel", BUILT_IN),
         (CONFIG, "text_config._attn_implementation.", "a/b@v1:f", BUILT_IN),
         (CONFIG, "experts_implementation", "deepgemm", BUILT_IN),
         (CONFIG, "configuration_files", ["../config.4.0.0.json"], INSIDE),
         (CONFIG, "transformers_weights", "/w.safetensors", INSIDE),
-        (TOKENIZER, "extra_ids", 10**9, "allowed: at most 1048576"),
         (TOKENIZER, "fast_tokenizer_files", ["/x/tokenizer.4.0.json"], INSIDE),
-        (PROCESSOR, "size", 200_000, "allowed: at most 8192"),
-        (PROCESSOR, "size.shortest_edge", 200_000, "allowed: at most 8192"),
-        (PROCESSOR, "crop_size.height", 200_000, "allowed: at most 8192"),
-        (PROCESSOR, "chunk_length", 10**6, "allowed: at most 600"),
-        (PROCESSOR, "n_fft", 2**24, "allowed: at most 262144"),
-        (PROCESSOR, "feature_size", 10**6, "allowed: at most 16384"),
         (PROCESSOR, "class_info_file", "/dev/zero", INSIDE),
-        ("1_Pooling/config.json", "word_embedding_dimension", 2**30, "allowed: at most 33554432"),
         (INDEX, "weight_map.a", "../../w.safetensors", INSIDE),
         (INDEX, "weight_map.a", "/w.safetensors", INSIDE),
         ("pytorch_model.bin.index.json", "weight_map.a", "../w.bin", INSIDE),
@@ -97,22 +82,16 @@ def test_what_a_key_may_not_say_is_refused_by_name(
     assert refusal(folder) == f"{name}: {key}: got {got!r}, {allowed}"
 
 
-@pytest.mark.threat("model-json", "code-by-other-keys")
+@pytest.mark.threat("model-file-kinds", "code-by-other-keys")
 @pytest.mark.parametrize(
     "name, content, said",
     [
         ("generation_config.json", "not JSON", "Expecting value: line 1 column 1 (char 0)"),
         (CONFIG, "[" * 100_000, "nested too deeply"),
-        (CONFIG, '{"a":' * 70 + "1" + "}" * 70, "it is nested more than 64 deep"),
         (
             "processor_config.json",
             {"audio_tokenizer": {OTHER: "/other"}},
             f"audio_tokenizer.{OTHER}: got '/other', {NONE}",
-        ),
-        (
-            "adapter_config.json",
-            {"rank_pattern": {"q": 1}, "r": 10**9},
-            "r: got 1000000000, allowed: at most 65536",
         ),
     ],
 )
@@ -123,27 +102,14 @@ def test_what_a_file_may_not_say_is_refused_by_name(
     assert refusal(folder) == f"{name}: {said}"
 
 
-@pytest.mark.threat("model-json")
 @pytest.mark.parametrize(
     "name, content",
     [
-        ("config.json", {"max_position_embeddings": 10_485_760, "rope_theta": 10**12}),
-        ("config.json", {"num_hidden_layers": 480, "vocab_size": 1_000_000}),
         ("config.json", {"attn_implementation": None, "_attn_implementation": "flash_attention_2"}),
-        ("config.json", {"num_key_value_heads": 8, "num_hidden_layers": True, "x": -(10**30)}),
         ("config.json", "{not json"),
         ("tokenizer_config.json", {"model_max_length": 10**30, "name_or_path": "/home/me/model"}),
-        (
-            "preprocessor_config.json",
-            {"image_processor_type": "Qwen2VLImageProcessorFast", "size": {"longest_edge": 2**24}},
-        ),
-        ("processor_config.json", {"video_processor": VIDEOS}),
-        (
-            "preprocessor_config.json",
-            {"chunk_length": 30, "n_samples": 480_000, "nb_max_frames": 3000},
-        ),
         ("model.safetensors.index.json", {"weight_map": {"a": "part/model-1.safetensors"}}),
-        ("results.json", {"num_layers": 10**9}),
+        ("results.json", {"attn_implementation": "someone/kernel"}),
     ],
 )
 def test_what_models_say_is_let_through(folder: Path, name: str, content: Any) -> None:
@@ -155,8 +121,8 @@ def test_what_models_say_is_let_through(folder: Path, name: str, content: Any) -
 def test_code_of_the_hub_is_models_yamls_to_trust(folder: Path) -> None:
     write(folder, "config.json", {"attn_implementation": "someone/kernel"})
     check_files(folder, trusts_code=True)
-    write(folder, "config.json", {"num_hidden_layers": 10**7})
-    assert refusal(folder, trusts_code=True).startswith("config.json: num_hidden_layers: got")
+    write(folder, "config.json", {"transformers_weights": "../w.safetensors"})
+    assert refusal(folder, trusts_code=True).startswith("config.json: transformers_weights: got")
 
 
 @pytest.mark.threat("model-file-kinds")
@@ -232,23 +198,23 @@ def loaded(folder: Path, **config: Any) -> Any:
 
 @pytest.mark.threat("oversized-configurations")
 @pytest.mark.parametrize(
-    "config, named",
+    "config",
     [
-        ({"num_hidden_layers": 9000}, "num_hidden_layers is 9000"),
-        ({"hidden_size": 6 * 2**18}, "hidden_size is 1572864"),
-        ({"vocab_size": 2**24}, "vocab_size is 16777216"),
-        ({"intermediate_size": 2**22}, "intermediate_size is 4194304"),
+        {"num_hidden_layers": 9000},
+        {"hidden_size": 6 * 2**18},
+        {"vocab_size": 2**24},
+        {"intermediate_size": 2**22},
     ],
 )
 def test_a_model_many_times_larger_than_its_weights_is_refused_before_it_is_made(
-    folder: Path, config: dict[str, Any], named: str
+    folder: Path, config: dict[str, Any]
 ) -> None:
     with pytest.raises(LoadError) as raised:
         loaded(folder, **config)
     num_bytes = (DEMO_MODEL / "model.safetensors").stat().st_size
     assert str(raised.value) == (
-        f"{folder}: config.json: {named}, and so the model that it describes is many times larger "
-        f"than its weights, which are {num_bytes} bytes"
+        f"{folder}: config.json: the model that it describes is many times larger than its "
+        f"weights, which are {num_bytes} bytes"
     )
 
 

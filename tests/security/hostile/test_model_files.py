@@ -1,4 +1,4 @@
-"""Models whose files are hostile, and one beside them that goes on serving, on a real server."""
+"""A model whose files are hostile, and one beside it that goes on serving, on a real server."""
 
 from __future__ import annotations
 
@@ -10,18 +10,11 @@ pytestmark = pytest.mark.server
 
 
 @pytest.mark.threat("model-file-kinds")
-@pytest.mark.parametrize(
-    "model, said",
-    [
-        ("piped", "config.json: it is a pipe, expected a regular file"),
-        ("layered", "config.json: num_hidden_layers: got 10000000, allowed: at most 10000"),
-    ],
-)
 def test_a_model_of_hostile_files_is_refused_and_its_neighbour_serves(
-    one_server: OneServer, model: str, said: str
+    one_server: OneServer,
 ) -> None:
     triton = one_server.with_models("demo")
-    answer = triton.control(model, "load")
+    answer = triton.control("piped", "load")
     assert answer.status == 400
-    assert said in answer.body["error"]
+    assert "config.json: it is a pipe, expected a regular file" in answer.body["error"]
     assert triton.generate("demo", text_input="I am going", max_tokens=5).status == 200
