@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from generator.models_yaml.features import (
     adapter_keys,
-    draft_keys,
     ensemble_keys,
     gguf_keys,
     metric_keys,
@@ -150,7 +149,6 @@ KEYS: dict[str, KeyRule] = {
     "adapters": KeyRule(schema.nullable(adapter_keys.check), ()),
     "adapters_from": KeyRule(schema.nullable(adapter_keys.SOURCES), ()),
     "max_loaded_adapters": KeyRule(schema.nullable(schema.integer(1, MAX_ADAPTERS, "adapters"))),
-    "draft_model": KeyRule(schema.nullable(draft_keys.check)),
     "dtype": KeyRule(schema.choice(*DTYPES), "auto"),
     "quantization": KeyRule(quantization_keys.check),
     "device_map": KeyRule(schema.nullable(schema.choice(*DEVICE_MAPS))),
@@ -175,6 +173,12 @@ KEYS: dict[str, KeyRule] = {
     "canary": KeyRule(_anything),
     "shadow": KeyRule(_anything),
     "options": KeyRule(_anything),
+}
+
+# Keys that there were, and what to use instead.
+GONE = {
+    "draft_model": "say speculative_method: ngram in options, or engine: vllm with its "
+    "speculative_config",
 }
 
 

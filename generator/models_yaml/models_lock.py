@@ -137,14 +137,13 @@ def pin(specs: Iterable[ModelSpec], lock: Lock | None, config: Path) -> list[Mod
 
 
 def _with_parts(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelSpec:
-    """The model with what is locked for it, for each of its adapters and for its draft model."""
+    """The model with what is locked for it, and for each of its adapters."""
     own, *others = (
         part if part.source.is_local else _pinned(part, lock, config, report) for part in spec.parts
     )
-    locked = zip(spec.adapters, others, strict=False)
-    draft = spec.draft_model and replace(spec.draft_model, locked=others[-1].locked)
+    locked = zip(spec.adapters, others, strict=True)
     adapters = tuple(replace(one, locked=part.locked) for one, part in locked)
-    return replace(own, adapters=adapters, draft_model=draft)
+    return replace(own, adapters=adapters)
 
 
 def _pinned(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelSpec:

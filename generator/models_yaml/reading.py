@@ -16,7 +16,6 @@ from generator.models_yaml import model_rules, models_lock, vllm_backend_rules
 from generator.models_yaml.features import (
     adapter_keys,
     canary_keys,
-    draft_keys,
     ensemble_keys,
     gguf_keys,
     metric_keys,
@@ -26,7 +25,7 @@ from generator.models_yaml.features.canary_keys import Branch, Target, refuse_ta
 from generator.models_yaml.features.entry import Entry
 from generator.models_yaml.features.hooks_file import find_hooks
 from generator.models_yaml.features.python_env_keys import find_python_env
-from generator.models_yaml.model_keys import KEYS, merge, task_hint
+from generator.models_yaml.model_keys import GONE, KEYS, merge, task_hint
 from generator.models_yaml.model_names import NameClaim, refuse_clashes
 from generator.models_yaml.server_settings import ServerSettings, read_settings
 from generator.spec.model_source import Source, find_source
@@ -43,7 +42,6 @@ _TOP = ("models", "defaults", "server")
 _RULES = (
     model_rules.broken_rules,
     adapter_keys.broken_rules,
-    draft_keys.broken_rules,
     model_rules.engine_rules,
     model_rules.vllm_rules,
     ensemble_keys.broken_rules,
@@ -137,7 +135,8 @@ class _Loader:
 
     def defaults(self, node: Node) -> dict[str, Node]:
         """The defaults' nodes; their values are checked here too, for a model may override each."""
-        entries = schema.keys_of(node, KEYS, self.report, "a map of keys that models share")
+        expected = "a map of keys that models share"
+        entries = schema.keys_of(node, KEYS, self.report, expected, GONE)
         for name, child in entries.items():
             if name in _ONE_MODEL_ONLY:
                 self.report.add(child, "every model has its own; it can't have a default")
@@ -184,7 +183,8 @@ class _Loader:
 
     def model(self, node: Node, defaults: Mapping[str, Node]) -> ModelSpec | None:
         before = len(self.report.problems)
-        own = schema.keys_of(node, KEYS, self.report, "a map with name, task and model")
+        expected = "a map with name, task and model"
+        own = schema.keys_of(node, KEYS, self.report, expected, GONE)
         if not isinstance(node.value, dict):
             return None
         given = merge(defaults, own)
@@ -219,8 +219,6 @@ class _Loader:
         adapters = values["adapters"] or ()
         values["adapters"] = adapter_keys.find_adapters(adapters, self.base, self.report)
         values["adapters_from"] = adapter_keys.find_sources(given, values, self.base, self.report)
-        draft = draft_keys.find_draft(values["draft_model"], self.base, self.report)
-        values["draft_model"] = draft
         values["python_env"] = self.python_env(given)
         if values["metrics"]:
             self.metrics += metric_keys.claims(given["metrics"], values["metrics"])

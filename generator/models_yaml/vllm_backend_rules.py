@@ -34,7 +34,6 @@ _ELSEWHERE = {
     "layout: single without engine: vllm",
     "adapters_from": "it reads adapters from a multi_lora.json of your own",
     "max_loaded_adapters": "say max_loras in options.vllm",
-    "draft_model": "say speculative_config in options.vllm",
     "device_map": "tensor_parallel_size in options.vllm spreads a model; leave it out",
     "quantization": "vLLM quantizes by arguments of its own; say quantization in options.vllm",
 }

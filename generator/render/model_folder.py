@@ -277,7 +277,7 @@ def model_values(model: TritonModel, repository: Path) -> dict[str, object]:
         "trust_remote_code": spec.trust_remote_code,
         "max_batch_size": spec.max_batch_size,
         "options": dict(spec.options),
-        **_added_values(model, repository),
+        **_added_values(model),
     }
 
 
@@ -306,7 +306,7 @@ def _locked_values(spec: ModelSpec) -> dict[str, object]:
     return {"locked_files": {path: dataclasses.asdict(file) for path, file in files}}
 
 
-def _added_values(model: TritonModel, repository: Path) -> dict[str, object]:
+def _added_values(model: TritonModel) -> dict[str, object]:
     """What stands in model.json only of models that have it."""
     added: dict[str, object] = {}
     spec = model.spec
@@ -327,9 +327,6 @@ def _added_values(model: TritonModel, repository: Path) -> dict[str, object]:
         added["adapters_file"] = Path(ADAPTERS_FILE).name
     if spec.max_loaded_adapters is not None:
         added["max_loaded_adapters"] = spec.max_loaded_adapters
-    for part in spec.parts:
-        if part.is_draft:
-            added["draft_model"] = _part_values(model, part, repository)
     if spec.hooks is not None:
         added["hooks"] = spec.hooks.path.name
     if spec.metrics:

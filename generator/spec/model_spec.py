@@ -139,16 +139,6 @@ class Adapter:
 
 
 @dataclass(frozen=True)
-class DraftModel:
-    """Where a model's draft model comes from; ``locked`` and ``places`` are as a ModelSpec's."""
-
-    source: Source
-    revision: str | None
-    locked: LockedSnapshot | None = None
-    places: Mapping[str, Node] = field(default_factory=dict, compare=False, repr=False)
-
-
-@dataclass(frozen=True)
 class Arm:
     """``weight`` percent of a model's requests, and the entry that answers them."""
 
@@ -180,9 +170,9 @@ class ModelSpec:
 
     ``locked`` is the snapshot that models.lock has for a Hub model; ``places`` are the given keys
     with their lines, for errors found later. ``arm_of`` is the entry whose canary or shadow defines
-    this one, None for an entry of its own. ``adapter`` is the adapter's name if this stands for an
-    adapter, ``is_draft`` true if it stands for a draft model (see ``parts``). ``gguf_file`` is the
-    one file that is loaded of the source; of a local one it is its name, and the source its path.
+    this one, None for an entry of its own. ``adapter`` is the adapter's name if this stands for one
+    (see ``parts``). ``gguf_file`` is the one file that is loaded of the source; of a local one it
+    is its name, and the source its path.
     ``load`` says when it is loaded; one ``on_demand`` may go when nobody asked it for ``idle_s``.
     ``adapters_from`` is where adapters may come from that requests load; ``ORG/*`` is all that ORG
     has on the Hub.
@@ -220,8 +210,6 @@ class ModelSpec:
     max_loaded_adapters: int | None = None
     served_names: tuple[str, ...] = ()
     adapter: str | None = None
-    draft_model: DraftModel | None = None
-    is_draft: bool = False
     gguf_file: str | None = None
     load: str = "always"
     idle_s: int | None = None
@@ -244,17 +232,13 @@ class ModelSpec:
 
     @property
     def parts(self) -> tuple[ModelSpec, ...]:
-        """Everything with files of its own: the model, and each adapter and the draft model as if
-        it were a model.
-        """
-        drafts = () if self.draft_model is None else (self.draft_model,)
+        """Everything with files of its own: the model, and each adapter as if it were a model."""
         return (
             self,
             *(replace(self._part(one), adapter=one.name) for one in self.adapters),
-            *(replace(self._part(one), is_draft=True) for one in drafts),
         )
 
-    def _part(self, part: Adapter | DraftModel) -> ModelSpec:
+    def _part(self, part: Adapter) -> ModelSpec:
         return replace(
             self,
             source=part.source,
@@ -263,13 +247,10 @@ class ModelSpec:
             places=part.places,
             adapters=(),
             adapters_from=(),
-            draft_model=None,
             gguf_file=None,
         )
 
     @property
     def title(self) -> str:
         """The model, or what of it this stands for, as messages name it."""
-        if self.is_draft:
-            return f"{self.name}, draft model"
         return self.name if self.adapter is None else f"{self.name}, adapter {self.adapter}"

@@ -111,13 +111,6 @@ class Task:
         return self._flag("ADAPTERS")
 
     @cached_property
-    def has_draft_model(self) -> bool:
-        """Whether a draft model may draft for its models: ``DRAFT_MODEL`` of the folder's
-        options.py.
-        """
-        return self._flag("DRAFT_MODEL")
-
-    @cached_property
     def quantizes(self) -> bool:
         """Whether its models load with quantized weights: ``QUANTIZES`` of the folder's
         options.py.

@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from generator.errors import Problem, mask_tokens
@@ -215,13 +216,23 @@ def list_of(inner: Check, expected: str, unique: bool = False) -> Check:
     return check
 
 
-def keys_of(node: Node, known: Collection[str], report: Report, expected: str) -> dict[str, Node]:
-    """The map's entries under known keys; an unknown key is reported with the nearest."""
+def keys_of(
+    node: Node,
+    known: Collection[str],
+    report: Report,
+    expected: str,
+    gone: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Node]:
+    """The map's entries under known keys; an unknown key is reported with the nearest, or with what
+    there is instead of one that is ``gone``.
+    """
     if not isinstance(node.value, dict):
         report.expected(node, expected)
         return {}
     for key in node.value:
-        if key.name not in known:
+        if key.name in gone:
+            report.add(key, f"is no key any more: {gone[key.name]}")
+        elif key.name not in known:
             report.add(
                 key, f"unknown key{_token_hint(key) or did_you_mean(key.name, known, 'keys')}"
             )

@@ -38,7 +38,7 @@ _WHOLE = ("vllm", "torch-compile", "onnxruntime")  # engines that use what is le
 _OPTIONAL = ("accelerate", "torchao")
 # The keys of model.json with which a model may need them.
 _ASKING = (
-    *("adapters", "adapters_file", "is_adapter", "draft_model", "quantization", "gguf_file"),
+    *("adapters", "adapters_file", "is_adapter", "quantization", "gguf_file"),
     *("trust_remote_code", "device_map", "hooks"),
 )
 _WITH_WEIGHTS = (None, "whole", "model")  # the roles of models that don't only describe others

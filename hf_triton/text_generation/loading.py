@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ from .request.bad_words import word_tokenizer
 from .request.chat import ChatTemplate
 from .request.chat_answers import ChatAnswers
 from .request.parsing import PromptReader, Tokenize
-from .sampling.speculative.reading import read_draft_model
 from .sequence.sequence import DecoderStart
 from .sequence.source import Source
 from .structured.compiling import Compiler
@@ -101,8 +100,7 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
         takes_adapters = served.adapters or served.adapters_file
         files = AdapterReader(served, parts.config, parts.model.dtype) if takes_adapters else None
         adapters = None if files is None else files.adapters()
-        draft = read_draft_model(served, options, parts.tokenizer, placement)
-        engine = start_engine(served.name, parts, options, placement, num_threads, adapters, draft)
+        engine = start_engine(served.name, parts, options, placement, num_threads, adapters)
         if files and served.adapters_file and isinstance(engine, InFlightEngine):
             AdaptersFollower(served, files, engine).start()
     chat = ChatTemplate(parts.tokenizer, options.tool_parser, options.reasoning_parser)
@@ -167,7 +165,6 @@ def start_engine(
     placement: Placement,
     num_threads: int,
     adapters: Adapters | None = None,
-    draft_model: Any = None,
     largest_prompts: Callable[[int], Items[tuple[list[int], Source]]] | None = None,
 ) -> Engine:
     """The engine that ``options`` ask for, or the first that holds the model, serving."""
@@ -181,7 +178,6 @@ def start_engine(
         free_bytes=within_budget(name, free_bytes),
         prepare=prepack if device.type == "cpu" else lambda model: None,
         adapters=adapters,
-        draft_model=draft_model,
         sources=parts.sources,
         trial_prompts=None if parts.media is None else parts.media.trial_prompts,
         largest_prompts=largest_prompts,
@@ -291,9 +287,6 @@ def _start_engine(name: str, setup: EngineSetup) -> Engine:
         raise LoadError(f"adapters: only the in_flight engine serves them{because}")
     if setup.options.engine == "auto":
         log.info(f"{name}: engine generate, because {why}")
-    if setup.draft_model is not None:
-        log.info(f"{name}: nothing is drafted: only the in_flight engine takes a draft model")
-        setup = replace(setup, draft_model=None)
     engine = GenerateEngine(setup)
     engine.start()
     return engine

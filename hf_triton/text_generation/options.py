@@ -15,8 +15,6 @@ from hf_triton.runtime.option import above_limit, option, step_watchdog, unload_
 STREAMS = True
 # Whether they serve LoRA adapters; read there too.
 ADAPTERS = True
-# Whether a draft model may draft for them; read there too.
-DRAFT_MODEL = True
 # Whether `layout: vllm-backend` can serve it.
 VLLM_BACKEND = True
 # Whether weights may be quantized; read by generator/spec/task_folders.py.
@@ -114,12 +112,10 @@ class Options:
         above=0,
         engines=("in_flight",),
     )
-    speculative_method: Literal["off", "ngram", "draft_model"] | None = option(
-        None,
+    speculative_method: Literal["off", "ngram"] = option(
+        "off",
         "how tokens are drafted that a step verifies, where that is faster; ngram: by "
-        "looking the last tokens up in prompt and output; draft_model: by the model that the "
-        "key of that name names; what is generated stays the same; default: draft_model where "
-        "there is one, else off",
+        "looking the last tokens up in prompt and output; what is generated stays the same",
         engines=("in_flight",),
     )
     num_speculative_tokens: int = option(

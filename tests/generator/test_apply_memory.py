@@ -198,8 +198,6 @@ def test_weights_in_parts_are_those_that_the_index_names(tmp_path: Path) -> None
     assert weight_bytes(tmp_path / "chat", local) == 200
     assert weight_bytes(tmp_path / "chat", {**local, "quantization": {"method": "int8"}}) == 0
     assert weight_bytes(tmp_path / "chat", {**local, "model": "../nothing"}) == 0
-    drafted = {**local, "draft_model": {key: local[key] for key in ("model", "local", "revision")}}
-    assert weight_bytes(tmp_path / "chat", drafted) == 400
 
 
 @pytest.fixture

@@ -56,11 +56,7 @@ def test_engines_take_other_adapters_while_they_serve(tmp_path: Path, engine: st
     assert "1/adapters.json" in files
 
 
-def test_a_draft_model_is_told_to_vllm_in_its_own_words(tmp_path: Path) -> None:
-    told = mistakes(tmp_path, "{engine: vllm}", "draft_model: {model: org/a}")
-    assert "draft_model: expected none: engine is vllm, which takes none; say spec" in told
-    told = mistakes(tmp_path, "{speculative_method: draft_model}")
-    assert "options.speculative_method: got 'draft_model', but the model has no key" in told
+def test_no_more_tokens_are_looked_up_at_least_than_at_most(tmp_path: Path) -> None:
     told = mistakes(tmp_path, "{prompt_lookup_min: 5}")
     assert "options.prompt_lookup_min: got 5, expected at most prompt_lookup_max (4)" in told
 

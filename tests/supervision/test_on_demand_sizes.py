@@ -198,13 +198,13 @@ def test_what_was_never_downloaded_is_as_large_as_the_hub_says(
 ) -> None:
     files = {"config.json": b"{}", "model.safetensors": bytes(5000), "model.gguf": bytes(9000)}
     with running_hub() as hub:
-        hub.repositories = {"org/m": Repository(files), "org/draft": Repository(files)}
+        hub.repositories = {"org/m": Repository(files)}
         ask_from_here(hub, monkeypatch, tmp_path / "none")
-        found = of_the_hub(tmp_path, draft_model={"model": "org/draft", "local": False})
+        found = of_the_hub(tmp_path)
         before = found.of("m")["cpu"]
-        assert found.unknown("m") == [("org/m", "main"), ("org/draft", "main")]
+        assert found.unknown("m") == [("org/m", "main")]
         assert found.ask("m") == ""
-        assert found.of("m")["cpu"] == before + 10_000
+        assert found.of("m")["cpu"] == before + 5_000
         assert found.unknown("m") == []
         assert not hub.sent
 

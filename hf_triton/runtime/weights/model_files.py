@@ -35,7 +35,7 @@ from .hub_files import (
 )
 from .hub_token import error_line, hub_token
 from .locked_files import LockedFile, differences, missing_files, repository_folder, snapshot_folder
-from .served_model import ServedAdapter, ServedDraft, ServedModel
+from .served_model import ServedAdapter, ServedModel
 from .untrusted_files import check_files
 
 _NUM_DOWNLOADS = 8
@@ -343,12 +343,7 @@ def adapter_folders(served: ServedModel) -> dict[str, Path]:
     return {adapter.name: _adapter_folder(served, adapter) for adapter in served.adapters}
 
 
-def draft_model(served: ServedModel, draft: ServedDraft) -> ServedModel:
-    """A model's draft model as if it were served itself, on one device, as it was saved."""
-    return replace(_served_part(served, draft), device_map=None, quantization=None)
-
-
-def _served_part(served: ServedModel, part: ServedAdapter | ServedDraft) -> ServedModel:
+def _served_part(served: ServedModel, part: ServedAdapter) -> ServedModel:
     return replace(
         served,
         model=part.model,
@@ -356,7 +351,6 @@ def _served_part(served: ServedModel, part: ServedAdapter | ServedDraft) -> Serv
         revision=part.revision,
         locked_files=part.locked_files,
         adapters=(),
-        draft_model=None,
         gguf_file=None,
     )
 

@@ -39,16 +39,6 @@ class ServedAdapter:
 
 
 @dataclass(frozen=True)
-class ServedDraft:
-    """A model's draft model, and where it comes from."""
-
-    model: str
-    local: bool
-    revision: str | None
-    locked_files: dict[str, LockedFile] | None = None
-
-
-@dataclass(frozen=True)
 class ServedModel:
     """What model.json tells a Triton model. ``folder`` is the Triton model's folder, ``model`` the
     Hugging Face model: a Hub id or a local path.
@@ -89,7 +79,6 @@ class ServedModel:
     adapters: tuple[ServedAdapter, ...] = ()
     is_adapter: bool = False
     quantization: dict[str, Any] | None = None
-    draft_model: ServedDraft | None = None
     adapters_file: Path | None = None
     max_loaded_adapters: int | None = None
     gguf_file: str | None = None
@@ -149,7 +138,7 @@ def read_served_model(folder: Path, version: str) -> ServedModel:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         served = ServedModel(folder=folder, **values)
-        draft, file = values.get("draft_model"), values.get("adapters_file")
+        file = values.get("adapters_file")
         file = file and path.with_name(file)
         adapters = json.loads(file.read_bytes()) if file else values.get("adapters", ())
         return replace(
@@ -157,7 +146,6 @@ def read_served_model(folder: Path, version: str) -> ServedModel:
             locked_files=_locked(served.locked_files),
             adapters=_adapters(adapters),
             adapters_file=file,
-            draft_model=draft and ServedDraft(**_part(draft)),
         )
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise not_as_generated(_FILE, error) from error

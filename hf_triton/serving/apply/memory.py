@@ -25,7 +25,7 @@ from hf_triton.text_generation.options import FREE_SHARE
 _GIB = 2**30
 _CPU = "cpu"
 _MODEL_FILE = "model.json"
-_WEIGHT_KEYS = ("model", "local", "revision", "dtype", "quantization", "draft_model")
+_WEIGHT_KEYS = ("model", "local", "revision", "dtype", "quantization")
 _SAMPLE = re.compile(r"^(hf_triton_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 

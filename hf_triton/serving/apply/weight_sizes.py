@@ -8,7 +8,7 @@ model.safetensors.index.json names.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,34 +34,9 @@ Listed = Mapping[Key, Mapping[str, int]]
 
 def weight_bytes(folder: Path, values: Mapping[str, Any], listed: Listed | None = None) -> int:
     """Bytes of the weights in memory, of the model that ``values`` of a model.json in the Triton
-    model's ``folder`` say, and of its draft model; 0 where that is not known: the files are not
-    there yet and not ``listed``, or the weights are quantized as they are loaded.
+    model's ``folder`` say; 0 where that is not known: the files are not there yet and not
+    ``listed``, or the weights are quantized as they are loaded.
     """
-    own, *others = (_own_bytes(folder, one, listed or {}) for one in _models(values))
-    return own + sum(others) if own and all(others) else own
-
-
-def unknown_sources(folder: Path, values: Mapping[str, Any]) -> list[Key]:
-    """Where the Hub alone says how large the model and its draft model are: they are not here, and
-    not in models.lock.
-    """
-    unlocked = (one for one in _models(values) if not one.get("locked_files"))
-    on_hub = [one for one in unlocked if not (one["local"] or is_stored(one["model"]))]
-    return [
-        _key(one)
-        for one in on_hub
-        if not one.get("quantization")
-        and not any(path.name.endswith(_ENDINGS) for path in _files(folder, one).rglob("*"))
-    ]
-
-
-def _models(values: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield values
-    if draft := values.get("draft_model"):
-        yield {**values, "locked_files": None, "gguf_file": None, **draft}
-
-
-def _own_bytes(folder: Path, values: Mapping[str, Any], listed: Listed) -> int:
     if values.get("quantization"):
         return 0
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -69,10 +44,20 @@ def _own_bytes(folder: Path, values: Mapping[str, Any], listed: Listed) -> int:
         size = sum((files / name).stat().st_size for name in _names(files))
         return int(size * _growth(files, values["dtype"]))
     locked = {path: file["size"] for path, file in (values.get("locked_files") or {}).items()}
-    sizes = locked or ({} if values["local"] else listed.get(_key(values), {}))
+    sizes = locked or ({} if values["local"] else (listed or {}).get(_key(values), {}))
     with contextlib.suppress(NotServableError):
         return sum(sizes[name] for name in _chosen(values, sizes) if name.endswith(_ENDINGS))
     return 0
+
+
+def unknown_source(folder: Path, values: Mapping[str, Any]) -> Key | None:
+    """The source whose size the Hub alone says: its files are neither here nor in models.lock."""
+    is_here = values["local"] or is_stored(values["model"])
+    if is_here or values.get("locked_files") or values.get("quantization"):
+        return None
+    if any(path.name.endswith(_ENDINGS) for path in _files(folder, values).rglob("*")):
+        return None
+    return _key(values)
 
 
 def _key(values: Mapping[str, Any]) -> Key:

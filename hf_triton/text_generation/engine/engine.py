@@ -49,8 +49,7 @@ class EngineSetup:
     any. ``sending_share`` of the time is what sending streams' tokens may take. ``sources`` are
     those that an encoder-decoder of sounds is tried with, the longest first. ``paged`` has the
     in-flight engine keep keys and values in pages or in slots; None: in pages on a GPU. With
-    pages, ``async_scheduling`` has it a step ahead of what the host has read; None: on a GPU. A
-    ``draft_model`` says ahead what ``model`` may say.
+    pages, ``async_scheduling`` has it a step ahead of what the host has read; None: on a GPU.
     ``trial_prompts`` makes prompts with images or sounds, of a model that is to take them;
     ``largest_prompts`` the largest that there can be of at most so many tokens.
     """
@@ -67,7 +66,6 @@ class EngineSetup:
     sources: tuple[Source, ...] = ()
     paged: bool | None = None
     async_scheduling: bool | None = None
-    draft_model: Any = None
     trial_prompts: Callable[[], Items[tuple[list[int], Source]]] | None = None
     largest_prompts: Callable[[int], Items[tuple[list[int], Source]]] | None = None
 

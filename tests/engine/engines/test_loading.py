@@ -18,7 +18,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.weights.loading import resolve_dtype
-from hf_triton.runtime.weights.served_model import ServedDraft, ServedModel, read_served_model
+from hf_triton.runtime.weights.served_model import ServedModel, read_served_model
 from hf_triton.text_generation.loading import LoadedModel, eos_token_ids, load_engine
 from hf_triton.text_generation.options import Options
 from tests.engine.driving import Answers
@@ -289,23 +289,3 @@ def test_tokens_that_the_tokenizer_does_not_know_are_counted(loaded: LoadedModel
     before = loaded.engine.metrics.num_unknown_tokens
     loaded.reader.tokenize("b!c?")  # "a" is what an unknown letter becomes
     assert loaded.engine.metrics.num_unknown_tokens == before + 2
-
-
-def test_a_draft_model_of_the_same_vocabulary_drafts(folder: Path) -> None:
-    draft = ServedDraft("../../weights", local=True, revision=None)
-    loaded = load_engine(served(folder, draft_model=draft), CPU, num_threads=1)
-    loaded.engine.stop()
-    assert loaded.description.endswith(", speculates by draft_model up to 8 tokens")
-
-
-def test_a_draft_model_of_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
-    for file in (folder.parents[1] / "weights").iterdir():
-        text = file.read_bytes()
-        (tmp_path / file.name).write_bytes(text.replace(b'"abc":', b'"abd":'))
-    draft = ServedDraft(str(tmp_path), local=True, revision=None)
-    with pytest.raises(LoadError) as raised:
-        load_engine(served(folder, draft_model=draft), CPU, num_threads=1)
-    assert str(raised.value) == (
-        f"draft_model: {tmp_path} has another vocabulary than {folder.parents[1] / 'weights'}: "
-        "2 tokens differ; a draft model needs the same one"
-    )

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engine.step import Draft, Step
 from hf_triton.text_generation.engines.in_flight import engine as in_flight
@@ -48,7 +47,6 @@ class Knowing:
     """Proposes what each sequence will say, with a wrong token now and then."""
 
     method = "knowing"
-    is_steady = True
 
     def __init__(self, outputs: list[tuple[int, ...]]) -> None:
         self.outputs, self.numbers = outputs, dict[Sequence, int]()
@@ -280,32 +278,6 @@ def test_what_was_said_before_is_drafted(params: dict[str, Any]) -> None:
     assert counted["hf_triton_draft_tokens_total"] >= 15
     assert counted["hf_triton_accepted_tokens_total"] >= 15
     assert "speculates by ngram up to 8 tokens" in engine.description
-
-
-@pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize("runner", ["fused", "packed", "paged"])
-def test_a_draft_model_changes_no_answer(
-    expected: list[Completion], runner: str, request: pytest.FixtureRequest
-) -> None:
-    """One that is nearly the model: most of what it says is right."""
-    if runner == "packed":
-        request.getfixturevalue("not_fused")
-    draft = tiny_model("llama")
-    torch.manual_seed(0)
-    draft.lm_head.weight.data += 0.05 * torch.randn_like(draft.lm_head.weight)
-    made = setup(tiny_model("llama"), eos=[EOS], **OPTIONS)
-    engine = InFlightEngine(replace(made, paged=runner == "paged", draft_model=draft))
-    assert answers_of(engine) == expected
-    assert engine.runner.name == runner
-    metrics = engine.metrics
-    assert metrics.num_draft_tokens > metrics.num_accepted_tokens > 20
-    assert "speculates by draft_model" in engine.description
-
-
-def test_a_draft_model_of_states_is_refused() -> None:
-    engine = InFlightEngine(replace(setup(tiny_model("llama")), draft_model=tiny_model("mamba2")))
-    with pytest.raises(LoadError, match="draft_model: it can't draft: its states can't take"):
-        engine.start()
 
 
 def test_drafts_that_a_runner_computes_otherwise_are_not_made(

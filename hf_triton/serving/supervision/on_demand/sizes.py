@@ -29,7 +29,7 @@ from generator.repository.versions import served_by
 from generator.yaml_file.regular_file import read_json
 from hf_triton.runtime.devices.device import free_cpu_bytes
 from hf_triton.serving.apply.memory import loaded_bytes
-from hf_triton.serving.apply.weight_sizes import unknown_sources, weight_bytes
+from hf_triton.serving.apply.weight_sizes import unknown_source, weight_bytes
 from hf_triton.tritonserver.stubs import Stub
 
 MEMORY_FILE = ".hf-triton-memory.json"
@@ -79,8 +79,8 @@ class Sizes:
         """
         paths = (self._repository / folder for folder in self._folders_of(name))
         found = ((path, _model_values(path)) for path in paths)
-        keys = (key for path, values in found if values for key in unknown_sources(path, values))
-        return [key for key in keys if key not in self._listed]
+        keys = (unknown_source(path, values) for path, values in found if values)
+        return [key for key in keys if key is not None and key not in self._listed]
 
     def ask(self, name: str) -> str:
         """Asks the Hub how large an entry's weights are; returns why it does not say, or ""."""

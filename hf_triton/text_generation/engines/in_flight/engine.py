@@ -40,7 +40,7 @@ from hf_triton.text_generation.structured.grammar import tell_all
 
 from .adapter_line import AdapterLine
 from .draft_trial import computes_drafts
-from .drafting import beside_draft, make_drafter, plan_draft
+from .drafting import make_drafter
 from .encoding import encode, forget_embeddings
 from .plan import plan
 from .step_tokens import max_num_batched_tokens, max_num_scored, read_prompt_logprobs
@@ -110,17 +110,14 @@ class InFlightEngine(Engine):
             LoadError: the cache does not fit.
         """
         setup = self.setup
-        draft = plan_draft(setup)
-        self._plan = plan(beside_draft(setup, draft))
+        self._plan = plan(setup)
         self._storage, self.size = self._plan.storage, self._plan.storage.size
         self._vocab_size = int(setup.model.config.get_text_config().vocab_size)
         self._cache = allocate(self._storage)
         runner = self._plan.make_runner(setup.model, self._cache, setup.device)
         ahead = self._plan.async_scheduling
         self._takes_snapshots = runner.takes_snapshots
-        self._drafter = make_drafter(
-            setup, draft, runner, self.size.max_num_seqs, async_scheduling=ahead
-        )
+        self._drafter = make_drafter(setup, runner, self.size.max_num_seqs, async_scheduling=ahead)
         self._sampler = Sampler(sorted(setup.eos_token_ids), runner.argmax)
         if isinstance(runner, MediaRunner):
             runner.plain = self._with_graphs(runner.plain)

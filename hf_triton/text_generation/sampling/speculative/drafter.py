@@ -26,10 +26,6 @@ class Proposer(Protocol):
 
     method: str
 
-    @property
-    def is_steady(self) -> bool:
-        """Whether the last proposals took no longer than the next ones will."""
-
     def rate(self, sequence: Sequence) -> float:
         """How likely the next proposed token is right; 0 where there is none."""
 
@@ -63,7 +59,6 @@ class Drafter:
         self._max_num_rows = max_num_rows
         self._async_scheduling = async_scheduling
         self._is_trying = False
-        self._is_steady = True
         self._last_was_drafted: bool | None = None  # None: it was no step of decodes alone
         self._ended_s = 0.0
 
@@ -92,7 +87,6 @@ class Drafter:
                 room -= num_tokens
         if fitting:
             proposed = self._proposer.propose(fitting)
-            self._is_steady = self._proposer.is_steady
             step.drafts.extend(Draft(sequence, ids) for sequence, ids in proposed.items() if ids)
 
     def follow(self, sequence: Sequence, tokens: Iterable[Token]) -> None:
@@ -103,7 +97,6 @@ class Drafter:
         """The engine has done all that it does in a step."""
         now = time.perf_counter()
         seconds, self._ended_s = now - self._ended_s, now
-        is_steady, self._is_steady = self._is_steady, True
         if step.prefills or not step.decodes:
             self._last_was_drafted = None
             return
@@ -112,7 +105,7 @@ class Drafter:
             (is_drafted,) if self._async_scheduling else (True, False)
         )
         self._last_was_drafted = is_drafted
-        if is_known and is_steady:
+        if is_known:
             num_drafted = sum(len(draft.token_ids) for draft in step.drafts)
             self.costs.note(len(step.decodes), num_drafted, seconds)
             self._is_trying = self._is_trying and not is_drafted

@@ -32,7 +32,6 @@ class NgramProposer:
     """
 
     method = "ngram"
-    is_steady = True
 
     def __init__(self, least: int, most: int) -> None:
         self._least, self._most = least, most
