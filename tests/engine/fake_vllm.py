@@ -35,6 +35,7 @@ class FakeVllm:
     is_held: bool = False
     held_after: int | None = None
     gives_up: bool = False
+    is_changing: bool = False  # keeps a change of adapters from its end
     is_shut_down: bool = False
     error: Exception | None = None
     closed: list[Sequence] = field(default_factory=list)
@@ -53,12 +54,18 @@ class FakeVllm:
     def shutdown(self) -> None:
         self.is_shut_down = True
 
-    async def change_adapters(self, wanted: Iterable[AdapterFile]) -> None:
+    async def change_adapters(
+        self, wanted: Iterable[AdapterFile], agreed: Callable[[], bool]
+    ) -> None:
         """One that is called ``bad`` is refused."""
         await asyncio.sleep(0.01)
+        while self.is_changing:
+            await asyncio.sleep(0.01)
         names = [one.adapter.name for one in wanted]
         if "bad" in names:
             raise LoadError("adapter bad: vLLM can't take it")
+        if not agreed():
+            return
         before = self.adapter_keys
         known = {*before.values(), *self.removed_adapters}
         added = (name for name in names if name not in before)

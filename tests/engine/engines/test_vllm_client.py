@@ -89,7 +89,7 @@ def test_vllm_knows_an_adapter_that_takes_anothers_name_as_another(vllm: client.
     async def run() -> None:
         await vllm.load_adapters(files(a="/a", b="/b"))
         assert vllm.adapter_keys == {"a": 1, "b": 2}
-        await vllm.change_adapters(files(b="/b", a="/other"))
+        await vllm.change_adapters(files(b="/b", a="/other"), lambda: True)
         assert vllm.adapter_keys == {"b": 2, "a": 3}
         loaded = vllm._llm.loaded
         assert len({name for name, _ in loaded.values()}) == 3
@@ -102,11 +102,14 @@ def test_vllm_knows_an_adapter_that_takes_anothers_name_as_another(vllm: client.
     asyncio.run(run())
 
 
-def test_where_vllm_refuses_an_adapter_those_before_stay(vllm: client.AsyncVllm) -> None:
+def test_where_vllm_refuses_an_adapter_or_nobody_waits_those_before_stay(
+    vllm: client.AsyncVllm,
+) -> None:
     async def run() -> None:
         await vllm.load_adapters(files(a="/a"))
         with pytest.raises(LoadError, match=r"^adapter c: vLLM can't take it: no LoRA"):
-            await vllm.change_adapters(files(b="/b", c="/bad"))
+            await vllm.change_adapters(files(b="/b", c="/bad"), lambda: True)
+        await vllm.change_adapters(files(b="/b"), lambda: False)
         assert vllm.adapter_keys == {"a": 1}
         assert sorted(vllm._llm.loaded) == [1]
         (bad,) = files(d="/bad")

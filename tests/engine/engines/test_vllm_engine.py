@@ -23,6 +23,7 @@ from hf_triton.runtime.errors import (
 )
 from hf_triton.runtime.weights.served_model import ServedAdapter
 from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.engines.vllm import engine as vllm_engine
 from hf_triton.text_generation.engines.vllm.adapters import AdapterFile
 from hf_triton.text_generation.engines.vllm.engine import VllmEngine
 from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs
@@ -335,6 +336,26 @@ def test_who_uses_a_removed_adapter_finishes_before_it_goes(
     assert eventually(lambda: not engine.num_unfinished)
     engine.forget_removed_adapters()
     assert vllm.removed_adapters == set()
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_change_that_was_said_not_to_be_made_is_not_made_later(
+    engine: VllmEngine, vllm: FakeVllm, has_begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_engine, "_LOOK_EVERY_S", 0.05)
+    engine.change_adapters(files("a"))
+    vllm.is_changing = True
+    if not has_begun:
+        monkeypatch.setattr(engine, "_begin_change", lambda: None)
+    monkeypatch.setattr(engine.thread, "_refusal", lambda: "the engine is stuck in a step")
+    with pytest.raises(OverloadedError, match="stuck"):
+        engine.change_adapters(files("b"))
+    monkeypatch.undo()
+    vllm.is_changing = False
+    assert eventually(lambda: not engine._has_work())
+    assert list(engine.adapters) == list(vllm.adapter_keys) == ["a"]
+    engine.change_adapters(files("c"))
+    assert list(engine.adapters) == list(vllm.adapter_keys) == ["c"]
 
 
 def test_who_changes_adapters_of_an_engine_that_stops_is_told(

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hf_triton.runtime.devices.prepacked_linear import prepack
-from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.errors import LoadError, OverloadedError
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engines.in_flight import adapter_line
 from hf_triton.text_generation.engines.in_flight import engine as in_flight
@@ -309,6 +309,23 @@ def test_adapters_change_under_sequences_that_go_on_with_theirs(
         assert failure(engine, "polite") == "lora_name: this adapter has been removed"
         engine.change_adapters([])
         assert failure(engine, "sql") == "lora_name: this adapter has been removed"
+
+
+def test_a_change_that_is_made_while_it_is_refused_counts_as_made(
+    llama: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = setup(tiny_model("llama"))
+    files = AdapterReader(served_with(llama), made.model.config, made.model.dtype)
+    engine = InFlightEngine(replace(made, adapters=(held := files.adapters())))
+    monkeypatch.setattr(in_flight, "_LOOK_EVERY_S", 0)
+
+    def refused() -> None:
+        assert eventually(lambda: list(held) == ["sql"])
+        raise OverloadedError("the engine is stuck in a step: try again later")
+
+    with running(engine):
+        monkeypatch.setattr(engine.thread, "check_running", refused)
+        engine.change_adapters(files.read(served_with({"sql": llama["sql"]}).adapters))
 
 
 def limited(model: Any, folders: dict[str, Path], most: int) -> LimitedAdapters:

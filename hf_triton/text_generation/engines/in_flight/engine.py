@@ -231,7 +231,8 @@ class InFlightEngine(Engine):
         except OverloadedError:
             with self.thread.condition:
                 self._change = None  # else an engine that gets on later would take it up
-            raise
+                if not change.taken.is_set():
+                    raise
 
     def forget_removed_adapters(self) -> None:
         """Frees those that no sequence needs any more; called as ``change_adapters`` is."""
@@ -244,9 +245,9 @@ class InFlightEngine(Engine):
     def _take_up_change(self) -> None:
         with self.thread.condition:
             change, self._change = self._change, None
-        if change is None or self.setup.adapters is None:
-            return
-        self.setup.adapters.take_up(change)
+            if change is None or self.setup.adapters is None:
+                return
+            self.setup.adapters.take_up(change)
         if not (change.matrices and isinstance(self.runner, AdaptedRunner)):
             return
         if isinstance(self.runner.inner, GraphedRunner):

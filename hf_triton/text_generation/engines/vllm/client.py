@@ -109,7 +109,9 @@ class AsyncVllm:
                     raise
                 log.error(f"{error}; a request had loaded it, left out")
 
-    async def change_adapters(self, wanted: Iterable[AdapterFile]) -> None:
+    async def change_adapters(
+        self, wanted: Iterable[AdapterFile], agreed: Callable[[], bool]
+    ) -> None:
         found, known = [], self._requests.keys() | ()
         try:
             for one in wanted:
@@ -118,7 +120,10 @@ class AsyncVllm:
         except LoadError:
             await self._forget(self._requests.keys() - known)
             raise
-        self._adapters = found
+        if agreed():
+            self._adapters = found
+        else:
+            await self._forget(self._requests.keys() - known)
 
     @property
     def removed_adapters(self) -> set[int]:

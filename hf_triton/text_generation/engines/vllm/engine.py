@@ -80,9 +80,11 @@ class Vllm(Protocol):
     def removed_adapters(self) -> Set[int]:
         """The keys of those that were removed, and that it still has."""
 
-    async def change_adapters(self, wanted: Iterable[AdapterFile]) -> None:
-        """Has these from now on; those before stay until they are forgotten. Raises LoadError;
-        nothing is changed then.
+    async def change_adapters(
+        self, wanted: Iterable[AdapterFile], agreed: Callable[[], bool]
+    ) -> None:
+        """Has these from now on; those before stay until they are forgotten. Nothing is changed
+        where a LoadError is raised, or where ``agreed``, asked once all are read, says no.
         """
 
     async def forget_adapters(self, used: Collection[int]) -> None:
@@ -99,8 +101,10 @@ class Vllm(Protocol):
         """Ends its processes."""
 
 
-# Something that vLLM is to do with its adapters, and what waits for it.
-_Change = tuple[Callable[[], Awaitable[None]], "Future[None]"]
+# Something that vLLM is to do with its adapters, given what tells whether anybody still waits for
+# it; and what does.
+_Do = Callable[[Callable[[], bool]], Awaitable[None]]
+_Change = tuple[_Do, "Future[None]"]
 Start = Callable[[Callable[[StepStats], None]], Awaitable[Vllm]]
 
 
@@ -194,11 +198,11 @@ class VllmEngine(Engine):
 
         Raises:
             LoadError: vLLM can't take one.
-            OverloadedError: the engine stops; nothing is changed.
+            OverloadedError: the engine stops, or is stuck; nothing is changed.
         """
 
-        async def change() -> None:
-            await self._vllm.change_adapters(adapters)
+        async def change(agreed: Callable[[], bool]) -> None:
+            await self._vllm.change_adapters(adapters, agreed)
             self._take_up_keys()
 
         self._have_done(change)
@@ -207,9 +211,9 @@ class VllmEngine(Engine):
         """Frees those that no sequence needs any more; called as ``change_adapters`` is."""
         used = {one.adapter_key for one in self.thread.unfinished()}
         if not self._vllm.removed_adapters <= used:
-            self._have_done(partial(self._vllm.forget_adapters, used))
+            self._have_done(lambda _: self._vllm.forget_adapters(used))
 
-    def _have_done(self, do: Callable[[], Awaitable[None]]) -> None:
+    def _have_done(self, do: _Do) -> None:
         """Has the engine's thread do something beside what it computes, and waits for it."""
         done: Future[None] = Future()
         with self.thread.condition:
@@ -218,23 +222,33 @@ class VllmEngine(Engine):
         while not done.done():
             with contextlib.suppress(TimeoutError, FuturesTimeoutError):
                 done.exception(_LOOK_EVERY_S)
-            if not done.done():
+            try:
                 self.thread.check_running()
+            except OverloadedError:
+                if done.cancel():  # else it is agreed, and about to be done
+                    raise
         done.result()
 
     def _begin_change(self) -> None:
+        if self._changing is not None:
+            return
         with self.thread.condition:
             change, self._change = self._change, None
-        if change is not None:
+        if change is not None and not change[1].cancelled():
             assert self._loop is not None
             self._changing = self._loop.create_task(self._make_change(*change))
 
-    async def _make_change(self, do: Callable[[], Awaitable[None]], done: Future[None]) -> None:
+    async def _make_change(self, do: _Do, done: Future[None]) -> None:
+        def agreed() -> bool:
+            return done.running() or (not done.cancelled() and done.set_running_or_notify_cancel())
+
         try:
-            await do()
-            done.set_result(None)
+            await do(agreed)
+            if agreed():
+                done.set_result(None)
         except Exception as error:
-            done.set_exception(error)
+            if agreed():
+                done.set_exception(error)
         finally:
             self._changing = None
             self._news_event.set()
