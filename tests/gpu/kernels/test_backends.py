@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.nn import attention
 
 from hf_triton.text_generation.forward.gpu import backends
 from hf_triton.text_generation.forward.gpu.backends import (
@@ -113,6 +115,25 @@ def test_the_first_that_agrees_in_all_cases_is_taken(
         "I attention by third; not first: ImportError: the package is not installed; not second: "
         "ValueError: differs by 0."
     )
+
+
+@pytest.mark.usefixtures("on_the_cpu")
+@pytest.mark.parametrize("attend, active", [(without_windows, None), (plain_attention, "tried")])
+def test_what_torch_was_given_for_a_backend_goes_where_that_is_refused(
+    attend: Attend, active: str | None, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    def load() -> Attend:
+        attention.activate_flash_attention_impl("tried")
+        return attend
+
+    handle: Any = SimpleNamespace(remove=lambda: None)
+    attention.register_flash_attention_impl("tried", register_fn=lambda: handle)
+    monkeypatch.setattr(backends, "backends", lambda _: iter([("first", load)]))
+    try:
+        select_attention(lambda: {CASES["window"]}, CUDA)
+        assert attention.current_flash_attention_impl() == active
+    finally:
+        attention.restore_flash_attention_impl()
 
 
 @pytest.mark.usefixtures("on_the_cpu")

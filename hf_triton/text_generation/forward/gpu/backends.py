@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.nn import attention
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import reason
@@ -83,6 +84,8 @@ def select_attention(cases: Callable[[], set[AttentionCase]], device: torch.devi
         except Exception as error:
             # Whatever it raises, it can't be used here.
             refused.append(f"{name}: {type(error).__name__}: {reason(error, 120)}")
+            if attention.current_flash_attention_impl() is not None:  # also of torch's attention
+                attention.restore_flash_attention_impl()
         else:
             log.info("; ".join([f"attention by {name}", *(f"not {why}" for why in refused)]))
             return attend
@@ -108,7 +111,6 @@ def _varlen_attn(device: torch.device) -> Attend:
     """torch's entry to FlashAttention, where one is installed that takes pages of this size; the
     one built in, FlashAttention 2, takes multiples of 256 tokens.
     """
-    from torch.nn.attention import activate_flash_attention_impl
     from torch.nn.attention.varlen import varlen_attn
 
     name, module = _ACTIVATED.get(torch.cuda.get_device_capability(device)[0], (None, None))
@@ -116,7 +118,7 @@ def _varlen_attn(device: torch.device) -> Attend:
         raise RuntimeError("it takes small pages on sm_90 and sm_100 alone")
     if not _is_installed(module):
         raise ImportError(f"for small pages it needs {module}, which is not installed")
-    activate_flash_attention_impl(name)
+    attention.activate_flash_attention_impl(name)
 
     def attend(
         q: torch.Tensor,
