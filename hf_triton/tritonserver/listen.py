@@ -165,6 +165,11 @@ class Listen:
         for flag, port in self.triton_ports().items():
             self._check_port(port, flag)
 
+    def free_port(self) -> int:
+        """One that nobody listens on."""
+        with listening_socket(self.host, 0, "--host") as found:
+            return int(found.getsockname()[1])
+
     def _check_port(self, port: int, flag: str) -> None:
         listening_socket(self.host, port, flag).close()
 

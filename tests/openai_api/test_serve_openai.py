@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests.openai_api.conftest import Starter
 from tests.support.served import Served, serve
 from tests.support.triton import Answer, eventually, free_ports, get
 
+API_KEY = "a-key-of-alice-123"
 KEY = {"HF_TRITON_OPENAI_KEY": "secret-key"}
 
 
@@ -48,7 +53,14 @@ def children(served: Served) -> list[int]:
     [
         (["--triton-url", "localhost:8001"], "--triton-url needs --openai-port"),
         (["--openai-key-file", "x"], "--openai-key-file needs --openai-port"),
-        (["--openai-port", "9000", "--triton-url", "x:1", "--verbose"], "leave out"),
+        *(
+            (["--openai-port", "9000", "--triton-url", "x:1", *ignored], f"leave out {ignored[0]}")
+            for ignored in (
+                *(["--verbose"], ["--watch"], ["--open-admin-apis"], ["--http-port", "8000"]),
+                *(["--drain-s", "0"], ["--max-restarts", "0"], ["--health-port", "0"]),
+                *(["--repository", "x"], ["--load-timeout-s", "9"], ["--admin-key-file", "x"]),
+            )
+        ),
         (["--openai-port", "9000", "--triton-url", "http://x:1"], "expected HOST:PORT"),
         (["--openai-port", "9000", "--triton-url", "x"], "expected HOST:PORT"),
         (["--openai-port", "0"], "expected a port"),
@@ -79,6 +91,69 @@ def test_a_triton_that_is_not_there_is_exit_code_1() -> None:
     assert result.returncode == 1
     assert "no Triton answers at 127.0.0.1:1: " in result.stderr
     assert "refused" in result.stderr
+
+
+def test_the_server_block_and_keys_hold_for_a_triton_elsewhere(
+    tmp_path: Path, starter: Starter
+) -> None:
+    if not shutil.which("openssl"):
+        pytest.skip("needs openssl to make a certificate")
+    names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    files = ("-keyout", tmp_path / "key.pem", "-out", tmp_path / "certificate.pem")
+    make = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names, *files)
+    subprocess.run(make, check=True, capture_output=True)
+    (tmp_path / "models.yaml").write_text(
+        "server: {tls: {certificate: certificate.pem, key: key.pem}, max_body_mib: 1,\n"
+        "  limits: {requests_per_minute: 2}, cors: [https://chat.example.com]}\n"
+    )
+    trusted = ssl.create_default_context(cafile=str(tmp_path / "certificate.pem"))
+    headers = {"Authorization": f"Bearer {API_KEY}", "Origin": "https://chat.example.com"}
+
+    def status(url: str, headers: dict[str, str], body: bytes | None = None) -> int:
+        request = urllib.request.Request(url, body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=trusted) as found:
+                allowed.append(found.headers["Access-Control-Allow-Origin"])
+                return int(found.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+
+    allowed: list[str] = []
+    port = free_ports().http_port
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "generator", "serve", f"--openai-port={port}"),
+            f"--triton-url=127.0.0.1:{starter.triton()[1]}",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "HF_TRITON_API_KEYS": f"alice {API_KEY}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout
+            url = f"https://127.0.0.1:{port}/v1"
+            line = process.stdout.readline()
+            assert line.startswith(
+                f'curl {url}/completions -H "Authorization: Bearer $HF_TRITON_API_KEY"'
+            )
+            assert status(f"{url}/models", {}) == 401
+            assert status(f"{url}/models", headers) == 200
+            assert allowed == ["https://chat.example.com"]
+            assert status(f"{url}/completions", headers, b" " * (2**20 + 1)) == 413
+            assert status(f"{url}/models", headers) == 429
+        finally:
+            process.terminate()
+        assert process.wait(60) == 0
+
+
+def test_what_is_wrong_in_the_server_block_is_said_for_a_triton_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "models.yaml").write_text("server: {max_body_mib: 0}\n")
+    for config, told in (("models.yaml", "models.yaml:1:24: "), ("none.yaml", "none.yaml: ")):
+        path = tmp_path / config
+        result = command("--openai-port=9000", "--triton-url=127.0.0.1:1", f"--config={path}")
+        assert (result.returncode, told in result.stderr) == (1, True), result.stderr
 
 
 @pytest.mark.server

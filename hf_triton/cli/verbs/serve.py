@@ -14,15 +14,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from generator.errors import UsageError
+from generator.errors import ServerError, UsageError
 from generator.models_yaml.reading import load_settings
 from generator.models_yaml.server_settings import ServerSettings
 from generator.spec.task_folders import find_tasks
+from hf_triton.cli.places import CONFIG
 from hf_triton.cli.verbs.generate import Outcome, generate, refuse_conflicts
-from hf_triton.cli.verbs.serve_arguments import add_arguments, check_openai
+from hf_triton.cli.verbs.serve_arguments import HEALTH_PORT, add_arguments, settle
 
 if TYPE_CHECKING:
     from hf_triton.ports.settings import Access, Caller
+    from hf_triton.tritonserver.listen import Listen
 
 __all__ = ["add_arguments", "run"]
 
@@ -32,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     for argument in args.arguments:
         if not argument.startswith("-"):
             raise UsageError(f"unexpected '{argument}'; arguments for tritonserver start with '-'")
-    check_openai(args)
+    settle(args)
     # Imported here: the other verbs, and --help, need no HTTP and no processes.
     from hf_triton.ports.api_keys import take_api_keys
     from hf_triton.ports.child_process import proxies
@@ -40,45 +42,34 @@ def run(args: argparse.Namespace) -> int:
     from hf_triton.ports.openai.key import take_key
     from hf_triton.serving.apply.file_watch import WatchedFiles
     from hf_triton.serving.supervision.children import Children
-    from hf_triton.serving.supervision.lifecycle import ServeOptions, serve, stop_signals
+    from hf_triton.serving.supervision.lifecycle import ServeOptions, serve
     from hf_triton.tritonserver import json_log
-    from hf_triton.tritonserver.listen import Listen, socket_folder
+    from hf_triton.tritonserver.listen import socket_folder
     from hf_triton.tritonserver.process import TritonServer
     from hf_triton.tritonserver.restart_policy import RestartPolicy
 
     if args.log_format == "json":
         json_log.start()
-    ports = (args.http_port, args.grpc_port, args.metrics_port, args.openai_port or 0)
-    listen = Listen(args.host, *ports, health_port=args.health_port)
+    config, repository = Path(args.given_config or CONFIG), Path(args.repository)
     key = take_key(args.openai_key_file, os.environ)
-    if args.triton_url:
-        from hf_triton.serving.supervision.openai_only import serve_openai_only
-
-        hosts = args.openai_media_hosts
-        return serve_openai_only(
-            *(listen, args.triton_url, key, stop_signals(), hosts, args.openai_cors),
-            has_playground=args.playground,
-            keep_s=args.openai_keep_minutes * 60,
-        )
-    admin_key = _admin_key(args)
     callers = take_api_keys(args.api_keys_file, os.environ)
-    listen.check()  # before anything is written
-    repository = Path(args.repository)
-    watched = WatchedFiles(Path(args.config)) if args.watch else None
-    outcome = generate(Path(args.config), repository)
-    settings = load_settings(Path(args.config))
-    if settings.log_format == "json" and args.log_format is None:
-        json_log.start()
+    if args.triton_url:
+        return _serve_openai_only(args, config, key, callers)
+    admin_key = _admin_key(args)
+    listen = _listen(args)  # before anything is written
+    watched = WatchedFiles(config) if args.watch else None
+    outcome = generate(config, repository)
+    settings = _settings(config, args)
     _report(outcome, args.repository)
     refuse_conflicts(outcome)
     _build_environments(outcome)
     policy = RestartPolicy(max_restarts=args.max_restarts)
     models = [spec.name for spec in outcome.plan.specs]
     options = ServeOptions(
-        *(Path(args.config), args.load_timeout_s, policy, args.drain_s, watched),
+        *(config, args.load_timeout_s, policy, args.drain_s, watched),
         on_demand=settings.on_demand,
     )
-    access = _access(settings, callers, Path(args.config).resolve().parent)
+    access = _access(settings, callers, config)
     with socket_folder() as sockets:
         listen = dataclasses.replace(listen, sockets=sockets)
         server = TritonServer(
@@ -104,13 +95,65 @@ def run(args: argparse.Namespace) -> int:
         return serve(server, models, options, children)
 
 
-def _access(settings: ServerSettings, callers: tuple[Caller, ...], base: Path) -> Access:
+def _serve_openai_only(
+    args: argparse.Namespace, config: Path, key: str | None, callers: tuple[Caller, ...]
+) -> int:
+    """With --triton-url. models.yaml, which need not be there, says of the server alone."""
+    from hf_triton.serving.supervision.lifecycle import stop_signals
+    from hf_triton.serving.supervision.openai_only import serve_openai_only
+    from hf_triton.tritonserver.listen import Listen
+
+    has_file = args.given_config is not None or config.is_file()
+    settings = _settings(config, args) if has_file else ServerSettings()
+    return serve_openai_only(
+        Listen(args.host, openai_port=args.openai_port),
+        args.triton_url,
+        _with_origins(_access(settings, callers, config), args.openai_cors),
+        key,
+        stop_signals(),
+        args.openai_media_hosts,
+        has_playground=args.playground,
+        keep_s=args.openai_keep_minutes * 60,
+    )
+
+
+def _settings(config: Path, args: argparse.Namespace) -> ServerSettings:
+    """What models.yaml says of the server; its log format holds from here on."""
+    from hf_triton.tritonserver import json_log
+
+    settings = load_settings(config)
+    if settings.log_format == "json" and args.log_format is None:
+        json_log.start()
+    return settings
+
+
+def _listen(args: argparse.Namespace) -> Listen:
+    """Where to listen: in the place of the usual health port, where it is taken and nobody has
+    chosen it, on one that is free. Raises ServerError where another port is taken.
+    """
+    from hf_triton.tritonserver.listen import Listen
+
+    ports = (args.http_port, args.grpc_port, args.metrics_port, args.openai_port or 0)
+    listen = Listen(args.host, *ports, health_port=args.health_port or 0)
+    listen.check()
+    if args.health_port is not None:
+        return listen
+    listen = dataclasses.replace(listen, health_port=HEALTH_PORT)
+    try:
+        listen.check()
+    except ServerError as error:
+        listen = dataclasses.replace(listen, health_port=listen.free_port())
+        print(f"hf-triton: {error}; took {listen.health_port}", file=sys.stderr)
+    return listen
+
+
+def _access(settings: ServerSettings, callers: tuple[Caller, ...], config: Path) -> Access:
     """Who may ask on the public ports. Raises ServerError for TLS files that can't be used."""
     from generator.spec.access import Tls
     from hf_triton.ports.settings import Access
     from hf_triton.ports.tls import tls_context
 
-    files = settings.tls
+    files, base = settings.tls, config.resolve().parent
     tls = Tls(str(base / files.certificate), str(base / files.key)) if files else None
     tls_context(tls)
     return Access(

@@ -10,6 +10,25 @@ from generator.errors import UsageError
 from generator.flag_values import address, port, positive, whole, zero_or_more
 from generator.models_yaml.server_settings import LOG_FORMATS, ORIGIN, ORIGIN_EXAMPLE
 
+HEALTH_PORT = 8003  # where it is free
+# Of a tritonserver that is started here, and so refused with --triton-url: the default of each.
+_OF_OWN_SERVER: dict[str, object] = {
+    "http_port": 8000,
+    "grpc_port": 8001,
+    "metrics_port": 8002,
+    "health_port": None,
+    "load_timeout_s": None,
+    "max_restarts": 5,
+    "drain_s": 0.0,
+    "watch": False,
+    "verbose": False,
+    "admin_key_file": None,
+    "open_admin_apis": False,
+    "given_repository": None,
+    "arguments": [],
+}
+_FLAGS = {"given_repository": "--repository", "arguments": "arguments for tritonserver"}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds where to listen, how long to wait, and what goes on to tritonserver."""
@@ -20,9 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="address to listen on; 0.0.0.0: all of this machine (default: 127.0.0.1)",
     )
     for flag, usual in (("--http-port", 8000), ("--grpc-port", 8001), ("--metrics-port", 8002)):
-        parser.add_argument(
-            flag, type=port, default=usual, metavar="PORT", help=f"default: {usual}"
-        )
+        parser.add_argument(flag, type=port, metavar="PORT", help=f"default: {usual}")
     _add_callers(parser)
     _add_openai(parser)
     _add_admin(parser)
@@ -83,7 +100,6 @@ def _add_supervision(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-restarts",
         type=whole(0, 1000),
-        default=5,
         metavar="N",
         help="give up a model that fails to load more often in a row, and serve the others; deaths "
         "of what was ready don't count. A tritonserver that dies more often in a row before it has "
@@ -92,14 +108,13 @@ def _add_supervision(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--health-port",
         type=whole(0, 65535, "port"),
-        default=8003,
         metavar="PORT",
-        help="port of /live, /ready and /metrics; 0: none (default: 8003)",
+        help=f"port of /live, /ready and /metrics; 0: none (default: {HEALTH_PORT}, or one that is "
+        "free where that is taken)",
     )
     group.add_argument(
         "--drain-s",
         type=zero_or_more,
-        default=0.0,
         metavar="SECONDS",
         help="after a stop signal, report not ready for this long before stopping, so that load "
         "balancers stop sending (default: 0)",
@@ -160,7 +175,8 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
         type=address("Triton's gRPC, such as 127.0.0.1:8001"),
         metavar="HOST:PORT",
         help="serve only this API, for the Triton with this gRPC address; generate and start "
-        "nothing else",
+        "nothing else. API keys hold, and max_body_mib, limits, cors and tls of models.yaml, where "
+        "there is one",
     )
 
 
@@ -181,8 +197,8 @@ def _add_admin(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_openai(args: argparse.Namespace) -> None:
-    """Raises UsageError for options that would be ignored."""
+def settle(args: argparse.Namespace) -> None:
+    """Sets the defaults. Raises UsageError for options that would be ignored."""
     for flag, value in (
         ("--triton-url", args.triton_url),
         ("--openai-key-file", args.openai_key_file),
@@ -191,14 +207,17 @@ def check_openai(args: argparse.Namespace) -> None:
     ):
         if value is not None and args.openai_port is None:
             raise UsageError(f"{flag} needs --openai-port")
-    keys = (args.admin_key_file, args.api_keys_file)
-    ignored = (args.arguments, args.load_timeout_s, args.verbose, args.watch, *keys)
-    if args.triton_url and (any(ignored) or args.open_admin_apis):
-        raise UsageError(
-            "with --triton-url no tritonserver is started: leave out --load-timeout-s, --verbose, "
-            "--watch, --api-keys-file, --admin-key-file, --open-admin-apis and arguments for "
-            "tritonserver"
-        )
+    given = [name for name in _OF_OWN_SERVER if _is_given(getattr(args, name))]
+    if args.triton_url and given:
+        flags = ", ".join(_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in given)
+        raise UsageError(f"with --triton-url no tritonserver is started: leave out {flags}")
+    for name in _OF_OWN_SERVER.keys() - given:
+        setattr(args, name, _OF_OWN_SERVER[name])
+
+
+def _is_given(value: object) -> bool:
+    """Whether it is another value than argparse has for an option that was left out; 0 is one."""
+    return value is not None and value is not False and value != []
 
 
 def _origins(text: str) -> tuple[str, ...]:

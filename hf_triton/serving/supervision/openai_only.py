@@ -22,10 +22,10 @@ from hf_triton.tritonserver.listen import Listen
 def serve_openai_only(
     listen: Listen,
     triton_address: str,
+    access: Access,
     key: str | None,
     stop_signals: Iterable[signal.Signals],
     media_hosts: Sequence[str] = (),
-    cors: tuple[str, ...] = (),
     *,
     has_playground: bool = True,
     keep_s: float = Settings.keep_s,
@@ -35,32 +35,30 @@ def serve_openai_only(
     Raises ServerError where it can't start.
     """
     limits.raise_all()
-    access = with_key(Access(cors=cors), key)
     settings = Settings(
         listen.host,
         listen.openai_port,
         triton_address,
-        access,
+        with_key(access, key),
         media_hosts=tuple(media_hosts),
         has_playground=has_playground,
         keep_s=keep_s,
     )
-    return asyncio.run(_serve(settings, listen.address(listen.openai_port), stop_signals))
+    scheme = "https" if access.tls else "http"
+    url = f"{scheme}://{listen.address(listen.openai_port)}"
+    key_variable = access.key_variable if key is None else VARIABLE
+    return asyncio.run(_serve(settings, url, key_variable, stop_signals))
 
 
-async def _serve(settings: Settings, address: str, stop_signals: Iterable[signal.Signals]) -> int:
+async def _serve(
+    settings: Settings, url: str, key_variable: str, stop_signals: Iterable[signal.Signals]
+) -> int:
     stop = asyncio.Event()
 
     def ready() -> None:
-        needed = VARIABLE if settings.access.callers else ""
-        page = f", playground http://{address}/playground" if settings.has_playground else ""
-        _say(
-            f"OpenAI API on http://{address}/v1{page}, for the Triton at {settings.triton_address}"
-        )
-        print(
-            curl_line(f"http://{address}", "NAME", needed),
-            flush=True,
-        )
+        page = f", playground {url}/playground" if settings.has_playground else ""
+        _say(f"OpenAI API on {url}/v1{page}, for the Triton at {settings.triton_address}")
+        print(curl_line(url, "NAME", key_variable), flush=True)
 
     serving = asyncio.create_task(serve(settings, stop, ready))
 
