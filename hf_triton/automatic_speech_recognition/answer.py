@@ -95,7 +95,8 @@ class Sound:
         for segment in segments[self._num_begun :]:
             text = self.speech.text(segment.token_ids)
             times = {"start": round(segment.start, 2), "end": round(segment.end, 2)}
-            self.segments.append({**times, "text": text})
+            more = {**segment.more, "temperature": self.params.temperature} if segment.more else {}
+            self.segments.append({**times, "text": text, **more})
             self.text += text if with_text else ""
         self._num_begun = len(segments)
 

@@ -27,7 +27,7 @@ from .transcript import Samples, Wanted
 _OPTIONS: dict[str, tuple[Callable[[str, Any], Any], Any]] = {
     "language": (text, None),
     "task": (text, None),
-    "return_timestamps": (lambda name, value: _timestamps(name, value), False),
+    "return_timestamps": (lambda name, value: _timestamps(name, value), ""),
     "prompt": (text, ""),
     "sampling_rate": (lenient_integer, None),
 }
@@ -38,7 +38,8 @@ _SHARED = (
 )
 _SOUNDS = ("audio", "samples")
 _MIB = 1024 * 1024
-_WITHOUT_TIMES, _WITH_TIMES = ("", "none", "false"), ("segments", "true")
+_VERBOSE = "verbose"
+_TIMES = {**dict.fromkeys(("none", "false"), ""), "true": "segments"}
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ class SpeechReader:
         wanted = Wanted(
             language=row["language"] or self.options.language,
             task=row["task"] or self.options.speech_task,
-            timestamps=row["return_timestamps"],
+            timestamps=bool(row["return_timestamps"]),
+            verbose=row["return_timestamps"] == _VERBOSE,
             prompt=row["prompt"],
             max_tokens=row["max_tokens"],
         )
@@ -155,12 +157,13 @@ def _params(row: dict[str, Any]) -> SamplingParams:
     )
 
 
-def _timestamps(name: str, value: Any) -> bool:
-    """Whether a transcript is wanted in segments with times."""
+def _timestamps(name: str, value: Any) -> str:
+    """In which segments with times a transcript is wanted; empty for none."""
     word = str(value).lower() if isinstance(value, bool) else text(name, value)
-    if word not in _WITHOUT_TIMES + _WITH_TIMES:
+    word = _TIMES.get(word, word)
+    if word not in ("", "segments", _VERBOSE):
         hint = (
             "; times of words are answered by task: pipeline" if word in ("word", "words") else ""
         )
-        raise RequestError(f"{name}: got {short(word)}, allowed: none or segments{hint}")
-    return word in _WITH_TIMES
+        raise RequestError(f"{name}: got {short(word)}, allowed: none, segments or verbose{hint}")
+    return word

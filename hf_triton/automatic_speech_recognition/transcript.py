@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,13 +17,15 @@ Samples = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Wanted:
-    """How a sound is to be transcribed. None: as the model does by itself. ``max_tokens`` are those
-    of a window.
+    """How a sound is to be transcribed. None: as the model does by itself. ``verbose`` beside
+    ``timestamps`` asks for all that OpenAI tells of a segment, and for the language's name;
+    ``max_tokens`` are those of a window.
     """
 
     language: str | None = None
     task: str | None = None
     timestamps: bool = False
+    verbose: bool = False
     prompt: str = ""
     max_tokens: int | None = None
 
@@ -45,11 +48,14 @@ class Window:
 
 @dataclass(frozen=True)
 class Segment:
-    """Words between two times, in seconds from the sound's beginning."""
+    """Words between two times, in seconds from the sound's beginning; ``more`` is what else is told
+    of them.
+    """
 
     start: float
     end: float
     token_ids: list[int]
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Transcript(Protocol):
@@ -57,7 +63,7 @@ class Transcript(Protocol):
 
     @property
     def language(self) -> str:
-        """The code of the language that is spoken; empty where the model does not say it."""
+        """The code or name of the language that is spoken; empty where the model says none."""
 
     @property
     def num_bytes(self) -> int:

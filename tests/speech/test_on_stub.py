@@ -89,6 +89,33 @@ def test_sounds_in_flight_get_what_each_gets_alone(endpoint: StubEndpoint, loade
     assert replies[-1].text() == "".join(one["text"] for one in segments_of(replies[1]))
 
 
+def test_openais_fields_of_segments_are_told_where_they_are_asked_for(
+    endpoint: StubEndpoint,
+) -> None:
+    sound = speech(5.0, 1)
+    plain, verbose = endpoint.infer_together(
+        MODEL, [asking(sound, return_timestamps=one) for one in ("segments", "verbose")]
+    )
+    found = segments_of(verbose)
+    assert [{name: one[name] for name in ("start", "end", "text")} for one in found] == (
+        segments_of(plain)
+    )
+    assert set(found[0]) - {"start", "end", "text"} == {
+        *("seek", "tokens", "temperature", "avg_logprob", "compression_ratio", "no_speech_prob"),
+    }
+    assert [plain.texts("language"), verbose.texts("language")] == [["fr"], ["french"]]
+    seeks = [one["seek"] for one in found]
+    assert seeks == sorted(seeks)
+    assert len(set(seeks)) > 1
+    assert all(one["seek"] / 100 <= one["start"] and one["avg_logprob"] < 0 for one in found)
+    chunks = endpoint.stream(
+        f"{MODEL}_stream", asking(sound, return_timestamps="verbose", stream=True)
+    )
+    streamed = [segment for chunk in chunks for segment in segments_of(chunk)]
+    assert [one["tokens"] for one in streamed] == [one["tokens"] for one in found]
+    assert streamed[-1]["avg_logprob"] == pytest.approx(found[-1]["avg_logprob"], rel=1e-4)
+
+
 def test_a_short_sound_is_streamed_token_by_token(endpoint: StubEndpoint, loaded: Any) -> None:
     sound = speech(1.0, 4)
     whole = endpoint.infer(MODEL, asking(sound)).text()
@@ -154,7 +181,7 @@ def test_a_broken_sound_is_refused_and_its_neighbour_answered(
     [
         ({"language": "xx"}, "language: got xx, allowed: de, en, fr"),
         ({"task": "sing"}, "task: got sing, allowed: transcribe, translate"),
-        ({"return_timestamps": "words"}, "return_timestamps: got words, allowed: none or segments"),
+        ({"return_timestamps": "words"}, "return_timestamps: got words, allowed: none, segments"),
         ({"temperature": -1.0}, "temperature: got -1.0, allowed: 0"),
         ({"max_tokens": 0}, "max_tokens: got 0, allowed: 1 or more"),
         ({"max_tokens": 500}, "max_tokens: got 500, at most 60"),

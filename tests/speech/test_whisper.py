@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,45 @@ def assert_as_transformers(loaded: Any, sound: Any, wanted: Wanted) -> None:
     ]
     texts = [[id_ for id_ in segment.token_ids if id_ < T] for segment in found]
     assert texts == [[id_ for id_ in one["tokens"].tolist() if id_ < T] for one in expected]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [Wanted(language="fr", task="translate"), Wanted(), Wanted(language="en", prompt="so it was")],
+)
+def test_how_sure_the_model_is_is_what_transformers_counts(loaded: Any, wanted: Wanted) -> None:
+    (model, processor), sound = loaded, speech(1.5)
+    features = processor.feature_extractor(sound, sampling_rate=16_000, return_tensors="pt")
+    prompt = processor.get_prompt_ids(wanted.prompt, return_tensors="pt") if wanted.prompt else None
+    [[one, *_]] = model.generate(
+        features.input_features,
+        language=wanted.language,
+        task=wanted.task,
+        prompt_ids=prompt,
+        return_timestamps=True,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )["segments"]
+    scores, tokens = one["result"]["scores"], one["result"]["sequences"]
+    wanted = replace(wanted, timestamps=True)
+    _, plain = transcribed(loaded, sound, wanted)
+    _, found = transcribed(loaded, sound, replace(wanted, verbose=True))
+
+    assert [(s.start, s.token_ids) for s in found] == [(s.start, s.token_ids) for s in plain]
+    found = [one for one in found if one.more["seek"] == 0]  # of the first window
+    [sum_logprobs] = {one.more["avg_logprob"] * (len(scores) + 1) for one in found}
+    mean = model._retrieve_avg_logprobs(scores, tokens, 0.0)
+    assert sum_logprobs == pytest.approx(float(mean) * len(scores), rel=1e-4)
+    start = [*([] if prompt is None else prompt), model.generation_config.decoder_start_token_id]
+    with torch.inference_mode():
+        logits = model(features.input_features, decoder_input_ids=torch.tensor([start])).logits
+    no_speech = float(logits[0, -1].softmax(-1)[T - 2])
+    assert found[0].more["no_speech_prob"] == pytest.approx(no_speech, rel=1e-3)
+    words = [token for token in tokens[-len(scores) :].tolist() if token < END]
+    text = processor.tokenizer.decode(words).strip().encode()
+    ratio = len(text) / len(zlib.compress(text))
+    assert {one.more["compression_ratio"] for one in found} == {ratio}
+    assert [one.more["tokens"] for one in found] == [one.token_ids for one in found]
 
 
 def test_the_language_is_the_one_that_the_model_detects(loaded: Any) -> None:

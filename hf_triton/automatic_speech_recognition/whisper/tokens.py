@@ -39,6 +39,12 @@ class WhisperTokens:
         """The token of 0.00 s; all from it on are times, in steps of 0.02 s."""
         return self.vocab_size + 1 if self.no_timestamps is None else self.no_timestamps + 1
 
+    @property
+    def no_speech(self) -> int:
+        """The token that says that nobody speaks, for models that write times."""
+        assert self.no_timestamps is not None
+        return self.no_timestamps - 1
+
     def language_of(self, token_id: int) -> str:
         """The code of a language's token."""
         return next((code for code, own in self.languages.items() if own == token_id), "")
@@ -94,6 +100,13 @@ class WhisperTokens:
         elif timestamps and tokens[-1] == self.no_timestamps:
             tokens.pop()
         return [token_id for token_id in tokens if token_id is not None]
+
+
+def language_name(code: str) -> str:
+    """The name of a language, ``english``; the code where it is not known."""
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+    return LANGUAGES.get(code, code)
 
 
 def whisper_tokens(model: Any) -> WhisperTokens:

@@ -13,6 +13,7 @@ https://github.com/openai/whisper/blob/main/whisper/decoding.py (ApplyTimestampR
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -28,7 +29,7 @@ from hf_triton.runtime.tokenizing.lengths import check_characters
 from hf_triton.text_generation.sequence.source import Source
 
 from ..transcript import Samples, Segment, Wanted, Window
-from .tokens import DETECTED, WhisperTokens, whisper_tokens
+from .tokens import DETECTED, WhisperTokens, language_name, whisper_tokens
 
 _NEVER = float("-inf")
 
@@ -151,12 +152,14 @@ class WhisperTranscript:
         self._seek = 0
         self._num_forced = 0
         self._only_detects = False
+        self._confidence: Confidence | None = None
         self.model.max_tokens(len(self.prompt) + len(self._initial), self.wanted)
 
     @property
     def language(self) -> str:
         known = len(self._initial) > 1 and self._initial[1] != DETECTED
-        return self.model.tokens.language_of(self._initial[1]) if known else ""
+        code = self.model.tokens.language_of(self._initial[1]) if known else ""
+        return language_name(code) if self.wanted.verbose else code
 
     @property
     def num_bytes(self) -> int:
@@ -175,16 +178,22 @@ class WhisperTranscript:
             prompt = self._initial[:1]
             after = [] if self._only_detects else self._initial[2:]
             forced = [tuple(tokens.languages.values()), *((one,) for one in after)]
+        elif self.wanted.verbose:  # at the start the model says whether anybody speaks
+            prompt, after = [*self.prompt, tokens.start], self._initial[1:]
+            forced = [(one,) for one in after]
         self._num_forced = len(forced)
+        self._confidence = Confidence(tokens.no_speech) if self.wanted.verbose else None
         return Window(
             prompt_token_ids=prompt,
             source=self.model.source(self.features, self._seek),
             max_tokens=len(forced) + (0 if self._only_detects else max_tokens),
-            rule=WhisperRule(tokens, tuple(forced), self.wanted.timestamps),
+            rule=WhisperRule(tokens, tuple(forced), self.wanted.timestamps, self._confidence),
             is_plain=not self.wanted.timestamps,
         )
 
     def begun(self, token_ids: list[int]) -> list[Segment]:
+        if self.wanted.verbose:  # all is known once the window has ended
+            return []
         own = token_ids[self._num_forced :]
         return complete_segments(own, self.model.tokens.timestamp_begin, self._seek * FRAME_S)
 
@@ -199,8 +208,23 @@ class WhisperTranscript:
         num_frames = min(self.features.shape[1] - self._seek, self.model.window_frames)
         begin = self.model.tokens.timestamp_begin
         found = split(own, begin, self._seek * FRAME_S, num_frames)
+        more = self._more(token_ids, own)
         self._seek += found.num_frames
-        return found.segments
+        if not more:
+            return found.segments
+        return [replace(one, more={**more, "tokens": one.token_ids}) for one in found.segments]
+
+    def _more(self, token_ids: list[int], own: list[int]) -> dict[str, Any]:
+        """What is told of all segments of the window, as openai/whisper's transcribe.py does."""
+        if self._confidence is None:
+            return {}
+        text = self.model.text(own).strip().encode()
+        return {
+            "seek": self._seek,
+            "avg_logprob": self._confidence.sum_of(token_ids) / (len(own) + 1),
+            "compression_ratio": len(text) / len(zlib.compress(text)),
+            "no_speech_prob": float(self._confidence.no_speech_prob),
+        }
 
 
 @dataclass(frozen=True)
@@ -255,16 +279,59 @@ def _last_time(token_ids: list[int], begin: int, num_frames: int) -> int:
     return last - begin or num_frames // _FRAMES_A_STEP
 
 
+@dataclass(eq=False)
+class Confidence:
+    """How sure a model is of a window: as openai/whisper's decoding.py counts it, of what the rule
+    allows, and before it the probability of ``no_speech``.
+    """
+
+    no_speech: int
+    no_speech_prob: torch.Tensor | float = 0.0
+    _sum: torch.Tensor | float = 0.0
+    _logprobs: torch.Tensor | None = None  # of the token after the first _num_tokens
+    _num_tokens: int = 0
+
+    def begin(self, logits: torch.Tensor) -> None:
+        """Takes the first logits (vocab,), before the rule."""
+        self.no_speech_prob = logits.softmax(dim=-1)[self.no_speech]
+
+    def expect(self, logits: torch.Tensor, token_ids: Sequence[int]) -> None:
+        """Takes those of the token after ``token_ids``, with the rule."""
+        self._logprobs, self._num_tokens = logits.log_softmax(dim=-1), len(token_ids)
+
+    def sum_of(self, token_ids: Sequence[int]) -> float:
+        """The log-probabilities of the tokens so far, all together."""
+        self.take(token_ids)
+        return float(self._sum)
+
+    def take(self, token_ids: Sequence[int]) -> None:
+        """Adds that of the token that was expected, where it has come."""
+        if self._logprobs is not None and len(token_ids) > self._num_tokens:
+            self._sum = self._sum + self._logprobs[token_ids[self._num_tokens]]
+            self._logprobs = None
+
+
 @dataclass(frozen=True)
 class WhisperRule:
-    """``forced`` are the first tokens of the output, each one of several."""
+    """``forced`` are the first tokens of the output, each one of several; ``confidence`` is told of
+    the logits.
+    """
 
     tokens: WhisperTokens
     forced: tuple[tuple[int, ...], ...] = ()
     timestamps: bool = False
+    confidence: Confidence | None = None
 
     def restrict(self, logits: Any, token_ids: Sequence[int]) -> None:
         """Changes float32 logits (vocab,) in place; ``token_ids`` is the output so far."""
+        if self.confidence is not None and not token_ids:
+            self.confidence.begin(logits)
+        self._restrict(logits, token_ids)
+        if self.confidence is not None and len(token_ids) >= len(self.forced):
+            self.confidence.take(token_ids)
+            self.confidence.expect(logits, token_ids)
+
+    def _restrict(self, logits: torch.Tensor, token_ids: Sequence[int]) -> None:
         step = len(token_ids)
         if step < len(self.forced):
             _only(logits, self.forced[step])
