@@ -36,8 +36,10 @@ def find(files: Any, folder: str) -> dict[str, Any]:
     found, is_forbidden = _those_there(files, folder, _NAMES)
     named = [name for index in _INDEXES for name in _shards(files, folder, index, found)]
     if f"{folder}/{_MODULES}" in found:
-        places = (str(module["path"]) for module in _json(files, f"{folder}/{_MODULES}"))
-        named += [f"{place}/{name}" for place in places if place for name in _IN_MODULE]
+        places = [str(module["path"]) for module in _json(files, f"{folder}/{_MODULES}")]
+        known = [_NAMES, *[_IN_MODULE] * len(places)]  # the first is the transformer's
+        each = zip(places, known, strict=False)
+        named += [f"{place}/{name}" for place, names in each if place for name in names]
     found |= _those_there(files, folder, named)[0]
     if is_forbidden and not found:
         raise PermissionError(folder)

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -26,7 +25,9 @@ from .runners.packed_rows import first_position
 from .runners.packed_runner import PackedRunner
 from .runners.padded_runner import EqualLengthRunner, PaddedRunner
 from .runners.runner import Runner, RunnerSetup, random_encodings, select_runner
+from .sentence_transformers.reading import SentenceFiles, read_sentence_files
 from .task import EncoderTask, Prepared, TaskSetup
+from .texts.messages import MessageTokenization
 from .texts.padding import set_padding
 from .texts.tokenization import Tokenization
 
@@ -88,21 +89,29 @@ def load_setup(
     placement: Placement,
 ) -> tuple[RunnerSetup, EncoderTask]:
     """The model as transformers loads it, and what the task makes of it. Raises LoadError."""
-    files = model_files(served)
-    config = load_config(served, files)
+    saved, config = read_files(served, task_class)
     auto_class = auto_class_of(task_class, config)
-    model = load_model(served, files, auto_class, config, placement)
-    tokenization = make_tokenization(served, options, files, model)
-    if task_class.output == "sequences":
-        set_padding(model.config, tokenization.tokenizer)
-    has_token_types = tokenization.has_token_types
-    batched = served.max_batch_size > 0
-    task = task_class(TaskSetup(options, model.config, files, tokenization, batched))
-    device = torch.device(placement.device)
+    model = load_model(served, saved.folder, auto_class, config, placement)
+    task = make_task(served, options, task_class, saved, model)
+    tokenization = task.setup.tokenization
     setup = RunnerSetup(
-        model, device, task.output, tokenization.max_length, has_token_types=has_token_types
+        model,
+        torch.device(placement.device),
+        task.output,
+        tokenization.max_length,
+        has_token_types=tokenization.has_token_types,
     )
     return setup, task
+
+
+def read_files(served: ServedModel, task_class: type[EncoderTask]) -> tuple[SentenceFiles, Any]:
+    """What sentence-transformers' files say, and the model's configuration. Raises LoadError."""
+    files = model_files(served)
+    try:
+        saved = read_sentence_files(files, task_class.saved_as)
+    except LoadError as error:
+        raise LoadError(f"{served.source}: {error}") from None
+    return saved, load_config(served, saved.folder, saved.config_kwargs)
 
 
 def auto_class_of(task_class: type[EncoderTask], config: Any) -> Any:
@@ -112,18 +121,54 @@ def auto_class_of(task_class: type[EncoderTask], config: Any) -> Any:
     return getattr(transformers, task_class.auto_class_of(config))
 
 
+def make_task(
+    served: ServedModel,
+    options: EncoderOptions,
+    task_class: type[EncoderTask],
+    saved: SentenceFiles,
+    model: Any,
+) -> EncoderTask:
+    """The task with its tokenizer, for a model whose weights don't matter. Raises LoadError."""
+    tokenization = make_tokenization(served, options, saved, model)
+    if task_class.output == "sequences":
+        set_padding(model.config, tokenization.tokenizer)
+    batched = served.max_batch_size > 0
+    return task_class(TaskSetup(options, model.config, saved, tokenization, batched))
+
+
 def make_tokenization(
-    served: ServedModel, options: EncoderOptions, files: Path, model: Any
+    served: ServedModel, options: EncoderOptions, saved: SentenceFiles, model: Any
 ) -> Tokenization:
-    """The model's tokenizer, with what the model itself limits; its weights don't matter."""
-    tokenizer = load_tokenizer(served, files)
+    """The model's tokenizer, with what the model itself limits."""
+    tokenizer = load_tokenizer(served, saved.folder, saved.processor_kwargs)
+    calls = saved.calls
+    if calls.do_lower_case:
+        lower_texts(tokenizer)
+    limits: dict[str, Any] = {
+        "max_length": longest_input(model, tokenizer, options.max_length, calls.max_length),
+        "truncation": options.truncation,
+        "has_token_types": takes_token_types(model, tokenizer),
+        "num_embeddings": fewer_embeddings(model, tokenizer),
+    }
+    if calls.messages is not None:
+        model_type = model.config.model_type
+        how = vars(calls.messages)
+        return MessageTokenization(tokenizer, **how, model_type=model_type, **limits)
     return Tokenization(
-        tokenizer,
-        max_length=longest_input(model, tokenizer, options.max_length),
-        truncation=options.truncation,
-        has_token_types=takes_token_types(model, tokenizer),
-        num_embeddings=fewer_embeddings(model, tokenizer),
+        tokenizer, **limits, adds_special_tokens=calls.adds_special_tokens, cuts=calls.cuts
     )
+
+
+def lower_texts(tokenizer: Any) -> None:
+    """Has the tokenizer make texts lower case, all but special tokens in them."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    backend = tokenizer.backend_tokenizer
+    given: Any = backend.normalizer
+    is_several = isinstance(given, Sequence)
+    steps = [*given] if is_several else [] if given is None else [given]
+    if not any(isinstance(step, Lowercase) for step in steps):
+        backend.normalizer = Sequence([Lowercase(), *steps])
 
 
 def ready_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
@@ -171,8 +216,9 @@ def torch_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOption
     return runner
 
 
-def longest_input(model: Any, tokenizer: Any, asked: int | None) -> int:
-    """The most tokens of one input: ``asked``, else what model and tokenizer hold.
+def longest_input(model: Any, tokenizer: Any, asked: int | None, saved: int | None = None) -> int:
+    """The most tokens of one input: ``asked``, else what model and tokenizer hold; ``saved`` is in
+    the place of the tokenizer's own number.
 
     Raises:
         LoadError: more is asked for than the model holds.
@@ -182,6 +228,8 @@ def longest_input(model: Any, tokenizer: Any, asked: int | None) -> int:
         if limit is not None and asked > limit:
             raise LoadError(f"max_length: got {asked}, the model's own limit is {limit} tokens")
         return asked
+    if saved is not None:
+        return min(saved, limit or saved)
     # Relative positions never end: T5's files say how long its texts were in n_positions.
     trained = getattr(model.config.get_text_config(), "n_positions", None)
     told = (limit or trained, getattr(tokenizer, "model_max_length", None))

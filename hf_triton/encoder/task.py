@@ -16,6 +16,7 @@ import torch
 
 from hf_triton.runtime.request.tensors import RequestFields
 
+from .sentence_transformers.reading import Kind, SentenceFiles
 from .texts.encoding import Encoding
 from .texts.tokenization import Tokenization
 
@@ -41,13 +42,13 @@ class Prepared:
 @dataclass(frozen=True)
 class TaskSetup:
     """What a task is made of. ``options`` is the task's own ``Options``; ``config`` transformers'
-    configuration of the model, ``files`` the folder of its files; ``batched`` where max_batch_size
-    is above 0.
+    configuration of the model, ``saved`` what sentence-transformers' files say; ``batched`` where
+    max_batch_size is above 0.
     """
 
     options: Any
     config: Any
-    files: Any
+    saved: SentenceFiles
     tokenization: Tokenization
     batched: bool
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class EncoderTask(ABC):
 
     auto_class: ClassVar[str]  # of transformers, such as "AutoModelForSequenceClassification"
     output: ClassVar[OutputKind]
+    saved_as: ClassVar[Kind | None] = None  # sentence-transformers' class for its models
 
     def __init__(self, setup: TaskSetup) -> None:
         self.setup = setup

@@ -12,16 +12,15 @@ import torch
 from torch import nn
 
 from hf_triton.encoder.answers.rows import stack_rows, token_counts
+from hf_triton.encoder.sentence_transformers.prompts import Prompts
+from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
-from hf_triton.encoder.texts.tokenization import Tokenization
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.tensors import RequestFields, each_row
 
 from .pooling import Normalize, Pooling, module_of
-from .prompts import Prompts
 from .request import EmbeddingRequest, EmbeddingRow, read_request
-from .sentence_transformers_files import SentenceFiles, read_sentence_files
 
 OUTPUTS = frozenset(("embedding", "num_input_tokens", "truncated"))
 # What models.yaml calls otherwise than sentence-transformers' files.
@@ -33,27 +32,28 @@ class FeatureExtraction(EncoderTask):
 
     auto_class = "AutoModel"
     output = "hidden"
+    saved_as = "SentenceTransformer"
 
     def __init__(self, setup: TaskSetup) -> None:
-        files = read_sentence_files(setup.files)
-        options = setup.options
-        super().__init__(replace(setup, tokenization=_shortened(setup, files)))
-        self._lower_case = files.do_lower_case
+        super().__init__(setup)
+        files, options = setup.saved, setup.options
         self._pooling = Pooling(_modes(options.pooling, files, setup.config))
         modules, self.size = _post_pooling(files, self._pooling, setup.config, options.normalize)
         self._post_pooling = nn.Sequential(*modules)
         self._is_normalized = _ends_normalized(modules)
         self._prompts = Prompts(files, options.prompt, self.setup.tokenization)
-        self._dimensions = files.dimensions if options.dimensions is None else options.dimensions
-        if (self._dimensions or 0) > self.size:
+        if (options.dimensions or 0) > self.size:
             raise LoadError(
-                f"dimensions: got {self._dimensions}, this model's embeddings have {self.size}"
+                f"dimensions: got {options.dimensions}, this model's embeddings have {self.size}"
             )
+        self._dimensions = options.dimensions or min(files.dimensions or self.size, self.size)
 
     @classmethod
     def auto_class_of(cls, config: Any) -> str:
-        """T5 and its like embed with their encoder alone."""
-        return "AutoModelForTextEncoding" if config.is_encoder_decoder else cls.auto_class
+        """T5 and its like embed with their encoder alone, which may have been saved alone."""
+        saved = (config.architectures or [""])[0]
+        has_encoder = config.is_encoder_decoder or saved.endswith("EncoderModel")
+        return "AutoModelForTextEncoding" if has_encoder else cls.auto_class
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         """Reads and tokenises the texts, each with its prompt before it."""
@@ -64,7 +64,7 @@ class FeatureExtraction(EncoderTask):
         counts = token_counts(encodings, batched=request.is_batch)
         return Prepared(
             encodings,
-            partial(self._answer, counts, dimensions, names, batched=request.is_batch),
+            partial(self._answer, request, counts, dimensions, names),
         )
 
     @torch.inference_mode()
@@ -78,18 +78,15 @@ class FeatureExtraction(EncoderTask):
 
     def _encode(self, row: EmbeddingRow) -> Encoding:
         prompt = self._prompts.text(row.prompt_name, row.input_type)
-        text = prompt + row.text
         tokenization = self.setup.tokenization
-        whole = tokenization.encode(
-            row.field, text.lower() if self._lower_case else text, truncate=row.truncate
-        )
+        whole = tokenization.encode(row.field, row.text, prompt=prompt, truncate=row.truncate)
         skipped = self._prompts.num_skipped(prompt)
         first = skipped if skipped < len(whole) else 0
         positions = self._pooling.positions(len(whole), first)
         return whole if positions is None else replace(whole, positions=positions)
 
     def _asked_dimensions(self, request: EmbeddingRequest) -> int:
-        asked = {row.dimensions or self._dimensions or self.size for row in request.rows}
+        asked = {row.dimensions or self._dimensions for row in request.rows}
         if max(asked) > self.size:
             raise RequestError(
                 f"dimensions: got {max(asked)}, this model's embeddings have {self.size}"
@@ -101,24 +98,28 @@ class FeatureExtraction(EncoderTask):
 
     def _answer(
         self,
+        request: EmbeddingRequest,
         counts: Mapping[str, Array],
         dimensions: int,
         names: frozenset[str],
         embeddings: list[Array],
-        *,
-        batched: bool,
     ) -> Mapping[str, Array]:
         """``embeddings``: (size,) of each text."""
-        cut = [self._cut(embedding, dimensions) for embedding in embeddings]
-        outputs = {"embedding": stack_rows(cut, batched=batched), **counts}
+        cut = [
+            self._cut(embedding, dimensions, row.dimensions or self.setup.options.dimensions)
+            for row, embedding in zip(request.rows, embeddings, strict=True)
+        ]
+        outputs = {"embedding": stack_rows(cut, batched=request.is_batch), **counts}
         return {name: array for name, array in outputs.items() if name in names}
 
-    def _cut(self, embedding: Array, dimensions: int) -> Array:
-        """The first ``dimensions`` numbers, of length 1 again where all of them had it."""
-        if dimensions == self.size:
-            return embedding
+    def _cut(self, embedding: Array, dimensions: int, asked: int | None) -> Array:
+        """The first ``dimensions`` numbers, of length 1 again where all of them had it; but not
+        where the model's files alone have ``asked`` for it, as in sentence-transformers.
+        """
         first = embedding[:dimensions]
-        return first / max(float(np.linalg.norm(first)), 1e-12) if self._is_normalized else first
+        if dimensions == self.size or asked is None or not self._is_normalized:
+            return first
+        return first / max(float(np.linalg.norm(first)), 1e-12)
 
 
 def _outputs(wanted: frozenset[str], request: EmbeddingRequest) -> frozenset[str]:
@@ -128,16 +129,6 @@ def _outputs(wanted: frozenset[str], request: EmbeddingRequest) -> frozenset[str
     if wanted != OUTPUTS or request.wants_num_input_tokens:
         return wanted
     return frozenset(("embedding",))
-
-
-def _shortened(setup: TaskSetup, files: SentenceFiles) -> Tokenization:
-    """The tokenization up to the length that sentence-transformers' files name, which may be less
-    than the model's; the option ``max_length`` wins over both.
-    """
-    given, longest = setup.tokenization, files.max_seq_length
-    if setup.options.max_length is not None or longest is None or longest >= given.max_length:
-        return given
-    return given.shortened(longest)
 
 
 def _modes(asked: str, files: SentenceFiles, config: Any) -> tuple[str, ...]:

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from hf_triton.encoder.sentence_transformers.activations import activation
+from hf_triton.encoder.sentence_transformers.reading import Step
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.weights.declared_size import WithinFiles
-
-from .sentence_transformers_files import Step
 
 # (tokens, hidden) and the place of each token in its text, from 1 on -> (hidden,)
 _Pool = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
@@ -112,7 +112,9 @@ class Dense(nn.Module):
         super().__init__()
         size_in, size_out = int(config["in_features"]), int(config["out_features"])
         self.linear = nn.Linear(size_in, size_out, bias=bool(config.get("bias", True)))
-        self.activation = activation(config.get("activation_function", "torch.nn.Tanh"))
+        self.activation = activation(
+            "activation_function", config.get("activation_function", "torch.nn.Tanh")
+        )
         self.adds_input = bool(config.get("use_residual", False))
         if self.adds_input and size_in != size_out:
             self.residual: nn.Module = nn.Linear(size_in, size_out, bias=False)
@@ -172,22 +174,6 @@ def module_of(step: Step, size: int) -> tuple[nn.Module, int]:
         raise LoadError(f"{where}/config.json: {size_in} is {given}, but vectors of {size} come in")
     _load_weights(module, step.folder)
     return module.float().eval().requires_grad_(False), answered
-
-
-def activation(name: str | None) -> nn.Module:
-    """The torch module of a dotted name such as ``torch.nn.modules.activation.Tanh``.
-
-    Raises:
-        LoadError: it is none of torch.nn's.
-    """
-    if name is None:
-        return nn.Identity()
-    package, _, last = name.rpartition(".")
-    found = getattr(nn, last, None)
-    known = package.split(".")[:2] == ["torch", "nn"]
-    if not known or not isinstance(found, type) or not issubclass(found, nn.Module):
-        raise LoadError(f"activation_function {name} is none of torch.nn's")
-    return found()
 
 
 def _load_weights(module: nn.Module, folder: Path) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hf_triton.encoder.sentence_transformers.prompts import USES
 from hf_triton.encoder.texts.row_values import LIST, count_rows, given_texts, one_of
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.tensors import RequestFields, boolean, integer, text
-
-from .prompts import USES
 
 INPUTS = (
     *("text_input", LIST, "prompt_name", "dimensions"),

@@ -14,15 +14,22 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from hf_triton.encoder.answers.rows import number_rows, text_rows, token_counts
+from hf_triton.encoder.sentence_transformers.activations import activation
+from hf_triton.encoder.sentence_transformers.prompts import Prompts
+from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.encoder.texts.row_values import LIST, count_rows, filled, required_texts
-from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row, integer, text
 
-INPUTS = ("text_input", LIST, "text_pair", "top_k", "function_to_apply", "truncate")
+INPUTS = (
+    *("text_input", LIST, "text_pair", "prompt_name"),
+    *("top_k", "function_to_apply", "truncate"),
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class _Row:
     top_k: int
     function: str
     truncate: bool | None
+    prompt_name: str | None
 
 
 class TextClassification(EncoderTask):
@@ -42,11 +50,15 @@ class TextClassification(EncoderTask):
 
     auto_class = "AutoModelForSequenceClassification"
     output = "sequences"
+    saved_as = "CrossEncoder"
 
     def __init__(self, setup: TaskSetup) -> None:
         super().__init__(setup)
-        asked = setup.options.function_to_apply
-        self._function = default_function(setup.config) if asked == "auto" else asked
+        self._functions = dict(FUNCTIONS)
+        self._default = setup.options.function_to_apply
+        if self._default == "auto":
+            self._functions["auto"] = default_function(setup.config, setup.saved)
+        self._prompts = Prompts(setup.saved, None, setup.tokenization)
         self._id2label: Mapping[int, str] = setup.config.id2label or {}
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
@@ -68,8 +80,9 @@ class TextClassification(EncoderTask):
             required_texts(fields, name, *known_pair),
             pairs,
             fields.values("top_k", _top_k, options.top_k),
-            fields.values("function_to_apply", _function_name, self._function),
+            fields.values("function_to_apply", _function_name, self._default),
             fields.values("truncate", boolean, None),
+            fields.values("prompt_name", text, None),
             strict=True,
         )
         return [_Row(name, *values) for values in columns]
@@ -82,7 +95,9 @@ class TextClassification(EncoderTask):
 
     def _encode(self, row: _Row) -> Encoding:
         field = row.field if row.pair is None else f"{row.field} and text_pair"
-        return self.setup.tokenization.encode(field, row.text, row.pair, truncate=row.truncate)
+        prompt = self._prompts.text(row.prompt_name)
+        encode = self.setup.tokenization.encode
+        return encode(field, row.text, row.pair, prompt=prompt, truncate=row.truncate)
 
     def _answer(
         self,
@@ -94,7 +109,8 @@ class TextClassification(EncoderTask):
         batched: bool,
     ) -> Mapping[str, Array]:
         """``logits``: (labels,) for each row."""
-        scores = [FUNCTIONS[row.function](one) for row, one in zip(rows, logits, strict=True)]
+        pairs = zip(rows, logits, strict=True)
+        scores = [self._functions[row.function](one) for row, one in pairs]
         chosen = [best(one, row.top_k) for row, one in zip(rows, scores, strict=True)]
         labels = [[self._label(int(index)) for index in indices] for indices in chosen]
         ranked = [one[indices] for one, indices in zip(scores, chosen, strict=True)]
@@ -142,45 +158,44 @@ def unchanged(logits: Array) -> Array:
     return logits
 
 
-FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+Function = Callable[[Array], Array]
+FUNCTIONS: dict[str, Function] = {
     "softmax": softmax,
     "sigmoid": sigmoid,
     "none": unchanged,
 }
+# Their classes in torch, which computes the others'.
+_OF_TORCH = {"Softmax": softmax, "Sigmoid": sigmoid, "Identity": unchanged}
 
-# torch's class that a cross-encoder's config.json names -> the function.
-_ACTIVATIONS = {"Sigmoid": "sigmoid", "Identity": "none"}
 
-
-def default_function(config: Any) -> str:
+def default_function(config: Any, saved: SentenceFiles) -> Function:
     """The function for a model of which models.yaml says none. Raises LoadError where the model's
     own is not known here.
     """
     problem, num_labels = config.problem_type, config.num_labels
-    own = _own_activation(config) if num_labels == 1 else None
-    if own is not None:
+    own = _own_activation(config, saved)
+    # Of several labels sentence-transformers gives the logits where its files say nothing else.
+    if own is not None and (num_labels == 1 or own is not unchanged):
         return own
     if problem == "regression":
-        return "none"
+        return unchanged
     if problem == "multi_label_classification" or num_labels == 1:
-        return "sigmoid"
+        return sigmoid
     if problem == "single_label_classification" or num_labels > 1:
-        return "softmax"
-    return "none"
+        return softmax
+    return unchanged
 
 
-def _own_activation(config: Any) -> str | None:
-    """What sentence-transformers wrote into a cross-encoder's config.json."""
+def _own_activation(config: Any, saved: SentenceFiles) -> Function | None:
+    """What sentence-transformers wrote into a cross-encoder's files."""
     written = getattr(config, "sentence_transformers", None) or {}
     older = getattr(config, "sbert_ce_default_activation_function", None)
-    name = written.get("activation_fn", older)
+    name = saved.activation_fn or written.get("activation_fn", older)
     if name is None:
-        return None
-    function = _ACTIVATIONS.get(str(name).rpartition(".")[2])
-    if function is None:
-        known = ", ".join(_ACTIVATIONS)
-        raise LoadError(f"activation_fn: got {name}, known: {known}; set function_to_apply")
-    return function
+        return sigmoid if saved.kind is not None and config.num_labels == 1 else None
+    known = _OF_TORCH.get(str(name).rpartition(".")[2])
+    module = activation("activation_fn", name)
+    return known or (lambda logits: module(torch.tensor(logits)).numpy())
 
 
 def best(scores: Array, top_k: int) -> Array:

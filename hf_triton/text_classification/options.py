@@ -27,7 +27,7 @@ class Options(EncoderOptions):
         "how logits become scores; auto: by the model's problem type, as in "
         "transformers: softmax; sigmoid for one label or for several at once; none for "
         "regression; for one label the function that sentence-transformers wrote into "
-        "config.json, if it did",
+        "the model's files, if it did",
     )
     top_k: int = option(
         1, "labels in an answer, best first; -1 is all of them", unit="labels", least=-1

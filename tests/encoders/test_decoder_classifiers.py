@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from triton_python_backend_utils import TritonModelException
 
 from hf_triton.encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
 from hf_triton.encoder.runners.runner import RunnerSetup, select_runner
@@ -121,3 +122,14 @@ def test_the_token_for_padding_is_one_that_no_text_ends_with(
     config = transformers.LlamaConfig(vocab_size=len(tokenizer) + more, pad_token_id=own)
     set_padding(config, tokenizer)
     assert config.pad_token_id == (len(tokenizer) + 6 if chosen == "the last" else chosen)
+
+
+def test_a_decoder_that_scores_by_a_word_says_what_it_is(tmp_path: Path) -> None:
+    model = classifier(tmp_path / "model", "qwen3")
+    config = transformers.AutoConfig.from_pretrained(model)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(model)
+    with (
+        pytest.raises(TritonModelException, match=r"a decoder \(Qwen3ForCausalLM\) .*LogitScore"),
+        served(tmp_path, TASK, model),
+    ):
+        pass

@@ -13,7 +13,7 @@ from stub_server import StubServer
 from triton_python_backend_utils import TritonModelException
 from wire import Array, Request, strings
 
-from hf_triton.feature_extraction.sentence_transformers_files import read_sentence_files
+from hf_triton.encoder.sentence_transformers.reading import read_sentence_files
 from hf_triton.runtime.errors import LoadError
 from tests.encoders.sentence_model import (
     HIDDEN,
@@ -393,9 +393,10 @@ def test_modules_that_are_not_known_are_refused_at_load(
 def test_a_files_value_that_is_none_is_named(
     file: str, key: str, value: object, expected: str, tmp_path: Path
 ) -> None:
-    write_json(tmp_path / file, {key: value})
+    folder = sentence_model(tmp_path, {})
+    write_json(folder / file, {key: value})
     with pytest.raises(LoadError, match=f"^{file}: {key}: {expected}"):
-        read_sentence_files(tmp_path)
+        read_sentence_files(folder, "SentenceTransformer")
 
 
 @pytest.mark.parametrize(
@@ -441,26 +442,6 @@ def test_more_dimensions_than_there_are_are_refused_at_load(model: Path, tmp_pat
         served(tmp_path, TASK, model, options={"dimensions": 64}),
     ):
         pass
-
-
-def test_sentence_transformers_itself_agrees(tmp_path: Path) -> None:
-    """Only where that package is installed; nothing here needs it."""
-    package = pytest.importorskip("sentence_transformers")
-    model = sentence_model(
-        tmp_path,
-        {"pooling_mode": ["cls", "weightedmean", "max"], "include_prompt": False},
-        "Dense",
-        "Normalize",
-        transformer={"do_lower_case": True, "max_seq_length": 30},
-        prompts={**PROMPTS, "default_prompt_name": "passage"},
-    )
-    write_dense(model / "2_Dense", 3 * HIDDEN, 20, bias=True)
-    reference = package.SentenceTransformer(str(model), device="cpu")
-    with served(tmp_path, TASK, model, options={"truncation": True}) as server:
-        for name in (None, "query"):
-            tensors = {} if name is None else {"prompt_name": name}
-            expected = reference.encode(TEXTS, prompt_name=name)
-            assert_close(embeddings(server, TEXTS, **tensors), expected)
 
 
 def test_an_encoder_decoders_embedding_is_its_encoders(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from stub_server import StubServer
 from wire import Array
 
 from hf_triton.encoder.runners.runner import RunnerSetup, reference_forward
+from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
 from hf_triton.encoder.task import Prepared, TaskSetup
 from hf_triton.encoder.texts.tokenization import Tokenization
 from hf_triton.runtime.errors import LoadError, RequestError
@@ -275,7 +276,8 @@ class WithoutOffsets:
         tokenization = Tokenization(
             self.tokenizer, max_length=128, truncation=False, has_token_types=True
         )
-        setup = TaskSetup(Options(**options), self.model.config, None, tokenization, batched=False)
+        saved = SentenceFiles(Path())
+        setup = TaskSetup(Options(**options), self.model.config, saved, tokenization, batched=False)
         return TokenClassification(setup)
 
     def written(self, prepared: Prepared) -> Any:

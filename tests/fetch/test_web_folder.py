@@ -122,6 +122,18 @@ def test_what_a_model_has_is_found_by_its_names_and_by_those_that_it_names(
     assert "all here" in work.fetch().out
 
 
+def test_a_transformer_in_a_folder_of_its_own_is_found(web: Web, work: Workplace) -> None:
+    """As sentence-transformers' first releases saved it."""
+    named = {f"0_Transformer/{name}": b"{}" for name in ("config.json", "tokenizer.json")}
+    web.files = {
+        **named,
+        "0_Transformer/model.safetensors": b"weights",
+        "modules.json": b'[{"path": "0_Transformer"}, {"path": "1_Pooling"}]',
+    }
+    work.fetch()
+    assert set(work.lock["models"][URL]["main"]["files"]) == {*web.files}
+
+
 def test_a_bucket_that_may_be_read_and_not_listed_forbids_what_it_has_not(
     work: Workplace, web: Web
 ) -> None:

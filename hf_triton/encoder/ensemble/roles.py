@@ -6,15 +6,13 @@ from typing import Any
 
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
-from hf_triton.runtime.weights.loading import load_config, load_on_meta_device, within_files
-from hf_triton.runtime.weights.model_files import model_files
+from hf_triton.runtime.weights.loading import load_on_meta_device, within_files
 from hf_triton.runtime.weights.served_model import ServedModel
 
 from ..engine.engine import EncoderEngine
-from ..loading import LoadedEncoder, auto_class_of, load_encoder, make_tokenization
+from ..loading import LoadedEncoder, auto_class_of, load_encoder, make_task, read_files
 from ..options import EncoderOptions
-from ..task import EncoderTask, TaskSetup
-from ..texts.padding import set_padding
+from ..task import EncoderTask
 from .steps import PostprocessingStep, TokenizerStep, model_step
 
 
@@ -58,12 +56,7 @@ def weightless_task(
     served: ServedModel, options: EncoderOptions, task_class: type[EncoderTask]
 ) -> EncoderTask:
     """The task with its tokenizer, but without the model's weights."""
-    files = model_files(served)
-    config = load_config(served, files)
-    with within_files(served, files):
+    saved, config = read_files(served, task_class)
+    with within_files(served, saved.folder):
         model = load_on_meta_device(served, auto_class_of(task_class, config), config)
-    tokenization = make_tokenization(served, options, files, model)
-    if task_class.output == "sequences":
-        set_padding(model.config, tokenization.tokenizer)
-    batched = served.max_batch_size > 0
-    return task_class(TaskSetup(options, model.config, files, tokenization, batched))
+    return make_task(served, options, task_class, saved, model)

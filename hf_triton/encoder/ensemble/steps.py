@@ -83,6 +83,7 @@ def model_step(task_class: type[EncoderTask]) -> type[ModelStep]:
         "auto_class": task_class.auto_class,
         "auto_class_of": task_class.auto_class_of,
         "output": task_class.output,
+        "saved_as": task_class.saved_as,
     }
     return type(f"{task_class.__name__}Model", (ModelStep,), members)
 

@@ -5,7 +5,6 @@ Knows the tokenizer and the model's longest input; knows no request.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -32,39 +31,51 @@ class Tokenization:
         truncation: bool,
         has_token_types: bool,
         num_embeddings: int | None = None,
+        adds_special_tokens: bool = True,
+        cuts: str = "longest_first",
     ) -> None:
         """``has_token_types``: the model takes ``token_type_ids``. ``num_embeddings``: how many
-        tokens it knows, where the tokenizer makes others, too.
+        tokens it knows, where the tokenizer makes others, too. ``cuts``: which text of a pair is
+        shortened, in the tokenizer's own words.
         """
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.truncation = truncation
         self.has_token_types = has_token_types
         self.num_embeddings = num_embeddings
-        self.truncator = Truncator(tokenizer) if tokenizer.is_fast else None
+        self.truncator = (
+            Truncator(tokenizer, adds_special_tokens=adds_special_tokens)
+            if tokenizer.is_fast
+            else None
+        )
+        self._cuts = cuts
         self._is_called = not _is_its_backend(tokenizer)
-
-    def shortened(self, max_length: int) -> Tokenization:
-        """This tokenization with another longest input."""
-        found = copy.copy(self)
-        found.max_length = max_length
-        return found
+        self._call_options = {} if adds_special_tokens else {"add_special_tokens": False}
 
     def encode(
-        self, field: str, text: str, pair: str | None = None, *, truncate: bool | None = None
+        self,
+        field: str,
+        text: str,
+        pair: str | None = None,
+        *,
+        prompt: str = "",
+        truncate: bool | None = None,
     ) -> Encoding:
         """One text, or a pair, with its special tokens.
 
         Args:
             field: the tensor that an error names.
             text: the first text.
-            pair: the second one, if any; the longer of the two is cut first.
+            pair: the second one, if any.
+            prompt: what the model is told before the text.
             truncate: the request's own word, else ``truncation`` decides.
 
         Raises:
             RequestError: longer than ``max_length`` and not to be cut, or nothing to compute.
         """
-        found = self._tokenized(field, text, pair, truncate=truncate)
+        found = self._tokenized(
+            field, prompt + text, pair, truncate=truncate, truncation=self._cuts
+        )
         is_plain = isinstance(found, Tokenized)
         rest = found.overflowing if is_plain else found.get("overflowing_tokens")
         return self.as_encoding(found, is_cut=bool(rest))
@@ -136,7 +147,7 @@ class Tokenization:
             options = {"truncation": truncation, "max_length": self.max_length, **options}
             options["return_overflowing_tokens"] = True
         if self.truncator is None or self._is_called:
-            found = self.tokenizer(text, pair, verbose=False, **options)
+            found = self.tokenizer(text, pair, verbose=False, **self._call_options, **options)
             num_tokens = len(found["input_ids"])
         else:
             found = self.truncator.whole(text, pair)

@@ -24,20 +24,24 @@ Tokenized = tokenizers.Encoding
 class Truncator:
     """Truncates the texts of one fast tokenizer. May be used by several threads at once."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, *, adds_special_tokens: bool = True) -> None:
         """Turns off the truncation and padding that tokenizer.json sets."""
         self._backend: tokenizers.Tokenizer = tokenizer.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = tokenizer.split_special_tokens
         self._side: str = tokenizer.truncation_side
-        self._post_processor = _post_processor(self._backend)
+        self._adds_special_tokens = adds_special_tokens
+        step = self._backend.post_processor if adds_special_tokens else None
+        self._post_processor = _post_processor(step)
 
     def whole(self, text: str, pair: str | None = None) -> Tokenized:
         """One text or a pair with its special tokens, as the tokenizer itself makes it."""
         # Unlike ``encode``, a batch is tokenised without the interpreter's lock: every other
         # request would stand still for as long as a long text takes.
-        (found,) = self._backend.encode_batch([(text, pair) if pair else text])
+        (found,) = self._backend.encode_batch(
+            [(text, pair) if pair else text], add_special_tokens=self._adds_special_tokens
+        )
         return found
 
     def pieces(self, text: str) -> Tokenized:
@@ -123,12 +127,11 @@ class Truncator:
         return pieces
 
 
-def _post_processor(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The tokenizer's post-processor alone, which adds special tokens. Byte-level ones also trim
+def _post_processor(step: Any) -> tokenizers.Tokenizer:
+    """A tokenizer's post-processor alone, which adds special tokens. Byte-level ones also trim
     spaces off the offsets: that is done when a text is tokenised, and a second time would trim
     characters.
     """
-    step = backend.post_processor
     made = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
     made["post_processor"] = (
         None if step is None else _without_trim_offsets(json.loads(step.__getstate__()))

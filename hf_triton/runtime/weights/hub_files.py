@@ -7,7 +7,7 @@ generator can use it without torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 
 _OTHER_FRAMEWORKS = (
@@ -33,6 +33,8 @@ _LEFT_BY_TRAINING = (
 
 
 _MOST_NAMED = 20
+_CONFIG = "config.json"
+_MODULES = "modules.json"  # of sentence-transformers: names the folder that has config.json
 
 
 class NotServableError(ValueError):
@@ -64,9 +66,16 @@ def choose_model_files(names: Iterable[str], allow_pickle: bool) -> list[str]:
     if not pickles and not any(name.endswith(".safetensors") for name in plain):
         missing = "has no weights to serve: neither *.safetensors nor pytorch_model.bin"
         raise NotServableError(other_kind(names) or missing)
-    if "config.json" not in plain and (kind := other_kind(names)):
+    if _CONFIG not in plain and (kind := other_kind(names)):
         raise NotServableError(kind)
     return sorted(plain + pickles)
+
+
+def has_config(names: Collection[str], config: str = _CONFIG) -> bool:
+    """Whether there is this file, or one that says which folder has it."""
+    return config in names or (
+        config == _CONFIG and _MODULES in names and other_kind(names) is None
+    )
 
 
 def other_kind(names: Iterable[str]) -> str | None:

@@ -33,15 +33,15 @@ _NUM_NAMED = 3
 _MOST_WORDS, _LONGEST_WORD = 2**16, 64  # some 20 MB
 
 
-def load_config(served: ServedModel, files: Path) -> Any:
-    """The model's transformers configuration, without kernels of attention that transformers would
-    load from the Hub where their package is missing.
+def load_config(served: ServedModel, files: Path, changes: Mapping[str, Any] | None = None) -> Any:
+    """The model's transformers configuration with ``changes``, without kernels of attention that
+    transformers would load from the Hub where their package is missing.
     """
     from transformers import AutoConfig
 
     if served.gguf_file is not None:
         require_gguf(served)
-    config = load_part(served, AutoConfig, files)
+    config = load_part(served, AutoConfig, files, **changes or {})
     asked = set(_attention_kernels(config)).intersection(FROM_PACKAGES)
     if asked and not served.trust_remote_code:
         info(f"{served.name}: {min(asked)} of config.json is left out: models.yaml decides on code")
@@ -56,10 +56,13 @@ def _attention_kernels(config: Any) -> Iterator[Any]:
         yield from _attention_kernels(getattr(config, name, None))
 
 
-def load_tokenizer(served: ServedModel, files: Path) -> Any:
+def load_tokenizer(
+    served: ServedModel, files: Path, changes: Mapping[str, Any] | None = None
+) -> Any:
+    """The model's tokenizer, with ``changes`` to its tokenizer_config.json."""
     from transformers import AutoTokenizer
 
-    tokenizer = load_part(served, AutoTokenizer, files, part="its tokenizer: ")
+    tokenizer = load_part(served, AutoTokenizer, files, "its tokenizer: ", **changes or {})
     if type(getattr(tokenizer, "cache", None)) is dict:
         tokenizer.cache = WordCache(tokenizer.cache)
     tell_dropped_tokens(served, files, tokenizer)
@@ -284,8 +287,8 @@ def check_report(served: ServedModel, model: Any, report: Mapping[str, Any]) -> 
     problems += [f"has weights of another shape: {_listed(mismatched)}"] if mismatched else []
     if problems and not served.allow_missing_weights:
         raise LoadError(
-            f"{served.source} {' and '.join(problems)}: it is no model for {served.task}, or its "
-            "files are incomplete; allow_missing_weights: true takes random numbers instead"
+            f"{served.source} {' and '.join(problems)}: {_kind_of(served, model)}; "
+            "allow_missing_weights: true takes random numbers instead"
         )
     for problem in problems:
         warn(f"{served.name}: {served.source} {problem}: they are random numbers")
@@ -293,6 +296,17 @@ def check_report(served: ServedModel, model: Any, report: Mapping[str, Any]) -> 
         _leave_out_pooler(served, model)
     if report["unexpected_keys"]:
         info(f"{served.name}: not used of the files: {_listed(sorted(report['unexpected_keys']))}")
+
+
+def _kind_of(served: ServedModel, model: Any) -> str:
+    """What a model is whose weights are not those of its task's."""
+    saved_as = (getattr(model.config, "architectures", None) or [""])[0]
+    if served.task == "text-classification" and saved_as.endswith("ForCausalLM"):
+        return (
+            f"it is a decoder ({saved_as}) without a classifier, and rerankers that score a pair "
+            "by the logit of a word, as sentence-transformers' LogitScore, are not served"
+        )
+    return f"it is no model for {served.task}, or its files are incomplete"
 
 
 def _missing(model: Any, names: Collection[str]) -> list[str]:

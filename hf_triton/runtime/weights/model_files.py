@@ -29,6 +29,7 @@ from .hub_files import (
     choose_adapter_files,
     choose_gguf_file,
     choose_model_files,
+    has_config,
     is_stored,
     needed_pickles,
     other_kind,
@@ -100,7 +101,7 @@ def _local_files(served: ServedModel) -> Path:
     folder = served.local_path
     kind, config = ("adapter", ADAPTER_CONFIG) if served.is_adapter else ("model", "config.json")
     names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
-    if not (folder / config).is_file():
+    if not has_config(names, config):
         other = None if served.is_adapter else other_kind(names)
         why = f"no {config} in {folder}" if other is None else f"{folder} {other}"
         raise LoadError(f"local {kind}: {why}")
@@ -238,7 +239,7 @@ def _users_snapshot(served: ServedModel) -> Path | None:
     except (OSError, ValueError, TypeError, LookupError, AttributeError, LoadError):
         return None  # nothing there, or broken, or not what may be loaded
     config = served.gguf_file or (ADAPTER_CONFIG if served.is_adapter else "config.json")
-    return files if {config, *shards} <= names else None
+    return files if has_config(names, config) and shards <= names else None
 
 
 def _shards(index: Path) -> set[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hf_triton.encoder.texts.tokenization import Tokenization
 from hf_triton.runtime.errors import RequestError
 
-from .sentence_transformers_files import SentenceFiles
+from ..texts.messages import MessageTokenization
+from ..texts.tokenization import Tokenization
+from .reading import SentenceFiles
 
 # The uses of a text, and what models call their prompts for each.
 USES = {
@@ -28,7 +29,9 @@ class Prompts:
         )
         self._default = (default if option is None else option) or ""
         self._skipped = {"": 0}
-        if not files.include_prompt:
+        if isinstance(tokenization, MessageTokenization):
+            tokenization.try_out(self._default)
+        elif not files.include_prompt:
             for prompt in filter(None, (self._default, *self._named.values())):
                 self._skipped[prompt] = num_prompt_tokens(tokenization, prompt)
 
@@ -58,6 +61,6 @@ def num_prompt_tokens(tokenization: Tokenization, prompt: str) -> int:
 
     Source: sentence-transformers, base/modules/transformer.py, ``_get_prompt_length``.
     """
-    ids = tokenization.tokenizer(prompt)["input_ids"]
+    ids = tokenization.encode("prompt", prompt, truncate=True).input_ids
     ends_special = bool(ids) and ids[-1] in tokenization.tokenizer.all_special_ids
     return len(ids) - ends_special

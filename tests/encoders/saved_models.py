@@ -1,0 +1,359 @@
+"""Tiny models with the files that sentence-transformers saves, and what its release 6.2 answers.
+
+The folders are the same at every call and on every machine. saved_answers.json has the numbers;
+``python -m tests.encoders.saved_models`` asks sentence-transformers again and writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from tests.clients.installed import environment_with, run_in
+from tests.encoders.sentence_model import write_json
+from tests.encoders.tiny_encoders import tiny_tokenizer
+
+ANSWERS = Path(__file__).with_name("saved_answers.json")
+REQUIREMENTS = ("sentence-transformers==6.2.0", "transformers==5.23.0", "torch==2.13.0")
+_DRIVER = Path(__file__).parents[1] / "clients/drivers/drive_sentence_transformers.py"
+NUM_KEPT = 6  # numbers of each answer
+_HIDDEN = 32
+_SHAPE = {
+    "hidden_size": _HIDDEN,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 256,
+}
+_DECODER = {**_SHAPE, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
+_T5 = {
+    "d_model": _HIDDEN,
+    "d_kv": 8,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+}
+_SHAPES = {"bert": _SHAPE, "qwen3": _DECODER, "t5": _T5, "mt5": _T5}
+FLAT = (
+    "{% for m in messages %}[CLS] {{ m['role'] }} : {{ m['content'] | trim }} [SEP] "
+    "{% endfor %}{% if add_generation_prompt %}it is never good{% endif %}"
+)
+PARTS = (
+    "{% for m in messages %}[CLS] {{ m['role'] }} : {% for part in m['content'] %}"
+    "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %} [SEP] {% endfor %}"
+)
+USER_ALONE = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
+
+TEXTS = ("the cat sat", "Paris is THE capital", "a dog ran to the big red house . good")
+LONG = "the cat never sat on a green mat , it ran and ran to the old house of Peter ? " * 2
+PAIRS = (("who is Anna", "she lives in London"), ("what is blue", "the sky is blue"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """``shape`` and ``head`` are transformers' model type and class; ``whole`` is
+    config_sentence_transformers.json, ``transformer`` sentence_bert_config.json. ``calls`` are
+    arguments of sentence-transformers' ``encode`` or ``predict``.
+    """
+
+    shape: str = "bert"
+    head: str = "AutoModel"
+    template: str | None = None
+    folder: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    whole: Mapping[str, Any] = field(default_factory=dict)
+    transformer: Mapping[str, Any] = field(default_factory=dict)
+    pooling: str = "mean"
+    later: tuple[str, ...] = ()
+    texts: tuple[Any, ...] = TEXTS
+    prompt_name: str | None = None
+
+    @property
+    def is_cross_encoder(self) -> bool:
+        return self.head == "AutoModelForSequenceClassification"
+
+
+def _modalities(output: str, content: str | None = None) -> dict[str, Any]:
+    one = {"method": "forward", "method_output_name": output}
+    message = {} if content is None else {"message": {**one, "format": content}}
+    return {"text": one, **message}
+
+
+def embedder(content: str | None = None, **transformer: Any) -> dict[str, Any]:
+    """sentence_bert_config.json as release 6 writes it."""
+    return {
+        "transformer_task": "feature-extraction",
+        "modality_config": _modalities("last_hidden_state", content),
+        "module_output_name": "token_embeddings",
+        **transformer,
+    }
+
+
+def reranker(content: str | None = None, **transformer: Any) -> dict[str, Any]:
+    """The same of a cross-encoder."""
+    return {
+        "transformer_task": "sequence-classification",
+        "modality_config": _modalities("logits", content),
+        "module_output_name": "scores",
+        **transformer,
+    }
+
+
+def _scores(function: str, **whole: Any) -> dict[str, Any]:
+    return {
+        "model_type": "CrossEncoder",
+        "activation_fn": f"torch.nn.modules.{function}",
+        "prompts": {},
+        "default_prompt_name": None,
+        **whole,
+    }
+
+
+_ASKED = {"prompts": {"query": "who is it ?"}, "default_prompt_name": "query"}
+_ONE_LABEL = {"num_labels": 1}
+_CROSS: dict[str, Any] = {"head": "AutoModelForSequenceClassification", "config": _ONE_LABEL}
+_CHAT: dict[str, Any] = {"shape": "qwen3", "template": FLAT, "pooling": "lasttoken"}
+_IDENTITY, _SIGMOID = _scores("linear.Identity"), _scores("activation.Sigmoid")
+CASES: dict[str, Case] = {
+    "release 5": Case(transformer={"max_seq_length": 256, "do_lower_case": False}),
+    "release 6": Case(transformer=embedder(), whole=_ASKED, later=("Normalize",)),
+    "truncate_dim": Case(
+        transformer=embedder(), whole={"truncate_dim": 8}, later=("Dense", "Normalize")
+    ),
+    "truncate_dim, larger": Case(transformer=embedder(), whole={"truncate_dim": 64}),
+    "0_Transformer": Case(folder="0_Transformer", transformer={"max_seq_length": 12}),
+    "do_lower_case": Case(
+        transformer={"max_seq_length": None, "do_lower_case": True},
+        texts=("THE CAT [SEP] SAT", "The [MASK] is [UNK]", "paris"),
+    ),
+    "max_seq_length, longer": Case(transformer={"max_seq_length": 200}, texts=(LONG * 5, "a")),
+    "text.max_length": Case(
+        transformer=embedder(processing_kwargs={"text": {"max_length": 7}}), texts=(LONG, "a")
+    ),
+    "add_special_tokens": Case(
+        transformer=embedder(processing_kwargs={"common": {"add_special_tokens": False}}),
+        texts=(*TEXTS, LONG * 5),
+    ),
+    "add_eos_token": Case(
+        shape="qwen3",
+        pooling="lasttoken",
+        transformer={"max_seq_length": 64, "tokenizer_args": {"add_eos_token": True}},
+    ),
+    "processor_kwargs": Case(
+        transformer=embedder(
+            processor_kwargs={"model_max_length": 9, "truncation_side": "left"},
+            config_kwargs={"hidden_act": "relu"},
+            model_kwargs={"torch_dtype": "float32"},
+        ),
+        texts=(LONG, "a"),
+    ),
+    "T5 alone": Case("t5", "AutoModelForTextEncoding", later=("Dense", "Normalize")),
+    "mT5 alone": Case("mt5", "AutoModelForTextEncoding", transformer={"max_seq_length": 9}),
+    "T5 whole": Case("t5", "AutoModelForSeq2SeqLM", transformer=embedder()),
+    "message": Case(**_CHAT, transformer=embedder("flat")),
+    "message, prompt": Case(**_CHAT, transformer=embedder("auto"), whole=_ASKED),
+    "message, parts": Case(
+        "qwen3",
+        template=PARTS,
+        transformer=embedder("structured"),
+        whole={"prompts": {"query": "who is it ?"}},
+        prompt_name="query",
+    ),
+    "message, auto": Case("qwen3", template=PARTS, transformer=embedder("auto")),
+    "message, cut": Case(
+        **_CHAT,
+        whole=_ASKED,
+        transformer=embedder(
+            "flat",
+            processing_kwargs={
+                "text": {"max_length": 30},
+                "chat_template": {"add_generation_prompt": True},
+            },
+        ),
+        texts=(LONG, LONG + "good", "a"),
+    ),
+    "message, cut without its end": Case(
+        **_CHAT,
+        transformer=embedder(
+            "flat",
+            processing_kwargs={
+                "chat_template": {"max_length": 20, "restore_suffix": False},
+            },
+        ),
+        texts=(LONG, "a"),
+    ),
+    "template without messages": Case(**_CHAT, transformer={"max_seq_length": 64}),
+    "cross-encoder, Identity": Case(**_CROSS, whole=_IDENTITY, transformer=reranker(), texts=PAIRS),
+    "cross-encoder, Sigmoid": Case(
+        head=_CROSS["head"],
+        config={**_ONE_LABEL, "problem_type": "regression"},
+        whole=_SIGMOID,
+        transformer=reranker(),
+        texts=PAIRS,
+    ),
+    "cross-encoder, Tanh": Case(
+        **_CROSS, whole=_scores("activation.Tanh"), transformer=reranker(), texts=PAIRS
+    ),
+    "cross-encoder, none": Case(
+        head=_CROSS["head"],
+        config={**_ONE_LABEL, "problem_type": "regression"},
+        whole={**_IDENTITY, "activation_fn": None},
+        transformer=reranker(),
+        texts=PAIRS,
+    ),
+    "cross-encoder, prompt": Case(
+        **_CROSS, whole={**_IDENTITY, **_ASKED}, transformer=reranker(), texts=PAIRS
+    ),
+    "cross-encoder, named prompt": Case(
+        **_CROSS,
+        whole={**_IDENTITY, "prompts": {"who": "who is it ?"}},
+        transformer=reranker(),
+        texts=PAIRS,
+        prompt_name="who",
+    ),
+    "cross-encoder, only_second": Case(
+        **_CROSS,
+        whole=_IDENTITY,
+        transformer=reranker(
+            processing_kwargs={"text": {"max_length": 12, "truncation": "only_second"}}
+        ),
+        texts=(("who is Anna", LONG),),
+    ),
+    "cross-encoder, release 5": Case(
+        head=_CROSS["head"],
+        config={
+            **_ONE_LABEL,
+            "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
+        },
+        texts=PAIRS,
+    ),
+    "cross-encoder, message": Case(
+        "qwen3",
+        **_CROSS,
+        template=FLAT,
+        whole=_SIGMOID,
+        transformer=reranker("flat"),
+        texts=PAIRS,
+    ),
+    "cross-encoder, message, prompt": Case(
+        "qwen3",
+        **_CROSS,
+        template=PARTS,
+        whole={**_IDENTITY, **_ASKED},
+        transformer=reranker("structured", processing_kwargs={"chat_template": {"max_length": 24}}),
+        texts=(*PAIRS, ("who is Anna", LONG)),
+    ),
+}
+
+
+def save(case: Case, folder: Path) -> Path:
+    """A case's files."""
+    root = folder / case.folder
+    tokenizer = tiny_tokenizer("distilbert")
+    if "add_eos_token" in str(case.transformer):
+        tokenizer.backend_tokenizer.post_processor = None
+    tokenizer.chat_template = case.template
+    shape = {"vocab_size": len(tokenizer), **_SHAPES[case.shape], **case.config}
+    config = transformers.AutoConfig.for_model(case.shape, **shape)
+    if case.head == "AutoModelForTextEncoding":
+        config.is_encoder_decoder = False  # as its class saves it
+    model = getattr(transformers, case.head).from_config(config)
+    fill(model)
+    model.save_pretrained(root)
+    tokenizer.save_pretrained(root)
+    kinds = ["Transformer", *([] if case.is_cross_encoder else ["Pooling"]), *case.later]
+    paths = [case.folder, *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], 1))]
+    if not case.transformer and case.is_cross_encoder:
+        return folder  # releases before 6 saved no modules of a cross-encoder
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"{_MODULES[kind]}.{kind}"}
+        for number, (path, kind) in enumerate(zip(paths, kinds, strict=True))
+    ]
+    write_json(folder / "modules.json", modules)
+    write_json(root / "sentence_bert_config.json", case.transformer)
+    write_json(folder / "config_sentence_transformers.json", case.whole)
+    if not case.is_cross_encoder:
+        pooling = {"word_embedding_dimension": _HIDDEN, "pooling_mode": case.pooling}
+        write_json(folder / "1_Pooling/config.json", pooling)
+    if "Dense" in case.later:
+        _save_dense(folder / "2_Dense")
+    return folder
+
+
+_MODULES = {
+    **dict.fromkeys(("Transformer", "Dense", "Normalize"), "sentence_transformers.models"),
+    "Pooling": "sentence_transformers.sentence_transformer.modules.pooling",
+}
+
+
+def _save_dense(folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    linear = torch.nn.Linear(_HIDDEN, 16)
+    fill(linear)
+    write_json(folder / "config.json", {"in_features": _HIDDEN, "out_features": 16})
+    weights = {f"linear.{name}": value for name, value in linear.state_dict().items()}
+    save_file({name: value.contiguous() for name, value in weights.items()}, folder / _WEIGHTS)
+
+
+_WEIGHTS = "model.safetensors"
+
+
+@torch.no_grad()
+def fill(model: Any) -> None:
+    """Weights that look random and are the same everywhere: no generator of torch's is asked."""
+    for number, (_, weight) in enumerate(sorted(model.named_parameters())):
+        steps = torch.arange(1, weight.numel() + 1, dtype=torch.int64)
+        noise = ((steps * 48_271 + number * 7_919) * 69_621 % 65_537).double() / 65_537 - 0.5
+        scale, middle = (0.8, 0.0) if weight.dim() > 1 else (0.2, 1.0)
+        is_bias = weight.dim() == 1 and _.endswith("bias")
+        weight.copy_((noise * scale + (0.0 if is_bias else middle)).view_as(weight))
+
+
+def ask_sentence_transformers(folder: Path) -> dict[str, list[list[float]]]:
+    """What it answers for each case, asked in an environment of its own."""
+    asked = {
+        name: {
+            "folder": str(save(case, folder / name.replace(" ", "_"))),
+            "is_cross_encoder": case.is_cross_encoder,
+            "texts": case.texts,
+            "prompt_name": case.prompt_name,
+        }
+        for name, case in CASES.items()
+    }
+    (folder / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
+    installed = environment_with(REQUIREMENTS)
+    said = run_in(
+        installed,
+        "python",
+        str(_DRIVER),
+        str(folder / "asked.json"),
+        environment={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    assert said.returncode == 0, said.stderr
+    found = json.loads(said.stdout.splitlines()[-1])
+    return {
+        name: [[round(number, 6) for number in row[:NUM_KEPT]] for row in rows]
+        for name, rows in found.items()
+    }
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        answers = ask_sentence_transformers(Path(folder))
+    lines = [f"{json.dumps(name)}: {json.dumps(rows)}" for name, rows in answers.items()]
+    ANSWERS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
