@@ -312,16 +312,27 @@ _WEIGHTS = "model.safetensors"
 @torch.no_grad()
 def fill(model: Any) -> None:
     """Weights that look random and are the same everywhere: no generator of torch's is asked."""
-    for number, (_, weight) in enumerate(sorted(model.named_parameters())):
+    for number, (name, weight) in enumerate(sorted(model.named_parameters())):
         steps = torch.arange(1, weight.numel() + 1, dtype=torch.int64)
         noise = ((steps * 48_271 + number * 7_919) * 69_621 % 65_537).double() / 65_537 - 0.5
         scale, middle = (0.8, 0.0) if weight.dim() > 1 else (0.2, 1.0)
-        is_bias = weight.dim() == 1 and _.endswith("bias")
-        weight.copy_((noise * scale + (0.0 if is_bias else middle)).view_as(weight))
+        middle = 0.0 if name.endswith("bias") else middle
+        weight.copy_((noise * scale + middle).view_as(weight))
 
 
-def ask_sentence_transformers(folder: Path) -> dict[str, list[list[float]]]:
-    """What it answers for each case, asked in an environment of its own."""
+@dataclass(frozen=True)
+class Answers:
+    """What sentence-transformers says: the first numbers of each case's answers, the keys of each
+    module's file, and its modules.
+    """
+
+    rows: dict[str, list[list[float]]]
+    keys: dict[str, list[str]]
+    modules: list[str]
+
+
+def ask_sentence_transformers(folder: Path) -> Answers:
+    """Asks it in an environment of its own."""
     asked = {
         name: {
             "folder": str(save(case, folder / name.replace(" ", "_"))),
@@ -331,26 +342,20 @@ def ask_sentence_transformers(folder: Path) -> dict[str, list[list[float]]]:
         }
         for name, case in CASES.items()
     }
-    (folder / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
-    installed = environment_with(REQUIREMENTS)
-    said = run_in(
-        installed,
-        "python",
-        str(_DRIVER),
-        str(folder / "asked.json"),
-        environment={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
+    file = folder / "asked.json"
+    file.write_text(json.dumps(asked), encoding="utf-8")
+    installed, environment = environment_with(REQUIREMENTS), {**os.environ, "HF_HUB_OFFLINE": "1"}
+    said = run_in(installed, "python", str(_DRIVER), str(file), environment=environment)
     assert said.returncode == 0, said.stderr
-    found = json.loads(said.stdout.splitlines()[-1])
-    return {
-        name: [[round(number, 6) for number in row[:NUM_KEPT]] for row in rows]
-        for name, rows in found.items()
-    }
+    found = Answers(**json.loads(said.stdout.splitlines()[-1]))
+    for rows in found.rows.values():
+        rows[:] = [[round(number, 6) for number in row[:NUM_KEPT]] for row in rows]
+    return found
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        answers = ask_sentence_transformers(Path(folder))
+        answers = ask_sentence_transformers(Path(folder)).rows
     lines = [f"{json.dumps(name)}: {json.dumps(rows)}" for name, rows in answers.items()]
     ANSWERS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
