@@ -114,6 +114,7 @@ def test_a_grammar_holds_the_answer(grammar: dict[str, Any], api: Translator) ->
         ({"max_new_token": 5}, "parameters.max_new_token: unknown or unsupported field, did you"),
         ({"grammar": {"type": "regex"}}, "parameters.grammar.value: got null, allowed: a text"),
         ({"grammar": {"type": "json", "value": "{"}}, "parameters.grammar.value: got a text"),
+        ({"grammar": {"type": "json", "value": "1" * 5000}}, "parameters.grammar.value: got a t"),
         ([], "parameters: got a list, allowed: an object"),
     ],
 )

@@ -339,6 +339,11 @@ CALL = (
     r'<tool_call>\n\{"name": "weather", "arguments": \{"city": "[A-Z][a-z]{1,4}"\}\}\n</tool_call>'
 )
 
+BAD_TYPE = {"type": "strin"}
+LARGE = {"const": 1234567890123456789}
+LARGE_SAID = "const: got 1234567890123456789, allowed: numbers below 9007199254740992"
+NAMED_LARGE = {"type": "object", "properties": {"id": LARGE}, "required": ["id"]}
+
 
 @pytest.mark.parametrize("model", ["demo", "batched"])
 def test_an_answer_fits_its_response_format(model: str, client: openai.OpenAI) -> None:
@@ -349,10 +354,16 @@ def test_an_answer_fits_its_response_format(model: str, client: openai.OpenAI) -
     assert whole.finish_reason == "stop"
     chunks = client.chat.completions.create(**asked, temperature=0, stream=True)
     assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole.message.content
-    form["json_schema"]["schema"] = {"type": "strin"}
-    for stream in (False, True):
-        with pytest.raises(openai.BadRequestError, match="schema: Invalid type: strin"):
-            client.chat.completions.create(**asked, stream=stream)
+    for schema, said in ((BAD_TYPE, "schema: Invalid type: strin"), (LARGE, LARGE_SAID)):
+        form["json_schema"]["schema"] = schema
+        for stream in (False, True):
+            with pytest.raises(openai.BadRequestError, match=said):
+                client.chat.completions.create(**asked, stream=stream)
+    tool: Any = {"type": "function", "function": {"name": "a", "parameters": NAMED_LARGE}}
+    with pytest.raises(openai.BadRequestError, match=LARGE_SAID):
+        client.chat.completions.create(
+            model=model, messages=ASK, tools=[tool], tool_choice="required"
+        )
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from .constraint import Constraint
 from .plain_tokens import with_numbered_tokens
 from .schema_complexity import check_complexity
 from .schema_names import without_names
+from .schema_numbers import check_numbers, check_numbers_of_grammar
 
 _SPACE = r"(\x20|\n[\x20\t]{0,32})"
 _BOUNDED = (1, 9)
@@ -47,6 +48,9 @@ def make_matcher(
 
     if constraint.kind == "json_schema":
         check_complexity(constraint.text)
+        check_numbers(constraint.text)
+    elif constraint.kind == "grammar":
+        check_numbers_of_grammar(constraint.text)
     limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
     try:
         grammar = grammar_text(constraint, plain_tokens)

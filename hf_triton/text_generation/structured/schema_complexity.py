@@ -97,7 +97,7 @@ class _Schemas:
 
     def __init__(self, root: Any) -> None:
         self.root = root
-        self._by_id = {id(schema): schema for schema in _objects(root)}
+        self._by_id = {id(schema): schema for schema in objects_in(root)}
         self._of_schema: dict[int, Subschemas] = {}
         self._work = 0
 
@@ -201,7 +201,8 @@ def _named(value: Any) -> list[tuple[str, Any]]:
     return list(value.items()) if isinstance(value, dict) else []
 
 
-def _objects(root: Any) -> Iterable[dict[str, Any]]:
+def objects_in(root: Any) -> Iterable[dict[str, Any]]:
+    """All objects within a JSON value."""
     left = [root]
     while left:
         value = left.pop()

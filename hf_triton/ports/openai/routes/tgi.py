@@ -142,7 +142,7 @@ def _grammar(given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     if given and given.get("type") == "json" and isinstance(given.get("value"), str):
         try:
             return {**given, "value": json.loads(given["value"])}
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             raise bad_field("response_format.value", "a text", "a JSON schema") from None
     return given
 
