@@ -92,10 +92,9 @@ def _slug(name: str) -> str:
 
 
 def _reached_by(spec: ModelSpec) -> set[str]:
-    """The model and those that its canary and its shadow send requests to."""
+    """The model and those that its canary sends requests to."""
     arms = spec.canary.arms if spec.canary else ()
-    shadow = {spec.shadow.model} if spec.shadow else set()
-    return {spec.name, *(arm.model for arm in arms), *shadow}
+    return {spec.name, *(arm.model for arm in arms)}
 
 
 def _merged(sets: list[set[str]], together: Iterable[set[str]]) -> list[set[str]]:

@@ -171,7 +171,6 @@ KEYS: dict[str, KeyRule] = {
     "layout": KeyRule(schema.choice(*LAYOUTS), "single"),
     "ensemble": KeyRule(ensemble_keys.check, Ensemble()),
     "canary": KeyRule(_anything),
-    "shadow": KeyRule(_anything),
     "options": KeyRule(_anything),
 }
 
@@ -179,6 +178,8 @@ KEYS: dict[str, KeyRule] = {
 GONE = {
     "draft_model": "say speculative_method: ngram in options, or engine: vllm with its "
     "speculative_config",
+    "shadow": "let a gateway mirror requests to the other model, as Envoy, NGINX and Kubernetes' "
+    "Gateway API do",
 }
 
 

@@ -49,7 +49,7 @@ _RULES = (
     quantization_keys.broken_rules,
     gguf_keys.broken_rules,
 )
-_ONE_MODEL_ONLY = ("name", "served_names", "canary", "shadow")
+_ONE_MODEL_ONLY = ("name", "served_names", "canary")
 
 
 def load(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
@@ -144,7 +144,7 @@ class _Loader:
                 self.report.expected(child, "a map of options")
             else:
                 KEYS[name].check(child, self.report)
-        return {name: node for name, node in entries.items() if name not in ("canary", "shadow")}
+        return {name: node for name, node in entries.items() if name != "canary"}
 
     def entry(self, node: Node, defaults: Mapping[str, Node]) -> Iterator[ModelSpec]:
         """A model, and the arms of it that are generated as models of their own."""
@@ -156,15 +156,14 @@ class _Loader:
         routes = canary_keys.read(given, KEYS, self.report)
         if name is None or not isinstance(name.value, str):
             return
-        self.targets += [Target(arm.to, name.value) for arm in routes.all if arm.to is not None]
+        self.targets += [
+            Target(arm.to, name.value) for arm in routes.branches if arm.to is not None
+        ]
         if spec is not None and len(self.report.problems) == before:
-            if routes.all:
-                canary, shadow = routes.canary(spec.name), routes.shadowed(spec.name)
-                spec = dataclasses.replace(spec, canary=canary, shadow=shadow)
-            yield spec
+            yield dataclasses.replace(spec, canary=routes.canary(spec.name))
         if "task" not in given or "model" not in given:
             return  # told of already
-        for branch in routes.all:
+        for branch in routes.branches:
             arm = self.arm(branch, given, name.value) if branch.overrides else None
             if arm is not None:
                 yield dataclasses.replace(arm, arm_of=name.value)
@@ -323,7 +322,7 @@ def _spec(
         groups = (InstanceGroup(kind=kind),)
     if values["layout"] != "ensemble":
         values = {**values, "ensemble": None}
-    kept = ("model", "instance_group", "options", "canary", "shadow")
+    kept = ("model", "instance_group", "options", "canary")
     direct = {name: value for name, value in values.items() if name not in kept}
     if source.folder is not None and gguf_keys.is_file(source.text):
         direct["gguf_file"] = source.folder.name

@@ -140,7 +140,7 @@ def num_processes(config_file: Path) -> int:
 
 
 def arm_of(config_file: Path) -> str | None:
-    """The model that has this one as an arm or a shadow of its own; None of any other."""
+    """The model that has this one as an arm of its own; None of any other."""
     return parameters(_read(config_file)).get(ARM_PARAMETER)
 
 

@@ -18,27 +18,14 @@ from generator.spec.triton_models import TritonModel, engine_name
 def routing_files(model: TritonModel) -> dict[str, bytes]:
     """The file by its path, where the model's folder needs one: the folder that has the engine."""
     spec = model.spec
-    if model.role not in ("whole", "engine") or not (spec.canary or spec.shadow):
+    if model.role not in ("whole", "engine") or spec.canary is None:
         return {}
-    values = {"arms": _arms(spec), "sticky": spec.canary and spec.canary.sticky}
-    text = json.dumps({**values, "shadow": _shadow(spec)}, indent=2)
-    return {ROUTING_FILE: f"{text}\n".encode()}
-
-
-def _arms(spec: ModelSpec) -> list[dict[str, object]]:
-    arms = spec.canary.arms if spec.canary else ()
-    return [
+    arms = [
         {"name": arm.name, "engine": _engine(spec, arm.model), "weight": _number(arm.weight)}
-        for arm in arms
+        for arm in spec.canary.arms
     ]
-
-
-def _shadow(spec: ModelSpec) -> dict[str, object] | None:
-    shadow = spec.shadow
-    if shadow is None:
-        return None
-    engine = _engine(spec, shadow.model)
-    return {"name": shadow.name, "engine": engine, "percent": _number(shadow.percent)}
+    text = json.dumps({"arms": arms, "sticky": spec.canary.sticky}, indent=2)
+    return {ROUTING_FILE: f"{text}\n".encode()}
 
 
 def _engine(spec: ModelSpec, model: str) -> str:

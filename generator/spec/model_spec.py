@@ -156,23 +156,14 @@ class Canary:
 
 
 @dataclass(frozen=True)
-class Shadow:
-    """The entry that gets copies of ``percent`` of a model's requests, and its name in metrics."""
-
-    name: str
-    model: str
-    percent: Fraction
-
-
-@dataclass(frozen=True)
 class ModelSpec:
     """One entry of ``models:``, complete: defaults merged in, every value checked.
 
     ``locked`` is the snapshot that models.lock has for a Hub model; ``places`` are the given keys
-    with their lines, for errors found later. ``arm_of`` is the entry whose canary or shadow defines
-    this one, None for an entry of its own. ``adapter`` is the adapter's name if this stands for one
-    (see ``parts``). ``gguf_file`` is the one file that is loaded of the source; of a local one it
-    is its name, and the source its path.
+    with their lines, for errors found later. ``arm_of`` is the entry whose canary defines this one,
+    None for an entry of its own. ``adapter`` is the adapter's name if this stands for one (see
+    ``parts``). ``gguf_file`` is the one file that is loaded of the source; of a local one it is its
+    name, and the source its path.
     ``load`` says when it is loaded; one ``on_demand`` may go when nobody asked it for ``idle_s``.
     ``adapters_from`` is where adapters may come from that requests load; ``ORG/*`` is all that ORG
     has on the Hub.
@@ -201,7 +192,6 @@ class ModelSpec:
     locked: LockedSnapshot | None = None
     places: Mapping[str, Node] = field(default_factory=dict, compare=False, repr=False)
     canary: Canary | None = None
-    shadow: Shadow | None = None
     layout: str = "single"
     arm_of: str | None = None
     quantization: Quantization | None = None

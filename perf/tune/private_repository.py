@@ -21,7 +21,6 @@ from perf.tune.settings.keys import entry_with, plain
 from perf.tune.settings.space import Settings
 
 _LARGEST_COPY = 2**20  # bytes; what is larger in a cache of weights is linked
-_OF_ONE_TRIAL = ("canary", "shadow")
 
 
 class PrivateRepository:
@@ -63,7 +62,7 @@ class PrivateRepository:
 
 def _entry(spec: ModelSpec) -> dict[str, Any]:
     """What models.yaml says of a model, defaults merged in, with paths that hold from anywhere."""
-    entry = {key: plain(node) for key, node in spec.places.items() if key not in _OF_ONE_TRIAL}
+    entry = {key: plain(node) for key, node in spec.places.items()}
     if spec.source.folder is not None:
         entry["model"] = str(spec.source.folder)
     if spec.response_cache is not None:

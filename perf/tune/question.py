@@ -123,10 +123,9 @@ def find_model(specs: Sequence[ModelSpec], name: str, config: Path) -> ModelSpec
             f"model '{name}' is an ensemble, whose steps each have settings of their own; tune "
             "takes models with layout: single"
         )
-    if spec.canary is not None or spec.shadow is not None:
-        what = "a canary" if spec.canary is not None else "a shadow"
+    if spec.canary is not None:
         raise ModelError(
-            f"model '{name}' shares its requests with others ({what}): tune an entry that has "
+            f"model '{name}' shares its requests with others (a canary): tune an entry that has "
             "none, then set its keys here"
         )
     return spec

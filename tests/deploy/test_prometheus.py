@@ -35,7 +35,6 @@ models:
     task: feature-extraction
     model: {ROOT}/demo/embedding
     canary: {{arms: [{{name: stable, weight: 50}}, {{name: new, weight: 50, to: other}}]}}
-    shadow: {{to: other}}
   - {{name: other, task: feature-extraction, model: {ROOT}/demo/embedding}}
   - {{name: rare, task: fill-mask, model: {ROOT}/demo/mask, load: on_demand, idle_s: 1}}
 """

@@ -1,4 +1,4 @@
-"""Arms and shadows of models.yaml as folders and routing.json."""
+"""Arms of models.yaml as folders and routing.json."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ models:
         - {name: stable, weight: %s}
         - {name: new, weight: %s, revision: v2, options: {label: two}}
         - {name: other, weight: 0.5, to: other}
+        - {name: next, weight: 0, model: org/next}
       sticky: request_id
-    shadow: {model: org/next, percent: 12.5}
   - name: other
     model: org/other
 """
@@ -56,13 +56,13 @@ def test_an_arm_has_its_models_keys_but_for_its_own(
 ) -> None:
     models(_MODELS % (90, 9.5))
     specs = _specs(work)
-    assert list(specs) == ["m", "m_new", "m_shadow", "other"]
-    new, shadow = specs["m_new"], specs["m_shadow"]
+    assert list(specs) == ["m", "m_new", "m_next", "other"]
+    new, of_another = specs["m_new"], specs["m_next"]
     assert (new.source.text, new.revision, new.dtype) == ("org/name", "v2", "float16")
     assert (new.options["limit"], new.options["label"]) == (3, "two")
-    assert (new.canary, new.shadow, new.arm_of) == (None, None, "m")
+    assert (new.canary, new.arm_of) == (None, "m")
     # A revision is of one repository.
-    assert (shadow.source.text, shadow.revision) == ("org/next", None)
+    assert (of_another.source.text, of_another.revision) == ("org/next", None)
     assert specs["other"].arm_of is None
 
 
@@ -76,11 +76,11 @@ def test_routing_json_has_every_arm_under_its_name_in_triton(
             {"name": "stable", "engine": "m", "weight": 90},
             {"name": "new", "engine": "m_new", "weight": 9.5},
             {"name": "other", "engine": "other", "weight": 0.5},
+            {"name": "next", "engine": "m_next", "weight": 0},
         ],
         "sticky": "request_id",
-        "shadow": {"name": "shadow", "engine": "m_shadow", "percent": 12.5},
     }
-    for folder in ("m_new", "m_shadow", "other"):
+    for folder in ("m_new", "m_next", "other"):
         assert not (work / "model_repository" / folder / "routing.json").exists()
     config = (work / "model_repository" / "m_new" / "config.pbtxt").read_text()
     assert 'key: "hf_triton_arm_of" value { string_value: "m" }' in config
@@ -94,7 +94,7 @@ def test_a_streaming_models_engine_routes_to_engines(
     models(text)
     assert run("generate")[0] == 0
     engines = [arm["engine"] for arm in _routing(work, "m_stream")["arms"]]
-    assert engines == ["m_stream", "m_new_stream", "other_stream"]
+    assert engines == ["m_stream", "m_new_stream", "other_stream", "m_next_stream"]
     assert not (work / "model_repository" / "m" / "routing.json").exists()
 
 
@@ -138,19 +138,20 @@ def test_a_mistake_of_the_model_is_not_told_again_for_its_arms(
 
 
 def test_null_is_no_canary(models: Callable[[str], None], work: Path) -> None:
-    models("models:\n  - {name: m, task: fake-task, model: org/m, canary: null, shadow: null}\n")
+    models("models:\n  - {name: m, task: fake-task, model: org/m, canary: null}\n")
     (spec,) = _specs(work).values()
-    assert (spec.canary, spec.shadow) == (None, None)
+    assert spec.canary is None
 
 
 def test_an_arm_has_all_adapters_that_its_models_requests_may_name(
     models: Callable[[str], None], work: Path
 ) -> None:
     polite, sql = "{name: polite, model: org/polite}", "{name: sql, model: org/sql}"
+    arms = "{name: own, weight: 99}, {name: other, weight: 1, to: other}"
     text = f"""\
 defaults: {{task: fake-stream, model: org/name}}
 models:
-  - {{name: m, adapters: [{polite}], shadow: {{to: other}}}}
+  - {{name: m, adapters: [{polite}], canary: {{arms: [{arms}]}}}}
   - {{name: other, adapters: [%s]}}
 """
     models(text % sql)

@@ -1,4 +1,4 @@
-"""Arms and shadows on a real server, with models that load in a moment: the split, its changes
+"""Arms on a real server, with models that load in a moment: the split, its changes
 while requests come, an arm that dies, streams, errors, metrics.
 """
 
@@ -42,7 +42,6 @@ models:
         - {{name: new, weight: {new}, options: {{answers: "new:"}}}}
         - {{name: other, weight: {other}, to: other}}
       sticky: user
-    shadow: {{options: {{answers: "shadow:"}}, percent: {shadow}}}
   - name: other
     options: {{answers: "other:", answer_s: 0.3}}
   - name: whole
@@ -58,9 +57,9 @@ class Arms:
     def __init__(self, triton: Triton, folder: Path) -> None:
         self.triton, self._folder = triton, folder
 
-    def route(self, stable: float = 0, new: float = 0, other: float = 0, shadow: float = 1) -> None:
+    def route(self, stable: float = 0, new: float = 0, other: float = 0) -> None:
         """Changes the weights of ``m``, and waits until the running model has seen it."""
-        write(self._folder, stable, new, other, shadow)
+        write(self._folder, stable, new, other)
         generate(self._folder / "models.yaml", self._folder / "model_repository")
         wanted = {"stable": stable, "new": new, "other": other}
         assert eventually(lambda: all(self.weight(arm) == wanted[arm] for arm in wanted))
@@ -75,10 +74,6 @@ class Arms:
     def counted(self, arm: str, outcome: str, model: str = "m") -> float:
         labels = {"model": model, "arm": arm, "outcome": outcome}
         return self.triton.metric("hf_triton_arm_requests_total", **labels)
-
-    def shadowed(self, outcome: str) -> float:
-        name = "hf_triton_shadow_requests_total"
-        return self.triton.metric(name, model="m", arm="shadow", outcome=outcome)
 
     def ask(self, model: str = "m", text: str = "hi", **parameters: object) -> str:
         answer = self.triton.generate(model, text_input=text, **parameters)
@@ -100,8 +95,8 @@ class Arms:
         raise AssertionError(f"no process runs {model}")
 
 
-def write(folder: Path, stable: float, new: float, other: float, shadow: float) -> str:
-    text = _MODELS.format(stable=stable, new=new, other=other, shadow=shadow)
+def write(folder: Path, stable: float, new: float, other: float) -> str:
+    text = _MODELS.format(stable=stable, new=new, other=other)
     (folder / "models.yaml").write_text(text, encoding="utf-8")
     return text
 
@@ -121,7 +116,7 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arms]:
     task_folders = arm_templates(folder / "templates")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(templates, "default_directory", lambda: task_folders)
-        with serving(write(folder, 90, 10, 0, 1), folder) as triton:
+        with serving(write(folder, 90, 10, 0), folder) as triton:
             yield Arms(triton, folder)
 
 
@@ -171,14 +166,6 @@ def test_an_arms_error_is_the_answer(arms: Arms) -> None:
     assert eventually(lambda: arms.counted("new", "refused") == before + 1)
 
 
-def test_a_shadows_answers_are_dropped_and_counted(arms: Arms) -> None:
-    arms.route(stable=100, shadow=50)
-    before = arms.shadowed("answered")
-    assert arms.ask_many(40) == {"own:hi": 40}
-    assert eventually(lambda: arms.shadowed("answered") == before + 20)
-    arms.triton.metric("hf_triton_shadow_duration_seconds_count", model="m", arm="shadow")
-
-
 def test_requests_of_an_arm_that_dies_are_answered_by_the_own(arms: Arms) -> None:
     arms.route(other=100)
     fallbacks = arms.counted("other", "fallback")
@@ -201,7 +188,7 @@ def test_a_model_without_arms_gets_them_without_a_reload(arms: Arms) -> None:
     folder = arms._folder / "model_repository" / "other_stream"
     (folder / "routing.json").write_text(
         '{"arms": [{"name": "own", "engine": "other_stream", "weight": 0}, {"name": "x", '
-        '"engine": "m_new_stream", "weight": 100}], "sticky": null, "shadow": null}'
+        '"engine": "m_new_stream", "weight": 100}], "sticky": null}'
     )
     assert eventually(lambda: arms.ask("other") == "new:hi")
     (folder / "routing.json").unlink()

@@ -53,7 +53,7 @@ def test_every_key_that_the_default_file_explains_is_right(tmp_path: Path) -> No
     (tmp_path / "needs.txt").write_text("einops\n")
     (tmp_path / "models.yaml").write_text(text)
     specs = load(tmp_path / "models.yaml", find_tasks())
-    assert [spec.name for spec in specs] == ["demo", "demo_new", "demo_shadow"]
+    assert [spec.name for spec in specs] == ["demo", "demo_new"]
     assert specs[0].max_batch_size == 8
     settings = load_settings(tmp_path / "models.yaml")
     assert settings.log_format == "json"

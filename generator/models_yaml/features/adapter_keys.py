@@ -135,6 +135,6 @@ def _broken_rules(entry: Entry, key: str) -> Iterator[tuple[Node, str]]:
     engine = options.get("engine") if options is not None else None
     if engine is not None and engine.value == "generate":
         yield engine, "got 'generate', which serves no adapters; expected auto, in_flight or vllm"
-    shares = any(given[name].value for name in ("canary", "shadow") if name in given)
-    if key == "adapters_from" and shares:
+    canary = given.get("canary")
+    if key == "adapters_from" and canary is not None and canary.value:
         yield node, "expected none: the model shares its requests, and its arms would lack them"

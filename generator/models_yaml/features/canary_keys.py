@@ -1,5 +1,4 @@
-"""The keys ``canary`` and ``shadow`` of an entry: the arms that share its requests, and the shadow
-that gets copies.
+"""The key ``canary`` of an entry: the arms that share its requests.
 
 What it says about other entries is checked when all are read.
 """
@@ -11,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from generator.spec.model_spec import Arm, Canary, ModelSpec, Shadow
+from generator.spec.model_spec import Arm, Canary, ModelSpec
 from generator.yaml_file import schema
 from generator.yaml_file.nodes import Key, Node
 from generator.yaml_file.schema import Report
@@ -35,7 +34,6 @@ OVERRIDES = (
     "response_cache",
     "options",
 )
-SHADOW_NAME = "shadow"
 REQUEST_ID = "request_id"
 # A weight is a number of thousandths, so that requests can be dealt out exactly.
 _DECIMALS = 3
@@ -49,9 +47,7 @@ _NEVER_SEEN = ("id", "timeout", "priority", "sequence_start", "sequence_end", "s
 
 @dataclass(frozen=True)
 class Branch:
-    """An arm or a shadow as it is written: ``to`` another entry, or with keys of its own, or (an
-    arm alone) neither.
-    """
+    """An arm as it is written: ``to`` another entry, with keys of its own, or neither."""
 
     node: Node
     name: str
@@ -77,7 +73,7 @@ class Branch:
 
     def inherited(self, given: Mapping[str, Node]) -> dict[str, Node]:
         """What it has from its model, whose keys are ``given``."""
-        left_out = {"name", "served_names", "canary", "shadow"}
+        left_out = {"name", "served_names", "canary"}
         if "model" in self.overrides:
             left_out.add("revision")  # of another repository
         return {name: node for name, node in given.items() if name not in left_out}
@@ -85,16 +81,10 @@ class Branch:
 
 @dataclass(frozen=True)
 class Routes:
-    """What both keys of a model say. ``branches`` are all that have a name."""
+    """What the key of a model says."""
 
     branches: tuple[Branch, ...] = ()
-    shadow: Branch | None = None
     sticky: str | None = None
-
-    @property
-    def all(self) -> tuple[Branch, ...]:
-        """The arms, and the shadow."""
-        return (*self.branches, self.shadow) if self.shadow else self.branches
 
     def canary(self, owner: str) -> Canary | None:
         """The arms of the model ``owner``; None without any."""
@@ -103,27 +93,16 @@ class Routes:
         arms = (Arm(one.name, one.model_of(owner), one.share) for one in self.branches)
         return Canary(tuple(arms), self.sticky)
 
-    def shadowed(self, owner: str) -> Shadow | None:
-        if self.shadow is None:
-            return None
-        # Metrics name the other model, or say that it is a version of this one.
-        name = self.shadow.name if self.shadow.to is None else str(self.shadow.to.value)
-        return Shadow(name, self.shadow.model_of(owner), self.shadow.share)
-
 
 def read(given: Mapping[str, Node], known: Collection[str], report: Report) -> Routes:
     """What a model's keys say; each mistake is reported. ``known`` are all keys of a model."""
-    canary, shadow = given.get("canary"), given.get("shadow")
-    routes = Routes()
-    if canary is not None and canary.value is not None:
-        routes = _canary(canary, known, report)
-    if shadow is not None and shadow.value is not None:
-        routes = dataclasses.replace(routes, shadow=_shadow(shadow, known, report))
-    layout = given.get("layout")
-    place = canary or shadow
-    if layout is not None and layout.value == "ensemble" and place is not None and routes.all:
+    canary, layout = given.get("canary"), given.get("layout")
+    if canary is None or canary.value is None:
+        return Routes()
+    routes = _canary(canary, known, report)
+    if layout is not None and layout.value == "ensemble" and routes.branches:
         why = "its requests pass through Triton's own scheduler, which knows no arms"
-        report.add(place, f"needs layout: single; of an ensemble {why}")
+        report.add(canary, f"needs layout: single; of an ensemble {why}")
     return routes
 
 
@@ -148,7 +127,7 @@ def _canary(node: Node, known: Collection[str], report: Report) -> Routes:
 
 
 def _arm(node: Node, known: Collection[str], report: Report) -> Branch | None:
-    entries = _entries(node, ("name", "weight"), known, report, "an arm")
+    entries = _entries(node, known, report)
     name = _required(node, entries, "name", _NAME, report)
     weight = _required(node, entries, "weight", schema.number(0, 100, unit="percent"), report)
     share = _exact(entries.get("weight"), weight, report)
@@ -156,34 +135,15 @@ def _arm(node: Node, known: Collection[str], report: Report) -> Branch | None:
     return None if name is None else Branch(node, str(name), share, to, overrides)
 
 
-def _shadow(node: Node, known: Collection[str], report: Report) -> Branch | None:
-    entries = _entries(node, ("percent",), known, report, "a shadow")
-    place = entries.get("percent")
-    check = schema.number(maximum=100, exclusive_min=0, unit="percent")
-    percent = check(place, report) if place is not None else 100.0
-    share = _exact(place, percent, report)
-    to, overrides = _direction(entries, report)
-    if to is None and not overrides and isinstance(node.value, dict):
-        what = "'to', another model of this file, or keys that differ from this one's"
-        report.add(node, f"got neither, expected {what}")
-    if to is None and not overrides:
-        return None
-    return Branch(node, SHADOW_NAME, share, to, overrides)
-
-
-def _entries(
-    node: Node, own: tuple[str, ...], known: Collection[str], report: Report, what: str
-) -> dict[str, Node]:
-    """The keys of an arm or a shadow; those that it can't have otherwise than its model are told
-    apart from those that nothing has.
+def _entries(node: Node, known: Collection[str], report: Report) -> dict[str, Node]:
+    """The keys of an arm; those that it can't have otherwise than its model are told apart from
+    those that nothing has.
     """
-    entries = schema.keys_of(
-        node, (*own, "to", *OVERRIDES, *known), report, f"a map with {', '.join(own)} and others"
-    )
-    allowed = {*own, "to", *OVERRIDES}
+    allowed = ("name", "weight", "to", *OVERRIDES)
+    entries = schema.keys_of(node, (*allowed, *known), report, "a map with name, weight and others")
     for key in node.value if isinstance(node.value, dict) else ():
         if key.name in known and key.name not in allowed:
-            message = f"{what} is asked like its model, so it can't have '{key.name}' of its own"
+            message = f"an arm is asked like its model, so it can't have '{key.name}' of its own"
             report.add(key, message)
     return {name: child for name, child in entries.items() if name in allowed}
 
@@ -308,10 +268,9 @@ def _problems(
         if other.load != "always":
             waits = "requests that are routed do not wait for it; expected load: always"
             yield f"'{other.name}' has load: {other.load}, and {waits}"
-        if other.canary is not None or other.shadow is not None:
-            what = "canary" if other.canary is not None else "shadow"
+        if other.canary is not None:
             yield (
-                f"'{other.name}' has a {what} of its own, which requests that are routed already "
+                f"'{other.name}' has a canary of its own, which requests that are routed already "
                 "don't pass; name the model that is meant, or take it away there"
             )
 

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 _EXAMPLE = """\
 A changed model comes up as a new version beside the one that answers, takes over once it is ready,
 and the old one ends with its last request. One that fails to load leaves the old one serving. New
-models are loaded, those that models.yaml no longer names are unloaded; a change of canary or shadow
+models are loaded, those that models.yaml no longer names are unloaded; a change of a canary's
 weights alone loads nothing.
 
 A model whose second copy finds no memory, as on a GPU that the first has filled, is not changed

@@ -14,8 +14,7 @@ from ..metrics.histogram import SECONDS, Histogram, histogram_families
 from ..metrics.publishing import Family, Sample
 from ..request.responder import Array, Responder, status_and_text
 
-ARM_OUTCOMES = ("answered", "refused", "unavailable", "failed", "cancelled", "fallback")
-SHADOW_OUTCOMES = ("answered", "refused", "unavailable", "failed", "unreachable", "dropped")
+_OUTCOMES = ("answered", "refused", "unavailable", "failed", "cancelled", "fallback")
 _BY_STATUS = {
     "INVALID_ARG": "refused",
     "UNSUPPORTED": "refused",
@@ -39,12 +38,9 @@ class _Series:
 
 
 class ArmMetrics:
-    """The counts of each arm since the model's load; the metrics' names begin with ``prefix``.
-    Every method may be called from any thread.
-    """
+    """The counts of each arm since the model's load. Every method may be called from any thread."""
 
-    def __init__(self, prefix: str, what: str, outcomes: tuple[str, ...]) -> None:
-        self._prefix, self._what, self._names = prefix, what, outcomes
+    def __init__(self) -> None:
         self._arms: dict[str, _Series] = {}
         self._lock = threading.Lock()
 
@@ -77,14 +73,14 @@ class ArmMetrics:
             durations: dict[tuple[tuple[str, str], ...], Histogram] = {
                 (("arm", arm),): series.durations for arm, series in self._arms.items()
             }
-            text = f"Requests of each {self._what}, by how they ended"
-            yield Family(f"{self._prefix}_requests_total", text, True, tuple(samples))
-            text = f"Seconds from a request to the whole answer of its {self._what}"
-            yield from histogram_families(f"{self._prefix}_duration_seconds", text, durations)
+            text = "Requests of each arm, by how they ended"
+            yield Family("hf_triton_arm_requests_total", text, True, tuple(samples))
+            text = "Seconds from a request to the whole answer of its arm"
+            yield from histogram_families("hf_triton_arm_duration_seconds", text, durations)
 
     def _of(self, arm: str) -> _Series:
         if arm not in self._arms:
-            self._arms[arm] = _Series(dict.fromkeys(self._names, 0))
+            self._arms[arm] = _Series(dict.fromkeys(_OUTCOMES, 0))
         return self._arms[arm]
 
 

@@ -19,10 +19,9 @@ from ..link.forwarder import Forwarder
 from ..metrics.publishing import Family, MetricsPublisher, Sample
 from ..request.plain_request import RequestLike
 from ..request.responder import Responder
-from .arm_metrics import ARM_OUTCOMES, SHADOW_OUTCOMES, ArmMetrics
+from .arm_metrics import ArmMetrics
 from .router import AnswerLocally, RoutedRequest, Router, RoutingTable, target_models, weight_of
 from .routing_json import ROUTING_FILE, Routing, RoutingError, RoutingFile
-from .shadow import ShadowSender
 
 # hf_triton/serving/apply/execution.py waits longer than this for a new routing.
 _CHECK_EVERY_S = 0.5
@@ -57,9 +56,7 @@ class LiveRouter:
         self._publish = publish
         self._file = RoutingFile(model.folder / ROUTING_FILE)
         self._forwarders: dict[str, Forwarder] = {}
-        self._counts = ArmMetrics("hf_triton_arm", "arm", ARM_OUTCOMES)
-        self._shadow_counts = ArmMetrics("hf_triton_shadow", "shadow", SHADOW_OUTCOMES)
-        self._shadow_sender: ShadowSender | None = None
+        self._counts = ArmMetrics()
         self._router: Router | None = None
         self._publisher: MetricsPublisher | None = None
         self._could_read = True
@@ -94,7 +91,9 @@ class LiveRouter:
         if self._router is None or self._router.is_closing:
             return
         deadline_s = time.monotonic() + timeout_s
-        while self._num_waiting() and time.monotonic() < deadline_s:
+        while time.monotonic() < deadline_s and any(
+            forwarder.num_waiting for forwarder in list(self._forwarders.values())
+        ):
             time.sleep(_DRAIN_STEP_S)
         self._router.is_closing = True
 
@@ -107,8 +106,6 @@ class LiveRouter:
             self._thread.join()
         if self._router is not None:
             self._router.is_closing = True
-        if self._shadow_sender is not None:
-            self._shadow_sender.close()
         for forwarder in self._forwarders.values():
             forwarder.close()
         if self._publisher is not None:
@@ -155,8 +152,6 @@ class LiveRouter:
             self._forwarders[engine] = Forwarder(EnginePool(engine))
         for arm in routing.arms:
             self._counts.begin(arm.name)
-        if routing.shadow:
-            self._shadow_counts.begin(routing.shadow.name)
         own, salt = self._model.name, self._model.public_name
         self.table = RoutingTable(routing, own, salt, dict(self._forwarders))
         log.info(f"{own}: {_described(routing)}")
@@ -164,8 +159,7 @@ class LiveRouter:
     def _start_router(self) -> None:
         """Made with the first routing: most models never have one."""
         if self._router is None:
-            self._shadow_sender = ShadowSender(self._shadow_counts)
-            self._router = Router(self._model.inputs, self._counts, self._shadow_sender)
+            self._router = Router(self._model.inputs, self._counts)
             self._publisher = self._publish(self._families)
 
     def _close_unused(self) -> None:
@@ -175,20 +169,6 @@ class LiveRouter:
             if not self._forwarders[engine].num_waiting:
                 self._forwarders.pop(engine).close()
 
-    def _num_waiting(self) -> int:
-        """The number of requests that other arms have; a shadow's copies don't count, because no
-        caller waits for them.
-        """
-        forwarders = dict(self._forwarders)
-        routing = self.table.routing if self.table else None
-        if (
-            routing
-            and routing.shadow
-            and all(arm.engine != routing.shadow.engine for arm in routing.arms)
-        ):
-            forwarders.pop(routing.shadow.engine, None)
-        return sum(forwarder.num_waiting for forwarder in forwarders.values())
-
     def _families(self) -> Iterator[Family]:
         routing = self.table.routing if self.table else None
         weights = tuple(
@@ -197,13 +177,9 @@ class LiveRouter:
         text = "Percent of the requests that are an arm's"
         yield Family("hf_triton_arm_weight", text, False, weights)
         yield from self._counts.families()
-        yield from self._shadow_counts.families()
 
 
 def _described(routing: Routing) -> str:
     shares = [f"{float(arm.weight):g} % {arm.name}" for arm in routing.arms]
-    what = f"requests go {', '.join(shares)}" if shares else "every request stays here"
-    sticky = f", sticky by {routing.sticky}" if routing.sticky and shares else ""
-    shadow = routing.shadow
-    copies = f"; copies of {float(shadow.percent):g} % to {shadow.engine}" if shadow else ""
-    return f"{what}{sticky}{copies}"
+    sticky = f", sticky by {routing.sticky}" if routing.sticky else ""
+    return f"requests go {', '.join(shares)}{sticky}"

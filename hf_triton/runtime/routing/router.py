@@ -25,13 +25,12 @@ from ..link.forwarder import Forwarder
 from ..link.link_request import LinkRequest
 from ..request.abandoned_requests import call_in
 from ..request.cache_salt import read_parameters
-from ..request.plain_request import PlainRequest, RequestLike, read_plain
+from ..request.plain_request import RequestLike, read_plain
 from ..request.responder import Responder
 from ..request.stream_journal import model_that_began
 from ..request.tensors import is_server_parameter
 from .arm_metrics import ArmMetrics, CountedResponder
 from .routing_json import REQUEST_ID, Arm, Routing
-from .shadow import ShadowSender
 
 AnswerLocally = Callable[[RequestLike, Iterable[str], Responder], None]
 
@@ -59,13 +58,11 @@ class RoutingTable:
         self.routing = routing
         self._own, self._salt, self._forwarders = own, salt, forwarders
         self._arms = {arm.name: arm for arm in routing.arms}
-        self._split = TrafficSplit([arm.weight for arm in routing.arms]) if routing.arms else None
-        shadow = routing.shadow
-        self._copies = TrafficSplit([shadow.percent, 100 - shadow.percent]) if shadow else None
+        self._split = TrafficSplit([arm.weight for arm in routing.arms])
 
     @property
     def own_arm(self) -> Arm | None:
-        """The arm that is this model itself; None if the routing has no arms."""
+        """The arm that is this model itself; None where none is."""
         return next((arm for arm in self.routing.arms if arm.engine == self._own), None)
 
     def arm_that_began(self, request: RequestLike) -> Arm | None:
@@ -73,11 +70,9 @@ class RoutingTable:
         began = model_that_began(call_in(request.parameters()))
         return next((arm for arm in self.routing.arms if began and arm.engine == began), None)
 
-    def choose(self, sticky_value: str | None) -> Arm | None:
-        """The arm for the next request; None if the routing has no arms."""
+    def choose(self, sticky_value: str | None) -> Arm:
+        """The arm for the next request."""
         arms = self.routing.arms
-        if self._split is None:
-            return None
         if sticky_value is None:
             return arms[self._split.next()]
         shares = ((arm.name, arm.weight) for arm in arms)
@@ -87,29 +82,14 @@ class RoutingTable:
         """Forwards to an arm; None for the model's own."""
         return None if arm.engine == self._own else self._forwarders[arm.engine]
 
-    def is_shadowed(self) -> bool:
-        """Whether the shadow gets a copy of the next request."""
-        return self._copies is not None and self._copies.next() == 0
-
-    def shadow_forwarder(self) -> Forwarder:
-        """Forwards to the shadow, which the routing must have."""
-        assert self.routing.shadow is not None
-        return self._forwarders[self.routing.shadow.engine]
-
 
 class Router:
     """Sends each request to its arm."""
 
-    def __init__(
-        self,
-        inputs: Iterable[str],
-        counts: ArmMetrics,
-        shadow_sender: ShadowSender,
-    ) -> None:
+    def __init__(self, inputs: Iterable[str], counts: ArmMetrics) -> None:
         """``inputs`` are the names of the input tensors that the model declares."""
         self._inputs = frozenset(inputs)
         self._counts = counts
-        self._shadow_sender = shadow_sender
         self._unreachable: set[str] = set()  # names of arms, each logged once
         self.is_closing = False
 
@@ -119,44 +99,13 @@ class Router:
         """Forwards a request to its arm's model; ``answer_locally`` takes those of the own arm."""
         request, value = self._take_sticky_value(request, table.routing.sticky)
         arm = table.arm_that_began(request.read) or table.choose(value)
-        forwarder = None if arm is None else table.forwarder(arm)
-        if arm is None or forwarder is None:
-            self._answer_here(request, table, arm, answer_locally)
+        forwarder = table.forwarder(arm)
+        if forwarder is None:
+            end = partial(self._counts.ended, arm.name)
+            responder = CountedResponder(request.responder, end)
+            answer_locally(request.read, request.requested_outputs, responder)
         else:
             self._forward(request, table, arm, forwarder, answer_locally)
-
-    def _answer_here(
-        self,
-        request: RoutedRequest,
-        table: RoutingTable,
-        arm: Arm | None,
-        answer_locally: AnswerLocally,
-    ) -> None:
-        """Answers a request of the own arm; the shadow gets its copy after the request has been
-        passed on, so that it delays nothing.
-        """
-        plain = self._copy(request.read) if table.is_shadowed() else None
-        responder = request.responder
-        if arm is not None:
-            responder = CountedResponder(responder, partial(self._counts.ended, arm.name))
-        answer_locally(request.read, request.requested_outputs, responder)
-        shadow = table.routing.shadow
-        if plain is not None and shadow is not None:
-            self._shadow_sender.submit(
-                shadow.name,
-                table.shadow_forwarder(),
-                plain,
-                request.requested_outputs,
-                may_stream=request.may_stream,
-            )
-
-    def _copy(self, read: RequestLike) -> PlainRequest:
-        """A copy whose arrays the own arm's hooks can't change."""
-        plain = read_plain(read, self._inputs)
-        if plain is not read:
-            return plain
-        inputs = {name: array.copy() for name, array in plain.inputs.items()}
-        return replace(plain, inputs=inputs)
 
     def _forward(
         self,
@@ -248,10 +197,7 @@ def target_models(routing: Routing | None, own: str) -> set[str]:
     """The names of the Triton models that a routing sends requests to, without ``own``."""
     if routing is None:
         return set()
-    found = {arm.engine for arm in routing.arms}
-    if routing.shadow:
-        found.add(routing.shadow.engine)
-    return found - {own}
+    return {arm.engine for arm in routing.arms} - {own}
 
 
 def weight_of(routing: Routing | None, arm: str) -> Fraction:

@@ -1,5 +1,4 @@
-"""Reads ``routing.json``: each arm's share of the model's requests, and the shadow that gets
-copies.
+"""Reads ``routing.json``: each arm's share of the model's requests.
 
 The file lies in the model's folder, outside of its version folder, and is read again while the
 model serves. Knows the file; knows nothing of requests.
@@ -37,23 +36,11 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Shadow:
-    """The Triton model, ``engine``, that gets copies of ``percent`` of the requests."""
-
-    name: str
-    engine: str
-    percent: Fraction
-
-
-@dataclass(frozen=True)
 class Routing:
-    """The file's content. Without ``arms`` the model answers every request itself; ``sticky`` is
-    REQUEST_ID, or the name of an input or a parameter.
-    """
+    """The file's content; ``sticky`` is REQUEST_ID, or the name of an input or a parameter."""
 
-    arms: tuple[Arm, ...] = ()
+    arms: tuple[Arm, ...]
     sticky: str | None = None
-    shadow: Shadow | None = None
 
 
 class RoutingFile:
@@ -100,14 +87,10 @@ def _routing(values: Any) -> Routing:
     if len({arm.name for arm in arms}) < len(arms):
         raise ValueError("two arms of one name")
     total = sum((arm.weight for arm in arms), Fraction(0))
-    if arms and total != _ALL:
+    if total != _ALL:
         raise ValueError(f"weights add up to {float(total):g}, not 100")
     sticky = values["sticky"]
-    found = values["shadow"]
-    shadow = found and Shadow(
-        _text(found["name"]), _text(found["engine"]), _percent(found["percent"])
-    )
-    return Routing(arms, None if sticky is None else _text(sticky), shadow)
+    return Routing(arms, None if sticky is None else _text(sticky))
 
 
 def _text(value: Any) -> str:

@@ -75,13 +75,13 @@ def shout(request: ForwardedRequest) -> None:
     request.responder.send({"text_output": strings(text.decode().upper())}, final=True)
 
 
-def write(folder: Path, *, sticky: str | None = None, shadow: Any = None, **weights: float) -> None:
+def write(folder: Path, *, sticky: str | None = None, **weights: float) -> None:
     """routing.json with the own arm ``stable``, and others at ``demo_<name>``."""
     arms = [
         {"name": name, "engine": "demo" if name == "stable" else f"demo_{name}", "weight": weight}
         for name, weight in weights.items()
     ]
-    replace(folder, json.dumps({"arms": arms, "sticky": sticky, "shadow": shadow}))
+    replace(folder, json.dumps({"arms": arms, "sticky": sticky}))
 
 
 def replace(folder: Path, text: str) -> None:
@@ -116,12 +116,12 @@ def taken_by_other(
         yield other, caller, taken
 
 
-def counted(driver: Driver, prefix: str = "hf_triton_arm") -> dict[tuple[str, str], float]:
+def counted(driver: Driver) -> dict[tuple[str, str], float]:
     """The requests by arm and outcome, zeros left out."""
     return {
         (sample.labels["arm"], sample.labels["outcome"]): sample.value
         for family in driver.intake._routing._families()
-        if family.name == f"{prefix}_requests_total"
+        if family.name == "hf_triton_arm_requests_total"
         for sample in family.samples
         if sample.value
     }
@@ -130,14 +130,13 @@ def counted(driver: Driver, prefix: str = "hf_triton_arm") -> dict[tuple[str, st
 def route(driver: Driver, folder: Path, **routing: Any) -> None:
     """Writes a routing, and waits until the model has seen it."""
     write(folder, **routing)
-    wanted = {name: w for name, w in routing.items() if name not in ("sticky", "shadow")}
+    wanted = {name: w for name, w in routing.items() if name != "sticky"}
 
     def is_seen() -> bool:
         table = driver.intake._routing.table
         if table is None or weights(driver) != wanted:
             return False
-        same_shadow = (table.routing.shadow is not None) == bool(routing.get("shadow"))
-        return same_shadow and table.routing.sticky == routing.get("sticky")
+        return table.routing.sticky == routing.get("sticky")
 
     assert eventually(is_seen)
 
@@ -269,7 +268,7 @@ def test_what_another_model_has_routed_is_never_routed_again(
     driver: Driver, tmp_path: Path
 ) -> None:
     with Other() as other:
-        route(driver, tmp_path, stable=0, new=100, shadow=_shadow())
+        route(driver, tmp_path, stable=0, new=100)
         assert driver.ask("a", is_routed=True).text == "a"
         assert other.taken == []
         assert counted(driver) == {}
@@ -406,106 +405,12 @@ def test_unloading_waits_for_the_arms_answers_and_then_gives_up(
     assert "being unloaded" in str(answers[1].error)
 
 
-def _shadow(percent: float = 100) -> dict[str, Any]:
-    return {"name": "other", "engine": "other", "percent": percent}
-
-
-def test_a_shadow_gets_copies_and_nobody_gets_its_answers(driver: Driver, tmp_path: Path) -> None:
-    with Other(shout, "other") as shadow:
-        route(driver, tmp_path, shadow=_shadow(25))
-        assert {driver.ask("a", parameters={"seed": 1}).text for _ in range(40)} == {"a"}
-        taken = shadow.wait_for(10)
-        assert eventually(
-            lambda: counted(driver, "hf_triton_shadow") == {("other", "answered"): 10}
-        )
-        assert json.loads(taken[0].parameters()) == {"seed": 1}
-        assert taken[0].is_routed
-    assert counted(driver) == {}
-
-
-def test_a_shadow_sees_what_the_own_arm_takes_and_nothing_else(
-    driver: Driver, tmp_path: Path
-) -> None:
-    with Other(shout), Other(shout, "other") as shadow:
-        route(driver, tmp_path, stable=50, new=50, shadow=_shadow())
-        for _ in range(20):
-            driver.ask("a")
-        shadow.wait_for(10)
-        assert eventually(
-            lambda: counted(driver, "hf_triton_shadow") == {("other", "answered"): 10}
-        )
-
-
-def test_what_goes_wrong_with_a_shadow_is_only_counted(driver: Driver, tmp_path: Path) -> None:
-    def find(wanted: dict[str, float]) -> bool:
-        found = counted(driver, "hf_triton_shadow")
-        return found == {("other", outcome): number for outcome, number in wanted.items()}
-
-    route(driver, tmp_path, shadow=_shadow())
-    assert driver.ask("a").text == "a"
-    assert eventually(lambda: find({"unreachable": 1}))
-    errors = iter([RequestError("no"), OverloadedError("full"), ValueError("broken")])
-    with Other(lambda request: request.responder.fail(next(errors)), "other"):
-        assert eventually(driver.intake._routing._forwarders["other"].engines.is_any_reachable)
-        assert [driver.ask("a").text for _ in range(3)] == ["a"] * 3
-        seen: dict[str, float] = {"unreachable": 1, "refused": 1, "unavailable": 1, "failed": 1}
-        assert eventually(lambda: find(seen))
-    clients = driver.intake._routing._forwarders["other"].engines.clients
-    assert eventually(lambda: not clients())
-    with Other(None, "other") as shadow:
-        assert eventually(lambda: any(client.is_usable for client in clients()))
-        assert driver.ask("a").text == "a"
-        shadow.wait_for(1)
-        shadow.vanish()
-        assert eventually(lambda: find({**seen, "unreachable": 2}))
-
-
-def test_a_shadow_that_does_not_keep_up_loses_copies(
-    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hf_triton.runtime.routing.shadow.MAX_OPEN", 5)
-    with Other(None, "other") as shadow:
-        route(driver, tmp_path, shadow=_shadow())
-        assert {driver.ask("a").text for _ in range(20)} == {"a"}
-        taken = shadow.wait_for(5)
-        assert counted(driver, "hf_triton_shadow") == {("other", "dropped"): 15}
-        for request in taken:
-            shout(request)
-        wanted = {("other", "dropped"): 15, ("other", "answered"): 5}
-        assert eventually(lambda: counted(driver, "hf_triton_shadow") == wanted)
-        driver.ask("a")
-        shadow.wait_for(6)
-
-
-def test_large_copies_are_bounded_by_their_bytes(
-    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hf_triton.runtime.routing.shadow.MAX_OPEN_BYTES", 10_000)
-    with Other(None, "other") as shadow:
-        route(driver, tmp_path, shadow=_shadow())
-        for _ in range(3):
-            driver.ask("x" * 4_000)
-        shadow.wait_for(2)
-        assert counted(driver, "hf_triton_shadow") == {("other", "dropped"): 1}
-
-
 def test_each_arm_runs_the_models_own_hooks_alone(tmp_path: Path) -> None:
     hooks = "def preprocess(request):\n    request['text_input'] = 'hooked'\n"
     with driving(tmp_path, hooks) as driver, Other(shout):
         driver.intake.open(lambda _: None)
         route(driver, tmp_path, stable=50, new=50)
         assert Counter(driver.ask("a").text for _ in range(10)) == {"hooked": 5, "A": 5}
-
-
-def test_an_own_hook_can_not_change_the_shadows_copy(tmp_path: Path) -> None:
-    hooks = "def preprocess(request):\n    request['text_input'][:] = b'changed'\n"
-    with driving(tmp_path, hooks) as driver, Other(shout, "other") as shadow:
-        driver.intake.open(lambda _: None)
-        route(driver, tmp_path, shadow=_shadow())
-        assert driver.ask("a").text == "changed"
-        tensor = shadow.wait_for(1)[0].tensor("text_input")
-        assert tensor is not None
-        assert tensor.as_numpy().tolist() == [b"a"]
 
 
 def test_an_arms_answer_is_never_kept_as_the_own(tmp_path: Path) -> None:
@@ -518,7 +423,7 @@ def test_an_arms_answer_is_never_kept_as_the_own(tmp_path: Path) -> None:
 
 def test_the_numbers_of_each_arm_are_published(driver: Driver, tmp_path: Path) -> None:
     with Other(shout):
-        route(driver, tmp_path, stable=75, new=25, shadow=_shadow())
+        route(driver, tmp_path, stable=75, new=25)
         for _ in range(4):
             driver.ask("a")
     families = {family.name: family for family in driver.intake._routing._families()}
@@ -526,7 +431,6 @@ def test_the_numbers_of_each_arm_are_published(driver: Driver, tmp_path: Path) -
     assert weight == {"stable": 75, "new": 25}
     count = families["hf_triton_arm_duration_seconds_count"].samples
     assert {s.labels["arm"]: s.value for s in count} == {"stable": 3, "new": 1}
-    assert "hf_triton_shadow_duration_seconds_bucket" in families
     route(driver, tmp_path, stable=100, b=0)
     families = {family.name: family for family in driver.intake._routing._families()}
     weight = {s.labels["arm"]: s.value for s in families["hf_triton_arm_weight"].samples}
@@ -541,8 +445,8 @@ def test_every_request_is_answered_once_while_arms_come_and_go(
 
     callers: list[Caller] = []
     for turn in range(8):
-        write(tmp_path, stable=50, new=50, shadow=_shadow() if turn % 2 else None)
-        with Other(later) as other, Other(shout, "other"):
+        write(tmp_path, stable=50, new=50)
+        with Other(later) as other:
             for _ in range(60):
                 callers.append(driver.start("a"))
                 time.sleep(0.001)

@@ -11,10 +11,8 @@ import pytest
 
 from hf_triton.runtime.routing.routing_json import (
     Arm,
-    Routing,
     RoutingError,
     RoutingFile,
-    Shadow,
     parse,
 )
 
@@ -22,20 +20,13 @@ ARMS = [
     {"name": "stable", "engine": "m", "weight": 99.9},
     {"name": "new", "engine": "m_new", "weight": 0.1},
 ]
-GOOD: dict[str, Any] = {"arms": ARMS, "sticky": "user", "shadow": None}
+GOOD: dict[str, Any] = {"arms": ARMS, "sticky": "user"}
 
 
 def test_numbers_are_taken_exactly_as_they_are_written() -> None:
     routing = parse(json.dumps(GOOD).encode())
     assert routing.arms[1] == Arm("new", "m_new", Fraction(1, 10))
     assert routing.sticky == "user"
-    assert routing.shadow is None
-
-
-def test_a_shadow_needs_no_arms() -> None:
-    shadow = {"name": "other", "engine": "other", "percent": 5}
-    routing = parse(json.dumps({"arms": [], "sticky": None, "shadow": shadow}).encode())
-    assert routing == Routing(shadow=Shadow("other", "other", Fraction(5)))
 
 
 @pytest.mark.parametrize(
@@ -57,10 +48,9 @@ def test_a_shadow_needs_no_arms() -> None:
         json.dumps({**GOOD, "arms": [ARMS[0], {**ARMS[1], "name": "stable"}]}).encode(),
         json.dumps({**GOOD, "arms": [ARMS[0], {**ARMS[1], "engine": ""}]}).encode(),
         json.dumps({**GOOD, "sticky": 1}).encode(),
-        json.dumps({**GOOD, "shadow": {"name": "x"}}).encode(),
-        json.dumps({**GOOD, "shadow": True}).encode(),
-        b'{"arms": [], "sticky": null, "shadow": {"name": "x", "engine": "x", "percent": 1e99999}}',
-        b'{"arms": [], "sticky": null, "shadow": {"name": "x", "engine": "x", "percent": NaN}}',
+        json.dumps({**GOOD, "arms": []}).encode(),
+        b'{"arms": [{"name": "x", "engine": "x", "weight": 1e99999}], "sticky": null}',
+        b'{"arms": [{"name": "x", "engine": "x", "weight": NaN}], "sticky": null}',
     ],
 )
 def test_garbage_is_an_error_of_the_file(content: bytes) -> None:
