@@ -3,7 +3,8 @@
 Where other processes take its cores, or a quota ends, a team of threads waits at each loop for the
 one that was put aside, and fewer would be faster. Which number is, is tried on the steps
 themselves: blocks of steps with the present number and with the next one in turns. Trials are rare,
-so that what they cost is a small share of the time, but where steps suddenly take another time.
+so that what they cost is about 3 % of the time. Where steps suddenly take another time one begins
+sooner, which is made up for before another does.
 
 Knows steps as numbers of tokens and seconds; knows no clock, no torch.
 """
@@ -18,13 +19,13 @@ _BLOCK_STEPS, _BLOCK_S = 2, 0.1  # at least, of a trial; a quota's period is 0.1
 _MOST_ROUNDS = 8  # of a trial: two blocks each
 _MIN_GAIN = 0.05  # of the time: a smaller one may be noise
 _LEAST_DOUBT = 0.5  # of the time, about a mean of one step
-_COST, _LONGEST_S = 33, 10.0  # times what a trial has cost pass until the next one, at most
+_COST, _LONGEST_S = 33, 30.0  # times what a trial has cost pass until the next one, at most
 _LONGER = 8  # times that, while all threads stay clearly the fastest
 _LEAST_COST = 0.05  # of a trial's time: what it is taken to have cost at least
 _FIRST_S = 0.5  # of steps, before the first trial
 _USUAL = 0.25  # of a step's time: so much more or less is no change
 _CHANGE_S = 0.3  # of time lost or won beyond that: a change, which calls for a trial
-_CHANGE_COST = 8  # times what a trial has cost pass until such a one
+_CHANGE_COST = 8  # times what a trial has cost pass at least until such a one
 _SLOWLY, _FOREVER = 1 / 64, 1 / 1024  # least weights of a step in running means
 _MOST = 8.0  # times the mean: what a step counts at most
 
@@ -40,6 +41,7 @@ class ThreadCount:
         self._sizes = _Sizes()
         self._trial: _Trial | None = None
         self._is_going_up = False
+        self._owed_s = 0.0  # that have yet to pass for what all trials have cost
         self._more_s = self._less_s = 0.0  # than its level said, lately
         self._hold(_FIRST_S, _FIRST_S, 1.0)
         self._repeats = 0
@@ -54,6 +56,7 @@ class ThreadCount:
             return
         self._sizes.learn(num_tokens, seconds / self._level)
         self._held_s += seconds
+        self._owed_s = max(0.0, self._owed_s - seconds)
         self._level += _SLOWLY * (times - self._level)
         if self._held_s > self._hold_s or self._has_changed(seconds, seconds * self._level / times):
             self._begin_trial()
@@ -65,7 +68,7 @@ class ThreadCount:
         if max(self._more_s, self._less_s) < _CHANGE_S:
             return False
         self._repeats = 0
-        return self._held_s > self._cost_s * _CHANGE_COST
+        return self._owed_s <= self._cost_s * (_COST - _CHANGE_COST)
 
     def _begin_trial(self) -> None:
         """The next number of threads in the direction that the last trial went, or the other."""
@@ -87,7 +90,9 @@ class ThreadCount:
         self._is_going_up ^= stays
         self._repeats = self._repeats + 1 if stays and trial.is_clear else 0
         self.settled = self.count = fastest
-        hold_s = min(trial.cost_s * _COST, _LONGEST_S)
+        due_s = trial.cost_s * _COST
+        self._owed_s = min(self._owed_s, due_s) + due_s
+        hold_s = min(due_s, _LONGEST_S)
         if fastest == self.most:
             hold_s *= min(2**self._repeats, _LONGER)
         elif fastest > 1 and not stays:

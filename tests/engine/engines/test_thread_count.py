@@ -82,6 +82,21 @@ def test_it_reacts_at_once_where_steps_suddenly_take_longer(run: Run) -> None:
     assert run.settled == [2, 1]
 
 
+def test_trials_are_a_small_share_of_the_time_on_a_machine_that_never_rests() -> None:
+    """One thread is the faster, and every ten steps or so all begin or end to take thrice as
+    long.
+    """
+    level = 1.0
+
+    def machine(threads: int, noise: random.Random) -> float:
+        nonlocal level
+        level = 4 - level if noise.random() < 0.1 else level
+        return level * noise.uniform(0.97, 1.05) * (1 if threads == 1 else 2.5)
+
+    used = Run(tokens=lambda _: 26).on(machine, 600)
+    assert used[2] / 600 * (1 - 1 / 2.5) < 0.045
+
+
 def test_all_threads_stay_where_each_gets_its_share() -> None:
     run = Run()
     used = run.on(beside_many, 60)
