@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from generator.render import model_config
-from generator.render.sample_requests import Value, sample_request
+from generator.render.sample_requests import sample_request
+from generator.spec.runtime_rules import Value
 from generator.spec.triton_models import ENGINE_PARAMETER
 
 _TYPE_STRING = 13  # inference.DataType, model_config.proto

@@ -32,6 +32,9 @@ from hf_triton.runtime.request.chat_formats import (
     read_format,
 )
 from hf_triton.runtime.request.empty_final import EMPTY_FINAL
+from hf_triton.runtime.request.sample_values import FILES as SAMPLE_FILES
+from hf_triton.runtime.request.sample_values import MASK as SAMPLE_MASK
+from hf_triton.runtime.request.sample_values import SAMPLE_TEXT, Value, sample_values
 from hf_triton.runtime.request.tokenizer_question import TOKENIZER_QUESTION
 from hf_triton.runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file
 from hf_triton.runtime.weights.gguf_header import check_gguf, read_on
@@ -75,6 +78,9 @@ __all__ = [
     "NUMPY_VARIABLE",
     "OPTIONS",
     "RECORD_FILE",
+    "SAMPLE_FILES",
+    "SAMPLE_MASK",
+    "SAMPLE_TEXT",
     "TOKENIZER_QUESTION",
     "BrokenEnvironmentError",
     "ChatFormat",
@@ -85,6 +91,7 @@ __all__ = [
     "ReasoningForm",
     "ToolForm",
     "UnusableTokenError",
+    "Value",
     "added_files",
     "built_folder",
     "check",
@@ -106,6 +113,7 @@ __all__ = [
     "read_format",
     "read_on",
     "repository_folder",
+    "sample_values",
     "snapshot_folder",
 ]
 

@@ -48,11 +48,12 @@ class RequestPreparer(Protocol):
 
 @dataclass(frozen=True)
 class LoadedEncoder:
-    """What serves, and a line that says what it is."""
+    """What serves, and a line that says what it is; ``tokenizer`` where it reads texts."""
 
     engine: EncoderEngine
     task: RequestPreparer
     description: str
+    tokenizer: Any = None
 
 
 def load_encoder(
@@ -79,7 +80,7 @@ def load_encoder(
     engine.thread.start()
     dtype = str(setup.model.dtype).removeprefix("torch.")
     description = f"{served.source} ({dtype}) on {placement.device}, {engine.runner.name}"
-    return LoadedEncoder(engine, task, description)
+    return LoadedEncoder(engine, task, description, task.setup.tokenization.tokenizer)
 
 
 def load_setup(

@@ -88,6 +88,7 @@ class Reception(PooledReception):
             requests,
             description=loaded.description,
             unload_grace_s=options.unload_grace_s,
+            tokenizer=loaded.tokenizer,
         )
 
     def families(self) -> Iterable[Family]:

@@ -17,7 +17,7 @@ from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.request.json_text import read_object
 from hf_triton.runtime.tokenizing.chat_templates import render_in_sandbox
-from hf_triton.runtime.weights.loading import load_config, load_model
+from hf_triton.runtime.weights.loading import check_words, load_config, load_model
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
 
@@ -130,6 +130,7 @@ def _assemble(served: ServedModel, name: str, files: Path, model: Any, placement
         # transformers raises many kinds; the operator gets one line for any of them.
         line = f"{type(error).__name__}: {reason(error)}"
         raise LoadError(f"{served.source}: the {name} pipeline can't be made: {line}") from error
+    check_words(served, made.tokenizer)
     for part in (made, getattr(made, "processor", None)):
         render_in_sandbox(part)
     return made

@@ -46,6 +46,7 @@ class Reception(PooledReception):
         names: frozenset[str],
         batched: bool,
         description: str = "",
+        tokenizer: Any = None,
     ) -> None:
         """``names`` are the call parameters that a request may give as its own parameters;
         ``batched`` where max_batch_size is above 0.
@@ -68,6 +69,7 @@ class Reception(PooledReception):
             ),
             description=description,
             unload_grace_s=options.unload_grace_s,
+            tokenizer=tokenizer,
         )
 
     def families(self) -> Iterator[Family]:

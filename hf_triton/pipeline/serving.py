@@ -63,6 +63,7 @@ def serve_pipeline(instance: Instance) -> Reception:
         names=call.names,
         batched=served.max_batch_size > 0,
         description=what + (f", batches of up to {batch_size}" if batch_size > 1 else ""),
+        tokenizer=pipe.tokenizer,
     )
 
 

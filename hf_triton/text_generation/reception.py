@@ -49,7 +49,7 @@ class Reception:
 
     def __init__(self, loaded: LoadedModel, *, batched: bool) -> None:
         """``batched`` where max_batch_size is above 0."""
-        self.loaded = loaded
+        self.loaded, self.tokenizer = loaded, loaded.tokenizer
         self.description, self.unload_grace_s = loaded.description, loaded.unload_grace_s
         self._engine = loaded.engine
         self._batched = batched

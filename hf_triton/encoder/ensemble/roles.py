@@ -35,9 +35,8 @@ def load_role(
     description = f"{served.source}, {served.role}"
     task = weightless_task(served, options, task_class)
     if served.role == "tokenizer":
-        return LoadedEncoder(
-            no_engine(), TokenizerStep(task, served.pad_to_multiple_of), description
-        )
+        step = TokenizerStep(task, served.pad_to_multiple_of)
+        return LoadedEncoder(no_engine(), step, description, task.setup.tokenization.tokenizer)
     if served.role == "postprocessing":
         return LoadedEncoder(no_engine(), PostprocessingStep(task), description)
     raise LoadError(f"model.json: role {served.role} is none of an encoder's")

@@ -29,7 +29,10 @@ class PooledReception(ABC):
         *,
         description: str,
         unload_grace_s: float,
+        tokenizer: Any = None,
     ) -> None:
+        """``tokenizer`` where it reads texts."""
+        self.tokenizer = tokenizer
         self.description, self.unload_grace_s = description, unload_grace_s
         self._thread, self._pools, self._requests = thread, tuple(pools), requests
 

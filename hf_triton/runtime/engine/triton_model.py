@@ -20,13 +20,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import triton_python_backend_utils as pb_utils
 
 from hf_triton.runtime import collect_normally, log, own_environment
+from hf_triton.runtime.engine.first_request import try_one
 from hf_triton.runtime.engine.intake import Intake
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.heartbeat import Heartbeat
 from hf_triton.runtime.hooking.hook_file import functions_of
 from hf_triton.runtime.link.listener import ForwardedRequest
 from hf_triton.runtime.metrics.load import LoadMetrics
-from hf_triton.runtime.metrics.publishing import Family, MetricsPublisher, instance_labels
+from hf_triton.runtime.metrics.publishing import (
+    Family,
+    MetricsPublisher,
+    instance_labels,
+    settled,
+)
 from hf_triton.runtime.request.plain_request import DirectRequest, RequestLike
 from hf_triton.runtime.request.responder import Responder, TritonResponder
 from hf_triton.runtime.weights.served_model import ServedModel, read_served_model
@@ -59,6 +65,10 @@ class Serving(Protocol):
     @property
     def is_healthy(self) -> bool:
         """Whether requests get on."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """Of its texts; None where it has none."""
 
     def families(self) -> Iterable[Family]:
         """What it counts; called from a thread of the metrics' own."""
@@ -139,19 +149,21 @@ class TritonModel(ABC):
             log.warn(f"{args['model_name']}: {told}")
         kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
         placement = device.placement(kind, device_id, served.device_map)
-        self.serving = load(
-            Instance(
-                served,
-                placement,
-                device.cpu_threads(config),
-                tuple(tensor["name"] for tensor in config["input"]),
-            )
+        inputs, outputs = (
+            tuple(tensor["name"] for tensor in config[kind]) for kind in ("input", "output")
         )
+        self.serving = load(Instance(served, placement, device.cpu_threads(config), inputs))
+        try:
+            try_one(self.serving, served, inputs, outputs)
+        except LoadError:
+            self.serving.stop(0.0)
+            raise
         device.release_freed_memory()
         self.load_metrics = LoadMetrics()
         is_whole = served.role == "whole"
         labels = instance_labels(served.public_name if is_whole else served.name, args)
-        self.metrics = MetricsPublisher(pb_utils, labels, self._families)
+        uncounted = settled(self.serving.families)
+        self.metrics = MetricsPublisher(pb_utils, labels, self._families, uncounted)
         if is_whole:  # an ensemble's steps are asked by Triton alone
             self.intake.open(self._take_forwarded)
 

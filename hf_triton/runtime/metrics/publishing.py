@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from ..errors import reason
 
 _PUBLISH_EVERY_S = 1.0
 _ALL_EVERY = 10  # times: another process of the same version may have set its own, or zeros
+_STILL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -52,20 +54,37 @@ def one_number(name: str, help_text: str, value: float, *, counter: bool = False
     return Family(name, help_text, counter, (Sample({}, float(value)),))
 
 
+def settled(collect: Callable[[], Iterable[Family]]) -> list[Family]:
+    """The counters once they stand still: a request may be answered before it is counted."""
+    before: list[Family] | None = None
+    while (now := [family for family in collect() if family.counter]) != before:
+        before = now
+        time.sleep(_STILL_S)
+    return now
+
+
 class MetricsPublisher:
     """Publishes ``collect()`` once a second, and a last time when it is closed: gauges are 0 then,
     for nobody has what they count any more.
     """
 
     def __init__(
-        self, pb_utils: Any, labels: Mapping[str, str], collect: Callable[[], Iterable[Family]]
+        self,
+        pb_utils: Any,
+        labels: Mapping[str, str],
+        collect: Callable[[], Iterable[Family]],
+        uncounted: Iterable[Family] = (),
     ) -> None:
+        """``uncounted`` has what counters have counted before, which is not published."""
         self._pb_utils = pb_utils
         self._labels = dict(labels)
         self._collect = collect
         self._families: dict[str, Any] = {}
         self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
         self._published: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._begun_with = {
+            _key(family, sample): sample.value for family in uncounted for sample in family.samples
+        }
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         if self._try_publish():  # so that every metric is there from the load on
@@ -97,7 +116,7 @@ class MetricsPublisher:
         """What has changed, and ``gauges_too`` that have not."""
         for family in self._collect():
             for sample in family.samples:
-                key = (family.name, tuple(sorted(sample.labels.items())))
+                key = _key(family, sample)
                 before = self._published.get(key)
                 value = sample.value if family.counter or not is_last else 0.0
                 if before == value and (family.counter or not gauges_too):
@@ -105,8 +124,10 @@ class MetricsPublisher:
                 metric = self._metrics.get(key) or self._new_metric(family, sample, key)
                 if not family.counter:
                     metric.set(value)
-                elif value:
-                    metric.increment(value - (before or 0.0))
+                else:
+                    begun_with = self._begun_with.get(key, 0.0) if before is None else before
+                    if value != begun_with:
+                        metric.increment(value - begun_with)
                 self._published[key] = value
 
     def _new_metric(self, family: Family, sample: Sample, key: Any) -> Any:
@@ -124,6 +145,10 @@ class MetricsPublisher:
             self._families[family.name].Metric(labels=labels)
         )
         return metric
+
+
+def _key(family: Family, sample: Sample) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return family.name, tuple(sorted(sample.labels.items()))
 
 
 def _keep_forever(thing: Any) -> Any:

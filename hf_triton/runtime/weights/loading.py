@@ -65,9 +65,24 @@ def load_tokenizer(
     tokenizer = load_part(served, AutoTokenizer, files, "its tokenizer: ", **changes or {})
     if type(getattr(tokenizer, "cache", None)) is dict:
         tokenizer.cache = WordCache(tokenizer.cache)
+    check_words(served, tokenizer)
     tell_dropped_tokens(served, files, tokenizer)
     render_in_sandbox(tokenizer)
     return tokenizer
+
+
+def check_words(served: ServedModel, tokenizer: Any) -> None:
+    """Raises LoadError for a tokenizer of special tokens alone, and T5's space: transformers makes
+    one where its files are missing.
+    """
+    try:
+        vocabulary = tokenizer.get_vocab()
+    except (AttributeError, NotImplementedError):  # there is none, or none that lists its words
+        return
+    special = set(tokenizer.all_special_ids)
+    if all(word == "\u2581" or token_id in special for word, token_id in vocabulary.items()):
+        missing = "tokenizer.json, or the files of its vocabulary, are missing"
+        raise LoadError(f"{served.source}: its tokenizer knows no words: {missing}")
 
 
 class WordCache(dict[str, str]):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..tokenizing.chat_templates import render_in_sandbox
-from .loading import load_part
+from .loading import check_words, load_part
 from .served_model import ServedModel
 
 
@@ -19,6 +19,7 @@ def load_processor(served: ServedModel, files: Path) -> Any:
 
     with without_videos():
         processor = load_part(served, AutoProcessor, files, part="its processor: ")
+    check_words(served, getattr(processor, "tokenizer", None))
     render_in_sandbox(processor)
     return processor
 

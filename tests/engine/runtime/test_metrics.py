@@ -9,7 +9,7 @@ import torch
 
 from hf_triton.runtime.metrics import load, publishing
 from hf_triton.runtime.metrics.histogram import Histogram, histogram_families
-from hf_triton.runtime.metrics.publishing import Family, MetricsPublisher, Sample
+from hf_triton.runtime.metrics.publishing import Family, MetricsPublisher, Sample, settled
 from tests.support.triton import eventually
 
 LABELS = {"model": "demo"}
@@ -91,6 +91,18 @@ def test_a_gauge_that_another_process_has_set_is_set_again(monkeypatch: pytest.M
     assert eventually(lambda: now.number == 5)
     publisher.close()
     assert total.num_calls == 1
+
+
+def test_what_was_counted_before_is_not_published() -> None:
+    numbers = iter((1.0, 2.0, 2.0, 2.0, 5.0))
+
+    def collect() -> list[Family]:
+        return [Family("a_total", "A", True, (Sample({}, next(numbers, 5.0)),))]
+
+    publisher = MetricsPublisher(FakePbUtils, LABELS, collect, settled(collect))
+    (total,) = (family.metrics[0] for family in FakeFamily.made)
+    assert eventually(lambda: total.number == 3)
+    publisher.close()
 
 
 def test_a_server_without_metrics_is_told_once_and_serves(
