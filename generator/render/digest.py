@@ -42,7 +42,7 @@ def with_digest(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def parameter_line(key: str, value: str) -> str:
-    """A parameter of config.pbtxt, of plain letters and digits."""
+    """A parameter of config.pbtxt, whose value has nothing to escape."""
     return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
 
 

@@ -38,6 +38,7 @@ from generator.render.python_env import environment_files
 from generator.render.routing_json import routing_files
 from generator.render.strict_jinja import Filter, strict_environment
 from generator.render.vllm_model_json import engine_arguments
+from generator.spec import local_files
 from generator.spec.library import library_version
 from generator.spec.model_source import Source
 from generator.spec.model_spec import (
@@ -60,6 +61,7 @@ from generator.spec.task_folders import (
 )
 from generator.spec.triton_models import (
     ENGINE_PARAMETER,
+    LOCAL_FILES_PARAMETER,
     ROLE_PARAMETER,
     STEPS,
     TritonModel,
@@ -110,7 +112,7 @@ class _ModelOfForm(TritonModel):
 
 def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:
     """The model's files, sorted by path. Raises TemplateError where the task folder is broken."""
-    config = render_config(model, task) + _library_line(model, task)
+    config = render_config(model, task) + _library_line(model, task) + _local_files_line(model)
     files = {
         CONFIG_FILE: config.encode(),
         VALUES_FILE: json_bytes(_values(model, repository)),
@@ -153,6 +155,12 @@ def _library_line(model: TritonModel, task: Task) -> str:
         return ""
     version = library_version((FRONT_FOLDER,)) if model.role == "front" else task.library
     return parameter_line(LIBRARY_PARAMETER, version)
+
+
+def _local_files_line(model: TritonModel) -> str:
+    """The parameter of config.pbtxt by which a local folder that was changed in place is seen."""
+    found = "" if model.role in ("front", "ensemble") else local_files.look(model.spec)
+    return found and parameter_line(LOCAL_FILES_PARAMETER, found)
 
 
 def _code(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:

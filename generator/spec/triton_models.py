@@ -36,6 +36,8 @@ LOAD_PARAMETER = "hf_triton_load"
 IDLE_PARAMETER = "hf_triton_idle_s"
 # The version of the protocol between a front and its engine.
 LINK_PARAMETER = "hf_triton_link"
+# How the files of a local model looked when it was generated.
+LOCAL_FILES_PARAMETER = "hf_triton_local_files"
 # In a model's folder: what every Triton starts in the place of its own Python stub.
 LAUNCHER_FILE = "triton_python_backend_stub"
 

@@ -58,6 +58,21 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(made: Bench) -> None
     assert made.apply("--dry-run").code == 0
 
 
+def test_a_folder_that_was_changed_in_place_is_loaded_anew(made: Bench, tmp_path: Path) -> None:
+    weights = tmp_path / "weights" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(b"old")
+    made.applied(f"- {{name: a}}\n- {{name: s, streaming: true, model: {weights.parent}}}\n")
+    assert made.run("diff").code == 0
+    weights.write_bytes(b"new")  # as large, but later
+    os.utime(weights, (2e9, 2e9))
+    diff = made.run("diff")
+    assert diff.code == 1
+    assert '+parameters { key: "hf_triton_local_files" value { string_value: "1 files' in diff.out
+    assert made.apply().code == 0
+    assert (made.ready("s_stream"), made.ready("s")) == ({3}, {1})
+
+
 def test_an_engine_is_loaded_before_its_front_and_unloaded_after_it(made: Bench) -> None:
     made.applied("- {name: new, streaming: true}\n")
     asked = [event for event in fake(made).events if "probe" not in event]

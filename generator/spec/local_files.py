@@ -1,0 +1,87 @@
+"""What lies in the folder of a local model: what it lacks, and how its files look, so that a folder
+that was changed in place is loaded anew.
+
+Knows names, sizes and times; reads no file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+from generator.spec.model_spec import ModelSpec
+from generator.spec.runtime_rules import NotServableError, choose_adapter_files, choose_model_files
+
+# Parts of the names of files that tokenizers are made of.
+_OF_TOKENIZERS = ("token", "vocab", "merges", "spiece", "sentencepiece", "tekken", "bpe")
+_OF_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+_WITH_MEDIA = ("image-text-to-text", "audio-text-to-text", "automatic-speech-recognition")
+
+
+def lacks(spec: ModelSpec) -> str:
+    """What a local model, or the adapter or draft model that ``spec`` stands for, has not and would
+    not load without; empty where nothing is missed.
+    """
+    folder = spec.source.folder
+    if folder is None or spec.gguf_file is not None or spec.layout == "vllm-backend":
+        return ""
+    names = [path.relative_to(folder).as_posix() for path in _files(folder)]
+    try:
+        if spec.adapter is not None:
+            choose_adapter_files(names, spec.allow_pickle)
+            return ""
+        choose_model_files(names, spec.allow_pickle)
+    except NotServableError as error:
+        return str(error)
+    if "config.json" not in names:
+        return "has no config.json"
+    needs_tokenizer = spec.task != "pipeline" and not spec.is_draft
+    if needs_tokenizer and not any(part in name for name in names for part in _OF_TOKENIZERS):
+        return "has no tokenizer: neither tokenizer.json nor the files of a vocabulary"
+    if spec.task in _WITH_MEDIA and not set(_OF_PROCESSORS).intersection(names):
+        return f"has no processor: neither {' nor '.join(_OF_PROCESSORS)}"
+    return ""
+
+
+def look(spec: ModelSpec) -> str:
+    """Such as ``3 files, 123 bytes, newest 2026-01-01T00:00:00Z, 1a2b3c4d`` of the local files of a
+    model and its draft model; empty where there are none. Adapters are followed otherwise.
+
+    Times are whole seconds: layers of images keep no more.
+    """
+    seen: list[tuple[str, int, int]] = []
+    for part in spec.parts:
+        folder = part.source.folder if part.adapter is None else None
+        for path in () if folder is None else _files(folder):
+            with contextlib.suppress(OSError):  # gone meanwhile
+                found = path.stat()
+                name = os.path.relpath(path, folder)
+                seen.append((name, found.st_size, int(found.st_mtime)))
+    if not seen:
+        return ""
+    newest = datetime.fromtimestamp(max(seconds for *_, seconds in seen), timezone.utc)
+    digest = hashlib.sha256(repr(seen).encode()).hexdigest()[:8]
+    size = sum(size for _, size, _ in seen)
+    return f"{len(seen)} files, {size} bytes, newest {newest:%Y-%m-%dT%H:%M:%SZ}, {digest}"
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Those that a model may be loaded from: in its folder, and in the modules of
+    sentence-transformers (``1_Pooling``) within; a path of a file is that file.
+    """
+    if folder.is_file():
+        yield folder
+        return
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:  # gone meanwhile: a load tells
+        return
+    for entry in entries:
+        if entry.is_file() and not entry.name.startswith(".") and not entry.name.endswith(".md"):
+            yield Path(entry.path)
+        elif entry.is_dir() and entry.name[0].isdigit():
+            yield from (path for path in sorted(Path(entry.path).iterdir()) if path.is_file())
