@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from generator.render import manifest
-from generator.spec.triton_models import ADAPTERS_PARAMETER
+from generator.spec.triton_models import ADAPTERS_PARAMETER, LOCAL_FILES_PARAMETER
 
 CONFIG_FILE = "config.pbtxt"
 MODEL_FILE = "1/model.py"
@@ -26,6 +26,9 @@ DIGEST_PARAMETER = "hf_triton_digest"
 # Read without the parser, which takes 0.4 ms: a thousand models are compared in a second.
 _DIGEST = re.compile(rf'key: "{DIGEST_PARAMETER}"\s+value {{ string_value: "([0-9a-f]{{64}})" }}')
 _LINE = re.compile(rb'^parameters { key: "%s" .*\n?' % DIGEST_PARAMETER.encode(), re.MULTILINE)
+_LOCAL_FILES = re.compile(
+    rb'^parameters { key: "%s" .*\n?' % LOCAL_FILES_PARAMETER.encode(), re.MULTILINE
+)
 _ADAPTERS = re.compile(rb'^(parameters { key: "%s" ).*' % ADAPTERS_PARAMETER.encode(), re.MULTILINE)
 
 
@@ -44,6 +47,11 @@ def with_digest(files: Mapping[str, bytes]) -> dict[str, bytes]:
 def parameter_line(key: str, value: str) -> str:
     """A parameter of config.pbtxt, whose value has nothing to escape."""
     return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+
+
+def without_look(config: bytes) -> bytes:
+    """A config.pbtxt without what changes where a local model's files look otherwise."""
+    return _LOCAL_FILES.sub(b"", _LINE.sub(b"", config))
 
 
 def digest_in(config: bytes) -> str:

@@ -255,3 +255,23 @@ def test_validate_says_what_a_local_folder_lacks(
     code, _, err = run("validate")
     assert code == bool(lack)
     assert f"models.yaml:4:12: models[0].model: {folder} {lack}" in err or not lack
+
+
+def test_a_folder_that_can_only_be_read_stays_where_a_local_file_has_another_time(
+    work: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "weights").mkdir()
+    weights = work / "weights" / "model.safetensors"
+    weights.touch()
+    text = "models:\n- {name: a, task: fake-task, model: ./weights}\n"
+    (work / "models.yaml").write_text(text)
+    assert run("generate")[0] == 0
+    os.utime(weights, (2e9, 2e9))
+    config = work / "model_repository" / "a" / "config.pbtxt"
+    before = config.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)
+        assert run("generate")[0] == 0
+        assert config.read_bytes() == before
+    assert run("generate")[0] == 0
+    assert config.read_bytes() != before

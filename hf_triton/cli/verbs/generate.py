@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from generator.errors import ConflictError
+from generator.render.digest import CONFIG_FILE, without_look
 from generator.render.vllm_model_json import missing_weights
 from generator.repository import writing as writer
 from generator.repository.compare import Action, ModelPlan
@@ -75,7 +77,7 @@ def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
         if blocked:
             conflicts += [conflict for model in blocked for conflict in model.conflicts]
         else:
-            ready += [model for model in group if not model.is_current]
+            ready += [model for model in group if not (model.is_current or _stays(model))]
     with writer.locked(repository):
         for model in track(ready, "writing"):
             with writer.locked_model(model.folder):  # which may be loaded on demand
@@ -114,6 +116,18 @@ def describe(model: ModelPlan) -> str:
     ]
     listed = ", ".join(changed) if len(changed) <= MAX_LISTED else f"{len(changed)} files"
     return f"update     {model.name}: {listed or 'its manifest'}"
+
+
+def _stays(model: ModelPlan) -> bool:
+    """Whether a folder that can only be read differs by how a local model's files look alone: an
+    image that was copied may give them other times, and what is there is loaded in any case.
+    """
+    changed = [change for change in model.changes if change.action is not Action.IDENTICAL]
+    return (
+        [change.path for change in changed] == [CONFIG_FILE]
+        and without_look(changed[0].old or b"") == without_look(changed[0].new or b"")
+        and not os.access(model.folder, os.W_OK)
+    )
 
 
 def _is_blocked(model: ModelPlan, force: bool) -> bool:
