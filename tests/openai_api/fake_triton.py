@@ -42,6 +42,14 @@ SEGMENTS = [
     {"start": 0.0, "end": 1.5, "text": " One."},
     {"start": 1.5, "end": 3661.25, "text": " Two."},
 ]
+NUMBERS = {
+    "seek": 0,
+    "tokens": [5, 6],
+    "temperature": 0.0,
+    "avg_logprob": -0.5,
+    "compression_ratio": 0.8,
+    "no_speech_prob": 0.01,
+}
 EMBEDDING_ERRORS = {
     "!400": (
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -286,10 +294,10 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     def _hear(self, request: Any) -> tuple[str, Any]:
         """An error, or an answer of two segments."""
-        inputs = {
+        inputs: dict[str, Any] = {
             tensor.name: _files(data)[0]
             if tensor.datatype == "BYTES"
-            else struct.unpack("<f", data)[0]
+            else _value(tensor.datatype, data)
             for tensor, data in zip(request.inputs, request.raw_input_contents, strict=True)
         }
         parameters = {name: one.string_param for name, one in request.parameters.items()}
@@ -299,10 +307,13 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         answer = service_pb2.ModelInferResponse(model_name=request.model_name)
         if inputs["audio"] == NO_IMAGE:
             return "audio: 4 bytes that are no sound; allowed: WAV, FLAC, OGG, MP3", answer
+        is_verbose = inputs.get("return_timestamps") == b"verbose"
+        more = NUMBERS if is_verbose else {}
+        segments = [{**one, **more} for one in SEGMENTS if "return_timestamps" in inputs]
         wanted = {
             "text_output": pack_texts([" One. Two."]),
-            "segments": pack_texts([json.dumps(SEGMENTS if "return_timestamps" in inputs else [])]),
-            "language": pack_texts(["en"]),
+            "segments": pack_texts([json.dumps(segments)]),
+            "language": pack_texts(["french" if is_verbose else "fr"]),
             "duration": struct.pack("<f", 3.5),
         }
         for output in request.outputs:

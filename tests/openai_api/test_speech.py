@@ -14,7 +14,7 @@ from generator.spec.runtime_rules import CALL
 from hf_triton.ports.openai.routes import speech
 from hf_triton.ports.openai.triton.statuses import of_text
 from tests.openai_api.conftest import Reply, Translator
-from tests.openai_api.fake_triton import NO_IMAGE, SEGMENTS
+from tests.openai_api.fake_triton import NO_IMAGE, NUMBERS, SEGMENTS
 
 SOUND = b"RIFF\r\n--\0\xff sound \r\n"
 TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
@@ -74,11 +74,13 @@ def test_verbose_json_has_segments(api: Translator) -> None:
     body = ask(api, response_format="verbose_json").body
     assert body == {
         "task": "transcribe",
-        "language": "en",
+        "language": "french",
         "duration": 3.5,
         "text": "One. Two.",
-        "segments": [{"id": n, **segment} for n, segment in enumerate(SEGMENTS)],
+        "segments": [{"id": n, **segment, **NUMBERS} for n, segment in enumerate(SEGMENTS)],
     }
+    body = ask(api, TRANSLATIONS, response_format="verbose_json").body
+    assert (body["task"], body["language"]) == ("translate", "english")
 
 
 SRT = "1\n00:00:00,000 --> 00:00:01,500\nOne.\n\n2\n00:00:01,500 --> 01:01:01,250\nTwo.\n"
@@ -107,7 +109,8 @@ HEARS = [("file", SOUND), ("model", "hears")]
         ([("model", "hears")], "file: got none, allowed: a sound"),
         ([("file", SOUND)], "model: got none, allowed: a text"),
         ([("file", SOUND), ("file", SOUND)], "file: got 2 values, allowed: one"),
-        ([("file", SOUND), ("stream", "true")], "stream: unknown or unsupported field"),
+        ([("file", SOUND), ("stream", "true")], "stream: got another text, allowed: false (Triton"),
+        ([*HEARS, ("keywords[]", "a")], "keywords[]: unknown or unsupported field"),
         (
             [*HEARS, ("response_format", "xml")],
             "response_format: got another text, allowed: json, text",
@@ -165,6 +168,52 @@ def test_a_sound_may_hold_what_looks_like_a_boundary(api: Translator) -> None:
     assert api.triton.seen[-1]["audio"] == sound
 
 
+CHUNKS = [{"text": one["text"], "timestamp": [one["start"], one["end"]]} for one in SEGMENTS]
+
+
+@pytest.mark.parametrize("kind", ["application/json", "audio/flac", "application/octet-stream"])
+def test_a_file_may_be_posted_to_its_model(api: Translator, kind: str) -> None:
+    """With what huggingface_hub sends: JSON is what it calls bytes whose kind it can't guess."""
+    for path in ("/models/hears", "/models/hears_rows"):
+        reply = send(api, path, SOUND, kind)
+        assert (reply.status, reply.body) == (200, {"text": "One. Two."})
+        assert api.triton.seen[-1]["audio"] == SOUND
+
+
+def test_a_file_may_be_posted_in_json_with_parameters(api: Translator) -> None:
+    generation = {"max_new_tokens": 9, "temperature": 1, "do_sample": False}
+    kwargs = {"language": "german", "task": "translate"}
+    asked = {"return_timestamps": True, "generate_kwargs": kwargs}
+    asked["generation_parameters"] = generation
+    body = api.post("/models/hears", inputs="UklGRg==", parameters=asked).body
+    assert body == {"text": "One. Two.", "chunks": CHUNKS}
+    sent = api.triton.seen[-1]
+    assert (sent["audio"], sent["return_timestamps"]) == (b"UklGRg==", b"segments")
+    assert (sent["language"], sent["task"]) == (b"german", b"translate")
+    assert (sent["max_tokens"], sent["temperature"]) == (9, 1.0)
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (NO_IMAGE, "inputs: 4 bytes that are no sound"),
+        (b'{"inputs": 5}', "inputs: got 5, allowed: a text"),
+        (b"{}", "inputs: got none, allowed: a sound in base64"),
+        (
+            b'{"inputs": "a", "parameters": {"generation_parameters": {"num_beams": 5}}}',
+            "parameters.generation_parameters.num_beams: got another value (5), allowed: 1",
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named_in_the_hubs_form(
+    api: Translator, data: bytes, message: str
+) -> None:
+    reply = send(api, "/models/hears", data)
+    assert (reply.status, reply.body["error_type"]) == (422, "validation")
+    assert reply.body["error"].startswith(message)
+
+
 def test_a_model_that_does_not_hear_is_refused(api: Translator) -> None:
     reply = ask(api, model="echo")
     assert (reply.status, reply.error["code"]) == (404, "model_not_found")
@@ -182,6 +231,11 @@ def test_the_openai_package_reads_the_answers(api: Translator) -> None:
         timestamp_granularities=["segment"],
     )
     assert [segment.end for segment in found.segments or ()] == [1.5, 3661.25]
+    assert [segment.avg_logprob for segment in found.segments or ()] == [-0.5, -0.5]
+    whole = audio.transcriptions.create(
+        model="hears", file=SOUND, stream=False, include=["logprobs"], chunking_strategy="auto"
+    )
+    assert whole.text == "One. Two."
     text: Any = audio.transcriptions.create(model="hears", file=SOUND, response_format="srt")
     assert str(text).startswith("1\n00:00:00,000")
 

@@ -102,6 +102,7 @@ class OpenAiApp:
         fitting = (
             (tgi.GENERATE_COMPAT.tasks, self._generating(tgi.GENERATE_COMPAT)),
             *((one.tasks, self._encoding(one)) for one in OF_ONE),
+            (SPEECH_TASKS, self._hearing(self._sound)),
         )
         self._hub = OneModel(catalog, self._lengths, fitting)
         self._bodies = Bodies(access.max_body_mib)
@@ -138,7 +139,7 @@ class OpenAiApp:
                 for route in routes_of(one.paths, self._encoding(one), one)
             ),
             *(
-                Route(path, self._hearing(to), speech.operation(to))
+                Route(path, self._hearing(partial(self._form, to)), speech.operation(to))
                 for path, to in speech.PATHS.items()
             ),
             *self._adapters.routes(self._asked),
@@ -279,9 +280,17 @@ class OpenAiApp:
                 raise
         return await answer(changed)
 
-    def _hearing(self, task: str) -> Handler:
+    async def _form(self, task: str, request: web.Request) -> speech.SpeechRequest:
+        return speech.read(task, await self._bodies.read_form(request))
+
+    async def _sound(self, request: web.Request) -> speech.SpeechRequest:
+        data = await self._bodies.read(request)
+        read = partial(speech.read_sound, data, request.match_info.get("model", ""))
+        return await aside(len(data), read)
+
+    def _hearing(self, read: Callable[[web.Request], Awaitable[speech.SpeechRequest]]) -> Handler:
         async def hear(request: web.Request) -> web.StreamResponse:
-            asked = speech.read(task, await self._bodies.read_form(request))
+            asked = await read(request)
             set_idle(request, False)
             model = await self._catalog.find(asked.model, SPEECH_TASKS)
             request_id = id_of(request, f"tr-{uuid.uuid4().hex}")
@@ -303,7 +312,7 @@ class OpenAiApp:
             try:
                 return await self._retry_if_changed(model, answer)
             except ApiError as error:
-                raise speech.NAMES.of(error) from None
+                raise asked.names.of(error) from None
 
         return hear
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from generator.spec.task_sets import COMPLETION_TASKS
 from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation, Route
-from hf_triton.ports.openai.routes import tgi
+from hf_triton.ports.openai.routes import speech, tgi
 from hf_triton.ports.openai.routes.encoders import tei
 from hf_triton.ports.openai.routes.encoders.endpoint import MAX_INPUTS, EncoderEndpoint
 from hf_triton.ports.openai.routes.endpoint import Endpoint
@@ -24,10 +24,11 @@ from hf_triton.ports.openai.sending import Handler, json_response
 from hf_triton.ports.openai.triton.catalog import ALL_TASKS, Catalog
 from hf_triton.ports.openai.triton.context_lengths import ContextLengths
 
-_BODY = Either((tgi.BODY, tei.EMBED_BODY, tei.SIMILARITY_BODY, tei.PREDICT_BODY))
+_BODY = Either((tgi.BODY, tei.EMBED_BODY, tei.SIMILARITY_BODY, tei.PREDICT_BODY, speech.HUB_BODY))
 _ANY = Operation(
     *("What the model does, as TGI, TEI and the Hub", answers.OfOneModel, _BODY),
     also=(EVENTS,),
+    takes_file=True,
     error=answers.HubError,
 )
 _NOT_DONE = Operation("Of TEI, and not done here", error=answers.HubError)

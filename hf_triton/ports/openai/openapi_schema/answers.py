@@ -414,8 +414,49 @@ class Prediction(Struct):
 
 
 Predicted = list[Prediction | list[Prediction]]
-# Texts; or each text's vector, or labels.
-OfOneModel = list[Generated | float | list[float | Prediction]]
+
+
+class Segment(Struct):
+    """Of a transcript: from when to when in seconds, and how sure the model is of it."""
+
+    id: int
+    start: float
+    end: float
+    text: str
+    seek: int
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+
+
+class Transcript(Struct):
+    """What was heard; ``verbose_json`` has more."""
+
+    text: str
+    task: str | UnsetType = UNSET
+    language: str | UnsetType = UNSET
+    duration: float | UnsetType = UNSET
+    segments: list[Segment] | UnsetType = UNSET
+
+
+class Chunk(Struct):
+    """Of what was heard: from when to when in seconds."""
+
+    text: str
+    timestamp: list[float]
+
+
+class Heard(Struct):
+    """As the Hub tells of it."""
+
+    text: str
+    chunks: list[Chunk] | UnsetType = UNSET
+
+
+# Texts; or each text's vector, similarity or labels; or what was heard.
+OfOneModel = list[Generated | float | list[float | Prediction]] | Heard
 
 
 class Score(Struct):
@@ -455,12 +496,3 @@ class Labels(Struct):
     model: str
     data: list[Label]
     usage: Usage
-
-
-class Transcript(Struct):
-    """What was heard; ``verbose_json`` has more."""
-
-    text: str
-    language: str | UnsetType = UNSET
-    duration: float | UnsetType = UNSET
-    segments: list[Json] | UnsetType = UNSET

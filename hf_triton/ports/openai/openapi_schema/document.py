@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hf_triton.ports.openai.openapi_schema.answers import HubError
-from hf_triton.ports.openai.openapi_schema.operation import EVENTS, JSON, Operation, Route
+from hf_triton.ports.openai.openapi_schema.operation import EVENTS, FILE, JSON, Operation, Route
 from hf_triton.ports.openai.schema import hub_errors
 
 _STATUSES = {
@@ -80,6 +80,8 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
         ]
     if operation.body:
         content = {operation.takes: {"schema": operation.body.schema()}}
+        if operation.takes_file:
+            content[FILE] = {"schema": {"type": "string", "format": "binary"}}
         found["requestBody"] = {"required": True, "content": content}
     return found
 

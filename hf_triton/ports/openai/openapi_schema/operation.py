@@ -13,13 +13,13 @@ from hf_triton.ports.openai.openapi_schema.answers import Error
 from hf_triton.ports.openai.schema.body import Body, Either
 
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
-FORM = "multipart/form-data"
+FORM, FILE = "multipart/form-data", "application/octet-stream"
 
 
 @dataclass(frozen=True)
 class Operation:
     """``answer`` is the type of a 200's JSON, None where there is none; ``also`` are the media
-    types of other answers.
+    types of other answers. ``takes_file`` where a file may come in the place of the body.
     """
 
     summary: str
@@ -27,6 +27,7 @@ class Operation:
     body: Body | Either | None = None
     also: tuple[str, ...] = ()
     takes: str = JSON
+    takes_file: bool = False
     error: type[msgspec.Struct] = Error
 
 

@@ -1,5 +1,6 @@
 """``/v1/audio/transcriptions`` and ``/v1/audio/translations``: a form with a file in, text out, as
-JSON, plain text or subtitles.
+JSON, plain text or subtitles. And ``POST /`` of a model that hears, as Hugging Face's servers have
+it: the file itself in, or base64 of it in JSON.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any
 from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import FORM, TEXT, Operation
 from hf_triton.ports.openai.schema import json_body
-from hf_triton.ports.openai.schema.body import Body
+from hf_triton.ports.openai.schema.body import Body, object_of
 from hf_triton.ports.openai.schema.errors import bad_field
-from hf_triton.ports.openai.schema.json_body import short
+from hf_triton.ports.openai.schema.json_body import only, read_object, short
 from hf_triton.ports.openai.schema.names import Names, by_field
 from hf_triton.ports.openai.triton.catalog import ServedModel
 from hf_triton.ports.openai.triton.tensors import infer_request, outputs_of, read_texts
@@ -29,8 +30,8 @@ NAMES = Names(
     {"transcribe: send none": "transcribe: use /v1/audio/transcriptions"},
 )
 _FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
-_TIMED = ("verbose_json", "srt", "vtt")
-_GRANULARITIES = "timestamp_granularities[]"
+_TIMED = {"verbose_json": "verbose", "srt": "segments", "vtt": "segments"}
+_GRANULARITIES, _INCLUDE = "timestamp_granularities[]", "include[]"
 # What must be there, and what it is.
 _NEEDED = {"file": "a sound: WAV, FLAC, OGG, MP3", "model": "a text"}
 
@@ -52,6 +53,13 @@ def _granularities(name: str, value: Any) -> list[str]:
     return list(value)
 
 
+@json_body.takes(enum=["false"])
+def _no_stream(name: str, value: Any) -> Any:
+    if value.lower() != "false":
+        raise bad_field(name, "another text", "false (Triton's NAME_stream streams)")
+    return value
+
+
 BODY = Body(
     {
         "file": json_body.file,
@@ -59,9 +67,68 @@ BODY = Body(
         "response_format": json_body.one_of(*_FORMATS),
         "temperature": _number,
         _GRANULARITIES: _granularities,
+        # Log-probabilities of tokens, which OpenAI has of some models alone.
+        _INCLUDE: json_body.ignored,
+        "chunking_strategy": only("auto"),
+        "stream": _no_stream,
     },
     tuple(_NEEDED),
 )
+# Of the Hub's parameters for generating: the model's names of them.
+_GENERATION = {
+    "max_new_tokens": ("max_tokens", json_body.count),
+    "temperature": ("temperature", json_body.number),
+    "top_k": ("top_k", json_body.integer),
+    "top_p": ("top_p", json_body.number),
+    "language": ("language", json_body.text),
+    "task": ("task", json_body.text),
+}
+_OF_GENERATION = object_of(
+    Body(
+        {
+            **{name: check for name, (_, check) in _GENERATION.items()},
+            "do_sample": only(False),
+            "num_beams": only(1),
+        },
+        (),
+    )
+)
+
+
+@json_body.takes(anyOf=[{"type": "boolean"}, {"type": "string"}])
+def _timestamps(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "segments" if value else ""
+    return json_body.text(name, value)
+
+
+HUB_BODY = Body(
+    {
+        "inputs": json_body.filled,
+        "parameters": object_of(
+            Body(
+                {
+                    "return_timestamps": _timestamps,
+                    "generation_parameters": _OF_GENERATION,
+                    "generate_kwargs": _OF_GENERATION,
+                },
+                (),
+            )
+        ),
+        "options": json_body.ignored,
+    },
+    ("inputs",),
+)
+_HUB_NAMES = Names(
+    by_field(
+        {
+            "audio": "inputs",
+            "return_timestamps": "parameters.return_timestamps",
+            **{one: f"parameters.generation_parameters.{n}" for n, (one, _) in _GENERATION.items()},
+        }
+    )
+)
+_HUB = "hub"  # a response_format of its own
 
 
 def operation(task: str) -> Operation:
@@ -72,12 +139,15 @@ def operation(task: str) -> Operation:
 
 @dataclass(frozen=True)
 class SpeechRequest:
-    """``inputs`` are the model's tensors by name; ``task`` is transcribe or translate."""
+    """``inputs`` are the model's tensors by name; ``task`` is transcribe or translate. ``names``
+    are those that a model's errors have for its caller.
+    """
 
     model: str
     task: str
     response_format: str
     inputs: Mapping[str, Any]
+    names: Names = NAMES
 
 
 @dataclass(frozen=True)
@@ -105,8 +175,27 @@ def read(task: str, form: Mapping[str, list[bytes]]) -> SpeechRequest:
     if task == "translate":
         inputs["task"] = task
     if response_format in _TIMED:
-        inputs["return_timestamps"] = "segments"
+        inputs["return_timestamps"] = _TIMED[response_format]
     return SpeechRequest(values["model"], task, response_format, inputs)
+
+
+def read_sound(data: bytes, model: str) -> SpeechRequest:
+    """What a body asks of a model that is known already: it is a sound where it is no JSON, which
+    its Content-Type does not tell. Raises ApiError, 400.
+    """
+    if not data.lstrip().startswith(b"{"):
+        return SpeechRequest(model, "transcribe", _HUB, {"audio": [data]}, _HUB_NAMES)
+    given = HUB_BODY.check(read_object(data))
+    if "inputs" not in given:
+        raise bad_field("inputs", "none", "a sound in base64")
+    parameters = given.get("parameters", {})
+    inputs: dict[str, Any] = {"audio": given["inputs"]}
+    if parameters.get("return_timestamps"):
+        inputs["return_timestamps"] = parameters["return_timestamps"]
+    for asked in (parameters.get(one, {}) for one in ("generate_kwargs", "generation_parameters")):
+        inputs.update({own: asked[name] for name, (own, _) in _GENERATION.items() if name in asked})
+    inputs.update({n: float(inputs[n]) for n in ("temperature", "top_p") if n in inputs})
+    return SpeechRequest(model, "transcribe", _HUB, inputs, _HUB_NAMES)
 
 
 def request(
@@ -128,7 +217,12 @@ def read_speech(response: Any) -> Speech:
 
 
 def write(asked: SpeechRequest, found: Speech) -> dict[str, Any] | str:
-    """OpenAI's object, or the text of the other formats."""
+    """OpenAI's object or the Hub's, or the text of the other formats."""
+    if asked.response_format == _HUB:
+        chunks = [
+            {"text": one["text"], "timestamp": [one["start"], one["end"]]} for one in found.segments
+        ]
+        return {"text": found.text, **({"chunks": chunks} if chunks else {})}
     if asked.response_format == "json":
         return {"text": found.text}
     if asked.response_format == "text":
@@ -136,7 +230,7 @@ def write(asked: SpeechRequest, found: Speech) -> dict[str, Any] | str:
     if asked.response_format == "verbose_json":
         return {
             "task": asked.task,
-            "language": found.language,
+            "language": "english" if asked.task == "translate" else found.language,
             "duration": round(found.duration, 3),
             "text": found.text,
             "segments": [{"id": n, **segment} for n, segment in enumerate(found.segments)],
@@ -151,7 +245,7 @@ def write(asked: SpeechRequest, found: Speech) -> dict[str, Any] | str:
 
 
 def _value(name: str, given: list[bytes]) -> Any:
-    if name == _GRANULARITIES:
+    if name in (_GRANULARITIES, _INCLUDE):
         return [_text(name, one) for one in given]
     if len(given) > 1:
         raise bad_field(short(name), f"{len(given)} values", "one")

@@ -293,7 +293,9 @@ def kind_of(value: Any) -> str:
 
 def short(name: str) -> str:
     """A name as an error shows it; what does not look like one may be a misplaced text."""
-    return name if re.fullmatch(r"[\w.-]{1,60}", name) else f"a name of {len(name)} characters"
+    return (
+        name if re.fullmatch(r"[\w.-]{1,60}(\[\])?", name) else f"a name of {len(name)} characters"
+    )
 
 
 def _is_finite(value: float) -> bool:
