@@ -45,7 +45,7 @@ NOT_FUSED = {
     "gpt2": "packed",
     "gemma2": "packed",
     "mistral": "packed",
-    "deepseek_v3": "packed",
+    "deepseek_v3": "cache",
     "bloom": "cache",
     "falcon-h1": "cache",
     "qwen3-next": "cache",

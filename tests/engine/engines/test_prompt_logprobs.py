@@ -45,7 +45,7 @@ MODELS: dict[str, tuple[str, Any]] = {
     "llama": ("fused", lambda: tiny_model("llama")),
     "gemma2": ("fused", lambda: tiny_model("gemma2", final_logit_softcapping=2.0)),
     "gptj": ("fused", lambda: tiny_model("gptj")),  # a parallel layer
-    "deepseek": ("packed", lambda: random_model("deepseek_v3", **LATENT)),
+    "deepseek": ("cache", lambda: random_model("deepseek_v3", **LATENT)),
     "bloom": ("cache", lambda: tiny_model("bloom")),
     "falcon-h1": ("packed, states", lambda: tiny_model("falcon-h1")),
 }

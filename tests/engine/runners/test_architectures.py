@@ -14,7 +14,6 @@ import torch
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight import plan
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.forward.transformers import latent_runner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from tests.engine import driving
 from tests.engine.driving import generate_all, running, setup
@@ -157,6 +156,11 @@ def test_models_without_attention_interface_go_through_the_cache(name: str) -> N
     assert_mixed(steps_of(model, "cache", varied_reference(model)))
 
 
+def test_models_that_keep_latents_go_through_the_cache() -> None:
+    model = random_model("deepseek_v3", **LATENT)
+    assert_mixed(steps_of(model, "cache", varied_reference(model)))
+
+
 def test_a_local_window_follows_each_rows_position() -> None:
     model = random_model("gpt_neo", **GPT_NEO)
     expected = varied_reference(model)
@@ -185,14 +189,6 @@ def test_models_that_keep_states_run_in_pages(name: str, storage_kind: str) -> N
     expected = varied_reference(model)
     steps = steps_of(model, "paged, states", expected, max_model_len=56, at_first=len(ASKED))
     assert any(s.num_preemptions for step in steps for s in step.decodes)
-
-
-@pytest.mark.usefixtures("not_fused")
-@pytest.mark.parametrize("few", [0, 64])  # tokens of a chunk that attend to latents themselves
-def test_latents_are_attended_to_packed(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latent_runner, "_FEW_TOKENS", few)
-    model = random_model("deepseek_v3", **LATENT)
-    assert_mixed(steps_of(model, "packed", varied_reference(model)))
 
 
 @pytest.mark.usefixtures("not_fused")

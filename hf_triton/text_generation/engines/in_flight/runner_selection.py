@@ -41,7 +41,6 @@ from hf_triton.text_generation.forward.transformers.cache_runner import (
     WholePromptRunner,
 )
 from hf_triton.text_generation.forward.transformers.experts import choose_experts
-from hf_triton.text_generation.forward.transformers.latent_runner import LatentRunner, keeps_latents
 from hf_triton.text_generation.forward.transformers.packed_attention import CHUNKED
 from hf_triton.text_generation.forward.transformers.packed_runner import (
     PackedCacheRunner,
@@ -85,10 +84,11 @@ def select_runner(
         LoadError: the model's scores are no numbers.
     """
     choose_experts(model, device)
-    is_plain = all(shape.is_plain for shape in shapes)
+    keeps_latents = _keeps_latents(model)
+    is_plain = all(shape.is_plain for shape in shapes) and not keeps_latents
     is_packed = is_plain and _takes_attention(model)
     candidates = [*(_packed(model, in_pages) if is_packed else ()), *_CACHED]
-    if keep_states(shapes) and device.type == "cpu":
+    if keep_states(shapes) and device.type == "cpu" and not keeps_latents:
         candidates.insert(0, state_runner)
     if "local" in (getattr(model.config, "attention_layers", None) or ()):
         # No trial is long enough to show GPT-Neo's windows, which its modules keep.
@@ -112,12 +112,15 @@ def select_runner(
 
 def _packed(model: Any, in_pages: bool) -> list[RunnerFactory]:
     """Runners over slots that pack a model's tokens; those over pages are tried before."""
-    if keeps_latents(model):
-        return [LatentRunner]
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     if in_pages or CHUNKED in kinds:  # what Llama 4's scale by position changes is small at first
         return [PackedCacheRunner]
     return [PackedRunner, PackedCacheRunner]
+
+
+def _keeps_latents(model: Any) -> bool:
+    """Whether layers make keys and values of what their cache keeps (DeepSeek V2)."""
+    return any(hasattr(module, "expand_kv") for module in model.modules())
 
 
 def _takes_attention(model: Any) -> bool:

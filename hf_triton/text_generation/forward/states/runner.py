@@ -25,8 +25,8 @@ from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.memory.kv_cache import KVCache
 from hf_triton.text_generation.memory.slot_contents import SlotCopy
 
-from ..transformers.latent_runner import LatentRunner
 from ..transformers.packed_attention import PackedStep
+from ..transformers.packed_runner import PackedRunner
 from .row import NO_LIMIT, RowFunctions, RowModel, Run, UnsupportedStatesError, runs_of, snapshot_in
 
 _CHANNELS = 256  # as in state_kernels.py
@@ -34,7 +34,7 @@ _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _SILU = ("silu", "swish")
 
 
-class StateRunner(LatentRunner):
+class StateRunner(PackedRunner):
     """Raises UnsupportedStatesError for another device, ImportError without Numba."""
 
     name = "packed, states"

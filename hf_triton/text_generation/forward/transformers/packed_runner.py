@@ -29,7 +29,6 @@ class PackedRunner(Runner):
     """
 
     name = "packed"
-    attention = ATTENTION_NAME
     supports_drafts = True
 
     def __init__(
@@ -43,7 +42,7 @@ class PackedRunner(Runner):
         self._is_checked = not attends
         if attends:
             register()
-            model.set_attn_implementation(self.attention)
+            model.set_attn_implementation(ATTENTION_NAME)
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
