@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -91,9 +90,6 @@ def test_texts_of_every_length_are_computed_as_transformers_does(
     runner = FusedRunner(setup)
     found = runner.forward(texts)
     assert largest_difference(found, expected) < (2e-5 if dtype == torch.float32 else 5e-2)
-    for text in texts:  # recorded with other tokens
-        other = dataclasses.replace(text, input_ids=text.input_ids[::-1])
-        assert runner.forward([other])[0].shape == runner.forward([other])[0].shape
     alone = [runner.forward([text])[0] for text in texts]
     assert largest_difference(found, alone) < (2e-5 if dtype == torch.float32 else 5e-2)
 

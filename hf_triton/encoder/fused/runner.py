@@ -7,7 +7,6 @@ its own keys alone. The products are the model's own linear layers, however they
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import accumulate, chain
 
 import torch
@@ -16,7 +15,6 @@ import torch.nn.functional as F
 from hf_triton.runtime.fused.parts import Layer, UnsupportedLayersError
 from hf_triton.runtime.fused.row_loops import RowLoops
 from hf_triton.runtime.fused.sizes import ROWS, check_layer, check_norm, rows_of
-from hf_triton.runtime.kernels.recording import Recordings
 from hf_triton.runtime.kernels.thread_team import ThreadTeam
 
 from ..runners.packed_rows import PackedRows
@@ -27,7 +25,6 @@ from .encoder import Encoder
 from .reading import read_encoder
 
 _DTYPES = (torch.float32, torch.bfloat16)
-_MOST_RECORDED = 128  # tokens; with more, Python's share is small
 
 
 class FusedRunner(PackedRows):
@@ -55,26 +52,11 @@ class FusedRunner(PackedRows):
         team = ThreadTeam(torch.get_num_threads())
         self._loops = RowLoops(model.dtype, team)
         self._attention = TextAttention(self._encoder, self._loops, team, setup.max_length)
-        self._recordings = Recordings()
-        rotates = any(layer.attention.rotary is not None for layer in self._encoder.layers)
-        self._rotates_padding = rotates and self.first > 0
 
     def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
         positions = self.positions(row)
         hidden = self._embedded(row, positions)
-        span = _span(wanted, len(positions)) if self._is_recordable(row) else None
-        if span is None:
-            return self._layers(self._texts(row, positions), wanted, hidden)
-        key = len(positions), *span, torch.get_num_threads()
-        recording = self._recordings.get(key)
-        if recording is not None:
-            return recording(hidden)
-        compute = partial(self._layers, self._texts(row, positions), slice(*span))
-        return self._recordings.compute(key, compute, hidden)
-
-    def _is_recordable(self, row: Sequence[Encoding]) -> bool:
-        """Whether a text's length says which kernels compute it, and of what addresses."""
-        return len(row) == 1 and len(row[0]) <= _MOST_RECORDED and not self._rotates_padding
+        return self._layers(self._texts(row, positions), wanted, hidden)
 
     def _texts(self, row: Sequence[Encoding], positions: torch.Tensor) -> Texts:
         lengths = [len(encoding) for encoding in row]
@@ -82,9 +64,7 @@ class FusedRunner(PackedRows):
         places = (positions - self.first).clamp_(min=0) if self.first else positions
         return Texts(lengths, starts, places)
 
-    def _layers(
-        self, texts: Texts, wanted: slice | list[int] | None, hidden: torch.Tensor
-    ) -> torch.Tensor:
+    def _layers(self, texts: Texts, wanted: list[int] | None, hidden: torch.Tensor) -> torch.Tensor:
         """(tokens, hidden), changed -> of the ``wanted`` tokens."""
         delta, last = None, self._encoder.layers[-1]
         for layer in self._encoder.layers:
@@ -114,7 +94,7 @@ class FusedRunner(PackedRows):
         hidden: torch.Tensor,
         delta: torch.Tensor | None,
         texts: Texts,
-        wanted: slice | list[int] | None,
+        wanted: list[int] | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Hidden states and what is still to be added to them, (tokens, hidden) each; of the
         ``wanted`` tokens alone where some are.
@@ -130,14 +110,6 @@ class FusedRunner(PackedRows):
         hidden = self._loops.added(hidden, made, layer.attention_norm)
         made = self._loops.mlp(layer.mlp, hidden)
         return self._loops.added(hidden, made, layer.mlp_norm), None
-
-
-def _span(wanted: list[int] | None, length: int) -> tuple[int, int] | None:
-    """The first of the wanted tokens and the one behind the last, where none lies between."""
-    if not wanted:
-        return (0, length) if wanted is None else None
-    ends = wanted[0], wanted[-1] + 1
-    return ends if wanted == [*range(*ends)] else None
 
 
 def _has_second_type(encoding: Encoding) -> bool:

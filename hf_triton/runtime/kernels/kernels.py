@@ -176,12 +176,6 @@ def take(typing_context: Any, arguments: Any, index: Any) -> Any:
     return signature, generate
 
 
-@njit(error_model="numpy")
-def reset_counters(arguments: Any) -> None:
-    """Has the next run of a kernel with these arguments begin with its first task."""
-    arguments[_COUNTERS] = arguments[_COUNTERS + 1] = 0
-
-
 @intrinsic
 def float_of(typing_context: Any, bits: Any) -> Any:
     """The float32 nearest to the float64 that has these bits."""

@@ -11,9 +11,6 @@ is not libgomp the loops run on the calling thread alone.
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,8 +45,6 @@ class ThreadTeam:
             self._parallel(kernel.address, values, num_threads, 0)
         else:
             kernel.call(values)
-        if _recorded.runs is not None:
-            _recorded.runs.append((kernel, values, num_threads))
 
 
 class Kernel:
@@ -62,27 +57,6 @@ class Kernel:
         self.address = address
         self.owner = owner
         self.call = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64))(address)
-
-
-Run = tuple[Kernel, "ctypes.Array[ctypes.c_int64]", int]  # with its arguments, on so many threads
-
-
-class _Recorded(threading.local):
-    runs: list[Any] | None = None
-
-
-_recorded = _Recorded()
-
-
-@contextmanager
-def recorded_runs() -> Iterator[list[Any]]:
-    """Each ``Run`` of the calling thread meanwhile, of every team."""
-    runs: list[Any] = []
-    _recorded.runs = runs
-    try:
-        yield runs
-    finally:
-        _recorded.runs = None
 
 
 @cache
