@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hf_triton.encoder.answers.rows import stack_rows, token_counts
+from hf_triton.encoder.answers.rows import stack_rows, text_rows, token_counts
 from hf_triton.encoder.sentence_transformers.prompts import Prompts
 from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
@@ -22,7 +22,9 @@ from hf_triton.runtime.request.tensors import RequestFields, each_row
 from .pooling import Normalize, Pooling, module_of
 from .request import EmbeddingRequest, EmbeddingRow, read_request
 
-OUTPUTS = frozenset(("embedding", "num_input_tokens", "truncated"))
+_NUMBERS = ("embedding", "num_input_tokens", "truncated")
+_SIMILARITY = "similarity"  # by which embeddings are to be compared: what no request gets unasked
+OUTPUTS = frozenset((*_NUMBERS, _SIMILARITY))
 # What models.yaml calls otherwise than sentence-transformers' files.
 _MODES = {"last": "lasttoken"}
 
@@ -110,6 +112,9 @@ class FeatureExtraction(EncoderTask):
             for row, embedding in zip(request.rows, embeddings, strict=True)
         ]
         outputs = {"embedding": stack_rows(cut, batched=request.is_batch), **counts}
+        if _SIMILARITY in names:
+            told = [[self.setup.saved.similarity]] * len(request.rows)
+            outputs[_SIMILARITY] = text_rows(told, batched=request.is_batch)
         return {name: array for name, array in outputs.items() if name in names}
 
     def _cut(self, embedding: Array, dimensions: int, asked: int | None) -> Array:
@@ -123,12 +128,12 @@ class FeatureExtraction(EncoderTask):
 
 
 def _outputs(wanted: frozenset[str], request: EmbeddingRequest) -> frozenset[str]:
-    """The outputs that a request lists; the embedding, and with a flag the others, where it lists
+    """The outputs that a request lists; the embedding, and with a flag its numbers, where it lists
     none, and so arrives with all.
     """
-    if wanted != OUTPUTS or request.wants_num_input_tokens:
+    if wanted != OUTPUTS:
         return wanted
-    return frozenset(("embedding",))
+    return frozenset(_NUMBERS if request.wants_num_input_tokens else _NUMBERS[:1])
 
 
 def _modes(asked: str, files: SentenceFiles, config: Any) -> tuple[str, ...]:

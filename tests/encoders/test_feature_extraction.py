@@ -284,6 +284,17 @@ def test_token_counts_come_only_where_they_are_asked_for(
     assert set(flagged) == {"embedding", "num_input_tokens", "truncated"}
 
 
+@pytest.mark.parametrize("name", ["dot", None])
+def test_how_embeddings_are_compared_is_told_where_it_is_asked_for(
+    name: str | None, tmp_path: Path
+) -> None:
+    files = {} if name is None else {"similarity_fn_name": name}
+    model = sentence_model(tmp_path, {}, prompts=files)
+    with served(tmp_path, TASK, model) as server:
+        outputs = outputs_of(server.infer(request(("similarity",), input_text=TEXTS[:2])))
+    assert outputs["similarity"].tolist() == [[(name or "cosine").encode()]] * 2
+
+
 def test_a_text_that_was_cut_is_told(server: StubServer) -> None:
     texts = [TEXTS[0], "the cat sat " * 50, "the cat " * 50_000]
     asked = request(("embedding", "truncated"), input_text=texts, truncate=True)

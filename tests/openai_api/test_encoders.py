@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from array import array
 from typing import Any
 
 import pytest
 
 from hf_triton.ports.openai.routes.encoders.embeddings import embed
 from hf_triton.ports.openai.routes.encoders.endpoint import Answers
-from hf_triton.ports.openai.routes.encoders.rankings import RERANK
+from hf_triton.ports.openai.routes.encoders.rankings import RERANK, SCORE
 from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.triton.catalog import ServedModel
 from tests.openai_api.conftest import Translator
 
 RERANKS = ("/rerank", "/v1/rerank", "/v2/rerank")
@@ -79,6 +81,28 @@ def test_nvidias_rerankers_are_asked_for_logits(
     request = api.triton.encoder_requests[-1]
     sent = dict(zip((one.name for one in request.inputs), request.raw_input_contents, strict=True))
     assert sent.get("truncate") == cuts
+
+
+@pytest.mark.parametrize(
+    "told, scores",
+    [
+        (None, [1.0, 0.0]),
+        ([["cosine"]] * 3, [1.0, 0.0]),
+        ([["dot"]] * 3, [6.0, 0.0]),
+        ([["euclidean"]] * 3, [-1.0, -math.sqrt(5)]),
+        ([["manhattan"]] * 3, [-1.0, -3.0]),
+    ],
+)
+def test_embeddings_are_compared_as_their_model_says(told: Any, scores: list[float]) -> None:
+    asked = SCORE.read({"model": "m", "text_1": "a", "text_2": ["b", "c"]})
+    model = ServedModel(
+        "m", "m", "feature-extraction", False, 0, outputs=frozenset(("similarity",))
+    )
+    assert "similarity" in asked.batch(model).outputs
+    vectors = [array("f", row) for row in ((3, 0), (0, 1), (2, 0))]
+    rows = {"embedding": vectors, **({"similarity": told} if told else {})}
+    data = asked.write(Answers(rows, 0), "")["data"]
+    assert [one["score"] for one in data] == pytest.approx(scores)
 
 
 def test_a_document_may_be_an_object_with_its_text(api: Translator) -> None:

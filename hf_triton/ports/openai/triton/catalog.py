@@ -39,6 +39,7 @@ from hf_triton.ports.openai.triton.supervisor import WhyNotReady, is_loading
 from hf_triton.ports.repeats import NOTICED_S
 
 TRUNCATED = "truncated"  # of encoders, whether a text was cut
+SIMILARITY = "similarity"  # of embedding models, how embeddings are compared
 # Together's words for what models are for.
 KINDS = {
     **dict.fromkeys(COMPLETION_TASKS, "language"),
@@ -65,8 +66,8 @@ class ServedModel:
     ``adapter`` is the one that they do, where this is an adapter under a name of its own.
     ``takes_adapters`` says whether they may be others than when the model was loaded.
     ``served_names`` are other names of it, and ``alias_of`` is its own under one of those.
-    ``is_ours`` is False of one that does not run our library, ``tells_cuts`` says whether
-    an output tells which texts were cut.
+    ``is_ours`` is False of one that does not run our library; ``outputs`` are the names of its
+    outputs.
     """
 
     name: str
@@ -79,7 +80,7 @@ class ServedModel:
     served_names: tuple[str, ...] = ()
     alias_of: str | None = None
     is_ours: bool = True
-    tells_cuts: bool = False
+    outputs: frozenset[str] = frozenset()
     takes_adapters: bool = False
 
     @property
@@ -270,7 +271,7 @@ def served_model(config: Any) -> ServedModel | None:
     return ServedModel(
         *(name, config.name, task, streams, config.max_batch_size, adapters),
         served_names=served_names,
-        tells_cuts=any(output.name == TRUNCATED for output in config.output),
+        outputs=frozenset(output.name for output in config.output),
         takes_adapters=ADAPTERS_PARAMETER in parameters,
     )
 

@@ -14,7 +14,6 @@ from hf_triton.ports.openai.openapi_schema import answers as described
 from hf_triton.ports.openai.openapi_schema.operation import Operation
 from hf_triton.ports.openai.routes.encoders.endpoint import (
     FIELDS,
-    MAX_INPUTS,
     NUM_TOKENS,
     TEXTS,
     Answers,
@@ -120,11 +119,12 @@ def embed(
     texts: list[str],
     options: Mapping[str, TensorValue],
     names: tuple[str, ...],
-    num_first: int = MAX_INPUTS,
+    outputs: tuple[str, ...] = (),
+    **more: Any,
 ) -> Batch:
-    """What an embedding model is asked."""
+    """What an embedding model is asked, ``outputs`` besides; ``more`` are fields of the Batch."""
     options = {**options, "return_num_input_tokens": True}
-    return Batch(texts, (VECTORS, NUM_TOKENS), names, options=options, num_first=num_first)
+    return Batch(texts, (VECTORS, NUM_TOKENS, *outputs), names, options=options, **more)
 
 
 def normal(row: array[float]) -> array[float]:

@@ -84,7 +84,7 @@ class Batch:
     def _request(
         self, model: ServedModel, request_id: str, texts: Sequence[str], pairs: Sequence[str]
     ) -> Any:
-        outputs = (*self.outputs, *([TRUNCATED] if model.tells_cuts else []))
+        outputs = (*self.outputs, *([TRUNCATED] if TRUNCATED in model.outputs else []))
         request = new_request(model.triton_name, request_id, outputs)
         ones = [1] if model.is_batched else []
         columns = {"text_input" if model.is_batched else "input_text": texts, "text_pair": pairs}

@@ -2,7 +2,7 @@
 shape, ``/v1/ranking`` in that of NVIDIA's rerankers; ``/score`` says it of pairs, in vLLM's.
 
 A cross-encoder reads both texts of a pair at once and answers its own score; of an embedding model
-the score is the cosine of the two embeddings.
+the score is the similarity of the two embeddings, by the function that its files name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import mul
 from typing import Any
@@ -37,7 +37,7 @@ from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.schema.json_body import kind_of, takes
 from hf_triton.ports.openai.schema.names import top
 from hf_triton.ports.openai.schema.request import TensorValue
-from hf_triton.ports.openai.triton.catalog import ServedModel
+from hf_triton.ports.openai.triton.catalog import SIMILARITY, ServedModel
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class Pairs:
         """All pairs; for an embedding model the texts of both sides, the second first."""
         if model.task in EMBEDDING_TASKS:
             texts, names = [*self.seconds, *self.firsts], self.names[::-1]
-            return embed(texts, self.common.options, names, num_first=len(self.seconds))
+            told = tuple({SIMILARITY} & model.outputs)
+            return embed(texts, self.common.options, names, told, num_first=len(self.seconds))
         raw: dict[str, TensorValue] = {"function_to_apply": "none"} if self.is_raw else {}
         outputs = ("score", "logits", NUM_TOKENS)
         options = {**self.common.options, **raw}
@@ -82,7 +83,9 @@ class Pairs:
         if VECTORS in answers.rows:
             vectors, num_seconds = answers.rows[VECTORS], len(self.seconds)
             firsts = vectors[num_seconds:] * (num_seconds if len(self.firsts) == 1 else 1)
-            return list(map(_cosine, firsts, vectors[:num_seconds]))
+            told = answers.rows.get(SIMILARITY)
+            compare = _SIMILARITIES.get(told[0][0] if told else "", _cosine)
+            return list(map(compare, firsts, vectors[:num_seconds]))
         num_labels = len(answers.rows["logits"][0])
         if num_labels != 1:
             raise bad_field(
@@ -95,7 +98,19 @@ class Pairs:
 
 def _cosine(first: array[float], second: array[float]) -> float:
     lengths = math.hypot(*first) * math.hypot(*second)
-    return sum(map(mul, first, second)) / lengths if lengths else 0.0
+    return _dot(first, second) / lengths if lengths else 0.0
+
+
+def _dot(first: array[float], second: array[float]) -> float:
+    return sum(map(mul, first, second))
+
+
+# Sentence-transformers': of distances the nearer is the larger.
+_SIMILARITIES: Mapping[str, Callable[[array[float], array[float]], float]] = {
+    "dot": _dot,
+    "euclidean": lambda first, second: -math.dist(first, second),
+    "manhattan": lambda first, second: -sum(abs(a - b) for a, b in zip(first, second, strict=True)),
+}
 
 
 @dataclass(frozen=True)
