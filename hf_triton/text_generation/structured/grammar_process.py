@@ -115,7 +115,8 @@ class Worker:
         if matcher is None:
             matcher = self._matchers[number] = self._first.deep_copy()
         why = b""
-        if not matcher.consume_token(token_id):
+        # Where nothing can follow, llguidance takes an end of the text though none may come.
+        if not matcher.consume_token(token_id) or matcher.is_error():
             why = refusal_reason(matcher.stop_reason(), matcher.get_error()).encode()
         complete = frames.IS_COMPLETE if matcher.is_stopped() else frames.GOES_ON
         state = frames.IS_REFUSED if why else complete

@@ -104,7 +104,7 @@ class _Schemas:
     @property
     def num_name_patterns(self) -> int:
         """How many patternProperties there are in all."""
-        return sum(len(_named(one.get("patternProperties"))) for one in self._by_id.values())
+        return sum(len(named(one.get("patternProperties"))) for one in self._by_id.values())
 
     def of_schema(self, schema: Any) -> Subschemas:
         """The subschemas that apply to a value of ``schema``."""
@@ -119,12 +119,12 @@ class _Schemas:
 
     def _combined(self, schema: Mapping[str, Any]) -> Subschemas:
         subschemas = Subschemas(frozenset([id(schema)]))
-        for one in _listed(schema.get("allOf")):
+        for one in listed(schema.get("allOf")):
             subschemas |= self.of_schema(one)
         if isinstance(reference := schema.get("$ref"), str):
             subschemas |= self.of_schema(_resolved(self.root, reference))
         for key in ("anyOf", "oneOf"):
-            subschemas |= _one_of(map(self.of_schema, _listed(schema.get(key))))
+            subschemas |= _one_of(map(self.of_schema, listed(schema.get(key))))
         return subschemas
 
     def branches(self, subschemas: Subschemas) -> int:
@@ -156,11 +156,11 @@ class _Schemas:
         return joined
 
     def _own_below(self, schema: Mapping[str, Any]) -> Below:
-        names = [one for _, one in _named(schema.get("patternProperties"))]
+        names = [one for _, one in named(schema.get("patternProperties"))]
         names.append(schema.get("additionalProperties"))
         items = [schema.get("items"), schema.get("additionalItems")]
-        items += [*_listed(schema.get("items")), *_listed(schema.get("prefixItems"))]
-        below = {name: self.of_schema(one) for name, one in _named(schema.get("properties"))}
+        items += [*listed(schema.get("items")), *listed(schema.get("prefixItems"))]
+        below = {name: self.of_schema(one) for name, one in named(schema.get("properties"))}
         below[_ANY_NAME] = _one_of(map(self.of_schema, names))
         below[_ITEM] = _one_of(map(self.of_schema, items))
         return {
@@ -193,11 +193,13 @@ def _at(below: Below, name: str) -> Subschemas:
     return below.get(name, other)
 
 
-def _listed(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
+    """A list; an empty one for anything else."""
     return value if isinstance(value, list) else []
 
 
-def _named(value: Any) -> list[tuple[str, Any]]:
+def named(value: Any) -> list[tuple[str, Any]]:
+    """The members of an object; none for anything else."""
     return list(value.items()) if isinstance(value, dict) else []
 
 
@@ -208,7 +210,7 @@ def objects_in(root: Any) -> Iterable[dict[str, Any]]:
         value = left.pop()
         if isinstance(value, dict):
             yield value
-        left.extend(value.values() if isinstance(value, dict) else _listed(value))
+        left.extend(value.values() if isinstance(value, dict) else listed(value))
 
 
 def _resolved(root: Any, reference: str) -> Any:
