@@ -39,8 +39,8 @@ def lacks(spec: ModelSpec) -> str:
         return str(error)
     if "config.json" not in names:
         return "has no config.json"
-    needs_tokenizer = spec.task != "pipeline" and not spec.is_draft
-    if needs_tokenizer and not any(part in name for name in names for part in _OF_TOKENIZERS):
+    has_tokenizer = any(part in name for name in names for part in _OF_TOKENIZERS)
+    if spec.task != "pipeline" and not has_tokenizer:
         return "has no tokenizer: neither tokenizer.json nor the files of a vocabulary"
     if spec.task in _WITH_MEDIA and not set(_OF_PROCESSORS).intersection(names):
         return f"has no processor: neither {' nor '.join(_OF_PROCESSORS)}"
@@ -48,19 +48,18 @@ def lacks(spec: ModelSpec) -> str:
 
 
 def look(spec: ModelSpec) -> str:
-    """Such as ``3 files, 123 bytes, newest 2026-01-01T00:00:00Z, 1a2b3c4d`` of the local files of a
-    model and its draft model; empty where there are none. Adapters are followed otherwise.
+    """Such as ``3 files, 123 bytes, newest 2026-01-01T00:00:00Z, 1a2b3c4d`` of a model's local
+    files; empty where there are none. Adapters are followed otherwise.
 
     Times are whole seconds: layers of images keep no more.
     """
+    folder = spec.source.folder
     seen: list[tuple[str, int, int]] = []
-    for part in spec.parts:
-        folder = part.source.folder if part.adapter is None else None
-        for path in () if folder is None else _files(folder):
-            with contextlib.suppress(OSError):  # gone meanwhile
-                found = path.stat()
-                name = os.path.relpath(path, folder)
-                seen.append((name, found.st_size, int(found.st_mtime)))
+    for path in () if folder is None else _files(folder):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            found = path.stat()
+            name = os.path.relpath(path, folder)
+            seen.append((name, found.st_size, int(found.st_mtime)))
     if not seen:
         return ""
     newest = datetime.fromtimestamp(max(seconds for *_, seconds in seen), timezone.utc)

@@ -390,7 +390,9 @@ def test_a_verb_reads_the_file_that_the_server_was_started_with(
     assert ran.code == 0, ran
     read = f"{Path('started.yaml').absolute()} (port {fake(made).port})"
     assert f"hf-triton: reading {read}, with which the server was started" in ran.err
-    assert served_record.read(made.repository).models == ("a", "s")
+    record = served_record.read(made.repository)
+    assert record is not None
+    assert record.models == ("a", "s")
     assert "remove     a: a" in made.apply("--dry-run", "--config", "models.yaml").out
 
 

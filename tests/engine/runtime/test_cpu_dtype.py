@@ -98,7 +98,7 @@ def load(folder: Path, auto_class: Any, device: str = "cpu", **keys: Any) -> Any
     return load_model(served, folder, auto_class, config, Placement(device, {"": "cpu"}))
 
 
-_MODELS = {
+_MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
     "decoder": (AutoModelForCausalLM, lambda: tiny_model("llama")),
     "encoder": (AutoModel, lambda: tiny_model("llama").model),
     "encoder-decoder": (AutoModelForSeq2SeqLM, lambda: random_encoder_decoder("t5", **T5)),
