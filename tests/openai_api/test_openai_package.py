@@ -67,6 +67,11 @@ def test_a_transcription(one_server: OneServer, client: openai.OpenAI, triton: T
     assert [(one.start, one.end, one.text) for one in found.segments or ()] == [
         (one["start"], one["end"], one["text"]) for one in json.loads(answer.body["segments"])
     ]
+    assert all(one.avg_logprob < 0 and one.tokens for one in found.segments or ())
+    assert found.language in ("english", "french", "german")
+    url = f"{str(client.base_url).removesuffix('/v1/')}/models/whisper"
+    posted: Any = client.post(url, cast_to=object, content=file)
+    assert posted == {"text": found.text}
     with pytest.raises(openai.BadRequestError, match="file: the WAV file is cut short"):
         client.audio.transcriptions.create(model="whisper", file=("a.wav", file[:-3000]))
 
@@ -347,7 +352,8 @@ NAMED_LARGE = {"type": "object", "properties": {"id": LARGE}, "required": ["id"]
 
 @pytest.mark.parametrize("model", ["demo", "batched"])
 def test_an_answer_fits_its_response_format(model: str, client: openai.OpenAI) -> None:
-    form: Any = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA}}
+    named = {"$schema": "any", "$id": "Output Format", **SCHEMA}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "city", "schema": named}}
     asked: dict[str, Any] = {"model": model, "messages": ASK, "response_format": form}
     whole = client.chat.completions.create(**asked, temperature=0).choices[0]
     assert set(json.loads(whole.message.content or "")) == {"city"}

@@ -222,7 +222,10 @@ def write(asked: SpeechRequest, found: Speech) -> dict[str, Any] | str:
         chunks = [
             {"text": one["text"], "timestamp": [one["start"], one["end"]]} for one in found.segments
         ]
-        return {"text": found.text, **({"chunks": chunks} if chunks else {})}
+        return {
+            "text": found.text,
+            **({"chunks": chunks} if "return_timestamps" in asked.inputs else {}),
+        }
     if asked.response_format == "json":
         return {"text": found.text}
     if asked.response_format == "text":
