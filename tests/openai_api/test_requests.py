@@ -266,6 +266,25 @@ def test_a_bad_field_is_a_400_that_names_it(
     assert not api.triton.seen
 
 
+MESSAGES = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        ("/v1/completions", {"prompt": "a", "top_p": 0}),
+        ("/v1/chat/completions", {**MESSAGES, "top_p": 0.0}),
+        ("/v1/responses", {"input": "a", "top_p": 0}),
+        ("/v1/messages", {**MESSAGES, "top_p": 0}),
+        ("/generate", {"inputs": "a", "parameters": {"top_p": 0}}),
+    ],
+)
+def test_a_nucleus_of_nothing_is_the_narrowest(path: str, body: Any, api: Translator) -> None:
+    """And not off, as 0 is in Triton's own requests."""
+    assert api.post(path, model="echo", **body).status == 200
+    assert 0 < api.triton.seen[-1]["sampling_parameters"]["top_p"] < 1e-6
+
+
 @pytest.mark.parametrize(
     "field,value",
     [

@@ -18,6 +18,7 @@ from hf_triton.ports.openai.schema.body import Body, object_of
 from hf_triton.ports.openai.schema.errors import bad_field
 from hf_triton.ports.openai.schema.json_body import only, read_object, short
 from hf_triton.ports.openai.schema.names import Names, by_field
+from hf_triton.ports.openai.schema.request import NARROWEST_TOP_P
 from hf_triton.ports.openai.triton.catalog import ServedModel
 from hf_triton.ports.openai.triton.tensors import infer_request, outputs_of, read_texts
 
@@ -195,6 +196,8 @@ def read_sound(data: bytes, model: str) -> SpeechRequest:
     for asked in (parameters.get(one, {}) for one in ("generate_kwargs", "generation_parameters")):
         inputs.update({own: asked[name] for name, (own, _) in _GENERATION.items() if name in asked})
     inputs.update({n: float(inputs[n]) for n in ("temperature", "top_p") if n in inputs})
+    if inputs.get("top_p") == 0:
+        inputs["top_p"] = NARROWEST_TOP_P
     return SpeechRequest(model, "transcribe", _HUB, inputs, _HUB_NAMES)
 
 

@@ -39,6 +39,7 @@ SAMPLING: dict[str, Check] = {
 # llama.cpp's names of the same.
 OTHER_NAMES = {"repeat_penalty": "repetition_penalty", "grammar": "guided_grammar"}
 USER = "user"
+NARROWEST_TOP_P = 1e-9  # OpenAI's 0, which takes the likeliest token; Triton's 0 is off
 # What any request to generate may have.
 GENERATION_FIELDS: dict[str, Check] = {
     **SAMPLING,
@@ -206,6 +207,8 @@ def _sampling(body: Mapping[str, Any]) -> dict[str, Any]:
         raise bad_field("best_of", kind_of(best_of), f"the same as n ({kind_of(n)})")
     if given.get("seed", 0) < 0:
         given["seed"] += 2**64  # OpenAI's is signed, Triton's is not
+    if given.get("top_p") == 0:
+        given["top_p"] = NARROWEST_TOP_P
     return {"temperature": 1, **given}
 
 
