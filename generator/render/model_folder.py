@@ -142,11 +142,12 @@ def _adapters_files(model: TritonModel, repository: Path) -> dict[str, bytes]:
 
 
 def _adapters(model: TritonModel, repository: Path) -> list[dict[str, object]]:
-    return [
-        {"name": part.adapter, **_part_values(model, part, repository)}
-        for part in model.spec.parts
-        if part.adapter
-    ]
+    found = []
+    for part in (part for part in model.spec.parts if part.adapter):
+        look = local_files.look(part)
+        values = {"name": part.adapter, **_part_values(model, part, repository)}
+        found.append({**values, "look": look} if look else values)
+    return found
 
 
 def _library_line(model: TritonModel, task: Task) -> str:

@@ -14,7 +14,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from generator.spec.model_spec import ModelSpec
-from generator.spec.runtime_rules import NotServableError, choose_adapter_files, choose_model_files
+from generator.spec.runtime_rules import (
+    NotServableError,
+    choose_adapter_files,
+    choose_model_files,
+    sample_values,
+)
 
 # Parts of the names of files that tokenizers are made of.
 _OF_TOKENIZERS = ("token", "vocab", "merges", "spiece", "sentencepiece", "tekken", "bpe")
@@ -23,11 +28,13 @@ _WITH_MEDIA = ("image-text-to-text", "audio-text-to-text", "automatic-speech-rec
 
 
 def lacks(spec: ModelSpec) -> str:
-    """What a local model, or the adapter or draft model that ``spec`` stands for, has not and would
-    not load without; empty where nothing is missed.
+    """What a local model, or the adapter that ``spec`` stands for, has not and would
+    not load without; empty where nothing is missed, and of a task that is none of ours.
     """
-    folder = spec.source.folder
-    if folder is None or spec.gguf_file is not None or spec.layout == "vllm-backend":
+    folder, is_ours = spec.source.folder, sample_values(spec.task, "", "") is not None
+    if folder is None or not is_ours or spec.gguf_file is not None:
+        return ""
+    if spec.layout == "vllm-backend":  # which reads other forms of weights
         return ""
     names = [path.relative_to(folder).as_posix() for path in _files(folder)]
     try:
@@ -48,8 +55,8 @@ def lacks(spec: ModelSpec) -> str:
 
 
 def look(spec: ModelSpec) -> str:
-    """Such as ``3 files, 123 bytes, newest 2026-01-01T00:00:00Z, 1a2b3c4d`` of a model's local
-    files; empty where there are none. Adapters are followed otherwise.
+    """Such as ``3 files, 123 bytes, newest 2026-01-01T00:00:00Z, 1a2b3c4d`` of the local files of a
+    model, or of the adapter that ``spec`` stands for; empty where there are none.
 
     Times are whole seconds: layers of images keep no more.
     """

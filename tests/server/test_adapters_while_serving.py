@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import shutil
 import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -132,6 +133,18 @@ def test_adapters_come_change_and_go_beside_streams(
     assert Session(repository, Target(triton.server.api, "it"), ApplyOptions()).roll_back() == 0
     assert (text(triton, "one"), text(triton, "two")) == (third, second)
     assert engines(triton) == processes
+
+
+def test_an_adapter_that_was_changed_in_place_is_read_anew(
+    triton: Triton, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = shutil.copytree(folders["a"], folders["a"].with_name("mine"))
+    assert apply(triton, capsys, one=mine, two=folders["c"])[0] == 0
+    assert text(triton, "one") != text(triton, "two")
+    for file in folders["c"].iterdir():
+        shutil.copy(file, mine)
+    assert apply(triton, capsys, one=mine, two=folders["c"])[0] == 0
+    assert text(triton, "one") == text(triton, "two")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ ADAPTERS_FILE = "adapters.json"
 @dataclass(frozen=True)
 class ServedAdapter:
     """A LoRA adapter of a model: what requests call it, and where it comes from. ``loaded_at`` is
-    when a request loaded it, None of one in models.yaml.
+    when a request loaded it, None of one in models.yaml; ``look`` differs where its local files do.
     """
 
     name: str
@@ -36,6 +36,7 @@ class ServedAdapter:
     revision: str | None
     locked_files: dict[str, LockedFile] | None = None
     loaded_at: float | None = None
+    look: str = ""
 
 
 @dataclass(frozen=True)
