@@ -18,6 +18,7 @@ from hf_triton.ports.http.json_bodies import id_of, timeout_s_of
 from hf_triton.ports.http.proxy import HttpProxy, Payload
 from hf_triton.ports.http.reading import HEAD_S, RequestReader
 from hf_triton.ports.http.request import Request
+from hf_triton.ports.http.unchunked import Unchunked
 from hf_triton.ports.http.upstream import Upstream
 from hf_triton.ports.refusal import RefusedError, refusal_of
 from hf_triton.ports.repeats import DIED, GONE, Held
@@ -48,6 +49,7 @@ class HttpConnection(asyncio.Protocol):
         self._upstream: Upstream | None = None
         self._task: asyncio.Task[None] | None = None
         self._extra_headers = b""  # for the answer that comes next
+        self._unchunked: Unchunked | None = None  # where the client knows no chunks
         self._is_full = False  # the client has not read what was written
         self.deadline = math.inf
 
@@ -109,6 +111,7 @@ class HttpConnection(asyncio.Protocol):
             return
         request = self._current = self._waiting.popleft()
         self.set_deadline()
+        self._unchunked = Unchunked() if request.version == b"1.0" else None
         self._extra_headers = cors.lines(self._proxy.access, request.text_of(b"origin"))
         try:
             self._begin(request)
@@ -264,7 +267,10 @@ class HttpConnection(asyncio.Protocol):
             if end:
                 data = b"".join((line, end, self._extra_headers, rest))
                 self._extra_headers = b""
-        self._transport.write(data)
+        self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        self._transport.write(self._unchunked.feed(data) if self._unchunked else data)
 
     def end_answer(self, upstream: Upstream) -> None:
         """The answer is complete."""
@@ -290,7 +296,7 @@ class HttpConnection(asyncio.Protocol):
     def _end_stream(self, error: str) -> None:
         """Its last event."""
         event = b"data: %b\n\n" % json.dumps({"error": error}).encode()
-        self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+        self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
         self._end(is_last=True)
 
     def _answer_refusal(self, refusal: RefusedError) -> None:
