@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,6 +187,30 @@ async def test_http_1_0_gets_its_answer_and_the_end() -> None:
         client.send(b"GET /v2 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         assert await client.rest() == b"HTTP/1.0 200 OK\r\n\r\nhalfhalf"
         assert port.triton.asked[0].first == "GET /v2 HTTP/1.0"
+
+
+@pytest.mark.parametrize(
+    "coding, packed", [("gzip", gzip.compress), ("Deflate", zlib.compress)], ids=["gzip", "deflate"]
+)
+async def test_a_compressed_body_goes_on_as_it_was_checked(coding: str, packed: Any) -> None:
+    """As tritonclient sends it: the length of its JSON is that before it was compressed."""
+    data = b"\x08\0\0\0" + b"aaaaaaaa"
+    binary = {"parameters": {"binary_data_size": len(data)}}
+    tensor = {"name": "x", "datatype": "BYTES", "shape": [1], **binary}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    length = f"Inference-Header-Content-Length: {len(head)}\r\n"
+    async with open_port() as port:
+        client = await port.client()
+        sent = packed(head + data)
+        client.post("/v2/models/m/infer", sent, f"Content-Encoding: {coding}\r\n{length}")
+        client.post("/v2/models/m/infer", sent[:-9], "Content-Encoding: gzip\r\n")
+        client.post("/v2/models/m/infer", b"{}", "Content-Encoding: gzip\r\n")
+        assert [(await client.answer()).status for _ in range(3)] == [200, 400, 400]
+        (asked,) = port.triton.asked
+        assert "content-encoding" not in asked.headers
+        told = int(asked.headers["inference-header-content-length"])
+        assert json.loads(asked.body[:told])["inputs"][0]["name"] == "x"
+        assert asked.body[told:] == data
 
 
 async def test_http_1_0_gets_no_chunks() -> None:

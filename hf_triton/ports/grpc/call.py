@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from dataclasses import dataclass, field
 
 from hf_triton.ports.callers import Account
+from hf_triton.ports.compressed import ENCODINGS, expanded
 from hf_triton.ports.grpc.heads import Head
 from hf_triton.ports.grpc.message_relay import PREFIX_BYTES, MessageRelay
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.repeats import Held
-
-_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
-_ENCODINGS = (b"gzip", b"deflate")
-# Expanding takes time in which nobody else is served: beyond this size it is bounded by a ratio.
-_MAX_FREE_BYTES, _MAX_RATIO = 1 << 22, 100
 
 
 @dataclass(eq=False)
@@ -70,26 +65,14 @@ class Call:
         return found
 
     def _decoded(self, message: bytes, max_bytes: int) -> bytes:
-        if self.head.encoding not in _ENCODINGS:
+        if self.head.encoding not in ENCODINGS:
             raise RefusedError(501, "got a message that is compressed; allowed: gzip, deflate")
-        max_bytes = min(max_bytes, max(_MAX_FREE_BYTES, _MAX_RATIO * len(message)))
-        decoder = zlib.decompressobj(_GZIP_OR_ZLIB)
-        try:
-            decoded = decoder.decompress(message, max_bytes + 1)
-        except zlib.error:
-            raise RefusedError(400, "got a compressed message that can't be decoded") from None
-        if len(decoded) > max_bytes:
-            raise _too_large(None, max_bytes)
-        return decoded
+        return expanded(message, max_bytes, "message")
 
 
-def _too_large(length: int | None, max_bytes: int) -> RefusedError:
-    if length is None:
-        text = f"got a message that expands to more than {max_bytes} bytes; send it as it is"
-    else:
-        allowed = f"{max_bytes >> 20} MiB (max_body_mib in models.yaml's server:)"
-        text = f"got a message of {length} bytes, allowed: {allowed}"
-    return RefusedError(413, text)
+def _too_large(length: int, max_bytes: int) -> RefusedError:
+    allowed = f"{max_bytes >> 20} MiB (max_body_mib in models.yaml's server:)"
+    return RefusedError(413, f"got a message of {length} bytes, allowed: {allowed}")
 
 
 def prefixed(message: bytes) -> bytes:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from hf_triton.ports import cors
 from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.admin import HTTP_HEADER, needs_key
+from hf_triton.ports.compressed import ENCODINGS, expanded
 from hf_triton.ports.http.json_bodies import (
     checked_generate,
     checked_index,
@@ -109,6 +110,14 @@ class HttpProxy(Port):
         request.num_buffered += len(piece)
         request.take_body(piece)
 
+    def _expand(self, request: Request) -> None:
+        """The body of a compressed request in its place: Triton gets it as it was checked. Raises
+        RefusedError.
+        """
+        body = expanded(bytes(request.body), self.max_body_bytes, "body")
+        self.free(request)
+        self.take_body(request, body)
+
     def _too_large(self, got: str) -> str:
         allowed = f"{self.access.max_body_mib} MiB"
         return f"the body: got {got}, allowed: {allowed} (max_body_mib in models.yaml's server:)"
@@ -122,6 +131,8 @@ class HttpProxy(Port):
         """The request as it goes on to tritonserver; where that must be asked first, later. Raises
         RefusedError.
         """
+        if request.body and request.encoding in ENCODINGS:
+            self._expand(request)
         head_length = request.head_length()
         body, request.body = bytes(request.body), b""
         alias = request.account.alias if request.account else ""

@@ -8,6 +8,7 @@ import re
 from generator.spec.runtime_rules import CALLER
 from hf_triton.ports.admin import HTTP_HEADER
 from hf_triton.ports.callers import Account
+from hf_triton.ports.compressed import ENCODINGS
 from hf_triton.ports.hosts import WRONG_HOST, is_host
 from hf_triton.ports.http.json_bodies import asked_of
 from hf_triton.ports.refusal import RefusedError
@@ -92,9 +93,9 @@ class Request:
         if method not in _METHODS and method != b"OPTIONS":
             text = f"got {method.decode()[:20]}, allowed: GET, POST"
             self.refuse(405, text, {"Allow": "GET, POST"})
-        if self.noted.get(b"content-encoding", b"").lower() not in _IDENTITY:
-            text = "got a body with a Content-Encoding; send it as it is, uncompressed"
-            self.refuse(415, text, {"Accept-Encoding": "identity"})
+        if self.encoding not in (*_IDENTITY, *ENCODINGS):
+            text = "got a body with another Content-Encoding; allowed: gzip, deflate, identity"
+            self.refuse(415, text, {"Accept-Encoding": "gzip, deflate, identity"})
         if self.noted.get(b"expect", b"100-continue").lower() != b"100-continue":
             self.refuse(417, "got an Expect header, allowed: 100-continue")
 
@@ -131,6 +132,11 @@ class Request:
         """A header that was noted."""
         value = self.noted.get(name)
         return None if value is None else value.decode("latin-1")
+
+    @property
+    def encoding(self) -> bytes:
+        """What the Content-Encoding says, in small letters."""
+        return self.noted.get(b"content-encoding", b"").lower()
 
     @property
     def length(self) -> int:
