@@ -137,6 +137,16 @@ def test_a_compressed_body_is_bounded_once_it_is_unpacked(checked: Door) -> None
         assert status == (413 if coding in ("gzip", "DEFLATE") else 415), text
 
 
+def test_http_1_0_is_answered_without_chunks(checked: Door) -> None:
+    address = ("127.0.0.1", checked.server.listen.http_port)
+    with socket.create_connection(address, 60) as client:
+        client.sendall(f"POST {GENERATE} HTTP/1.0\r\nContent-Length: 14\r\n\r\n".encode())
+        client.sendall(b'{"input": "x"}')
+        head, _, body = b"".join(iter(lambda: client.recv(4096), b"")).partition(b"\r\n\r\n")
+    assert b"chunked" not in head.lower()
+    assert json.loads(body)["output"] == "x"
+
+
 def test_a_compressed_body_is_answered(checked: Door) -> None:
     body = infer(request(data=["a" * 100_000]))
     for coding, packed in (("gzip", gzip.compress(body)), ("deflate", zlib.compress(body))):
