@@ -53,11 +53,8 @@ class StateAndSlotLayer(StateLayer, SlotLayer):  # type: ignore[override]
 class SlotCache(Cache):
     """The slots, layer by layer."""
 
-    def __init__(self, cache: KVCache, *, is_aligned: bool = False) -> None:
-        layers = [_layer(cache, index) for index in range(len(cache.shapes))]
-        Cache.__init__(self, layers=layers)
-        for layer in layers:
-            layer.is_aligned = is_aligned
+    def __init__(self, cache: KVCache) -> None:
+        Cache.__init__(self, layers=[_layer(cache, index) for index in range(len(cache.shapes))])
 
     def select(self, rows: slice, positions: torch.Tensor, num_past: int, length: int) -> None:
         """Sets the slots of the next forward, the positions of its tokens, and how many columns
@@ -85,11 +82,11 @@ class LinearSlotCache(SlotCache):
         self.update_recurrent_state(linear_cache, layer_idx)
 
 
-def slot_cache(model: Any, cache: KVCache, *, is_aligned: bool = False) -> SlotCache:
-    """The slots as the model wants them; ``is_aligned``: rows of a batch end at one column."""
+def slot_cache(model: Any, cache: KVCache) -> SlotCache:
+    """The slots as the model wants them."""
     own = type(own_cache(model))
     if own is DynamicCache:
-        return SlotCache(cache, is_aligned=is_aligned)
+        return SlotCache(cache)
     kind: type[SlotCache] = type("LinearSlotCache", (LinearSlotCache, own), {})
     return kind(cache)
 

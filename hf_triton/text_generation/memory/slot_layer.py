@@ -27,7 +27,6 @@ class SlotLayer(CacheLayerMixin):
         self.columns: torch.Tensor | None = None  # (3, rows, columns) their positions
         self.num_past = 0
         self.length = 0
-        self.is_aligned = False
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to do: the slots were there before the first token."""
@@ -36,16 +35,12 @@ class SlotLayer(CacheLayerMixin):
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes (rows, kv_heads, tokens, dim) at the rows' positions; returns views up to the
-        longest row, or copies that end at one column.
+        longest row.
         """
         keys, values = self.stored_keys[self.rows], self.stored_values[self.rows]
         rows, positions = self._places(keys.device)
         keys[rows, :, positions] = key_states.transpose(1, 2)
         values[rows, :, positions] = value_states.transpose(1, 2)
-        if self.is_aligned and len(positions) > 1:
-            columns = torch.arange(self.length, device=keys.device) - self.length + 1
-            columns = (columns + positions[:, -1:]).clamp_min_(0)  # (rows, length)
-            return tuple(one[rows, :, columns].transpose(1, 2) for one in (keys, values))  # type: ignore[return-value]
         return keys[:, :, : self.length], values[:, :, : self.length]
 
     def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:

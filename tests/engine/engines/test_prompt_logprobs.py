@@ -17,9 +17,7 @@ from hf_triton.text_generation.engines.generate.engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight import plan, step_tokens
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.forward.transformers.cache_runner import (
-    AlignedRunner,
     CacheRunner,
-    RowRunner,
     WholePromptRunner,
 )
 from hf_triton.text_generation.memory.known_prompts import KnownPrompts
@@ -148,7 +146,7 @@ def test_they_are_on_the_runners_beside_the_compiled_ones(name: str) -> None:
     check_engine(InFlightEngine(setup(tiny_model(name), **CHUNKED)), tiny_model(name))
 
 
-@pytest.mark.parametrize("runner", [AlignedRunner, RowRunner, WholePromptRunner])
+@pytest.mark.parametrize("runner", [CacheRunner, WholePromptRunner])
 @pytest.mark.usefixtures("few_scored")
 def test_they_are_whichever_way_the_models_own_attention_is_used(
     runner: type[CacheRunner], monkeypatch: pytest.MonkeyPatch

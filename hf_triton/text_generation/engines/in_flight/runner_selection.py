@@ -33,11 +33,7 @@ from hf_triton.text_generation.forward.paged.plain_attention import plain_attent
 from hf_triton.text_generation.forward.paged.runner import PagedRunner
 from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import (
-    AlignedRunner,
     CacheRunner,
-    OpenPromptRunner,
-    RowRunner,
-    WholePromptRowRunner,
     WholePromptRunner,
 )
 from hf_triton.text_generation.forward.transformers.experts import choose_experts
@@ -59,14 +55,7 @@ from .trial import (
     trial_logits,
 )
 
-_CACHED: tuple[RunnerFactory, ...] = (
-    CacheRunner,
-    WholePromptRunner,
-    OpenPromptRunner,
-    AlignedRunner,
-    RowRunner,
-    WholePromptRowRunner,
-)
+_CACHED: tuple[RunnerFactory, ...] = (CacheRunner, WholePromptRunner)
 
 
 class UnsupportedModelError(RuntimeModelError):
@@ -92,7 +81,7 @@ def select_runner(
         candidates.insert(0, state_runner)
     if "local" in (getattr(model.config, "attention_layers", None) or ()):
         # No trial is long enough to show GPT-Neo's windows, which its modules keep.
-        candidates = [one for one in candidates if one not in _CACHED or one is AlignedRunner]
+        candidates = [one for one in candidates if one not in _CACHED]
     if hasattr(own_cache(model), "linear_cache"):
         # MiniMax goes on from a state token by token, and rounds it each time.
         candidates = [WholePromptRunner]

@@ -47,13 +47,12 @@ class CacheRunner(Runner):
     """Runs the model as it is, with its own attention."""
 
     name = "cache"
-    is_aligned = False
 
     def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
         self.model = model
         self.cache = cache
         self.device = device
-        self._slots = slot_cache(model, cache, is_aligned=self.is_aligned)
+        self._slots = slot_cache(model, cache)
         self._cache_name = cache_argument(model)
         self._accepted = set(inspect.signature(model.forward).parameters)
         self._attends = any(shape.num_kv_heads for shape in cache.shapes)
@@ -171,15 +170,13 @@ class CacheRunner(Runner):
         if not self._attends:
             return None
         columns = torch.arange(length, device=self.device).unsqueeze(0)
-        if self.is_aligned:  # the numbers of the tokens that lie in the columns; none below 0
-            columns = columns - (length - 1 - positions[:, -1:])
         if not self._windows and not self._blocks:
-            return ((columns >= 0) & (columns <= positions[:, -1:])).to(torch.int64)
+            return (columns <= positions[:, -1:]).to(torch.int64)
         masks: dict[str, torch.Tensor | None] = {}
         numbers, ends = columns.unsqueeze(1), positions.unsqueeze(-1)
-        for kind, width in (self._windows or {"full_attention": 0}).items():
-            hidden = (numbers < 0) | (numbers > ends)  # (rows, tokens, length)
-            if window := self._width(width, positions.shape[1]):
+        for kind, window in (self._windows or {"full_attention": 0}).items():
+            hidden = numbers > ends  # (rows, tokens, length)
+            if window:
                 hidden = hidden | (numbers <= ends - window)
             for tokens, seen in self._blocks:
                 hidden[:, tokens, seen] = False
@@ -189,10 +186,6 @@ class CacheRunner(Runner):
             return {**masks, **dict.fromkeys(_STATE_KINDS)}
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
-    def _width(self, window: int, num_tokens: int) -> int:
-        """The window of layers for ``num_tokens`` of a row, 0 for none."""
-        return window
-
 
 class WholePromptRunner(CacheRunner):
     """For models whose recurrence does not go on from an earlier chunk's state (transformers' scan
@@ -201,46 +194,6 @@ class WholePromptRunner(CacheRunner):
 
     name = "cache, whole prompts"
     chunked_prefill = False
-
-
-class OpenPromptRunner(WholePromptRunner):
-    """For models that window what is decoded and not the prompt (Moshi under ``generate``)."""
-
-    def _width(self, window: int, num_tokens: int) -> int:
-        return window if num_tokens == 1 else 0
-
-
-class AlignedRunner(CacheRunner):
-    """For models that count a batch's positions or windows from its longest row (GPT-Neo's local
-    layers, Inkling's distances): rows end at one column, as in a batch that is padded on the left.
-    The keys and values are copied for it.
-    """
-
-    name = "cache, rows aligned"
-    is_aligned = True
-
-
-class RowRunner(CacheRunner):
-    """For models that hold one number for where all rows are: each row is decoded by itself."""
-
-    name = "cache, row by row"
-
-    def forwards(self, step: Step) -> Iterator[Step]:
-        for sequence in step.decodes:
-            yield Step([sequence])
-        yield from super().forwards(Step(prefills=step.prefills))
-
-    def _decode(self, sequences: list[Sequence]) -> torch.Tensor:
-        chunks = [
-            PrefillChunk(s, s.num_computed_tokens - 1, s.num_computed_tokens) for s in sequences
-        ]
-        return torch.cat([self._prefill(chunk, [chunk.start]) for chunk in chunks])
-
-
-class WholePromptRowRunner(RowRunner, WholePromptRunner):
-    """The same for models that compute no prompt in chunks."""
-
-    name = "cache, whole prompts, row by row"
 
 
 def _joined(parts: list[tuple[Step, torch.Tensor]]) -> torch.Tensor:
