@@ -127,9 +127,13 @@ class LogitsProcessors:
         for row, sequence in sequences:
             if sequence.params.rule is not None:
                 sequence.params.rule.restrict(logits[row], sequence.token_ids)
-        held = [(row, s.grammar) for row, s in sequences if s.grammar is not None and s not in late]
+        held = [
+            (row, change.allowed_by(change.sequence.grammar))
+            for row, change in followed
+            if change.sequence.grammar is not None and change.sequence not in late
+        ]
         if held:
-            mask_by_grammars(logits, held)
+            apply_masks(logits, held)
 
     def forget(self, sequence: Sequence) -> None:
         """Drops what is kept for a finished sequence."""
@@ -162,15 +166,14 @@ class _SequenceProcessors:
         params = sequence.params
         biases = [(token, bias) for token, bias in params.logit_bias if token < vocab_size]
         ends = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
+        self._ends = np.array([token for token in ends if token < vocab_size], dtype=np.int32)
         self.allowed = np.array(params.allowed_token_ids, dtype=np.int32)
         self.biased = np.array([token for token, _ in biases], dtype=np.int32)
         self.biases = np.array([bias for _, bias in biases], dtype=np.float32)
         self.sequence = sequence
         self._bad_words = BadWords(params.bad_token_ids, eos_token_ids, vocab_size)
         self._always = np.array(self._bad_words.single, dtype=np.int32)
-        self._at_first = np.array(
-            [*self._bad_words.single, *(token for token in ends if token < vocab_size)], np.int32
-        )
+        self._at_first = np.concatenate([self._always, self._ends])
         self.follows = bool(self._bad_words.follows or sequence.grammar or params.rule)
 
     def forbidden(self) -> _Ids:
@@ -181,6 +184,19 @@ class _SequenceProcessors:
     def completions(self) -> list[int]:
         """The tokens that would complete a bad word."""
         return self._bad_words.completions(self.sequence)
+
+    def allowed_by(self, grammar: Grammar) -> npt.NDArray[np.uint8]:
+        """A bit for each token, as ``Grammar.mask``; none of those that end outputs before this one
+        may end, though the grammar takes some of them for pieces of ordinary text.
+        """
+        mask = np.frombuffer(grammar.mask(), dtype=np.uint8)
+        if grammar.may_end:
+            return mask
+        places, bits = self._ends >> 3, np.uint8(1) << (self._ends & 7).astype(np.uint8)
+        if (mask[places] & bits).any():
+            mask = mask.copy()
+            np.bitwise_and.at(mask, places, ~bits)
+        return mask
 
 
 def _pairs(tokens: Iterable[tuple[int, Rows[int] | _Ids]]) -> _Ids:
@@ -201,9 +217,11 @@ def _forbid(logits: torch.Tensor, places: torch.Tensor) -> None:
     logits.index_put_(places.unbind(1), logits.new_full((), _MINUS_INFINITY))
 
 
-def mask_by_grammars(logits: torch.Tensor, constrained: Rows[tuple[int, Grammar]]) -> None:
-    """Changes logits (rows, vocab) in place, in the rows that are named; no other is touched."""
-    masks = [np.frombuffer(grammar.mask(), dtype=np.int32) for _, grammar in constrained]
+def apply_masks(logits: torch.Tensor, constrained: Rows[tuple[int, npt.NDArray[np.uint8]]]) -> None:
+    """Changes logits (rows, vocab) in place, in the rows that are named; no other is touched. The
+    masks have a bit for each token, 1 where it may come.
+    """
+    masks = [mask.view(np.int32) for _, mask in constrained]
     rows = np.array([row for row, _ in constrained], dtype=np.int32)
     sent = to_device(np.concatenate([rows, *masks]), logits.device)
     words = sent[len(rows) :].view(torch.uint8).view(len(rows), -1, 1)

@@ -13,6 +13,7 @@ from hf_triton.runtime.errors import (
     CancelledError,
     DeadlineError,
     EngineError,
+    RequestError,
     RuntimeModelError,
     reason,
 )
@@ -304,7 +305,7 @@ class Sequence:
         """
         self.token_ids.append(token.id)
         self._new_tokens.append(token)
-        params = self.params
+        params, may_end = self.params, self.grammar is None or self.grammar.may_end
         if self.grammar is not None and not is_forced:
             self._follow(self.grammar, token.id)
         may_stop = len(self.token_ids) >= params.min_tokens
@@ -313,6 +314,10 @@ class Sequence:
             or token.id in params.stop_token_ids
         )
         self.ended_by_token = stops
+        if stops and not may_end and self.finish_reason != "error":
+            kind = params.constraint.kind if params.constraint else "grammar"
+            text = f"{kind}: token {token.id} ended it before it may end, allowed: other ends"
+            self.end("error", RequestError(text))
         if params.stop_words and not self.hides_end:
             stops = self._has_stop_word(token.id, armed=may_stop) or stops
         if self.finish_reason is None and stops:

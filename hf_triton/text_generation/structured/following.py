@@ -64,7 +64,7 @@ class Following:
         self._dropped: deque[int] = deque()
         self._num_started = 0
         self._takes_long = False
-        self.first_mask = b""
+        self.first_mask, self.first_state = b"", frames.GOES_ON
         self.num_bytes = 0
         self.has_ended = False
 
@@ -123,9 +123,9 @@ class Following:
         self._masks.pop(number, None)
         self._send(frames.order(frames.FOLLOW, number, token_id))
 
-    def state(self, number: int) -> bool:
-        """Waits for what the last token has led to: whether nothing can follow but the end. Raises
-        RequestError where it does not fit, OverloadedError where the process was killed.
+    def state(self, number: int) -> int:
+        """Waits for what the last token has led to: one of frames.py's states. Raises RequestError
+        where it does not fit, OverloadedError where the process was killed.
         """
         self._wait_for(self._states, number)
         state = self._states.pop(number, None)
@@ -138,7 +138,7 @@ class Following:
             token_id = self._last_tokens[number]
             special = special_token_reason(token_id, self._special_tokens)
             raise RequestError(f"{option}: {special or state[1:].decode()}")
-        return state[0] == frames.IS_COMPLETE
+        return state[0]
 
     def mask(self, number: int) -> bytes | None:
         """Waits for what may come next; None where the process has ended."""
@@ -225,7 +225,7 @@ class Following:
             elif number:
                 self._masks[number] = payload
             else:
-                self.first_mask = payload
+                self.first_mask, self.first_state = payload, self._states[0][0]
         return True
 
     def _note(self, num_bytes: int) -> None:

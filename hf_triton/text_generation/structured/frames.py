@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 FOLLOW, DROP = 1, 2
 STATE, MASK, TAKES_LONG = 1, 2, 3
-GOES_ON, IS_COMPLETE, IS_REFUSED = 0, 1, 2
+GOES_ON, IS_COMPLETE, IS_REFUSED, MAY_END = 0, 1, 2, 3
 
 _ORDER = struct.Struct("<BIi")  # kind, number, token
 _ANSWER = struct.Struct("<BIQI")  # kind, number, bytes of memory, bytes of payload

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from . import frames
+
 
 class FollowingProcess(Protocol):
     """What follows outputs by one constraint."""
 
     first_mask: bytes
+    first_state: int
 
     def follow(self, number: int, token_id: int) -> None:
         """Orders a token to be taken; does not wait."""
 
-    def state(self, number: int) -> bool:
-        """Waits for what the last token has led to: whether nothing can follow but the end. Raises
-        RequestError where it does not fit.
+    def state(self, number: int) -> int:
+        """Waits for what the last token has led to: one of frames.py's states. Raises RequestError
+        where it does not fit.
         """
 
     def mask(self, number: int) -> bytes | None:
@@ -35,7 +38,8 @@ class FollowingProcess(Protocol):
 class Grammar:
     """Follows one output token by token; used by the engine's thread alone.
 
-    With n above 1 each choice has a grammar of its own. ``number`` is its own in the process.
+    With n above 1 each choice has a grammar of its own. ``number`` is its own in the process. What
+    was written may end where it ``may_end``, and has to where it ``is_complete``.
     """
 
     def __init__(self, process: FollowingProcess, number: int) -> None:
@@ -43,6 +47,7 @@ class Grammar:
         self._told: int | None = None
         self._began = False
         self.is_complete = False
+        self.may_end = process.first_state != frames.GOES_ON
 
     def __del__(self) -> None:
         if self._began:
@@ -81,7 +86,8 @@ class Grammar:
             self.tell(token_id)
         assert self._told == token_id
         self._told = None
-        self.is_complete = self._process.state(self._number)
+        state = self._process.state(self._number)
+        self.is_complete, self.may_end = state == frames.IS_COMPLETE, state != frames.GOES_ON
 
 
 def special_token_reason(token_id: int, special_tokens: Mapping[int, str]) -> str:

@@ -57,7 +57,7 @@ class Worker:
         end_after(asked["time_limit_s"])
         problem = self._make(_constraint(asked))
         end_after(0)
-        state = frames.IS_REFUSED if problem else frames.GOES_ON
+        state = frames.IS_REFUSED if problem else _state(self._first)
         self._send(frames.STATE, 0, bytes([state]) + problem.encode())
         if not problem:
             self._send(frames.MASK, 0, self._first_mask)
@@ -118,10 +118,9 @@ class Worker:
         # Where nothing can follow, llguidance takes an end of the text though none may come.
         if not matcher.consume_token(token_id) or matcher.is_error():
             why = refusal_reason(matcher.stop_reason(), matcher.get_error()).encode()
-        complete = frames.IS_COMPLETE if matcher.is_stopped() else frames.GOES_ON
-        state = frames.IS_REFUSED if why else complete
+        state = frames.IS_REFUSED if why else _state(matcher)
         self._send(frames.STATE, number, bytes([state]) + why)
-        return state == frames.GOES_ON
+        return state in (frames.GOES_ON, frames.MAY_END)
 
     def _send_mask(self, number: int) -> None:
         matcher = self._matchers.get(number)
@@ -148,6 +147,12 @@ class Worker:
                 os._exit(0)
             received += more
         return received
+
+
+def _state(matcher: Any) -> int:
+    if matcher.is_stopped():
+        return frames.IS_COMPLETE
+    return frames.MAY_END if matcher.is_accepting() else frames.GOES_ON
 
 
 def _constraint(asked: dict[str, Any]) -> Constraint:

@@ -20,6 +20,7 @@ from hf_triton.runtime.errors import (
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight import storage
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.structured import frames
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.grammar import Grammar
 from tests.engine.driving import Answers, Completion, running, setup
@@ -277,7 +278,7 @@ class LateProcess:
     it is ``waited_for``, a moment after it is asked.
     """
 
-    first_mask = b"\xff" * (-(-VOCAB_SIZE // 32) * 4)
+    first_mask, first_state = b"\xff" * (-(-VOCAB_SIZE // 32) * 4), frames.MAY_END
 
     def __init__(self, *, waited_for: bool = False) -> None:
         self.says_it = threading.Event()
@@ -287,8 +288,8 @@ class LateProcess:
     def follow(self, number: int, token_id: int) -> None:
         pass
 
-    def state(self, number: int) -> bool:
-        return False
+    def state(self, number: int) -> int:
+        return frames.MAY_END
 
     def mask(self, number: int) -> bytes:
         assert self.says_it.is_set() or self._waited_for

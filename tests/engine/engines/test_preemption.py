@@ -15,6 +15,7 @@ from hf_triton.runtime.errors import CancelledError, DeadlineError, EngineError
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.sequence.sequence import Sequence
+from hf_triton.text_generation.structured import frames
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.grammar import Grammar
 from tests.engine.driving import Answers, Completion, running, setup
@@ -40,7 +41,7 @@ class EveryThird:
     """Allows the tokens whose number divides by three as the sum of those before does."""
 
     def __init__(self) -> None:
-        self.first_mask = self._allowing(0)
+        self.first_mask, self.first_state = self._allowing(0), frames.MAY_END
         self._sum = 0
 
     def _allowing(self, rest: int) -> bytes:
@@ -51,8 +52,8 @@ class EveryThird:
         assert token_id % 3 == self._sum % 3
         self._sum += token_id + 1
 
-    def state(self, number: int) -> bool:
-        return False
+    def state(self, number: int) -> int:
+        return frames.MAY_END
 
     def mask(self, number: int) -> bytes:
         return self._allowing(self._sum % 3)

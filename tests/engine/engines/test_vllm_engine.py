@@ -218,11 +218,21 @@ def test_a_complete_grammar_ends_the_request_in_vllm_too(engine: Engine, vllm: F
     assert eventually(lambda: vllm.closed == [sequence])
 
 
-class FewTokens:
-    """A grammar of so many tokens, whichever."""
+def test_an_end_that_the_grammar_does_not_allow_yet_is_an_error(engine: Engine) -> None:
+    answers, held = Answers(), Constraint("regex", ("a",))
+    sequence = answers.sequence(0, [5, 6], max_tokens=LONG, stop_token_ids=(8,), constraint=held)
+    sequence.grammar = FewTokens(9, may_end=False)  # type: ignore[assignment]
+    engine.submit([sequence])
+    result = answers.wait(1)[0]
+    assert isinstance(result, RequestError)
+    assert str(result) == "regex: token 8 ended it before it may end, allowed: other ends"
 
-    def __init__(self, num_left: int) -> None:
-        self.num_left = num_left
+
+class FewTokens:
+    """A grammar of so many tokens, whichever; it may end after each where it ``may_end``."""
+
+    def __init__(self, num_left: int, *, may_end: bool = True) -> None:
+        self.num_left, self.may_end = num_left, may_end
 
     @property
     def is_complete(self) -> bool:

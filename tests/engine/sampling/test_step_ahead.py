@@ -25,6 +25,7 @@ class EveryThird(Grammar):
 
     def __init__(self) -> None:
         self.last, self.is_complete, self.is_late = 0, False, False
+        self.may_end = True
 
     def __del__(self) -> None:
         pass

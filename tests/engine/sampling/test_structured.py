@@ -59,8 +59,11 @@ OF_NO_TYPE = {name: value for name, value in SCHEMA.items() if name != "type"}
 class Grammars:
     """Makes grammars, and waits for them."""
 
-    def __init__(self, tokenizer: Any, num_tokens: int | None = None) -> None:
+    def __init__(
+        self, tokenizer: Any, num_tokens: int | None = None, more_ends: tuple[int, ...] = ()
+    ) -> None:
         ends = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else [1]
+        ends += more_ends
         num_tokens = num_tokens or len(tokenizer) + PADDING
         self.processes = GrammarProcesses(tokenizer, num_tokens, ends)
         self.close = self.processes.close
@@ -135,14 +138,14 @@ def sequence(grammar: Grammar | None, tokenizer: Any, **params: Any) -> Sequence
     return Sequence([0], sampling, nobody, Detokenizer(tokenizer, [0]), grammar=grammar)
 
 
-def generate(sequences: list[Sequence], eos: int, vocab_size: int) -> None:
+def generate(sequences: list[Sequence], eos: int, vocab_size: int, *more_ends: int) -> None:
     """Steps of random logits until all are done."""
     generator = torch.Generator().manual_seed(1)
-    sampler = Sampler([eos])
+    sampler = Sampler([eos, *more_ends])
     while going := [s for s in sequences if s.finish_reason is None]:
         logits = torch.randn(len(going), vocab_size, generator=generator)
         for one, token in zip(going, sampler.sample(logits, going), strict=True):
-            one.append(token, frozenset([eos]))
+            one.append(token, frozenset([eos, *more_ends]))
 
 
 def text_of(sequence: Sequence) -> str:
@@ -180,6 +183,26 @@ def test_what_may_go_on_ends_with_the_models_own_end(grammars: Grammars, tokeniz
     assert not grammar.is_complete
     grammar.follow(eos)
     assert grammar.is_complete
+
+
+@pytest.mark.parametrize("whose", ["model", "request"])
+def test_a_piece_of_ordinary_text_ends_no_output_before_it_may_end(
+    tokenizer: Any, whose: str
+) -> None:
+    a, eos, size = tokenizer.convert_tokens_to_ids("a"), tokenizer.eos_token_id, len(tokenizer)
+    more_ends = (a,) if whose == "model" else ()
+    options = {} if whose == "model" else {"stop_token_ids": (a,)}
+    grammars = Grammars(tokenizer, more_ends=more_ends)
+    start = grammars.compile(Constraint("regex", ("[ab]{3,6}",)))
+    held = [
+        sequence(start(), tokenizer, temperature=2.0, seed=seed, **options) for seed in range(12)
+    ]
+    generate(held, eos, size + PADDING, *more_ends)
+    grammars.close()
+    for one in held:
+        assert one.finish_reason == "stop"
+        assert re.fullmatch("[ab]{3,6}", text_of(one))
+    assert any(one.token_ids[-1] == a for one in held)
 
 
 def test_where_other_options_forbid_all_that_fits_that_request_alone_fails(
