@@ -15,6 +15,7 @@ from hf_triton.python_env.find_environment import (
     BrokenEnvironmentError,
     built_folder,
     check,
+    failure_file,
     is_built,
     look_inside,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "choose_model_files",
     "differences",
     "error_line",
+    "failure_file",
     "hash_file",
     "hub_token",
     "is_built",

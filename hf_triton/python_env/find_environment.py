@@ -80,6 +80,11 @@ def is_built(folder: Path) -> bool:
     return (folder / MARKER).is_file()
 
 
+def failure_file(folder: Path) -> Path:
+    """Where one line says why the environment could not be built there."""
+    return folder.with_name(f"{folder.name}.failed")
+
+
 def look_inside(folder: Path, *packages: str) -> Inside:
     """Asks the environment's Python. Raises BrokenEnvironmentError."""
     python = folder / "bin" / "python3"
@@ -129,10 +134,17 @@ def find(values: dict[str, Any], beside: Path) -> Path:
     else:
         folder = built_folder(values["requirements"], sys.prefix if values["below"] else "")
         if not is_built(folder):
-            reason = f"the environment of {written} is not built on this machine, at {folder}"
-            raise BrokenEnvironmentError(f"{reason}: run hf-triton fetch")
+            raise BrokenEnvironmentError(f"the environment of {written} {_why_not_built(folder)}")
     check(folder, os.environ.get(NUMPY_VARIABLE, ""))
     return folder
+
+
+def _why_not_built(folder: Path) -> str:
+    try:
+        failure = failure_file(folder).read_text(encoding="utf-8").strip()
+    except OSError:
+        return f"is not built on this machine, at {folder}: run hf-triton fetch"
+    return f"could not be built on this machine: {failure}"
 
 
 def main(environment_file: str) -> None:

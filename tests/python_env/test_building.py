@@ -13,7 +13,7 @@ import pytest
 from generator.models_yaml.reading import load
 from generator.spec import task_folders
 from generator.spec.model_spec import PythonEnv
-from generator.spec.runtime_rules import FOLDER_VARIABLE, MARKER, is_built
+from generator.spec.runtime_rules import FOLDER_VARIABLE, MARKER, failure_file, is_built
 from hf_triton.cli import main as cli
 from hf_triton.serving.python_env.building import BuildError, ensure, folder_of
 from hf_triton.tritonserver import binary
@@ -88,7 +88,9 @@ def test_models_that_ask_for_the_same_share_an_environment_and_failures_stop_no_
     assert "broken: python_env: " in said.err
     assert "No matching distribution found for lost-package==3.1" in said.err
     assert "pass-word" not in said.err + said.out
-    assert not folder_of(env_of(work, "broken")).exists()
+    broken = folder_of(env_of(work, "broken"))
+    assert not broken.exists()
+    assert "No matching distribution found for lost-package" in failure_file(broken).read_text()
 
     env = env_of(work, "same")
     assert folder_of(env) == half

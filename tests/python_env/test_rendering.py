@@ -19,6 +19,7 @@ from generator.spec.runtime_rules import (
     MARKER,
     NUMPY_VARIABLE,
     built_folder,
+    failure_file,
 )
 from generator.spec.triton_models import LAUNCHER_FILE
 from hf_triton.cli import main as cli
@@ -263,6 +264,11 @@ def test_a_built_environment_is_found_by_what_it_is_made_of(
     assert "run hf-triton fetch" in error_of(version)
     values = json.loads((version / "environment.json").read_text())
     built = built_folder(values["requirements"], "")
+    failure_file(built).parent.mkdir(parents=True, exist_ok=True)
+    failure_file(built).write_text("No matching distribution found for lost-package\n")
+    told = "could not be built on this machine: No matching distribution found for lost-package"
+    assert f"requirements.txt {told}" in error_of(version)
+    failure_file(built).unlink()
     shutil.copytree(environment(work), built, symlinks=True)
     assert "is not built" in error_of(version), "half of one is none"
     (built / MARKER).write_text("{}")

@@ -47,7 +47,7 @@ def test_a_model_runs_in_its_environment_and_broken_ones_fail_alone(tmp_path: Pa
         for name, reason in {
             "lacking": "python_env: needs.txt: lacks not_there, which this model needs: add that",
             "foreign": f"old is of Python 3.8, and the server's is {here}",
-            "failing": "the environment of lost.txt is not built on this machine",
+            "failing": "the environment of lost.txt could not be built on this machine: ",
         }.items():
             told = [line for line in served.err.splitlines() if f"model '{name}' failed" in line]
             assert len(told) == 1

@@ -26,6 +26,7 @@ from generator.spec.runtime_rules import (
     BrokenEnvironmentError,
     built_folder,
     check,
+    failure_file,
     is_built,
 )
 from hf_triton.serving.python_env.pip import InstallError, run_pip, run_quietly
@@ -54,6 +55,18 @@ def ensure(env: PythonEnv, numpy_below: str, show: Show, on_busy: Callable[[Path
         BuildError: it can't be built, or is not one that the server's stub can run in.
     """
     folder = folder_of(env)
+    try:
+        return _ensure(env, folder, numpy_below, show, on_busy)
+    except BuildError as error:
+        if env.folder is None and not is_built(folder):  # its models say so when they are loaded
+            with contextlib.suppress(OSError):
+                _write(failure_file(folder), " ".join(str(error).split()))
+        raise
+
+
+def _ensure(
+    env: PythonEnv, folder: Path, numpy_below: str, show: Show, on_busy: Callable[[Path], None]
+) -> bool:
     try:
         was_there = env.folder is not None or is_built(folder)
         if not was_there:
@@ -108,6 +121,7 @@ def _build(
             install(pip, ["--no-deps", "-r", str(env.no_deps)], env.no_deps.parent)
         marker = {"written": env.written, "digest": env.digest, "python": sys.version.split()[0]}
         _write(folder / MARKER, json.dumps(marker, indent=2) + "\n")
+        failure_file(folder).unlink(missing_ok=True)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)  # half of gigabytes is of no use
         raise
