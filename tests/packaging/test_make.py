@@ -133,6 +133,14 @@ def test_an_environment_that_lost_its_interpreter_is_made_anew(tmp_path: Path) -
     assert not (venv / ".installed").exists()
 
 
+@pytest.mark.parametrize("is_sound", ["true", "false"])
+def test_an_environment_of_another_user_is_told_of(is_sound: str, tmp_path: Path) -> None:
+    script = f"environment_is_sound() {{ {is_sound}; }}; may_write() {{ false; }}; main"
+    result = _bash(script, VENV=str(tmp_path), TORCH="cpu")
+    assert result.returncode == 1
+    assert f"and {tmp_path} belongs to {tmp_path.owner()}: run this as that user" in result.stderr
+
+
 def test_a_complete_environment_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
