@@ -88,6 +88,14 @@ def test_a_model_that_did_not_load_is_told_with_its_reason(starter: Starter) -> 
         reply = api.completion(model="whole")
         health.set_models({"whole": "is being loaded"})
         late = api.completion(model="whole")
+        failed = "failed to load: no file config.json"
+        health.set_models({"whole": failed})
+        stays = api.completion(model="whole")
+        health.set_models({"whole": f"{failed}; it is loaded again in 4 s (3 failed loads)"})
+        may_pass = api.completion(model="whole")
+    assert stays.status == may_pass.status == 503
+    assert (stays.headers.get("Retry-After"), stays.headers["x-should-retry"]) == (None, "false")
+    assert (may_pass.headers["Retry-After"], may_pass.headers.get("x-should-retry")) == ("1", None)
     assert (reply.status, late.status) == (503, 503)
     assert reply.error["message"] == "model: 'whole' is not ready: no file config.json"
     assert late.error["message"] == "model: 'whole' is being loaded; try again"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _RETRY_AFTER_S = 1
+# What the clients of OpenAI and Anthropic obey.
+_NO_RETRY = {"x-should-retry": "false"}
 
 
 @dataclass(eq=False)
@@ -19,6 +21,7 @@ class ApiError(Exception):
     code: str | None = None
     more_headers: Mapping[str, str] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)  # of Anthropic's errors
+    stays: bool = False  # whether asking again is of no use, though it is a 503
 
     def body(self) -> dict[str, Any]:
         """OpenAI's error object."""
@@ -29,7 +32,7 @@ class ApiError(Exception):
     def headers(self) -> dict[str, str]:
         """What goes with the status: when to come again, how to identify oneself."""
         again = {"Retry-After": str(_RETRY_AFTER_S)} if self.status == 503 else {}
-        return {**again, **self.more_headers}
+        return {**(_NO_RETRY if self.stays else again), **self.more_headers}
 
 
 def bad_field(name: str, got: str, allowed: str, param: str | None = None) -> ApiError:
@@ -52,10 +55,10 @@ def model_is_loading(name: str) -> ApiError:
     return ApiError(503, message, param="model", code="unavailable")
 
 
-def model_is_not_ready(name: str, why: str) -> ApiError:
+def model_is_not_ready(name: str, why: str, *, stays: bool = False) -> ApiError:
     """It is to be served, and did not load or has ended; ``why`` is the supervisor's word."""
     message = f"model: '{name[:100]}' is not ready: {why}"
-    return ApiError(503, message, param="model", code="unavailable")
+    return ApiError(503, message, param="model", code="unavailable", stays=stays)
 
 
 def served_elsewhere(name: str, task: str) -> ApiError:

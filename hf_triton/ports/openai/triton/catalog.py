@@ -35,7 +35,7 @@ from hf_triton.ports.openai.schema.errors import (
     served_elsewhere,
     wrong_task,
 )
-from hf_triton.ports.openai.triton.supervisor import WhyNotReady, is_loading
+from hf_triton.ports.openai.triton.supervisor import WhyNotReady, is_loading, stays
 from hf_triton.ports.repeats import NOTICED_S
 
 TRUNCATED = "truncated"  # of encoders, whether a text was cut
@@ -156,8 +156,9 @@ class Catalog:
         model = self._own_names.get(name, name.partition(":")[0])
         if found is None and await self._is_to_be_served(model):
             why = (await self._why_not_ready()).get(model, "")
-            is_late = not why or is_loading(why)
-            raise model_is_loading(name) if is_late else model_is_not_ready(name, why)
+            if not why or is_loading(why):
+                raise model_is_loading(name)
+            raise model_is_not_ready(name, why, stays=stays(why))
         if found is None and tasks and name in self._elsewhere:
             raise served_elsewhere(name, self._elsewhere[name])
         if found is None:

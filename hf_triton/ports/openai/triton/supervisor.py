@@ -13,6 +13,7 @@ WhyNotReady = Callable[[], Awaitable[Mapping[str, str]]]
 
 _TIMEOUT = aiohttp.ClientTimeout(total=2)
 _IS_LOADING = re.compile("is being loaded|waits to be loaded|LOADING")
+_STAYS = re.compile("failed to load: (?!.*; it is loaded again)|.*; given up after ", re.DOTALL)
 
 
 async def why_not_ready(health_url: str) -> Mapping[str, str]:
@@ -30,6 +31,11 @@ async def why_not_ready(health_url: str) -> Mapping[str, str]:
             return found
     except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, KeyError, TypeError):
         return {}
+
+
+def stays(reason: str) -> bool:
+    """Whether such a model will not be ready until somebody corrects it."""
+    return bool(_STAYS.match(reason))
 
 
 def is_loading(reason: str) -> bool:
