@@ -42,6 +42,8 @@ MASK = "***"
 _VARIABLES = ("HF_TOKEN", "PRIVATE_REPO_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 # A whole one: what only begins like it may be a module of ours, hf_triton.runtime.
 _TOKEN = re.compile(r"\b(hf|api_org)_[A-Za-z0-9]{30,}")
+# ECMA-48's control sequences: libraries colour their lines, also for files.
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _SHORTEST = 8  # a shorter one would take words out of the log
 
 
@@ -166,6 +168,11 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
     """The values that no line may hold."""
     values = (environment.get(name, "").strip() for name in _VARIABLES)
     return [value for value in values if len(value) >= _SHORTEST]
+
+
+def without_colours(line: str) -> str:
+    """``line`` as a file is to have it."""
+    return _CONTROL.sub("", line)
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:

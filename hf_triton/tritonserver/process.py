@@ -27,7 +27,7 @@ from hf_triton.tritonserver import restrictions
 from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.listen import SHARED_MEMORY, Listen
 from hf_triton.tritonserver.loading import NOT_READY, NUM_LOADERS, Loaded, ModelLoader
-from hf_triton.tritonserver.log import LogFilter, mask, secrets_of
+from hf_triton.tritonserver.log import LogFilter, mask, secrets_of, without_colours
 
 _START_TIMEOUT_S = 60.0
 # Triton waits at most so long for requests in flight and for models to unload: ten models, each a
@@ -285,7 +285,7 @@ class TritonServer:
             return
         with pipe:  # nobody else closes it: they might while it is read
             for line in pipe:
-                text = mask(line.rstrip("\n"), self._secrets)
+                text = mask(without_colours(line.rstrip("\n")), self._secrets)
                 shown = [text] if self._log.show(text) else []
                 shown = [*self._log.left_out(), *shown]
                 self._write(*([text] if self.verbose else shown))

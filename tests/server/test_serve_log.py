@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_triton.tritonserver.http_api import one_line
-from hf_triton.tritonserver.log import LogFilter
+from hf_triton.tritonserver.log import LogFilter, without_colours
 
 SHOWN = [
     'I1120 11:04:48.919554 4596 model.py:6] "demo: loaded in 6.1 s"',
@@ -176,3 +176,8 @@ NO_BACKEND = (
 )
 def test_a_load_error_becomes_one_line(error: str, expected: str) -> None:
     assert one_line(error) == expected
+
+
+def test_colours_stay_out_of_the_log() -> None:
+    line = "\x1b[1;31mERROR\x1b[0m: 5 \x1b[38;2;9;9;9mweights\x1b[K are [missing]"
+    assert without_colours(line) == "ERROR: 5 weights are [missing]"
