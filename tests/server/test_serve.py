@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import socket
@@ -104,6 +105,16 @@ def test_a_model_that_streams_is_told_of_as_one_and_its_engine_loads_first(tmp_p
 
         os.kill(served.stub_pid("demo_stream"), signal.SIGKILL)
         served.wait_for("model 'demo': its Python process died")
+
+
+def test_times_of_loads_count_from_the_start(tmp_path: Path) -> None:
+    """Four are loaded at once, and the fifth waits meanwhile."""
+    models = "".join(f"- {{name: m{n}, options: {{load_s: 2}}}}\n" for n in range(5))
+    with serve(tmp_path, models) as served:
+        served.wait_for("Ctrl-C stops")
+        times = [float(one) for one in re.findall(r"m\d is ready after ([\d.]+) s", served.err)]
+        assert len(times) == 5
+        assert max(times) >= 4
 
 
 @pytest.mark.slow

@@ -179,6 +179,8 @@ class Supervisor:
             return
         if model in self._loading:
             self._loading.remove(model)
+            seconds = time.monotonic() - self._began_s  # as the reminders count
+            outcome = dataclasses.replace(outcome, seconds=seconds)
         tell_loaded(outcome, self._loading, self._has_served and model in self._were_ready)
         if outcome.failure is None:
             self._failures.pop(model, None)
