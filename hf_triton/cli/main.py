@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from generator.errors import (
@@ -118,12 +119,28 @@ def run_verb(args: argparse.Namespace) -> int:
     return code
 
 
+class _Parser(argparse.ArgumentParser):
+    """Names the nearest option where one is unknown."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            known = [*self._option_string_actions]
+            given = next((one.partition("=")[0] for one in unknown if one.startswith("-")), "")
+            near = get_close_matches(given, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found, unknown
+
+
 def make_parser(words: Collection[str] = VERBS) -> argparse.ArgumentParser:
     """The command line; only verbs among ``words`` have arguments, for which they are imported."""
     raw = argparse.RawDescriptionHelpFormatter
     absent = {verb for verb, package in OTHERS.items() if not _is_installed(package)}
     example = [line for line in EXAMPLE.splitlines() if not absent & set(line.split()[1:2])]
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "hf-triton", description=DESCRIPTION, epilog="\n".join(example), formatter_class=raw
     )
     parser.add_argument("--version", action="version", version=f"hf-triton {VERSION}")

@@ -11,12 +11,13 @@ from generator.flag_values import number, whole
 
 def add_places(parser: argparse.ArgumentParser) -> None:
     """Adds --config and --repository, which ``hf-triton perf`` has too: either place will do."""
-    for flag, what, default in (
-        ("--config", "FILE", "models.yaml"),
-        ("--repository", "FOLDER", "model_repository"),
-    ):
+    for name, what in (("config", "FILE"), ("repository", "FOLDER")):
         parser.add_argument(
-            flag, default=argparse.SUPPRESS, metavar=what, help=f"default: {default}"
+            f"--{name}",
+            dest=f"given_{name}",
+            default=argparse.SUPPRESS,
+            metavar=what,
+            help="as before the verb",
         )
 
 

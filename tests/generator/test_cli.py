@@ -24,7 +24,7 @@ from tests.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
         (ONE_MODEL, "1 model"),
         (
             ONE_STREAMING_MODEL + "  - {name: b, task: fake-task, model: o/n}\n",
-            "2 models (1 streams)",
+            "2 models (1 streaming)",
         ),
     ],
 )
@@ -49,6 +49,24 @@ def test_a_wrong_command_line_ends_in_2(arguments: list[str], run: Run) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, near",
+    [
+        (["serve", "--http-prot", "8000"], "--http-prot; did you mean --http-port?"),
+        (["validate", "--confg=x"], "--confg=x; did you mean --config?"),
+        (["perf", "sweep", "--ulr", "x"], "--ulr; did you mean --url?"),
+        (["diff", "x"], "unrecognized arguments: x\n"),
+        (["diff", "--qqq"], "unrecognized arguments: --qqq\n"),
+    ],
+)
+def test_an_unknown_option_is_told_with_the_nearest(
+    arguments: list[str], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        cli.main(arguments)
+    assert near in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)

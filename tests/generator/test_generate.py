@@ -124,7 +124,9 @@ def test_an_edited_model_py_is_kept_and_told_and_served_anew(made: Path, run: Ru
     before = config.read_text()
     edited.write_text(edited.read_text() + "# mine\n")
     note = "model_repository/demo/1/model.py: edited by hand, and kept\n"
-    assert run("diff")[0] == 1
+    code, told, _ = run("diff")
+    line = "edited model_repository/demo/1/model.py: by hand, and kept: servers load it anew"
+    assert (code, told.splitlines()[0]) == (1, line)
     assert run("generate")[::2] == (0, note)
     assert edited.read_text().endswith("# mine\n")
     assert config.read_text() != before, "a running server has loaded another model.py"

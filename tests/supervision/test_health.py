@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from generator.errors import ServerError
+from hf_triton.cli.main import make_parser
+from hf_triton.cli.verbs.serve import _listen
+from hf_triton.cli.verbs.serve_arguments import settle
 from hf_triton.serving.supervision import health_port as served_over_http
 from hf_triton.serving.supervision.health import Health
 from hf_triton.serving.supervision.health_port import health_port
@@ -209,3 +212,26 @@ def test_the_body_of_ready_is_json_for_people_too() -> None:
         "phase": "serving",
         "not_ready": {},
     }
+
+
+def test_a_health_port_that_nobody_chose_and_that_is_taken_is_another_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port, ports = taken.getsockname()[1], free_ports()
+        monkeypatch.setattr("hf_triton.cli.verbs.serve.HEALTH_PORT", port)
+        words = ["serve", f"--http-port={ports.http_port}", f"--grpc-port={ports.grpc_port}"]
+        words += [f"--metrics-port={ports.metrics_port}"]
+        args = make_parser(words).parse_args(words)
+        settle(args)
+        listen = _listen(args)
+        assert listen.health_port not in (0, port, *listen.triton_ports().values())
+        told = (
+            f"port {port} is in use; choose another with --health-port; took {listen.health_port}"
+        )
+        assert capsys.readouterr().err == f"hf-triton: {told}\n"
+        for flag in ("--health-port", "--http-port"):
+            args = make_parser(words).parse_args([*words, f"{flag}={port}"])
+            settle(args)
+            with pytest.raises(ServerError, match=f"port {port} is in use; choose .* {flag}"):
+                _listen(args)

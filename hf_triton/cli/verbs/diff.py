@@ -34,6 +34,8 @@ def show_model(model: ModelPlan) -> Iterator[str]:
     """The lines of one model's differences."""
     if model.blocked:
         yield f"conflict {model.conflicts[0]}"
+    for path in model.kept:
+        yield f"edited {model.folder / path}: by hand, and kept: servers load it anew"
     changes = [change for change in model.changes if change.action is not Action.IDENTICAL]
     for change in changes:
         reason = f": {change.reason}" if change.reason else ""

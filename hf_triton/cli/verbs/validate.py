@@ -34,6 +34,6 @@ def run(args: argparse.Namespace) -> int:
         for model in triton_models(spec):
             render(model, tasks[spec.task], repository)
     num_streaming = sum(spec.streaming for spec in specs)
-    streaming = f" ({num_streaming} stream{'s' * (num_streaming == 1)})" if num_streaming else ""
+    streaming = f" ({num_streaming} streaming)" if num_streaming else ""
     print(f"{config}: {len(specs)} model{'s' * (len(specs) != 1)}{streaming}, no mistakes")
     return 0
