@@ -43,6 +43,7 @@ FLOORS = (
     ("hf_triton/serving/python_env",),
     ("hf_triton/serving/apply",),
     ("hf_triton/serving",),
+    ("hf_triton/cli/places",),
     ("hf_triton/cli/verbs",),
     ("hf_triton/cli", "generator/__main__"),
     ("perf",),
