@@ -45,6 +45,8 @@ BASES: dict[str, dict[str, Any]] = {
     "/embed": {"inputs": ["a"]},
     **{path: {"inputs": "a"} for path in ("/generate", "/generate_stream", "/predict")},
     "/v1/rerank": {"query": "a", "documents": ["a"]},
+    "/v1/ranking": {"query": {"text": "a"}, "passages": [{"text": "a"}]},
+    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["a"]}},
     "/score": {"text_1": "a", "text_2": "a"},
     "/classify": {"input": "a"},
 }
