@@ -166,16 +166,14 @@ def test_the_path_of_a_model_answers_by_what_it_does(api: Translator) -> None:
     assert api.get("/models/vectors/info").body["max_client_batch_size"] == 2048
 
 
-def test_a_chat_by_the_path_of_a_model_needs_no_name(api: Translator) -> None:
-    """huggingface_hub sends ``dummy``, TGI's own client ``tgi``; errors are OpenAI's."""
+def test_openais_paths_of_a_model_need_no_name(api: Translator) -> None:
+    """With what the openai package sends to the base_url of one model, where huggingface_hub sends
+    ``dummy``, and TGI's own client ``tgi``; errors are OpenAI's.
+    """
     messages = [{"role": "user", "content": "a b"}]
     path = f"{OF_SERVER}/v1/chat/completions"
     assert api.post(path, model="tgi", messages=messages).body["model"] == "echo"
     assert api.post(path, model="tgi", messages=[]).error["param"] == "messages"
-
-
-def test_openais_paths_of_a_model_need_no_name(api: Translator) -> None:
-    """With what the openai package sends to the base_url of one model."""
     path = f"{OF_SERVER}/v1/completions"
     assert api.post(path, model="tgi", prompt="a b").body["choices"][0]["text"] == "a b"
     embedded = api.post("/models/vectors/v1/embeddings", model="x", input="two").body

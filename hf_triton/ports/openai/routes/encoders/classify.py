@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,22 +42,16 @@ class ClassifyRequest:
         """VLLM's object."""
         rows = answers.rows
         columns = zip(rows["label"], rows["score"], rows["logits"], strict=True)
-        return {
-            "id": answer_id,
-            "object": "list",
-            "created": int(time.time()),
-            "model": self.common.model,
-            "data": [
-                {
-                    "index": index,
-                    "label": labels[0],
-                    "probs": _in_order(scores, logits),
-                    "num_classes": len(logits),
-                }
-                for index, (labels, scores, logits) in enumerate(columns)
-            ],
-            "usage": answers.usage,
-        }
+        found = [
+            {
+                "index": index,
+                "label": labels[0],
+                "probs": _in_order(scores, logits),
+                "num_classes": len(logits),
+            }
+            for index, (labels, scores, logits) in enumerate(columns)
+        ]
+        return answers.listed(answer_id, self.common.model, found)
 
 
 def _in_order(scores: array[float], logits: array[float]) -> list[float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -172,6 +173,11 @@ class Answers:
     def usage(self) -> dict[str, int]:
         """As OpenAI writes it."""
         return {"prompt_tokens": self.num_tokens, "total_tokens": self.num_tokens}
+
+    def listed(self, answer_id: str, model: str, data: list[dict[str, Any]]) -> dict[str, Any]:
+        """VLLM's list of what was found."""
+        head = {"id": answer_id, "object": "list", "created": int(time.time()), "model": model}
+        return {**head, "data": data, "usage": self.usage}
 
     @property
     def headers(self) -> dict[str, str]:

@@ -8,7 +8,6 @@ the score is the similarity of the two embeddings, by the function that its file
 from __future__ import annotations
 
 import math
-import time
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -119,17 +118,11 @@ class ScoreRequest(Pairs):
 
     def write(self, answers: Answers, answer_id: str) -> dict[str, Any]:
         """VLLM's object."""
-        return {
-            "id": answer_id,
-            "object": "list",
-            "created": int(time.time()),
-            "model": self.common.model,
-            "data": [
-                {"index": index, "object": "score", "score": score}
-                for index, score in enumerate(self.scores(answers))
-            ],
-            "usage": answers.usage,
-        }
+        found = [
+            {"index": index, "object": "score", "score": score}
+            for index, score in enumerate(self.scores(answers))
+        ]
+        return answers.listed(answer_id, self.common.model, found)
 
 
 @dataclass(frozen=True)
