@@ -32,11 +32,12 @@ def save_adapter(model: Any, folder: Path, **config: Any) -> Path:
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(config.pop("seed", 0))
+    saves_head = config.pop("save_embedding_layers", False)
     with quiet():
         wrapped = get_peft_model(
             model, LoraConfig(init_lora_weights=False, task_type="CAUSAL_LM", **config)
         )
-        wrapped.save_pretrained(str(folder), save_embedding_layers=False)
+        wrapped.save_pretrained(str(folder), save_embedding_layers=saves_head)
         wrapped.unload()
     return folder
 

@@ -24,6 +24,7 @@ from hf_triton.runtime.weights.loading import load_on_meta_device
 from hf_triton.runtime.weights.model_files import adapter_folders
 from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
 
+from .base_weights import is_of_base
 from .linear import Adapter, Adapters
 from .places import LimitedAdapters
 from .rows import LowRank
@@ -140,10 +141,18 @@ def _adapter(name: str, folder: Path, modules: Any, served: ServedModel) -> Adap
     config = PeftConfig.from_pretrained(str(folder))
     _check_fields(config)
     base = given.get("base_model_name_or_path") or "another model"
-    weights = load_peft_weights(str(folder), device="cpu")
+    weights = {
+        key: tensor
+        for key, tensor in load_peft_weights(str(folder), device="cpu").items()
+        if ".lora_" in key or not is_of_base(served, modules, _name_in_base(key), tensor)
+    }
     return Adapter(
         name, _low_rank_layers(config, weights, modules, f"{base}, not for {served.source}")
     )
+
+
+def _name_in_base(key: str) -> str:
+    return key.removeprefix(_PREFIX).replace(".base_layer.", ".")
 
 
 def _check_kind(given: Any) -> None:
@@ -233,7 +242,10 @@ def _refuse_rest(left: dict[str, torch.Tensor], other: str) -> None:
         name = key.removeprefix(_PREFIX)
         if ".lora_" in name:
             raise LoadError(f"weights for {name}, which this model lacks: it was made for {other}")
-        raise LoadError(f"whole weights of {name}, and only low-rank changes are served")
+        raise LoadError(
+            f"whole weights of {_name_in_base(key)}, which are not the base's, and only low-rank "
+            "changes are served"
+        )
 
 
 def _sizes(shape: Any) -> str:
