@@ -149,6 +149,8 @@ def _loaded(picture: Any) -> Any:
     try:
         picture.load()
         ImageOps.exif_transpose(picture, in_place=True)
+        if picture.mode.startswith("I;16"):  # Pillow cuts off whatever is above 255
+            picture = picture.convert("I").point(lambda grey: grey / 257 + 0.5).convert("L")
         return picture if picture.mode == "RGB" else picture.convert("RGB")
     except MemoryError:
         raise

@@ -42,10 +42,14 @@ def test_every_mode_becomes_rgb_as_pillow_converts_it(mode: str, file_format: st
     assert found.tobytes() == Image.open(io.BytesIO(file)).convert("RGB").tobytes()
 
 
-def test_sixteen_bits_of_grey_are_eight() -> None:
-    greys = np.linspace(0, 65535, 400, dtype=np.uint16).reshape(20, 20)
-    found = np.asarray(image("image[0]", packed(Image.fromarray(greys), "PNG"), LIMITS))
-    assert found.shape == (20, 20, 3)
+@pytest.mark.parametrize(
+    "file_format, kind", [("PNG", "<u2"), ("TIFF", "<u2"), ("TIFF", ">u2"), ("JPEG2000", "<u2")]
+)
+def test_sixteen_bits_of_grey_are_scaled_to_eight(file_format: str, kind: str) -> None:
+    greys = np.linspace(0, 65535, 400).astype(kind).reshape(20, 20)
+    found = np.asarray(image("image[0]", packed(Image.fromarray(greys), file_format), LIMITS))
+    eight = np.round(greys.astype(np.float64) / 257)
+    np.testing.assert_array_equal(found, np.stack([eight] * 3, axis=-1))
 
 
 @pytest.mark.parametrize("file_format", ["GIF", "WEBP", "PNG"])
