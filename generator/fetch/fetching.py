@@ -235,7 +235,7 @@ class FetchRun:
 def _described(fetch: ModelFetch) -> str:
     here, total = fetch.num_bytes_here, fetch.num_bytes
     state = "all here" if not fetch.missing else f"{size(here)} here, {size(total - here)} to fetch"
-    files = f"{len(fetch.files)} files, {size(total)}"
+    files = f"{len(fetch.files)} file{'s' * (len(fetch.files) != 1)}, {size(total)}"
     return f"{fetch.spec.title}: {fetch.source} ({fetch.commit[:12]}), {files}: {state}"
 
 

@@ -391,7 +391,7 @@ def test_a_verb_reads_the_file_that_the_server_was_started_with(
     read = f"{Path('started.yaml').absolute()} (port {fake(made).port})"
     assert f"hf-triton: reading {read}, with which the server was started" in ran.err
     record = served_record.read(made.repository)
-    assert record is not None
+    assert record
     assert record.models == ("a", "s")
     assert "remove     a: a" in made.apply("--dry-run", "--config", "models.yaml").out
 

@@ -93,7 +93,8 @@ def _check(spec: ModelSpec, cache: ModelCache, progress: Progress) -> list[Diffe
         cache.forget(folder / difference.path)
     cache.hashes.save()
     if not found:
-        print(f"{spec.title}: {len(locked.files)} files, {size(locked.size)}: as locked")
+        files = f"{len(locked.files)} file{'s' * (len(locked.files) != 1)}"
+        print(f"{spec.title}: {files}, {size(locked.size)}: as locked")
     return found
 
 

@@ -292,7 +292,8 @@ def _download_missing(served: ServedModel, missing: list[str]) -> None:
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
-    info(f"{served.name}: downloading {len(missing)} files of {served.source}")
+    files = f"{len(missing)} file{'s' * (len(missing) != 1)}"
+    info(f"{served.name}: downloading {files} of {served.source}")
 
     def download(name: str) -> None:
         hf_hub_download(
