@@ -80,18 +80,19 @@ class Float16StoredLinear(PrepackedLinear):
         if weight.dtype != torch.float32:
             raise RuntimeError("not float32")
         ops, power = torch.ops.quantized, _power_for_float16(weight)
-        self._linear, self._unscale = ops.linear_dynamic_fp16, 1 / power
+        self._linear, self._power = ops.linear_dynamic_fp16, power
+        self._unscale = torch.tensor(1 / power)  # half of what a number costs to multiply by
         self._bias = None if power == 1 else bias  # else FBGEMM adds it
         self.packed = ops.linear_prepack_fp16(weight * power, bias if power == 1 else None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., in_features) -> (..., out_features), float32."""
         y: torch.Tensor = self._linear(x, self.packed)
-        if self._unscale == 1:
+        if self._power == 1:
             return y
         if self._bias is None:
             return y.mul_(self._unscale)
-        return torch.add(self._bias, y, alpha=self._unscale, out=y)
+        return torch.add(self._bias, y, alpha=1 / self._power, out=y)
 
 
 def _power_for_float16(weight: torch.Tensor) -> float:
