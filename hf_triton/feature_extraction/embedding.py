@@ -22,9 +22,8 @@ from hf_triton.runtime.request.tensors import RequestFields, each_row
 from .pooling import Normalize, Pooling, module_of
 from .request import EmbeddingRequest, EmbeddingRow, read_request
 
-_NUMBERS = ("embedding", "num_input_tokens", "truncated")
-_SIMILARITY = "similarity"  # by which embeddings are to be compared: what no request gets unasked
-OUTPUTS = frozenset((*_NUMBERS, _SIMILARITY))
+_SIMILARITY = "similarity"  # the function by which embeddings are to be compared
+OUTPUTS = frozenset(("embedding", "num_input_tokens", "truncated", _SIMILARITY))
 # What models.yaml calls otherwise than sentence-transformers' files.
 _MODES = {"last": "lasttoken"}
 
@@ -128,12 +127,12 @@ class FeatureExtraction(EncoderTask):
 
 
 def _outputs(wanted: frozenset[str], request: EmbeddingRequest) -> frozenset[str]:
-    """The outputs that a request lists; the embedding, and with a flag its numbers, where it lists
+    """The outputs that a request lists; the embedding, and with a flag the others, where it lists
     none, and so arrives with all.
     """
-    if wanted != OUTPUTS:
+    if wanted != OUTPUTS or request.wants_num_input_tokens:
         return wanted
-    return frozenset(_NUMBERS if request.wants_num_input_tokens else _NUMBERS[:1])
+    return frozenset(("embedding",))
 
 
 def _modes(asked: str, files: SentenceFiles, config: Any) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def _cosine(first: array[float], second: array[float]) -> float:
 
 
 def _dot(first: array[float], second: array[float]) -> float:
-    return math.fsum(map(mul, first, second))
+    return float(sum(map(mul, first, second)))
 
 
 # Sentence-transformers': of distances the nearer is the larger.
