@@ -73,8 +73,9 @@ class Case:
     config: Mapping[str, Any] = field(default_factory=dict)
     whole: Mapping[str, Any] = field(default_factory=dict)
     transformer: Mapping[str, Any] = field(default_factory=dict)
-    pooling: str = "mean"
+    pooling: Mapping[str, Any] = field(default_factory=dict)
     later: tuple[str, ...] = ()
+    dense: Mapping[str, Any] = field(default_factory=dict)
     texts: tuple[Any, ...] = TEXTS
     prompt_name: str | None = None
 
@@ -122,11 +123,42 @@ def _scores(function: str, **whole: Any) -> dict[str, Any]:
 _ASKED = {"prompts": {"query": "who is it ?"}, "default_prompt_name": "query"}
 _ONE_LABEL = {"num_labels": 1}
 _CROSS: dict[str, Any] = {"head": "AutoModelForSequenceClassification", "config": _ONE_LABEL}
-_CHAT: dict[str, Any] = {"shape": "qwen3", "template": FLAT, "pooling": "lasttoken"}
+_LAST = {"pooling_mode": "lasttoken"}
+_CHAT: dict[str, Any] = {"shape": "qwen3", "template": FLAT, "pooling": _LAST}
+_SKIPPED = {"prompts": {"query": "who is "}, "default_prompt_name": "query"}
+_FLAGS = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
 _IDENTITY, _SIGMOID = _scores("linear.Identity"), _scores("activation.Sigmoid")
 CASES: dict[str, Case] = {
     "release 5": Case(transformer={"max_seq_length": 256, "do_lower_case": False}),
     "release 6": Case(transformer=embedder(), whole=_ASKED, later=("Normalize",)),
+    **{
+        f"pooling_mode_{flag}": Case(pooling={f"pooling_mode_{flag}": True, "include_prompt": True})
+        for flag in (*_FLAGS, "lasttoken")
+    },
+    **{
+        f"include_prompt, {mode}": Case(
+            pooling={"pooling_mode": mode, "include_prompt": False}, whole=_SKIPPED
+        )
+        for mode in ("mean", "cls", "weightedmean")
+    },
+    "two flags": Case(
+        pooling={"pooling_mode_weightedmean_tokens": True, "pooling_mode_cls_token": True},
+        later=("Dense",),
+        dense={"in_features": 2 * _HIDDEN, "activation_function": "torch.nn.Identity"},
+    ),
+    "two modes": Case(
+        pooling={"pooling_mode": ["weightedmean", "cls"]},
+        later=("Dense",),
+        dense={"in_features": 2 * _HIDDEN, "activation_function": "torch.nn.Identity"},
+    ),
+    "LayerNorm": Case(later=("LayerNorm", "Normalize")),
+    "Dense, GELU": Case(
+        later=("Dense",), dense={"activation_function": "torch.nn.modules.activation.GELU"}
+    ),
+    "Dense, residual": Case(later=("Dense",), dense={"bias": False, "use_residual": True}),
+    "Dense, residual, as wide": Case(
+        later=("Dense",), dense={"out_features": _HIDDEN, "use_residual": True}
+    ),
     "truncate_dim": Case(
         transformer=embedder(), whole={"truncate_dim": 8}, later=("Dense", "Normalize")
     ),
@@ -146,7 +178,7 @@ CASES: dict[str, Case] = {
     ),
     "add_eos_token": Case(
         shape="qwen3",
-        pooling="lasttoken",
+        pooling=_LAST,
         transformer={"max_seq_length": 64, "tokenizer_args": {"add_eos_token": True}},
     ),
     "processor_kwargs": Case(
@@ -283,30 +315,40 @@ def save(case: Case, folder: Path) -> Path:
     write_json(root / "sentence_bert_config.json", case.transformer)
     write_json(folder / "config_sentence_transformers.json", case.whole)
     if not case.is_cross_encoder:
-        pooling = {"word_embedding_dimension": _HIDDEN, "pooling_mode": case.pooling}
+        pooling = {"word_embedding_dimension": _HIDDEN, **case.pooling}
         write_json(folder / "1_Pooling/config.json", pooling)
-    if "Dense" in case.later:
-        _save_dense(folder / "2_Dense")
+    for kind, path in zip(case.later, paths[2:], strict=True):
+        _save_module(kind, folder / path, case)
     return folder
 
 
 _MODULES = {
-    **dict.fromkeys(("Transformer", "Dense", "Normalize"), "sentence_transformers.models"),
+    **dict.fromkeys(
+        ("Transformer", "Dense", "LayerNorm", "Normalize"), "sentence_transformers.models"
+    ),
     "Pooling": "sentence_transformers.sentence_transformer.modules.pooling",
 }
 
 
-def _save_dense(folder: Path) -> None:
+def _save_module(kind: str, folder: Path, case: Case) -> None:
+    """A module after pooling: its configuration and its weights."""
     from safetensors.torch import save_file
 
-    linear = torch.nn.Linear(_HIDDEN, 16)
-    fill(linear)
-    write_json(folder / "config.json", {"in_features": _HIDDEN, "out_features": 16})
-    weights = {f"linear.{name}": value for name, value in linear.state_dict().items()}
-    save_file({name: value.contiguous() for name, value in weights.items()}, folder / _WEIGHTS)
-
-
-_WEIGHTS = "model.safetensors"
+    if kind == "Normalize":
+        return
+    modules: dict[str, torch.nn.Module] = {}
+    if kind == "LayerNorm":
+        modules["norm"], config = torch.nn.LayerNorm(_HIDDEN), {"dimension": _HIDDEN}
+    else:
+        config = {"in_features": _HIDDEN, "out_features": 16, **case.dense}
+        sizes = int(config["in_features"]), int(config["out_features"])
+        modules["linear"] = torch.nn.Linear(*sizes, bias=bool(config.get("bias", True)))
+        if config.get("use_residual") and sizes[0] != sizes[1]:
+            modules["residual"] = torch.nn.Linear(*sizes, bias=False)
+    whole = torch.nn.ModuleDict(modules)
+    fill(whole)
+    write_json(folder / "config.json", config)
+    save_file(whole.state_dict(), folder / "model.safetensors")
 
 
 @torch.no_grad()

@@ -28,14 +28,13 @@ def sentence_model(
     folder: Path,
     pooling: dict[str, Any],
     *later: str,
-    architecture: str = "bert",
     transformer: dict[str, Any] | None = None,
     prompts: dict[str, Any] | None = None,
 ) -> Path:
     """A tiny encoder with the files that sentence-transformers writes. ``later`` are the modules
     after pooling; ``prompts`` is config_sentence_transformers.json.
     """
-    model = tiny_encoder(architecture, "AutoModel", folder / "model")
+    model = tiny_encoder("bert", "AutoModel", folder / "model")
     kinds = ["Transformer", "Pooling", *later]
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], 1))]
     modules = [
@@ -69,10 +68,10 @@ def write_dense(
 class Reference:
     """A model and its tokenizer, called for one text alone."""
 
-    def __init__(self, model: Path, model_class: Any = None) -> None:
+    def __init__(self, model: Path) -> None:
         from transformers import AutoModel, AutoTokenizer
 
-        self.model: Any = (model_class or AutoModel).from_pretrained(model).eval()
+        self.model: Any = AutoModel.from_pretrained(model).eval()
         self.tokenizer: Any = AutoTokenizer.from_pretrained(model)
 
     @torch.inference_mode()
@@ -82,27 +81,18 @@ class Reference:
         states: torch.Tensor = self.model(**found).last_hidden_state[0]
         return states
 
-    def embedding(self, text: str, *modes: str, first: int = 0) -> torch.Tensor:
-        """(len(modes) * hidden,), of the tokens from ``first`` on."""
+    def embedding(self, text: str, mode: str) -> torch.Tensor:
+        """(hidden,), by sentence-transformers' documentation of its modes."""
         states = self.states(text)
-        return torch.cat([pooled(states, mode, first) for mode in modes])
-
-
-def pooled(states: torch.Tensor, mode: str, first: int) -> torch.Tensor:
-    """(tokens, hidden) -> (hidden,), by sentence-transformers' documentation of its modes."""
-    kept = states[first:]
-    num_tokens = len(kept)
-    if mode == "weightedmean":
-        weights = torch.arange(first + 1, len(states) + 1).float()
-        return (kept * weights[:, None]).sum(0) / weights.sum()
-    found: torch.Tensor = {
-        "cls": kept[0],
-        "lasttoken": kept[-1],
-        "max": kept.max(dim=0).values,
-        "mean": kept.sum(0) / num_tokens,
-        "mean_sqrt_len_tokens": kept.sum(0) / num_tokens**0.5,
-    }[mode]
-    return found
+        weights = torch.arange(1, len(states) + 1).float()
+        found: torch.Tensor = {
+            "cls": states[0],
+            "lasttoken": states[-1],
+            "max": states.max(dim=0).values,
+            "mean": states.mean(dim=0),
+            "weightedmean": weights @ states / weights.sum(),
+        }[mode]
+        return found
 
 
 def unit(vector: torch.Tensor) -> torch.Tensor:

@@ -5,15 +5,13 @@ what changes answers and is not served is refused by name.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import triton_python_backend_utils as pb_utils
 from wire import Array
 
 from hf_triton.encoder.loading import load_setup
@@ -26,7 +24,6 @@ from hf_triton.feature_extraction.embedding import FeatureExtraction
 from hf_triton.feature_extraction.options import Options as EmbeddingOptions
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError, RequestError
-from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.text_classification.classification import TextClassification
 from hf_triton.text_classification.options import Options as ClassifierOptions
 from tests.encoders.saved_models import (
@@ -39,24 +36,11 @@ from tests.encoders.saved_models import (
     save,
 )
 from tests.encoders.sentence_model import write_json
-from tests.encoders.served_encoder import outputs_of, request, served, tensor
+from tests.encoders.served_encoder import fields, outputs_of, request, served
 from tests.encoders.served_encoders import served_model
 
 EXPECTED = json.loads(ANSWERS.read_text(encoding="utf-8"))
 CPU = Placement("cpu", {"": "cpu"})
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A request as a task reads it."""
-
-    arrays: Mapping[str, Array]
-
-    def parameters(self) -> str:
-        return ""
-
-    def tensor(self, name: str) -> pb_utils.Tensor | None:
-        return pb_utils.Tensor(name, self.arrays[name]) if name in self.arrays else None
 
 
 class Loaded:
@@ -78,9 +62,7 @@ class Loaded:
         pair = text if isinstance(text, tuple) else (text,)
         given = dict(zip(("text_input", "text_pair"), pair, strict=False))
         given |= {"prompt_name": prompt_name} if prompt_name else {}
-        arrays = {name: tensor(value) for name, value in given.items()}
-        fields = RequestFields(Asked(arrays), Asked.tensor, batched=False)
-        prepared = self.task.prepare(fields, frozenset((self.output,)))
+        prepared = self.task.prepare(fields(**given), frozenset((self.output,)))
         outputs = [reference_forward(self.setup, one) for one in prepared.encodings]
         (reduced,) = self.task.reduce(outputs, prepared.encodings)
         return prepared.answer([reduced.float().numpy()])[self.output]

@@ -14,7 +14,7 @@ from wire import Reply, Request
 
 from hf_triton.text_classification.options import Options
 from tests.encoders.served_encoder import outputs_of, pipeline, refused, request, rows, served
-from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
+from tests.encoders.tiny_encoders import texts, tiny_encoder
 
 TASK = "text-classification"
 LABELS = {0: "bad", 1: "fair", 2: "good"}
@@ -44,7 +44,7 @@ def assert_same(got: list[dict[str, Any]], expected: list[dict[str, Any]]) -> No
     np.testing.assert_allclose([one["score"] for one in got], scores, atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", EACH_ARCHITECTURE)
+@pytest.mark.parametrize("architecture", ["bert", "roberta"])
 def test_texts_and_pairs_of_one_batch_score_as_in_transformers(
     architecture: str, tmp_path: Path
 ) -> None:

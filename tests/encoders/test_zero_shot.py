@@ -15,7 +15,7 @@ from wire import Reply
 from hf_triton.runtime import log
 from hf_triton.zero_shot_classification.options import Options
 from tests.encoders.served_encoder import outputs_of, pipeline, refused, request, rows, served
-from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
+from tests.encoders.tiny_encoders import texts, tiny_encoder
 
 TASK = "zero-shot-classification"
 NLI = {0: "contradiction", 1: "neutral", 2: "entailment"}
@@ -48,7 +48,7 @@ def assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
     np.testing.assert_allclose(got["scores"], expected["scores"], atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", EACH_ARCHITECTURE)
+@pytest.mark.parametrize("architecture", ["bert", "roberta"])
 def test_texts_of_one_batch_score_as_in_transformers(architecture: str, tmp_path: Path) -> None:
     model = nli_model(tmp_path, architecture)
     reference = pipeline(TASK, model)
