@@ -20,6 +20,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from .layout import COUNTERS
+
 # What may be computed in another order, and no promise that all is a finite number, as
 # ``fastmath=True`` gives: a row that is none has to show it in its own outputs.
 FAST = {"reassoc", "contract", "arcp", "afn", "nsz"}
@@ -35,7 +37,6 @@ _TO_INTEGER_BITS = 0x4B400000
 _LEAST_POWER, _MOST_POWER = -87.0, 88.0  # beyond them e to x is no normal float32
 _ROUND_TO_EVEN = 0x7FFF
 _NO_SIGN = 0x7FFFFFFF
-_COUNTERS = 48  # where the counters are, as in thread_team.py
 
 
 def _at(element: Any) -> Any:
@@ -170,7 +171,7 @@ def take(typing_context: Any, arguments: Any, index: Any) -> Any:
     signature = types.int64(arguments, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = builder.gep(args[0], [builder.add(args[1], ir.Constant(ir.IntType(64), _COUNTERS))])
+        place = builder.gep(args[0], [builder.add(args[1], ir.Constant(ir.IntType(64), COUNTERS))])
         return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "monotonic")
 
     return signature, generate

@@ -27,10 +27,11 @@ from .kernels import (
     store,
     take,
 )
+from .layout import CHANNELS
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _SMALL = np.float32(1e-6)
-_CHANNELS, _COLUMNS = 256, 6
+_COLUMNS = 6
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
@@ -78,14 +79,14 @@ def _conv(a: Any, x: Any, states: Any, out: Any) -> None:
     """
     runs, num_runs, channels, size = integers_at(a[2]), a[3], a[4], a[5]
     stride, length, weight, bias = a[7], a[9], float32_at(a[10]), float32_at(a[11])
-    sums = float32_at(a[14] + 4 * take(a, 1) * _CHANNELS)
-    blocks = (channels + _CHANNELS - 1) // _CHANNELS
+    sums = float32_at(a[14] + 4 * take(a, 1) * CHANNELS)
+    blocks = (channels + CHANNELS - 1) // CHANNELS
     while True:
         task = take(a, 0)
         if task >= num_runs * blocks:
             break
-        run, begin = task // blocks * _COLUMNS, task % blocks * _CHANNELS
-        count = min(_CHANNELS, channels - begin)
+        run, begin = task // blocks * _COLUMNS, task % blocks * CHANNELS
+        count = min(CHANNELS, channels - begin)
         first, num_tokens, is_new = runs[run], runs[run + 1], runs[run + 3]
         state = runs[run + 2] * length * channels + begin
         for token in range(num_tokens):
@@ -238,13 +239,13 @@ def _selective_scan(a: Any, x: Any, b: Any, c: Any, z: Any, out: Any) -> None:
     runs, num_runs, channels, size = integers_at(a[2]), a[3], a[4], a[5]
     dt, decays, skips = float32_at(a[14]), float32_at(a[15]), float32_at(a[16])
     scratch = float32_at(a[19] + 8 * take(a, 1) * size)
-    blocks = (channels + _CHANNELS - 1) // _CHANNELS
+    blocks = (channels + CHANNELS - 1) // CHANNELS
     while True:
         task = take(a, 0)
         if task >= num_runs * blocks:
             break
-        run, begin = task // blocks * _COLUMNS, task % blocks * _CHANNELS
-        end, first = min(begin + _CHANNELS, channels), runs[run]
+        run, begin = task // blocks * _COLUMNS, task % blocks * CHANNELS
+        end, first = min(begin + CHANNELS, channels), runs[run]
         state = float32_at(a[17] + 4 * runs[run + 2] * channels * size)
         if runs[run + 3] != 0:
             for i in range(begin * size, end * size):

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-# Behind the arguments, which all threads read all the time, and in no cache line of theirs, are the
-# counters that threads draw tasks from: kernels.py's _COUNTERS.
-Arguments = ctypes.c_int64 * 64
+from .layout import NUM_ARGUMENTS
+
+Arguments = ctypes.c_int64 * NUM_ARGUMENTS
 
 
 class ThreadTeam:

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from hf_triton.runtime.kernels.kernel_loading import STATE_KERNELS, load_kernel
+from hf_triton.runtime.kernels.layout import CHANNELS
 from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.memory.kv_cache import KVCache
@@ -29,7 +30,6 @@ from ..transformers.packed_attention import PackedStep
 from ..transformers.packed_runner import PackedRunner
 from .row import NO_LIMIT, RowFunctions, RowModel, Run, UnsupportedStatesError, runs_of, snapshot_in
 
-_CHANNELS = 256  # as in state_kernels.py
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _SILU = ("silu", "swish")
 
@@ -132,7 +132,7 @@ class StateFunctions(RowFunctions):
             x.dtype,
             *(channels, size, x.data_ptr(), x.stride(0), stored.data_ptr(), length),
             *(taps.data_ptr(), 0 if offsets is None else offsets.data_ptr(), out.data_ptr()),
-            *(activation is not None, self._scratch_at(_CHANNELS)),
+            *(activation is not None, self._scratch_at(CHANNELS)),
         )
         return out.t().unsqueeze(0)
 

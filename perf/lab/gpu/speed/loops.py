@@ -20,13 +20,13 @@ import torch
 
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
+from hf_triton.text_generation.options import FREE_SHARE
 from perf.lab.gpu.engines import Asked, answers, engine_on, submitted
 from perf.lab.gpu.models import GIB, bytes_per_step, free_gib, make_llama
 from perf.lab.gpu.speed.profile import told_steps, wait
 from perf.lab.gpu.told import Told
 
 _STATED_GIB, _TINY_STATED_GIB = 8.0, 0.01
-_FREE_SHARE = 0.9  # of what is free, on a GPU: text_generation/memory/kv_cache.py
 _LEAST_LEFT_GIB = 0.25  # a driver, a neighbour, a larger batch of another dtype
 
 _PROMPT, _OUTPUT, _TINY_PROMPT, _TINY_OUTPUT = (64, 512), (64, 256), (4, 24), (2, 8)
@@ -240,10 +240,10 @@ def told_memory(told: Told, model: Any) -> None:
         _measure(row, told, model, stated, {**options, "kv_cache_gib": stated})
     free = free_gib(told.device)
     per_token = sum(shape.bytes_per_token for shape in layer_shapes(model, told.device))
-    most = int(free * _FREE_SHARE * GIB) // (sequences * per_token) - 1
+    most = int(free * FREE_SHARE["cuda"] * GIB) // (sequences * per_token) - 1
     longest = 128 if told.is_cpu else min(most, model.config.max_position_embeddings)
     with told.case("90 % of what is free") as row:
-        _measure(row, told, model, free * _FREE_SHARE, {**options, "max_model_len": longest})
+        _measure(row, told, model, free * FREE_SHARE["cuda"], {**options, "max_model_len": longest})
 
 
 def _measure(
