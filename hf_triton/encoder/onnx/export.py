@@ -77,8 +77,8 @@ def example_inputs(setup: RunnerSetup) -> dict[str, torch.Tensor]:
 def missing_packages(error: ImportError) -> LoadError:
     """The operator's line where the extra is not installed."""
     return LoadError(
-        f"{reason(error)}: engine: onnxruntime needs packages that are not installed "
-        f"(pip install {' '.join(map(repr, PACKAGES))}), or use engine: torch"
+        f"engine: onnxruntime needs packages that are not installed ({reason(error)}): "
+        f"pip install {' '.join(map(repr, PACKAGES))}; or use engine: torch"
     )
 
 
