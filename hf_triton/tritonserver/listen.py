@@ -114,6 +114,12 @@ class Listen:
             for path in (self.http_socket, self.grpc_socket, self.metrics_socket):
                 Path(path).unlink(missing_ok=True)
 
+    def remove_abandoned_requests(self) -> None:
+        """Removes the files of calls that were left and never ended: nothing runs any more."""
+        prefix = Path(self.abandoned_requests)
+        for file in prefix.parent.glob(f"{prefix.name}*"):
+            file.unlink(missing_ok=True)
+
     def triton_flags(self) -> list[str]:
         """The addresses and ports for tritonserver's command line."""
         flags = []

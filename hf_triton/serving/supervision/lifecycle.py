@@ -79,6 +79,7 @@ def serve(
         raise ServerError(f"{error}{why}") from None
     finally:
         children.kill()
+        server.listen.remove_abandoned_requests()
         for number, handler in before.items():
             signal.signal(number, handler)
 
