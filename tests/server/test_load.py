@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -166,29 +165,6 @@ def all_at_once(callers: Sequence[Caller], asked: Sequence[Asked]) -> list[str]:
         return [future.result() for future in waiting]
 
 
-def test_64_mixed_requests_at_once_get_each_exactly_its_own_answer(
-    triton: Triton, reference: Reference
-) -> None:
-    http, grpc = HttpEndpoint(triton), GrpcEndpoint(triton)
-    callers = [
-        ask_infer(http, "demo"),
-        ask_generate(http, "demo"),
-        ask_infer(grpc, "demo"),
-        ask_infer(grpc, "batched"),
-        ask_rows(http, "batched"),
-        ask_generate(http, "batched"),
-        ask_too_much(http, "demo"),
-        ask_rows(grpc, "batched"),
-    ]
-    asked = prompts(NUM_REQUESTS)
-    expected = [one.expected(reference) for one in asked]
-
-    answers = all_at_once(callers, asked)
-
-    wrong = [n for n in range(NUM_REQUESTS) if answers[n] != expected[n]]
-    assert not wrong, [(asked[n], answers[n], expected[n]) for n in wrong[:3]]
-
-
 def test_64_requests_and_streams_at_once_while_a_tenth_of_the_callers_leaves(
     triton: Triton, reference: Reference
 ) -> None:
@@ -198,9 +174,11 @@ def test_64_requests_and_streams_at_once_while_a_tenth_of_the_callers_leaves(
         ask_stream(grpc, "demo"),
         ask_generate(http, "demo"),
         ask_infer(grpc, "demo"),
+        ask_too_much(http, "demo"),
         ask_stream(grpc, "batched"),
         ask_stream(http, "batched"),
         ask_infer(http, "batched"),
+        ask_rows(grpc, "batched"),
     ]
     leavers = [leave_stream(grpc, "demo"), cancel_call(grpc, "demo"), leave_stream(http, "demo")]
     asked = prompts(NUM_REQUESTS)
@@ -250,19 +228,6 @@ def test_requests_beyond_the_queue_get_503_and_the_others_their_answers(
     assert model.ask("tensors", "Once", max_tokens=5).text() == reference.text("Once", 5)
 
 
-def test_a_full_queue_is_told_to_callers_of_generate(triton: Triton) -> None:
-    body = {"text_input": "Once", "max_tokens": 48}
-    endpoint = HttpEndpoint(triton)
-    with running(triton), ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda _: endpoint.generate("tight", body), range(16)))
-
-    refusals = [answer["error"] for status, answer in answers if status != 200]
-    # Up to 24.10 /generate answers whatever error of a model with status 400.
-    assert {status for status, _ in answers} <= {200, 400, 503}
-    assert 0 < len(refusals) < 16
-    assert all("queue is full" in refusal for refusal in refusals)
-
-
 def test_streams_beyond_the_queue_are_refused_and_the_others_end(
     triton: Triton, reference: Reference
 ) -> None:
@@ -296,29 +261,6 @@ def test_unloading_answers_all_requests_and_loading_serves_again(
 
     assert triton.control(folder, "load").status == 200
     assert model.ask("tensors", "Once", max_tokens=5).text() == reference.text("Once", 5)
-
-
-def test_callers_that_leave_harm_nobody(triton: Triton, reference: Reference) -> None:
-    body = b'{"text_input": "Once", "max_tokens": 200}'
-    head = (
-        f"POST /v2/models/demo/generate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    long = {
-        "max_tokens": 1000,
-        "min_tokens": 1000,
-    }  # far from its end after 20 ms, however slow we are
-    request = Model(GrpcEndpoint(triton), "demo", batched=False).by_tensors("Once", **long)
-    address = ("127.0.0.1", triton.server.listen.http_port)
-    for _ in range(8):
-        with socket.create_connection(address) as connection:
-            connection.sendall(head.encode() + body)
-        reply = GrpcEndpoint(triton, timeout_s=0.02).infer("demo", request)
-        assert reply.status == 504, "the caller's own deadline"
-
-    answers = all_at_once([ask_infer(HttpEndpoint(triton), "demo")], prompts(8))
-
-    assert answers == [asked.expected(reference) for asked in prompts(8)]
-    assert triton.server.exit_code() is None
 
 
 @pytest.mark.threat("texts-in-logs")
