@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scenarios.endpoint import FLAGS, Model, joined, rows
+from tests.scenarios.endpoint import Model, rows
 from tests.scenarios.reference import Reference
-from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
+from tests.scenarios.triton_endpoints import HttpEndpoint
 from tests.support.one_server import OneServer
 from tests.support.triton import Triton
 
@@ -35,13 +35,6 @@ def test_rows_of_one_request_name_an_adapter_or_none(model: Model, reference: Re
     assert model.sample(PROMPT, **how).texts() == [loud]
     status, answer = model.generate({"text_input": PROMPT, "parameters": how})
     assert (status, answer["text_output"]) == (200, loud)
-
-
-def test_one_streams_too(triton: Triton, model: Model) -> None:
-    whole = model.ask("tensors", PROMPT, max_tokens=NUM_TOKENS, lora_name="loud").texts()
-    streaming = Model(GrpcEndpoint(triton), "batched", batched=True).engine
-    chunks = streaming.stream(PROMPT, max_tokens=NUM_TOKENS, lora_name="loud", **FLAGS)
-    assert [joined(chunks)] == whole
 
 
 def test_an_unknown_one_is_a_400_with_the_known_ones(triton: Triton, model: Model) -> None:

@@ -1,4 +1,6 @@
-"""apply on a server: each scenario on a fake one, which takes no time, and on a real one."""
+"""apply on a fake server, which takes no time; one scenario on a real one too, from which the fake
+must not differ. What callers notice there: test_apply_under_load.py, test_apply_ensemble.py.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +46,7 @@ def test_a_change_an_addition_and_a_removal_and_all_of_it_taken_back(made: Bench
     assert "nothing to roll back" in again.err
 
 
+@pytest.mark.parametrize("made", ["fake"], indirect=True)
 def test_a_version_that_fails_leaves_the_one_before_and_the_others_go_on(made: Bench) -> None:
     made.say(f"- {{name: a, {FAILING}}}\n- {{name: s, streaming: true, {SLOWER}}}\n")
     ran = made.apply()
@@ -60,6 +63,7 @@ def test_a_version_that_fails_leaves_the_one_before_and_the_others_go_on(made: B
     assert made.is_current()
 
 
+@pytest.mark.parametrize("made", ["fake"], indirect=True)
 def test_streaming_turned_off_and_on_again(made: Bench) -> None:
     made.say("- {name: a}\n- {name: s}\n")
     assert made.apply().code == 0

@@ -1,4 +1,6 @@
-"""apply where memory holds no second copy of a model: on a fake server, and on a real one."""
+"""apply where memory holds no second copy of a model, on a fake server. On a real one callers ask
+meanwhile: test_apply_under_load.py, test_apply_ensemble.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from hf_triton.tritonserver.http_api import ServerApi
 from tests.generator.test_apply_memory import published
 from tests.support.apply_bench import Bench, bench
 
@@ -15,15 +16,11 @@ SLOW = "options: {load_s: 0.4}"
 NO_ROOM = published("a", "cuda:0", 72, 7) + published("s", "cuda:0", 72, 7)
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=[pytest.mark.server, pytest.mark.slow])])
-def made(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Bench]:
-    with bench(request.param, tmp_path, monkeypatch) as found:
-        if found.fake is None:
-            monkeypatch.setattr(ServerApi, "metrics", lambda _: NO_ROOM)  # models of echo have none
-        else:
-            found.fake.metrics = NO_ROOM
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    with bench("fake", tmp_path, monkeypatch) as found:
+        assert found.fake is not None
+        found.fake.metrics = NO_ROOM
         yield found
 
 
@@ -31,8 +28,6 @@ def files(made: Bench) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in made.repository.rglob("*") if path.is_file()}
 
 
-# On a real server callers ask meanwhile: test_apply_under_load.py.
-@pytest.mark.parametrize("made", ["fake"], indirect=True)
 def test_without_room_nothing_is_touched_and_the_numbers_are_told(made: Bench) -> None:
     before = files(made)
     made.say(f"- {{name: a, {SLOW}}}\n- {{name: s, streaming: true, {SLOW}}}\n- {{name: new}}\n")
@@ -58,10 +53,9 @@ def test_with_a_gap_the_old_copy_goes_first_and_comes_back_with_a_rollback(made:
     assert (made.ready("a"), made.ready("s_stream"), made.ready("s")) == ({2}, {2}, {1})
     assert "a: unloaded; nobody answers until it is loaded again" in ran.out
     assert "s: s_stream version 2 ready, after " in ran.out
-    if made.fake is not None:
-        events = [event for event in made.fake.events if "probe" not in event]
-        expected = ["unload a", "load a", "unload s_stream", "load s_stream"]  # one by one
-        assert events == expected
+    assert made.fake is not None
+    events = [event for event in made.fake.events if "probe" not in event]
+    assert events == ["unload a", "load a", "unload s_stream", "load s_stream"]  # one by one
     assert made.is_current()
     back = made.apply("--rollback")  # the copy of version 2 publishes nothing here: as ever
     assert back.code == 0

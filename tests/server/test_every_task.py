@@ -8,6 +8,7 @@ import io
 import json
 import math
 import shlex
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from wire import Request, strings
 from generator.render.curl_lines import curl_lines
 from tests.scenarios.endpoint import Model
 from tests.scenarios.triton_endpoints import GrpcEndpoint
-from tests.support.triton import ROOT, Triton, post, post_for_events, serving
+from tests.support.triton import ROOT, Triton, eventually, post, post_for_events, serving
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -155,6 +156,36 @@ def test_an_image_goes_as_it_is_over_grpc_and_a_bad_one_is_named(triton: Triton)
     assert "image[0]: " in str(found[1].error)
     assert says_red({"text_output": found[0].text()})
     assert says_red({"text_output": found[2].text()})
+
+
+def binary(url: str, content: bytes) -> Any:
+    """Sends ``content`` as Triton's binary tensor data: a length before it, no base64."""
+    data = len(content).to_bytes(4, "little") + content
+    size = {"binary_data_size": len(data)}
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "parameters": size}
+    header = json.dumps({"inputs": [tensor]}).encode()
+    request = urllib.request.Request(url, header + data)
+    request.add_header("Inference-Header-Content-Length", str(len(header)))
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.loads(response.read())
+
+
+def test_a_pipelines_image_comes_as_it_is_and_in_hugging_faces_form_and_is_never_fetched(
+    triton: Triton,
+) -> None:
+    name = "hf_triton_finished_total"
+    before = triton.metric(name, model="image", finish_reason="stop")
+    red = png_of_red()
+    assert is_red(by_name(binary(triton.url("image", "infer"), red)))
+    text = base64.b64encode(red).decode()
+    answer = triton.generate("image", inputs=text, parameters={"top_k": 2})
+    assert (answer.status, is_red(answer.body)) == (200, True)
+    assert len(json.loads(answer.body["output"])) == 2
+    assert eventually(lambda: triton.metric(name, model="image", finish_reason="stop") > before + 1)
+    tensor: dict[str, object] = {"name": "image", "datatype": "BYTES", "shape": [1]}
+    refused = triton.infer("image", {**tensor, "data": [triton.metrics_url]})
+    assert refused.status == 400
+    assert "paths and addresses are not opened" in refused.body["error"]
 
 
 def test_a_spoken_number_is_heard_and_transcribed(triton: Triton) -> None:

@@ -29,6 +29,10 @@ def kill_first(served: Served, model: str, num_others: int = 0, version: int = 1
     raise AssertionError(f"no process of {model} came:\n{served.err}")
 
 
+def is_answered(served: Served, model: str) -> bool:
+    return served.generate(model, "x").status == 200
+
+
 def test_an_apply_does_not_wait_for_a_process_that_died_at_its_start(tmp_path: Path) -> None:
     with serve(tmp_path, "- {name: a}\n", "--watch") as served:
         served.wait_for("serving 1 of 1 model")
@@ -69,3 +73,13 @@ def test_a_load_that_waits_for_others_is_not_hung(tmp_path: Path) -> None:
         assert "waits for ever" not in served.err, served.err
         go_on.touch()
         served.wait_for("model 'a' is back")
+
+        # A stop while a model is loaded again is quick and graceful.
+        assert eventually(lambda: is_answered(served, "slow0"), 120)
+        go_on.unlink()
+        before = served.stub_pid("slow0")
+        os.kill(before, signal.SIGKILL)
+        assert eventually(lambda: served.stub_pids("slow0") not in ([], [before]), 120)
+        served.signal(signal.SIGTERM)
+        assert served.exit_code() == 0
+        assert served.leaves_nothing()

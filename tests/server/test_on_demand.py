@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 
-from generator.repository.version_folders import newest_json
 from generator.repository.writing import locked_model
 from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.listen import Listen
@@ -191,13 +190,6 @@ def test_every_port_waits_until_a_model_is_loaded_and_what_it_needs_goes(made: M
     assert "is put out: " in made.served.err
 
 
-def test_questions_that_a_loaded_model_alone_answers_have_it_loaded(made: Made) -> None:
-    assert get(url(made, "a")).body["name"] == "a"
-    with InferenceServerClient(f"127.0.0.1:{made.listen.grpc_port}") as client:
-        assert client.get_model_config("b").config.name == "b"
-        assert client.get_model_metadata("a").name == "a"
-
-
 def test_what_cant_be_loaded_is_told_to_all_and_harms_no_other(made: Made) -> None:
     expected = generate(made, "hot")
     found = all_of(
@@ -276,34 +268,6 @@ def apply(made: Made, models: str, *options: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_apply_loads_nothing_that_sleeps(made: Made) -> None:
-    expected = generate(made, "hot")
-    generate(made, "a")
-    assert eventually(lambda: states(made)["b"] == "asleep")
-    changed = MODELS.replace("[other]", "[another]") + "  - {name: new}\n"
-    said = apply(made, changed)
-    assert "b: written, nothing to load" in said
-    assert "new: written, nothing to load" in said
-    assert eventually(lambda: states(made).get("new") == "asleep")
-    assert generate(made, "new") == completion(made, "another") == expected
-    apply(made, MODELS)
-    assert eventually(lambda: "new" not in states(made))
-    assert generate(made, "a") == expected
-
-
-def test_a_rollback_of_what_sleeps_loads_nothing(made: Made) -> None:
-    generate(made, "a")
-    assert eventually(lambda: states(made)["b"] == "asleep")
-    before = newest_json(made.folder / "repository" / "b_stream", "model.json")
-    apply(made, f"{with_sequences(3)}  - {{name: new}}\n")
-    assert newest_json(made.folder / "repository" / "b_stream", "model.json") != before
-    assert "b_stream: written, nothing to load" in apply(made, MODELS, "--rollback")
-    assert eventually(lambda: "new" not in states(made))
-    assert newest_json(made.folder / "repository" / "b_stream", "model.json") == before
-    assert states(made)["b"] == "asleep"
-    assert generate(made, "b") == generate(made, "hot")
 
 
 def test_a_load_waits_until_an_apply_has_written_the_model(made: Made) -> None:

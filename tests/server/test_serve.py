@@ -34,6 +34,8 @@ def test_good_models_serve_beside_bad_ones_until_a_graceful_stop(tmp_path: Path)
     - {name: gated, options: {fail: "the model nobody/echo is gated: set HF_TOKEN"}}
     - {name: killed, options: {die: true}}
     - {name: busy, options: {answer_s: 2}}
+    - {name: demo, streaming: true, max_batch_size: 4, options: {load_s: 1}}
+    - {name: broken, streaming: true, options: {fail: no weights}}
     """
     folder = tmp_path / "a b $HOME; & 'c' né"  # letters that Triton's bash or Python can't take
     folder.mkdir()
@@ -41,70 +43,48 @@ def test_good_models_serve_beside_bad_ones_until_a_graceful_stop(tmp_path: Path)
         served.wait_for("Ctrl-C stops")
 
         lines = [line for line in served.out.splitlines() if line.startswith("curl ")]
-        assert len(lines) == 6  # /infer and /generate of three models
+        assert len(lines) == 9  # /infer and /generate of four models, one of which streams
         for line in lines:
             if "/busy/" not in line:
                 assert "I am going" in run_curl(line)
         assert '"shape": [1, 1]' in next(line for line in lines if "batched/infer" in line)
+        (stream,) = [line for line in lines if "/demo_stream/generate_stream" in line]
+        assert stream.startswith("curl -N http://")
+        assert run_curl(stream).startswith("data: {")
+        assert any("/demo/generate" in line for line in lines)
 
-        assert "serving 3 of 5 models" in served.err
-        gated = [line for line in served.err.splitlines() if "HF_TOKEN" in line]
-        reason = "RuntimeError: the model nobody/echo is gated: set HF_TOKEN"
-        assert len(gated) == 1
-        assert gated[0].startswith(f"hf-triton: model 'gated' failed to load: {reason}")
+        assert "serving 4 of 7 models" in served.err
+        for model, reason in (
+            ("gated", "RuntimeError: the model nobody/echo is gated: set HF_TOKEN"),
+            ("broken", "RuntimeError: no weights"),
+        ):
+            told = [line for line in served.err.splitlines() if reason in line]
+            assert len(told) == 1
+            assert told[0].startswith(f"hf-triton: model '{model}' failed to load: {reason}")
         assert "model 'killed' failed to load: its Python process died" in served.err
 
-        served.wait_for("loading plain")  # models' own log passes
+        served.wait_for("loading plain")  # models' own log passes, and comes by another way
         served.wait_for("plain prints")
+        served.wait_for("loading demo before demo_stream")
+        order = re.findall(r'"(loading demo[^"]*)"', served.err)
+        assert order == ["loading demo_stream", "loading demo before demo_stream"]
+        assert "loading broken before" not in served.err, "no front without its engine"
+        said = [line for line in served.err.splitlines() if line.startswith("hf-triton: ")]
+        assert not [line for line in said if "_stream" in line and "generated in" not in line]
         for noise in ("DCGM", "NVML", "+---", "server.cc", "At:"):
             assert noise not in served.err
 
         answers: list[Answer] = []
         request = threading.Thread(target=lambda: answers.append(served.generate("busy", "late")))
+        before = served.num_requests("busy")
         request.start()
-        assert eventually(lambda: served.num_requests("busy") == 1)
+        assert eventually(lambda: served.num_requests("busy") == before + 1)
         served.signal(signal.SIGTERM)
         request.join()
         assert answers[0].body["text_output"] == "late", "a request in flight is answered"
         assert served.exit_code() == 0
         assert served.err.endswith("hf-triton: stopped\n")
         assert served.leaves_nothing()
-
-
-def test_a_model_that_streams_is_told_of_as_one_and_its_engine_loads_first(tmp_path: Path) -> None:
-    models = """\
-    - {name: demo, streaming: true, max_batch_size: 4, options: {load_s: 1}}
-    - {name: broken, streaming: true, options: {fail: no weights}}
-    """
-    with serve(tmp_path, models) as served:
-        served.wait_for("Ctrl-C stops")
-        served.wait_for("loading demo before demo_stream")  # the log comes by another way
-        assert "loading 2 models: demo, broken\n" in served.err
-        assert "serving 1 of 2 models" in served.err
-
-        loading = [line for line in served.err.splitlines() if '"loading ' in line]
-        order = [line.split('"')[1] for line in loading if "broken" not in line]
-        assert order == ["loading demo_stream", "loading demo before demo_stream"]
-        assert "loading broken before" not in served.err, "no front without its engine"
-        failures = [line for line in served.err.splitlines() if "no weights" in line]
-        message = "hf-triton: model 'broken' failed to load: RuntimeError: no weights"
-        assert len(failures) == 1
-        assert failures[0].startswith(message)
-        said = [line for line in served.err.splitlines() if line.startswith("hf-triton: ")]
-        assert not [line for line in said if "_stream" in line and "generated in" not in line]
-
-        infer, generate, stream = [line for line in served.out.splitlines() if line[0] != "#"]
-        assert "/demo/infer" in infer
-        assert "/demo/generate" in generate
-        for line in (infer, generate):
-            assert "I am going" in run_curl(line)
-        assert stream.startswith("curl -N http://")
-        assert "/demo_stream/generate_stream" in stream
-        assert run_curl(stream).startswith("data: {")
-        assert "I am going" in run_curl(stream)
-
-        os.kill(served.stub_pid("demo_stream"), signal.SIGKILL)
-        served.wait_for("model 'demo': its Python process died")
 
 
 def test_times_of_loads_count_from_the_start(tmp_path: Path) -> None:
@@ -133,13 +113,19 @@ def test_ready_models_answer_while_a_slow_one_loads_and_is_announced_late(tmp_pa
         assert served.generate("slow", "x").status == 200
 
 
-def test_a_second_signal_forces_the_stop(tmp_path: Path) -> None:
-    with serve(tmp_path, "- {name: busy, options: {answer_s: 600}}\n") as served:
+def test_not_ready_comes_before_the_stop_and_a_second_signal_forces_it(tmp_path: Path) -> None:
+    models = "- {name: busy, options: {answer_s: 600}}\n- name: plain\n"
+    with serve(tmp_path, models, "--drain-s=600") as served:
         served.wait_for("Ctrl-C stops")
+        health = f"http://127.0.0.1:{served.listen.health_port}/ready"
+        assert eventually(lambda: get(health).status == 200)
         threading.Thread(target=swallow, args=(lambda: served.generate("busy", "x"),)).start()
         assert eventually(lambda: served.num_requests("busy") == 1)
         served.signal(signal.SIGINT)
         served.wait_for("Ctrl-C again forces it")
+        assert eventually(lambda: get(health).status == 503)
+        assert get(health).body["phase"] == "stopping"
+        assert served.generate("plain", "x").status == 200, "requests on their way are answered"
         served.signal(signal.SIGINT)
         assert served.exit_code() == 130
         assert served.leaves_nothing()
@@ -154,16 +140,16 @@ def test_a_stop_while_everything_still_loads_is_quick(tmp_path: Path) -> None:
         assert served.leaves_nothing()
 
 
-@pytest.mark.parametrize("held", ["false", "true"], ids=["idle", "holding-the-interpreter"])
-def test_no_process_outlives_serve_when_it_is_killed(tmp_path: Path, held: str) -> None:
-    models = f"""\
+def test_no_process_outlives_serve_when_it_is_killed(tmp_path: Path) -> None:
+    models = """\
     - name: ready
-    - {{name: loading, options: {{load_s: 600, hold_interpreter: {held}}}}}
+    - {name: idle, options: {load_s: 600}}
+    - {name: holding, options: {load_s: 600, hold_interpreter: true}}
     """
     with serve(tmp_path, models) as served:
-        served.wait_for("ready is ready")
-        served.wait_for("loading prints")
-        assert len(served.server_pids()) == 4  # guard, tritonserver, two stubs
+        for text in ("ready is ready", "idle prints", "holding prints"):
+            served.wait_for(text)
+        assert len(served.server_pids()) == 5  # guard, tritonserver, three stubs
         (state,) = running_servers(tmp_path / "repository")
         served.signal(signal.SIGKILL)
         assert served.leaves_nothing()
@@ -184,21 +170,6 @@ def test_a_server_that_dies_before_it_has_ever_served_ends_serve_with_its_last_l
         assert served.leaves_nothing()
 
 
-@pytest.mark.threat("repeated-deaths")
-@pytest.mark.slow
-def test_a_server_that_has_served_is_started_again_however_often_it_dies(tmp_path: Path) -> None:
-    with serve(tmp_path, "- name: plain\n", "--max-restarts=0") as served:
-        served.wait_for("Ctrl-C stops")
-        health = f"http://127.0.0.1:{served.listen.health_port}/ready"
-        for deaths in ("1 death", "2 deaths", "3 deaths"):
-            assert eventually(lambda: get(health).status == 200)
-            os.kill(served.tritonserver_pid(), signal.SIGKILL)
-            assert eventually(lambda: deaths in get(health).body.get("reason", ""))  # noqa: B023
-        served.wait_for("tritonserver is started again in 2 s (3 deaths within 10 minutes)")
-        assert eventually(lambda: get(health).status == 200)
-        assert served.generate("plain", "x").status == 200
-
-
 def test_a_model_killed_in_its_first_load_is_loaded_once_more(tmp_path: Path) -> None:
     go_on = tmp_path / "go-on"
     with serve(tmp_path, f"- {{name: killed, options: {{load_until: {go_on}}}}}\n") as served:
@@ -210,13 +181,23 @@ def test_a_model_killed_in_its_first_load_is_loaded_once_more(tmp_path: Path) ->
         assert served.generate("killed", "x").status == 200
 
 
-def test_no_model_that_loads_is_a_failure(tmp_path: Path) -> None:
-    with serve(tmp_path, "- {name: broken, options: {fail: no weights}}\n") as served:
+def test_no_model_that_loads_is_a_failure_and_so_is_a_file_edited_by_hand(tmp_path: Path) -> None:
+    listen = free_ports()
+    with serve(
+        tmp_path, "- {name: broken, options: {fail: no weights}}\n", listen=listen
+    ) as served:
         assert served.exit_code() == 1
         assert "model 'broken' failed to load: RuntimeError: no weights\n" in served.err
         assert served.err.endswith("hf-triton: no model is ready, so there is nothing to serve\n")
         assert not served.out
         assert served.leaves_nothing()
+    edited = tmp_path / "repository" / "broken" / "config.pbtxt"
+    edited.write_text("# mine\n")
+    with serve(tmp_path, "- {name: broken, options: {fail: x}}\n", listen=listen) as served:
+        assert served.exit_code() == 1
+    assert "conflict: repository/broken/config.pbtxt" in served.err
+    assert "tritonserver" not in served.err
+    assert edited.read_text() == "# mine\n"
 
 
 def test_a_port_in_use_is_named_with_its_flag_before_anything_is_written(tmp_path: Path) -> None:
@@ -229,19 +210,6 @@ def test_a_port_in_use_is_named_with_its_flag_before_anything_is_written(tmp_pat
     expected = f"port {listen.grpc_port} is in use; choose another with --grpc-port"
     assert served.err == f"hf-triton: {expected}\n"
     assert not (tmp_path / "repository").exists()
-
-
-def test_a_file_edited_by_hand_keeps_serve_from_starting(tmp_path: Path) -> None:
-    listen = free_ports()
-    with serve(tmp_path, "- {name: broken, options: {fail: x}}\n", listen=listen) as served:
-        served.exit_code()
-    edited = tmp_path / "repository" / "broken" / "config.pbtxt"
-    edited.write_text("# mine\n")
-    with serve(tmp_path, "- {name: broken, options: {fail: x}}\n", listen=listen) as served:
-        assert served.exit_code() == 1
-    assert "conflict: repository/broken/config.pbtxt" in served.err
-    assert "tritonserver" not in served.err
-    assert edited.read_text() == "# mine\n"
 
 
 def test_a_repository_that_cannot_be_written_keeps_serve_from_starting(tmp_path: Path) -> None:
