@@ -234,20 +234,29 @@ def kill_api(served: Served) -> int:
     return child
 
 
+@pytest.mark.threat("hanging-processes")
 @pytest.mark.server
 @pytest.mark.slow
-def test_an_api_that_does_not_start_again_is_told_of_by_ready_until_it_does(
+def test_an_api_that_hangs_or_does_not_start_is_told_of_and_ends_with_a_killed_serve(
     tmp_path: Path,
 ) -> None:
     port = free_ports().http_port
     arguments = (f"--openai-port={port}", "--max-restarts=0")
     with serve(tmp_path, "- name: plain\n", *arguments) as served:
         served.wait_for("Ctrl-C stops")
+        health = f"http://127.0.0.1:{port}/health"
         ready = f"http://127.0.0.1:{served.listen.health_port}/ready"
+        [child] = children(served)
+        os.kill(child, signal.SIGSTOP)
+        served.wait_for("the OpenAI API was stopped and is started again (1 death")
+        served.wait_for("the OpenAI API is back")
+        assert get(health).status == 200
+        assert child not in children(served)
+
         [child] = children(served)
         os.kill(child, signal.SIGKILL)
         assert eventually(lambda: not Path(f"/proc/{child}").exists())
-        served.wait_for("the OpenAI API died (exit code -9) and is started again (1 death")
+        served.wait_for("the OpenAI API died (exit code -9) and is started again in 1 s (2 deaths")
         while "the OpenAI API did not start (see above)" not in served.err:
             for child in children(served):
                 os.kill(child, signal.SIGKILL)
@@ -255,33 +264,9 @@ def test_an_api_that_does_not_start_again_is_told_of_by_ready_until_it_does(
         assert "OpenAI API did not start" in get(ready).body["reason"]
         assert get(ready).status == 503
         assert served.generate("plain", "x").status == 200
-        assert get(f"http://127.0.0.1:{port}/health").status == 200, "who comes meanwhile waits"
+        assert get(health).status == 200, "who comes meanwhile waits"
         assert eventually(lambda: get(ready).status == 200)
-        served.signal(signal.SIGTERM)
-        assert served.exit_code() == 0
 
-
-@pytest.mark.threat("hanging-processes")
-@pytest.mark.server
-@pytest.mark.slow
-def test_an_api_that_was_stopped_is_started_again(tmp_path: Path) -> None:
-    port = free_ports().http_port
-    with serve(tmp_path, "- name: plain\n", f"--openai-port={port}") as served:
-        served.wait_for("Ctrl-C stops")
-        [child] = children(served)
-        os.kill(child, signal.SIGSTOP)
-        served.wait_for("the OpenAI API was stopped and is started again (1 death")
-        served.wait_for("the OpenAI API is back")
-        assert get(f"http://127.0.0.1:{port}/health").status == 200
-        assert child not in children(served)
-
-
-@pytest.mark.server
-@pytest.mark.slow
-def test_the_api_ends_with_a_killed_serve(tmp_path: Path) -> None:
-    port = free_ports().http_port
-    with serve(tmp_path, "- name: plain\n", f"--openai-port={port}") as served:
-        served.wait_for("Ctrl-C stops")
         [child] = children(served)
         served.process.kill()
         assert eventually(lambda: not Path(f"/proc/{child}").exists())

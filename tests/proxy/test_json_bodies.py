@@ -176,7 +176,9 @@ def test_too_many_keys_are_refused(place: str) -> None:
         checked_object(body)
 
 
+@pytest.mark.threat("callers-name")
 def test_only_the_proxy_names_a_caller_to_a_model() -> None:
+    """A name in another case is read beside it, see tests/engine/requests/test_cache_salt.py."""
     asked = infer(parameters={CALLER: "somebody else", "a": 1})
     for alias, expected in (("", {"a": 1}), ("me", {"a": 1, CALLER: "me"})):
         sent = json.loads(checked_infer(asked, len(asked), alias)[0])

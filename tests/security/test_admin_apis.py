@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import http.client
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
 from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
+from tests.security.conftest import KEY
 from tests.support.served import Served, serve
 from tests.support.tested_server import skip_without_tracing
 from tests.support.triton import eventually
 
 pytestmark = pytest.mark.server
 
-KEY = "the-admin-key-of-this-test"
 GRPC_HEADER = f"triton-grpc-protocol-{ADMIN_KEY_HEADER}"  # Triton adds the first part
 CLOSED: dict[str, tuple[str, str]] = {  # the path, and a body; GET where there is none
     "load": ("repository/models/echo/load", "{}"),
@@ -60,20 +59,6 @@ GRPC_OPEN: dict[str, Call] = {
     "config": lambda client, headers: client.get_model_config("echo"),
     "statistics": lambda client, headers: client.get_inference_statistics("echo"),
 }
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """With the whole log of tritonserver, and a key that we know."""
-    folder = tmp_path_factory.mktemp("admin")
-    arguments = ("--verbose", "--", "--log-verbose=1")
-    environment = {"HF_TRITON_ADMIN_KEY": KEY}
-    with serve(folder, "- {name: echo}", *arguments, environment=environment) as running:
-        running.wait_for("Ctrl-C stops")
-        yield running
-        running.signal(signal.SIGTERM)
-        running.exit_code()
-        assert KEY not in running.err + running.out
 
 
 def ask(served: Served, path: str, body: str, key: str = "") -> int:
@@ -155,14 +140,6 @@ def test_the_admin_key_is_on_no_command_line_and_in_no_environment_of_a_model(
     readable = [*Path("/proc").glob("[0-9]*/cmdline"), *(Path(f"/proc/{p}/environ") for p in pids)]
     # Up to here the key was known to the server only; its command line is cleaned right after.
     assert eventually(lambda: not any(KEY in _text(path) for path in readable))
-
-
-@pytest.mark.slow
-def test_the_admin_apis_can_be_left_open(tmp_path: Path) -> None:
-    with serve(tmp_path, "- {name: echo}", "--open-admin-apis") as running:
-        running.wait_for("Ctrl-C stops")
-        assert ask(running, "systemsharedmemory/status", "") == 200
-        assert ask(running, "logging", "") == 200
 
 
 def test_a_key_that_no_flag_can_carry_ends_in_1_before_anything_starts(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -12,7 +11,6 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
 from generator.spec.runtime_rules import CALLER
-from hf_triton.ports.http.json_bodies import checked_generate
 from hf_triton.tritonserver.restrictions import forwarding
 from tests.scenarios.metrics import settled
 from tests.support.one_server import OneServer
@@ -50,19 +48,6 @@ def test_a_pattern_of_ones_own_holds_beside_it(flag: str) -> None:
 
 def test_an_empty_pattern_is_none() -> None:
     assert forwarding(["--http-header-forward-pattern="])[-1] == OURS[0]
-
-
-@pytest.mark.threat("callers-name")
-def test_the_caller_is_a_field_of_generate_whatever_a_client_writes_there() -> None:
-    """With /generate Triton passes no header on. A name in another case is read beside it, see
-    tests/engine/requests/test_cache_salt.py.
-    """
-    bodies = (b'{"a": "b"}', b'{"a": "b", "hf-triton-caller": "x"}')
-    for body in bodies:
-        assert json.loads(checked_generate(body, "alias")) == {"a": "b", CALLER: "alias"}
-    nested = json.loads(checked_generate(b'{"parameters": {"hf-triton-caller": "x"}}', "alias"))
-    assert nested[CALLER] == "alias"
-    assert CALLER not in json.loads(checked_generate(bodies[0]))
 
 
 @pytest.fixture(scope="module")

@@ -40,12 +40,25 @@ def is_ready(served: Served) -> bool:
 
 
 @pytest.mark.threat("health-port")
-def test_the_supervisor_survives_that_it_can_open_nothing_and_heals_afterwards(
+def test_the_supervisor_survives_slow_connections_and_that_it_can_open_nothing(
     tmp_path: Path,
 ) -> None:
     with serve(tmp_path, "- name: plain\n") as served:
         served.wait_for("Ctrl-C stops")
         assert eventually(lambda: is_ready(served))
+        address = ("127.0.0.1", served.listen.health_port)
+        with contextlib.ExitStack() as slow:
+            for number in range(1016):
+                client = slow.enter_context(socket.create_connection(address, timeout=20))
+                with contextlib.suppress(ConnectionError):
+                    client.sendall(b"G")
+                if number % 100 == 0:
+                    url = f"http://{address[0]}:{address[1]}/ready"
+                    assert get(url, timeout_s=5).status == 200
+            num_open = len(list(Path(f"/proc/{served.process.pid}/fd").iterdir()))
+            assert num_open < 128, "64 and its own"
+            assert is_ready(served)
+
         soft, hard = limits(served.tritonserver_pid())
         assert soft == hard
         before = served.stub_pid("plain")
@@ -61,20 +74,3 @@ def test_the_supervisor_survives_that_it_can_open_nothing_and_heals_afterwards(
         assert served.generate("plain", "x").status == 200
         served.signal(signal.SIGTERM)
         assert served.exit_code() == 0
-
-
-@pytest.mark.threat("health-port")
-def test_slow_connections_to_the_health_port_keep_no_probe_waiting(tmp_path: Path) -> None:
-    with serve(tmp_path, "- name: plain\n") as served, contextlib.ExitStack() as slow:
-        served.wait_for("Ctrl-C stops")
-        assert eventually(lambda: is_ready(served))
-        address = ("127.0.0.1", served.listen.health_port)
-        for number in range(1016):
-            client = slow.enter_context(socket.create_connection(address, timeout=20))
-            with contextlib.suppress(ConnectionError):
-                client.sendall(b"G")
-            if number % 100 == 0:
-                assert get(f"http://{address[0]}:{address[1]}/ready", timeout_s=5).status == 200
-        num_open = len(list(Path(f"/proc/{served.process.pid}/fd").iterdir()))
-        assert num_open < 128, "64 and its own"
-        assert is_ready(served)
