@@ -150,16 +150,11 @@ def test_without_a_name_one_model_must_be_meant(api: Translator) -> None:
     "body, param, message",
     [
         ({}, "input", "input: got none, allowed: a text or a list of texts"),
-        ({"input": []}, "input", "input: got a list of 0, allowed: 1 to 2048 texts"),
         ({"input": ["a"] * 2049}, "input", "input: got a list of 2049"),
         ({"input": [1, 2]}, "input", "input: got token ids, allowed: a text or a list of texts ("),
         ({"input": [[1], [2]]}, "input", "check_embedding_ctx_length=False"),
-        ({"input": ["a", 2]}, "input", "input: got a list with 2, allowed: a text"),
-        ({"input": {"a": 1}}, "input", "input: got an object"),
         ({"input": "x", "encoding_format": "int8"}, "encoding_format", "allowed: float or base64"),
-        ({"input": "x", "dimensions": "3"}, "dimensions", "dimensions: got a text"),
         ({"input": "x", "dimension": 3}, "dimension", "did you mean dimensions?"),
-        ({"input": "x", "model": 3}, "model", "model: got 3, allowed: a text"),
         ({"input": "!400"}, "input", "input: got 900 tokens, this model takes at most 512"),
     ],
 )

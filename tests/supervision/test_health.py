@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -202,16 +201,6 @@ def test_a_port_that_is_taken_is_named_with_its_flag() -> None:
 def test_no_port_is_no_server() -> None:
     with health_port(Listen(health_port=0), Health()):
         pass
-
-
-def test_the_body_of_ready_is_json_for_people_too() -> None:
-    health = Health()
-    serve(health, a="")
-    assert json.loads(json.dumps(health.readiness())) == {
-        "ready": True,
-        "phase": "serving",
-        "not_ready": {},
-    }
 
 
 def test_a_health_port_that_nobody_chose_and_that_is_taken_is_another_one(
