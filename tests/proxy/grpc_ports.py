@@ -25,6 +25,7 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
 
     def __init__(self) -> None:
         self.supervisor: Supervisor
+        self.address, self.stop = "", asyncio.Event()  # of the port in front
         self.relay: Relay
         self.keys: list[Any] = []
         self.told: list[bool] = []
@@ -154,16 +155,16 @@ async def grpc_port(
     settings = ProxySettings(
         "127.0.0.1", *ports, "", "", socket, triton.abandoned_requests, access, admin_key
     )
-    stop, ready = asyncio.Event(), asyncio.Event()
+    ready, triton.address = asyncio.Event(), f"127.0.0.1:{listen.grpc_port}"
     triton.supervisor = Supervisor(repeats := Repeats(triton.abandoned_requests))
-    serving = asyncio.create_task(serve_grpc(settings, stop, ready.set, repeats))
+    serving = asyncio.create_task(serve_grpc(settings, triton.stop, ready.set, repeats))
     await ready.wait()
     try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{listen.grpc_port}") as channel:
+        async with grpc.aio.insecure_channel(triton.address) as channel:
             yield triton, service_pb2_grpc.GRPCInferenceServiceStub(channel)
     finally:
         triton.is_over.set()
-        stop.set()
+        triton.stop.set()
         await serving
         await server.stop(0)
         relaying.close()

@@ -44,6 +44,14 @@ REFUSED = {
         f"{POST}Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n".encode(),
         *(400, "Transfer-Encoding"),
     ),
+    **{
+        f"encoding {name}": (
+            f"{POST}Transfer-Encoding: {name}\r\n\r\n0\r\n\r\nGET /v2 HTTP/1.1\r\n".encode(),
+            *(400, "Encoding"),
+        )
+        for name in ("chunked, identity", "xchunked")
+    },
+    "a length with a sign": (f"{POST}Content-Length: +5\r\n\r\n".encode(), 400, ""),
     "no chunk": (f"{POST}Transfer-Encoding: chunked\r\n\r\n-1\r\n".encode(), 400, "chunk"),
     "other encoding": (f"{POST}Transfer-Encoding: gzip\r\n\r\n".encode(), 400, "Encoding"),
     "folded": (GET + b"A: b\r\n c: d\r\n\r\n", 400, "whitespace"),
@@ -109,8 +117,11 @@ async def test_after_a_wrong_body_the_connection_goes_on(body: bytes) -> None:
         got = await client.answer()
         assert (got.status, got.headers["connection"]) == (400, "keep-alive")
         assert got.error.startswith("the body: ")
-        client.post("/v2/models/m/infer", b"{}", "Inference-Header-Content-Length: 9\r\n")
-        assert "got 9, of 2 bytes" in (await client.answer()).error
+        for length in ("9", "-1", "1e3", "9" * 30):
+            header = f"Inference-Header-Content-Length: {length}\r\n"
+            client.post("/v2/models/m/infer", b"{}", header)
+            got = await client.answer()
+            assert (got.status, f"got {length}, of 2 bytes" in got.error) == (400, True)
         client.get("/v2")
         assert (await client.answer()).status == 200
         assert len(port.triton.asked) == 1

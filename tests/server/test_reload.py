@@ -16,7 +16,6 @@ from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.metrics import settled
 from tests.scenarios.reference import Reference
 from tests.scenarios.triton_endpoints import GrpcEndpoint
-from tests.support.callers import asking
 from tests.support.one_server import OneServer
 from tests.support.triton import Triton, eventually
 
@@ -117,38 +116,3 @@ def test_loading_again_and_again_leaves_nothing_behind(
     first = after_each[0]
     print(first, after_each[-1], sep="\n")
     assert eventually(lambda: is_no_more_than(first, held(triton))), (first, held(triton))
-
-
-def test_a_changed_engine_is_reloaded_under_its_front_and_nobody_is_lost(
-    triton: Triton, reference: Reference
-) -> None:
-    """Triton starts the new engine, then unloads the old one. What either counts in its metrics
-    must not be freed under the other: that killed servers of 24.10.
-    """
-    model = Model(GrpcEndpoint(triton), "timed", batched=False)
-    options = {"max_tokens": 12, "timeout_ms": 60_000}
-    expected = reference.text("Once", 12)
-
-    def ask() -> object:
-        reply = model.ask("tensors", "Once", **options)
-        return reply.text() if reply.ok else reply
-
-    config = triton.server.repository / "timed_stream" / "config.pbtxt"
-    generated = config.read_bytes()
-    try:
-        with asking(*[ask] * 4) as answers:
-            for number in range(1, 3):
-                config.write_bytes(generated + b"\n" * number)
-                control(triton, "load", "timed_stream")
-            assert eventually(lambda: sum(map(len, answers)) > 8)
-    finally:
-        config.write_bytes(generated)  # what is edited by hand, apply leaves alone
-
-    wrong = [one for found in answers for one in found if one != expected]
-    assert not wrong, wrong[:3]
-    for name in ("demo", "timed"):
-        asked = Model(GrpcEndpoint(triton), name, batched=False).ask(
-            "tensors", "Once", max_tokens=5
-        )
-        assert asked.text() == reference.text("Once", 5)
-    assert triton.metric("hf_triton_finished_total", model="timed", finish_reason="length") > 0

@@ -17,11 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from generator.spec.access import Limits
 from hf_triton.ports.admin import GRPC_HEADER
-from hf_triton.ports.settings import Access, Caller
-from tests.support.grpc_door import METHODS, Door, door, numbers, texts
-from tests.support.triton import eventually
+from tests.support.grpc_door import METHODS, Door, numbers, texts
 
 pytestmark = pytest.mark.server
 
@@ -263,63 +260,7 @@ def test_whatever_is_sent_the_server_answers(
     server.check()
 
 
-@pytest.mark.threat("no-key")
-def test_keys_are_asked_for_and_a_callers_name_is_not_taken(tmp_path: Path) -> None:
-    key, few = "k" * 20, Limits(requests_per_minute=3)
-    callers = (Caller("one", key), Caller("two", "l" * 20, few))
-    with door(tmp_path, Access(callers=callers)) as server:
-        assert server.stub.ServerLive(service_pb2.ServerLiveRequest()).live, "health is open"
-        for given_key in (None, "", "wrong", f"{key}x"):
-            metadata = () if given_key is None else (("authorization", f"Bearer {given_key}"),)
-            code, details = refusal(
-                lambda m=metadata: server.stub.ModelInfer(texts(b"a"), metadata=m)
-            )
-            assert code == grpc.StatusCode.UNAUTHENTICATED
-            assert key not in details
-            stream = server.stub.ModelStreamInfer(iter([texts(b"a")]), metadata=metadata)
-            assert refusal(lambda s=stream: list(s))[0] == grpc.StatusCode.UNAUTHENTICATED
-        right = (("authorization", f"Bearer {key}"),)
-        assert server.stub.ModelInfer(texts(b"a"), metadata=right).outputs
-        limited = (("authorization", f"bearer {'l' * 20}"),)
-        for _ in range(3):
-            server.stub.ModelInfer(texts(b"a"), metadata=limited)
-        code, _ = refusal(lambda: server.stub.ModelInfer(texts(b"a"), metadata=limited))
-        assert code == EXHAUSTED
-        named = texts(b"a")
-        named.parameters["hf-triton-caller"].string_param = "another"
-        assert refusal(lambda: server.stub.ModelInfer(named, metadata=right))[0] == INVALID
-
-
 def test_without_keys_an_openai_api_elsewhere_may_name_its_callers(checked: Door) -> None:
     named = texts(b"a")
     named.parameters["hf-triton-caller"].string_param = "mine"
     assert checked.stub.ModelInfer(named).outputs
-
-
-@pytest.mark.slow
-def test_a_stopped_proxy_takes_no_call_and_finishes_those_in_flight(tmp_path: Path) -> None:
-    with door(tmp_path) as server:
-        held = threading.Event()
-
-        def requests() -> Iterator[Any]:
-            yield texts(b"a", model="stream")
-            held.wait(20)
-            yield texts(b"b", model="stream")
-
-        call = server.stub.ModelStreamInfer(requests())
-        for _ in range(3):
-            next(call)
-        server.proxy.begin_stop()
-        with grpc.insecure_channel(server.target) as channel:
-            other = channel.unary_unary(f"{METHODS}ServerLive")
-            assert eventually(lambda: _fails(other), 10)
-        held.set()
-        assert len(list(call)) == 3
-
-
-def _fails(ask: Any) -> bool:
-    try:
-        ask(b"", timeout=1)
-    except grpc.RpcError:
-        return True
-    return False

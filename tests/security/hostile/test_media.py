@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
-import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from tests.pipeline.files import base64_text, png
+from tests.security.hostile.beside import Beside, sent
 from tests.support import media_bombs as bombs
 from tests.support.one_server import OneServer
 from tests.support.triton import Answer, Triton
@@ -34,25 +33,6 @@ def timed(ask: Callable[[], Answer]) -> float:
     return time.monotonic() - began_s
 
 
-class Beside:
-    """Requests that are on their way, each from a thread of its own."""
-
-    def __init__(self, triton: Triton, model: str, *bodies: dict[str, Any]) -> None:
-        self.answers: list[Answer] = []
-        self._threads = [
-            threading.Thread(
-                target=lambda body=body: self.answers.append(triton.generate(model, **body))
-            )
-            for body in bodies
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    @property
-    def is_going_on(self) -> bool:
-        return any(thread.is_alive() for thread in self._threads)
-
-
 def longest_beside(beside: Beside, ask: Callable[[], Answer]) -> float:
     """Of what is asked until the others are answered."""
     taken = [timed(ask)]
@@ -72,7 +52,7 @@ def test_images_that_take_long_delay_no_text(triton: Triton) -> None:
     )
     triton.generate("see", **slow)
     alone_s = statistics.median(timed(text) for _ in range(9))
-    beside = Beside(triton, "see", many, many, *[slow] * 6)
+    beside = sent(triton.url("see", "generate"), many, many, *[slow] * 6)
     assert longest_beside(beside, text) < MOST_TIMES * alone_s
     refused = [answer.body["error"] for answer in beside.answers if answer.status != 200]
     said = "image[0]: got a JPEG image of 2000 scans, at most 256 of 4194304 pixels each"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.pipeline.files import base64_text, sound_file
 from tests.scenarios.triton_endpoints import HttpEndpoint
-from tests.security.hostile.test_one_caller import Hostile
+from tests.security.hostile.beside import sent
 from tests.speech.test_on_stub import asking
 from tests.speech.tiny_whisper import speech
 from tests.support.one_server import OneServer
@@ -47,7 +47,7 @@ def test_a_text_that_is_no_number_is_an_error_and_in_no_other_answer(triton: Tri
     expected, alone_s = texts(triton)
     bodies = [{"text_input": prompt, "max_tokens": 16} for prompt in POISON]
     for _ in range(3):
-        hostile = Hostile(triton.url("poisoned", "generate"), *bodies, *bodies)
+        hostile = sent(triton.url("poisoned", "generate"), *bodies, *bodies)
         while hostile.is_going_on:
             found, beside_s = texts(triton)
             assert found == expected

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import statistics
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from hf_triton.ports.openai.child_process import OpenAiProcess
+from tests.security.hostile.beside import PATIENCE_S, Beside, sent
 from tests.support.one_server import OneServer
-from tests.support.triton import Answer, Triton, free_ports, post
+from tests.support.triton import Triton, post
 
 pytestmark = pytest.mark.server
 
 NEIGHBOUR_S = 3.0  # a tenth of a second on a quiet machine
-PATIENCE_S = 60.0
+CHAT = "/v1/chat/completions"
 MODELS = ("demo", "padded")  # the in-flight engine behind a front, and the generate engine
 
 
@@ -36,29 +33,7 @@ def endless(depth: int) -> dict[str, Any]:
     return {"$defs": {**chain, f"d{depth}": {"type": "string"}}, "$ref": "#/$defs/d0"}
 
 
-class Hostile:
-    """Sends bodies, each from a thread of its own."""
-
-    def __init__(self, url: str, *bodies: dict[str, Any]) -> None:
-        self.answers: list[Answer] = []
-        self._threads = [threading.Thread(target=self._send, args=(url, body)) for body in bodies]
-        for thread in self._threads:
-            thread.start()
-
-    @property
-    def is_going_on(self) -> bool:
-        return any(thread.is_alive() for thread in self._threads)
-
-    def wait(self) -> None:
-        """Until all are answered."""
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
-
-    def _send(self, url: str, body: dict[str, Any]) -> None:
-        self.answers.append(post(url, body, PATIENCE_S))
-
-
-def texts_beside(hostile: Hostile, triton: Triton, model: str) -> None:
+def texts_beside(hostile: Beside, triton: Triton, model: str) -> None:
     """What neighbours are answered until the hostile are, each in time."""
     number = 0
     while hostile.is_going_on or number < 3:
@@ -94,21 +69,11 @@ def texts_beside(hostile: Hostile, triton: Triton, model: str) -> None:
 def test_long_lists_and_large_grammars_delay_nobody(
     triton: Triton, model: str, body: dict[str, Any], said: str
 ) -> None:
-    hostile = Hostile(triton.url(model, "generate"), {"text_input": "I am", **body})
+    hostile = sent(triton.url(model, "generate"), {"text_input": "I am", **body})
     texts_beside(hostile, triton, model)
     (answer,) = hostile.answers
     assert answer.status == 400
     assert answer.body["error"].startswith(said)
-
-
-@pytest.fixture
-def openai_url(triton: Triton) -> Iterator[str]:
-    listen = replace(triton.server.listen, openai_port=free_ports().http_port)
-    process = OpenAiProcess(listen, None)
-    process.start()
-    yield f"http://{listen.address(listen.openai_port)}/v1/chat/completions"
-    process.begin_stop()
-    process.end(time.monotonic() + 5)
 
 
 @pytest.mark.threat("unlimited-answers")
@@ -120,7 +85,7 @@ def test_answers_without_a_limit_keep_nobody_waiting_for_their_end(
     """
     messages = [{"role": "user", "content": "Hello"}]
     body = {"model": "demo", "messages": messages, "ignore_eos": True}
-    hostile = Hostile(openai_url, body, {**body, "max_tokens": 32_000})
+    hostile = sent(f"{openai_url}{CHAT}", body, {**body, "max_tokens": 32_000})
     time.sleep(0.5)  # until they are being generated
     answer = triton.generate("demo", text_input="I am going", max_tokens=5)
     assert answer.status == 200, answer.body
@@ -141,19 +106,20 @@ def test_schemas_that_are_never_prepared_delay_nobody_by_any_door(
 ) -> None:
     """For max_grammar_s, 10 s; the others go on in the meantime."""
     bodies = [{"text_input": "I am", "json_schema": json.dumps(endless(40 + i))} for i in range(6)]
-    direct = Hostile(triton.url(model, "generate"), *bodies)
+    direct = sent(triton.url(model, "generate"), *bodies)
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": endless(50)}}
     tool = {"type": "function", "function": {"name": "x", "parameters": endless(51)}}
     asked: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
-    through = Hostile(openai_url, {**asked, "response_format": form})
+    through = sent(f"{openai_url}{CHAT}", {**asked, "response_format": form})
     texts_beside(direct, triton, model)
     texts_beside(through, triton, model)
     said = sorted(answer.body["error"] for answer in direct.answers)
     assert {answer.status for answer in direct.answers} == {400}  # as /generate says all errors
     assert sum("takes more than 10 s" in text for text in said) <= 1
     assert [answer.status for answer in through.answers] in ([400], [503])
-    by_tool = Hostile(
-        openai_url, {**asked, "model": "tools", "tools": [tool], "tool_choice": "required"}
+    by_tool = sent(
+        f"{openai_url}{CHAT}",
+        {**asked, "model": "tools", "tools": [tool], "tool_choice": "required"},
     )
     texts_beside(by_tool, triton, model)
     assert [answer.status for answer in by_tool.answers] in ([400], [503])
@@ -167,10 +133,10 @@ def test_an_address_of_an_image_delays_nobody_by_any_door(triton: Triton, openai
     part = {"type": "image_url", "image_url": {"url": url}}
     asked: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": [part]}]}
     for target, body in (
-        (openai_url, asked),
+        (f"{openai_url}{CHAT}", asked),
         (triton.url("see", "generate"), {"text_input": "I see", "image": url}),
     ):
-        hostile = Hostile(target, body)
+        hostile = sent(target, body)
         texts_beside(hostile, triton, "demo")
         (answer,) = hostile.answers
         assert answer.status == 400, answer.body
@@ -180,7 +146,7 @@ def test_an_address_of_an_image_delays_nobody_by_any_door(triton: Triton, openai
 @pytest.mark.threat("kept-responses")
 def test_kept_responses_delay_nobody(triton: Triton, openai_url: str) -> None:
     """Items that no prompt shows may be long; each request has them read again."""
-    url = openai_url.replace("chat/completions", "responses")
+    url = f"{openai_url}/v1/responses"
     thoughts = {"type": "reasoning", "summary": [[]] * 80_000, "encrypted_content": "x" * 2**23}
     said = {"role": "user", "content": "Hello"}
     asked: dict[str, Any] = {"model": "demo", "max_output_tokens": 2}
@@ -196,7 +162,7 @@ def test_kept_responses_delay_nobody(triton: Triton, openai_url: str) -> None:
     for _ in range(3):
         body = {**asked, "input": [thoughts, said], "previous_response_id": before}
         before = post(url, body, PATIENCE_S).body["id"]
-    hostile = Hostile(url, *[{**asked, "input": "Hi", "previous_response_id": before}] * 8)
+    hostile = sent(url, *[{**asked, "input": "Hi", "previous_response_id": before}] * 8)
     beside_s = [taken_s()]
     while hostile.is_going_on:
         beside_s.append(taken_s())

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from hf_triton.ports.openai.child_process import OpenAiProcess
+from tests.security.hostile.beside import PATIENCE_S, Beside
 from tests.support.one_server import OneServer
-from tests.support.triton import Answer, Triton, free_ports, post
+from tests.support.triton import Answer, Triton, post
 
 pytestmark = pytest.mark.server
 
-PATIENCE_S = 120.0
 RATIO = 30  # of a neighbour's time, beside something hostile, to its time alone
 WORD = "I am going home "
 HUGE = WORD * 2_500_000  # 40 MB
@@ -28,16 +25,6 @@ TOO_LONG = "the prompt is too long: got 40000000 characters"
 @pytest.fixture(scope="module")
 def triton(one_server: OneServer) -> Triton:
     return one_server.with_models("demo", "embedding", "whisper", "thorough")
-
-
-@pytest.fixture(scope="module")
-def openai_url(triton: Triton) -> Iterator[str]:
-    listen = replace(triton.server.listen, openai_port=free_ports().http_port)
-    process = OpenAiProcess(listen, None)
-    process.start()
-    yield f"http://{listen.address(listen.openai_port)}"
-    process.begin_stop()
-    process.end(time.monotonic() + 5)
 
 
 def beside(triton: Triton, model: str, ask: Callable[[], Answer]) -> Answer:
@@ -50,14 +37,11 @@ def beside(triton: Triton, model: str, ask: Callable[[], Answer]) -> Answer:
         return time.monotonic() - began_s
 
     alone_s = max(neighbour_s() for _ in range(5))
-    answers: list[Answer] = []
-    hostile = threading.Thread(target=lambda: answers.append(ask()))
-    hostile.start()
-    taken = [neighbour_s()]
-    while hostile.is_alive():
+    hostile, taken = Beside(ask), [neighbour_s()]
+    while hostile.is_going_on:
         taken.append(neighbour_s())
     assert max(taken) < RATIO * alone_s
-    return answers[0]
+    return hostile.answers[0]
 
 
 @pytest.mark.threat("huge-input")
