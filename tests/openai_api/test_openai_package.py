@@ -168,17 +168,6 @@ def test_responses(client: openai.OpenAI) -> None:
         client.responses.create(model="demo", input="word " * 3000)
 
 
-def test_usage_counts_prompts_and_choices(client: openai.OpenAI) -> None:
-    prompts = ["I am going", "You are"]
-    answer = client.completions.create(model="demo", prompt=prompts, n=2, max_tokens=5, logprobs=0)
-    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
-    assert answer.usage is not None
-    tokens = [len(choice.logprobs.tokens or ()) for choice in answer.choices if choice.logprobs]
-    assert answer.usage.completion_tokens == sum(tokens)
-    each = [client.completions.create(model="demo", prompt=p, max_tokens=1) for p in prompts]
-    assert answer.usage.prompt_tokens == sum(a.usage.prompt_tokens for a in each if a.usage)
-
-
 @pytest.mark.parametrize("model", ["demo", "whole", "batched"])
 def test_a_chat(model: str, client: openai.OpenAI) -> None:
     messages: Any = [{"role": "user", "content": "I am going"}]
@@ -280,28 +269,6 @@ def test_errors_are_the_packages_own(client: openai.OpenAI, url: str) -> None:
         pytest.raises(openai.AuthenticationError),
     ):
         stranger.models.list()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("endless")
-def test_a_full_queue_is_a_503_and_the_package_tries_again(
-    client: openai.OpenAI, url: str, triton: Triton
-) -> None:
-    before = settled(lambda: num_ended(triton, "cancelled"))
-    with client.completions.create(model="endless", prompt="x", stream=True, **LONG) as running:
-        next(iter(running))
-        with pytest.raises(openai.InternalServerError) as caught:
-            client.completions.create(model="endless", prompt="x")
-        assert caught.value.status_code == 503
-        assert caught.value.response.headers["Retry-After"] == "1"
-    with openai.OpenAI(base_url=url, api_key=KEY, max_retries=60) as patient:
-        assert patient.completions.create(model="endless", prompt="x").choices[0].finish_reason
-    assert eventually(lambda: num_ended(triton, "cancelled") == before + 1)
-
-
-def num_ended(triton: Triton, reason: str) -> float:
-    """What ``endless`` has finished so far."""
-    return triton.metric("hf_triton_finished_total", model="endless", finish_reason=reason)
 
 
 def is_free(client: openai.OpenAI) -> bool:

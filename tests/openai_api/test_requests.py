@@ -148,9 +148,7 @@ def test_a_value_that_would_change_an_answer_is_refused(
     assert api.chat(**{field: value}).error["param"] == field
 
 
-def test_what_means_nothing_here_is_left_out(
-    api: Translator, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_means_nothing_here_is_left_out(api: Translator) -> None:
     nothing = {"keep_alive": "5m", "num_ctx": 8192, "verbosity": "low", "provider": {"only": ["a"]}}
     assert api.chat(**nothing).status == 200
     assert api.triton.seen[0]["sampling_parameters"] == {"temperature": 1, "clamp_max_tokens": True}

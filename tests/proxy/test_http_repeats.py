@@ -80,17 +80,6 @@ async def test_a_death_that_tritonserver_does_not_tell_of_is_told_by_the_supervi
         assert (await client.answer()).status == 200
 
 
-async def test_a_request_waits_for_a_model_that_comes_back() -> None:
-    async with open_port() as port:
-        port.supervisor.tell(is_coming=True)
-        client = await port.client()
-        client.post(GENERATE, BODY)
-        await asyncio.sleep(0.05)
-        assert not port.triton.asked
-        port.supervisor.tell()
-        assert (await client.answer()).status == 200
-
-
 async def test_a_caller_who_leaves_while_it_waits_is_not_computed() -> None:
     async with open_port(ONE_AT_ONCE) as port:
         port.supervisor.tell(is_coming=True)

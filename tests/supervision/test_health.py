@@ -198,7 +198,8 @@ def test_a_port_that_is_taken_is_named_with_its_flag() -> None:
             pass
 
 
-def test_no_port_is_no_server() -> None:
+def test_no_port_is_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served_over_http, "_Server", None)  # of which none is made
     with health_port(Listen(health_port=0), Health()):
         pass
 
