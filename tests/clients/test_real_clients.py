@@ -1,12 +1,13 @@
 """The real clients, each in an environment of its own: opt-in, see conftest.py.
 
-``make test ARGS="-m clients"`` installs about 3 GB at first, and writes docs/clients.md.
+``make test ARGS="-m clients"`` installs them at first, and writes their rows of docs/clients.md.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,6 @@ import pytest
 from hf_triton.tritonserver.listen import Listen
 from tests.clients.agent.model import HOOKS, agent_model
 from tests.clients.installed import environment_with, run_in, version_in
-from tests.clients.perf_analyzer import environment_with_analyzer
 from tests.clients.real_clients import CLIENTS, DRIVERS, Client
 from tests.clients.table import Tried, write_row
 from tests.scenarios.reference import Reference
@@ -46,26 +46,20 @@ def environment(
     folder = tmp_path_factory.mktemp("served")
     agent = agent_model(folder / "agent_model")
     models = MODELS_YAML.format(demo=DEMO_MODEL.parent, agent=agent, hooks=HOOKS)
-    alone = f"models: [{{name: demo, task: text-generation, model: {DEMO_MODEL}}}]"
-    with served(folder / "all", models) as listen, served(folder / "one", alone) as of_one:
+    with served(folder / "all", models) as listen:
         openai = f"http://{listen.address(listen.openai_port)}"
         yield {
-            **environment_with_analyzer(),
+            **os.environ,
             "HOME": str(folder),  # where clients keep settings and caches
             "HF_HUB_OFFLINE": "1",
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             "SERVER": openai,
-            "SERVER_OF_ONE": f"http://{of_one.address(of_one.openai_port)}",
             "OPENAI_BASE_URL": f"{openai}/v1",
             "OPENAI_API_KEY": "none",
             "ANTHROPIC_BASE_URL": openai,
             "ANTHROPIC_API_KEY": "none",
-            "CO_API_URL": openai,
-            "CO_API_KEY": "none",
             "TRITON_HTTP": listen.address(listen.http_port),
             "TRITON_GRPC": listen.address(listen.grpc_port),
-            "TRITON_METRICS": f"http://{listen.address(listen.metrics_port)}/metrics",
-            "MODEL_FOLDER": str(DEMO_MODEL),
             "EXPECTED": reference.text(PROMPT, 12),
             "EXPECTED_WHOLE": reference.text(PROMPT, 64),
         }

@@ -9,18 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 PROMPT = "How can you be"
 SAID = "Hello, how are you?"  # to the model ``chat``
 EXPECTED = os.environ["EXPECTED"]  # what the model itself writes after PROMPT: 12 tokens, greedy
 SERVER = os.environ["SERVER"]  # http://host:port of OpenAI's API
-MODEL_FOLDER = os.environ["MODEL_FOLDER"]  # with the model's tokenizer
 
 
 @contextlib.contextmanager
@@ -33,20 +29,6 @@ def tried(name: str) -> Iterator[None]:
         line = traceback.extract_tb(error.__traceback__)[-1].line
         detail = f"{type(error).__name__}: {error} at `{line}`"
     print(json.dumps({"name": name, "ok": not detail, "detail": detail[-3000:]}), flush=True)
-
-
-def program(name: str, *arguments: str, **environment: str) -> str:
-    """Runs a program of this environment; what it said. Raises AssertionError if it fails."""
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name(name)), *arguments],
-        env={**os.environ, **environment},
-        cwd=os.environ["OUTPUT"],  # where programs leave what nobody asked for
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"[-2500:]
-    return done.stdout + done.stderr
 
 
 @contextlib.contextmanager
