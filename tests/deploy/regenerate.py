@@ -16,22 +16,10 @@ from tests.support.text_sections import tree_text
 
 # The dashboard and the rules are long, the same everywhere, and tested by themselves.
 LEFT_OUT = ("dashboard.json", "hf-triton.json", "rules.yaml", "prometheusrule.yaml")
-# The third of three servers: its numbers are held by test_kubernetes.
-ALIKE = "hf-triton-picture"
 CASES: dict[str, tuple[str, ...]] = {
     "compose": ("compose", "--openai"),
-    "compose-local": ("compose", "--config", "local.yaml", "--device", "cpu"),
     "kubernetes": ("kubernetes", "--openai", "--host", "models.example.org", "--network-policy"),
-    "kubernetes-per-model": (
-        *("kubernetes", "--per-model", "--shared-claim", "--namespace", "models"),
-        *("--monitoring", "operator"),
-    ),
     "kserve": ("kserve", "--max-replicas", "8"),
-}
-BASES = {
-    "compose-local": "compose",
-    "kubernetes-per-model": "kubernetes",
-    "kserve": "kubernetes",
 }
 
 
@@ -41,17 +29,18 @@ def main() -> None:
 
 
 def golden(case: str) -> str:
-    """What is expected; of a case with a base, what differs from that."""
-    base = rendered(BASES[case]) if case in BASES else {}
-    if case == "kserve":  # whose pod stands two spaces further to the left than a Deployment's
-        pod = re.sub("^  ", "", base["deployment.yaml"], flags=re.MULTILINE)
-        base = {**base, "deployment, outdented/inferenceservice.yaml": pod}
-    return tree_text(rendered(case), base)
+    """What is expected; of kserve, what differs from kubernetes."""
+    if case != "kserve":
+        return tree_text(rendered(case))
+    base = rendered("kubernetes")
+    # Its pod stands two spaces further to the left than a Deployment's.
+    pod = re.sub("^  ", "", base["deployment.yaml"], flags=re.MULTILINE)
+    return tree_text(rendered(case), {**base, "deployment, outdented/inferenceservice.yaml": pod})
 
 
 @cache
 def rendered(case: str) -> dict[str, str]:
-    """What ``deploy`` writes, but for LEFT_OUT and ALIKE."""
+    """What ``deploy`` writes, but for LEFT_OUT."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as scratch:
         write_workspace(Path(scratch))
@@ -63,11 +52,7 @@ def rendered(case: str) -> dict[str, str]:
         finally:
             os.chdir(before)
         found = read_folder(Path(scratch, "out"))
-    return {
-        path: text
-        for path, text in found.items()
-        if Path(path).name not in LEFT_OUT and Path(path).parts[0] != ALIKE
-    }
+    return {path: text for path, text in found.items() if Path(path).name not in LEFT_OUT}
 
 
 if __name__ == "__main__":
