@@ -109,7 +109,8 @@ def test_the_command_is_one_that_the_command_line_takes(deploy: Deploy) -> None:
 def test_the_gpu_is_asked_for_where_models_use_one(deploy: Deploy) -> None:
     devices = triton(deploy("compose"))["deploy"]["resources"]["reservations"]["devices"]
     assert devices == [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
-    on_cpu = triton(deploy("compose", "--config", "local.yaml", "--device", "cpu"))
+    on_cpu = triton(deploy("compose", "--config", "local.yaml", "--device", "cpu", "--cpu", "3"))
+    assert on_cpu["environment"]["OMP_NUM_THREADS"] == "3"
     assert "deploy" not in on_cpu
     assert on_cpu["image"] == "hf-triton:cpu"
 

@@ -148,6 +148,31 @@ def test_a_lock_is_followed_and_sizes_are_taken_from_it(deploy: Deploy, work: Pa
     assert "org/chat" not in lock
 
 
+def test_a_shared_claim_holds_all_weights_and_every_pod_mounts_it(
+    deploy: Deploy, work: Path
+) -> None:
+    write_lock(work)
+    rendered = deploy("kubernetes", "--per-model", "--shared-claim", "--namespace", "models")
+    assert rendered.yaml("kustomization.yaml")["namespace"] == "models"
+    claim = rendered.object("PersistentVolumeClaim", "hf-triton-weights")["spec"]
+    assert claim["accessModes"] == ["ReadWriteMany"]
+    assert claim["resources"]["requests"]["storage"] == "29Gi"  # half as much again of each
+    for name in ("chat-7b-4268", "embedding", "picture"):
+        pod = rendered.pod(f"hf-triton-{name}")
+        assert {"claimName": "hf-triton-weights"} in [
+            volume.get("persistentVolumeClaim") for volume in pod["volumes"]
+        ]
+        for container in (pod["initContainers"][-1], *pod["containers"]):
+            assert "weights" in {mount["name"] for mount in container["volumeMounts"]}
+
+
+def test_without_gpus_computations_have_as_many_threads_as_cores(deploy: Deploy) -> None:
+    rendered = deploy("kubernetes", "--per-model", "--cpu", "2.5")
+    variables = {"name": "OMP_NUM_THREADS", "value": "2"}
+    assert variables in rendered.server("hf-triton-embedding")["env"]
+    assert variables not in rendered.server("hf-triton-picture")["env"]
+
+
 def test_without_a_lock_the_user_is_told(deploy: Deploy) -> None:
     assert "without a models.lock every pod takes what the Hub has" in deploy("kubernetes").err
 

@@ -7,31 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
 import shutil
 import tempfile
 from pathlib import Path
 
-from generator.models_yaml.reading import load
 from generator.render.manifest import MANIFEST_FILE
-from generator.render.model_folder import VALUES_FILE, render, render_config
 from generator.spec import task_folders
-from generator.spec.task_folders import Task, find_tasks
-from generator.spec.triton_models import LAUNCHER_FILE, triton_models
+from generator.spec.triton_models import LAUNCHER_FILE
 from hf_triton.cli import main as cli
 from tests.generator import workspace
 from tests.support.text_sections import tree_text
 
-BASE_TASK = "text-generation"
 _DIGEST = re.compile('"[0-9a-f]{64}"')
 
 
 def main() -> None:
-    for task in find_tasks().values():
-        golden = workspace.GOLDEN_TASKS / f"{task.folder.name}.txt"
-        golden.write_text(golden_task(task), encoding="utf-8")
     with tempfile.TemporaryDirectory() as scratch:
         folder = workspace.make_templates(Path(scratch) / "templates")
         task_folders.default_directory = lambda: folder
@@ -57,25 +49,6 @@ def rendered_case(case: str, work: Path) -> dict[str, str]:
         for path, content in workspace.snapshot(work / "golden" / case).items()
         if not path.endswith((".py", LAUNCHER_FILE, MANIFEST_FILE))
     }
-
-
-def golden_task(task: Task) -> str:
-    """What is expected of a task; of most, what differs from BASE_TASK's."""
-    base = find_tasks()[BASE_TASK]
-    return tree_text(rendered_task(task), None if task.tag == BASE_TASK else rendered_task(base))
-
-
-def rendered_task(task: Task) -> dict[str, str]:
-    """What is made of a real task's example.yaml: ``config.pbtxt`` without the digest of the
-    task's code, and ``model.json``.
-    """
-    spec = load(task.folder / "example.yaml", {task.tag: task})[0]
-    found = {}
-    for model in triton_models(spec):
-        values = json.loads(render(model, task, Path("model_repository"))[VALUES_FILE])
-        found[f"{model.name}/config.pbtxt"] = render_config(model, task)
-        found[f"{model.name}/model.json"] = json.dumps(values, indent=2) + "\n"
-    return found
 
 
 def report_of(models_yaml: str, work: Path) -> str:

@@ -14,13 +14,10 @@ from pathlib import Path
 import pytest
 
 from generator.render.manifest import MANIFEST_FILE
-from generator.spec.task_folders import find_tasks
 from tests.generator.conftest import Run
-from tests.generator.regenerate import golden_task, rendered_case
-from tests.generator.workspace import GOLDEN, GOLDEN_TASKS, golden_cases, snapshot
+from tests.generator.regenerate import rendered_case
+from tests.generator.workspace import GOLDEN, golden_cases, snapshot
 from tests.support.text_sections import tree_text
-
-TASKS = find_tasks()
 
 
 @pytest.mark.parametrize("case", golden_cases())
@@ -51,9 +48,3 @@ def test_the_manifest_lists_every_other_file_with_its_hash(case: str, work: Path
         written = files.pop(MANIFEST_FILE).decode()
         hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
         assert written == json.dumps({"files": hashes}, indent=2, sort_keys=True) + "\n"
-
-
-@pytest.mark.parametrize("tag", TASKS)
-def test_a_tasks_config_and_values_are_the_golden_ones(tag: str) -> None:
-    golden = (GOLDEN_TASKS / f"{TASKS[tag].folder.name}.txt").read_text(encoding="utf-8")
-    assert golden_task(TASKS[tag]) == golden

@@ -13,7 +13,6 @@ HERE = Path(__file__).resolve().parent
 REAL_TEMPLATES = HERE.parent.parent / "model_templates"
 BROKEN = HERE / "broken"
 GOLDEN = HERE / "golden"
-GOLDEN_TASKS = GOLDEN / "tasks"
 
 ONE_MODEL = """\
 models:
