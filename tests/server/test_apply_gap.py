@@ -62,17 +62,6 @@ def test_with_a_gap_the_old_copy_goes_first_and_comes_back_with_a_rollback(made:
     assert (made.ready("a"), made.ready("s_stream")) == ({3}, {3})
 
 
-def test_a_new_version_that_fails_gives_way_to_the_old_one(made: Bench) -> None:
-    failing = 'options: {fail: "no weights"}'
-    made.say(f"- {{name: a, {failing}}}\n- {{name: s, streaming: true, {failing}}}\n")
-    ran = made.apply("--allow-gap")
-    assert ran.code == 1
-    assert "model 'a' failed: RuntimeError: no weights; version 1 is loaded again" in ran.err
-    assert (made.ready("a"), made.ready("s_stream"), made.ready("s")) == ({1}, {1}, {1})
-    made.say("- {name: a}\n- {name: s, streaming: true}\n")
-    assert made.is_current()
-
-
 def test_where_the_old_one_does_not_come_back_either_that_is_told(made: Bench) -> None:
     config = made.repository / "a" / "1" / "model.json"
     config.write_text(config.read_text().replace('"fail": null', '"fail": "gone too"'))

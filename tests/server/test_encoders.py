@@ -303,9 +303,11 @@ def test_a_bad_request_is_refused_by_an_ensemble_in_the_single_models_words(
 def test_the_model_step_can_be_asked_alone(triton: Triton) -> None:
     """Rows of tokens, the tensors of exported models: for clients that tokenise themselves."""
     ids = np.array([[1, 5, 2], [1, 2, 0]])
-    tensors = {"input_ids": ids, "attention_mask": (ids > 0).astype(np.int64)}
+    mask = (ids > 0).astype(np.int64)
+    tensors = {"input_ids": ids, "attention_mask": mask, "token_type_ids": 0 * mask}
     asked = Request(tensors, outputs=("output",))
     found = HttpEndpoint(triton).infer("rank_steps_model", asked)
+    assert found.ok, found.error
     assert found.outputs["output"].shape == (2, 3)
     refused = HttpEndpoint(triton).infer(
         "rank_steps_model", Request({**tensors, "input_ids": ids + 10**6})

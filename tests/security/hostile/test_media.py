@@ -23,7 +23,7 @@ CHAT = json.dumps([{"role": "user", "content": "What colour is it?"}])
 
 @pytest.fixture(scope="module")
 def triton(one_server: OneServer) -> Triton:
-    return one_server.with_models("see", "whisper")
+    return one_server.with_models("see")
 
 
 def timed(ask: Callable[[], Answer]) -> float:
@@ -69,11 +69,7 @@ def test_images_that_take_long_delay_no_text(triton: Triton) -> None:
     "file, said",
     [
         (bombs.tiff_of_tile(26_000), "got a TIFF image in tiles of 26000 x 26000 pixels"),
-        (bombs.png_of(60_000_000, 1), "got an image of 60000000 x 1 pixels, its longer side"),
         (bombs.tiff_of_shared_bytes(2000, 2**20), ""),
-        (bombs.png_with_text(60 * 2**20), "a damaged image"),
-        (bombs.jpeg2000(60_000, 60_000), "got a JPEG2000 image of 60000 x 60000 pixels"),
-        (bombs.gif_of_frame(65_535, 65_535), "got an image of more pixels"),
     ],
     ids=lambda value: value[:25] if isinstance(value, str) else "",
 )
@@ -84,11 +80,3 @@ def test_small_images_that_would_be_huge_are_refused(
     answer = triton.generate("see", **body)
     assert answer.status == (400 if said else 200)
     assert answer.body.get("error", "image[0]: ").startswith(f"image[0]: {said}")
-
-
-@pytest.mark.threat("media-bombs")
-def test_a_sound_of_many_channels_and_a_high_rate_is_refused(triton: Triton) -> None:
-    file = bombs.sound_of(2**20, 655_350, 8)
-    answer = triton.generate("whisper", audio=base64_text(file))
-    assert answer.status == 400
-    assert answer.body["error"] == "audio: got 655350 Hz, send 16000 Hz, which the model takes"

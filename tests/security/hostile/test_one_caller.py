@@ -46,36 +46,6 @@ def texts_beside(hostile: Beside, triton: Triton, model: str) -> None:
             assert taken_s < NEIGHBOUR_S
 
 
-@pytest.mark.threat("long-lists")
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(
-    "body, said",
-    [
-        ({"bad_words": [f"w{i} x" for i in range(30_000)]}, "bad_words: got 30000 texts"),
-        ({"bad_words": ["ab " * 3_500_000]}, "bad_words: got a text of 10500000 bytes"),
-        ({"stop_words": ["e" * 3000] * 3000}, "stop_words: got 3000 texts"),
-        (
-            {"sampling_parameters": json.dumps({"stop": ["x" * 10_000_000]})},
-            "sampling_parameters: got 10000014 characters",
-        ),
-        (
-            {"text_input": "", "messages": "[" + "[]," * 3_000_000 + "[]]"},
-            "messages: got 3000001, allowed: at most ",
-        ),
-        ({"regex": "((a{1000}){1000}){9000}"}, "regex: "),
-    ],
-    ids=lambda value: str(value)[:25],
-)
-def test_long_lists_and_large_grammars_delay_nobody(
-    triton: Triton, model: str, body: dict[str, Any], said: str
-) -> None:
-    hostile = sent(triton.url(model, "generate"), {"text_input": "I am", **body})
-    texts_beside(hostile, triton, model)
-    (answer,) = hostile.answers
-    assert answer.status == 400
-    assert answer.body["error"].startswith(said)
-
-
 @pytest.mark.threat("unlimited-answers")
 def test_answers_without_a_limit_keep_nobody_waiting_for_their_end(
     triton: Triton, openai_url: str
