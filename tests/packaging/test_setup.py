@@ -1,4 +1,4 @@
-"""``make`` and the script behind ``make setup``: what they say and mend, without a network."""
+"""The script behind ``make setup``: what it says and mends, without a network."""
 
 from __future__ import annotations
 
@@ -39,35 +39,6 @@ def _fake_python(folder: Path, name: str, version: str) -> Path:
     fake.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "Python {version}" || exit 1\n')
     fake.chmod(0o755)
     return fake
-
-
-def test_make_alone_lists_the_targets() -> None:
-    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for target in ("setup", "serve", "test", "test-all", "lint", "clean"):
-        assert f"make {target} " in listed
-
-
-def test_tests_of_the_default_are_those_that_are_not_slow() -> None:
-    def command(target: str) -> str:
-        asked = ["make", "--dry-run", target, "ARGS=--exitfirst"]
-        printed = subprocess.run(
-            asked, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=True
-        ).stdout
-        return printed.splitlines()[-1].partition(" -m ")[2]
-
-    assert command("test-all") == "pytest -n 3 --dist loadfile --exitfirst"
-    assert command("test") == 'pytest -n 3 --dist loadfile -m "not slow" --exitfirst'
-
-
-def test_ci_runs_what_a_developer_runs() -> None:
-    script = ROOT / ".ci" / "run"
-    assert os.access(script, os.X_OK)
-    commands = [line for line in script.read_text().splitlines() if line.startswith("make")]
-    assert commands[0] == "make lint"
-    first, again = commands[1].split(" || ")
-    assert first == "make test-all"
-    assert again.startswith('make test-all ARGS="-n 0 --last-failed ')
-    assert "--flaky" in again
 
 
 def test_an_interpreter_that_is_too_old_is_named(tmp_path: Path) -> None:
