@@ -71,7 +71,7 @@ def test_each_way_that_was_tried_is_named(
     (line,) = log_lines
     assert line.startswith(
         "I tiny: engine generate, because none of the ways to compute its steps in flight gives "
-        "what its own generate gives (packed and cache and cache, whole prompts and "
+        "what its own generate gives (packed and cache and cache, whole prompts: "
     )
     assert line.endswith(": logits differ by 0.05 of their range, allowed is 0.001)")
 
