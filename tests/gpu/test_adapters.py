@@ -62,4 +62,4 @@ def test_an_adapted_layer_adds_two_products_and_a_mask_where_one_is_named(
         mixed = decode_step(fake, "polite", None, "sql").count("kernel")
     assert plain == without
     # And once a step: the sampled tokens' numbers; a mask for the layers, one for the head.
-    assert mixed == plain + 3 * NUM_ADAPTED + 1 + 2 * 2
+    assert mixed == plain + 3 * NUM_ADAPTED + 1 + 2
