@@ -370,28 +370,6 @@ def test_a_model_that_writes_a_call_is_answered_with_it_and_takes_its_result(
     assert said.message.tool_calls is None
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("tools")
-@pytest.mark.parametrize("choice", ["required", "weather"])
-def test_a_call_that_must_be_is_made(choice: str, client: openai.OpenAI) -> None:
-    named = {"type": "function", "function": {"name": choice}}
-    asked: dict[str, Any] = {"tool_choice": choice if choice == "required" else named}
-    tools = TOOLS[:1]
-    answer = client.chat.completions.create(
-        model="tools",
-        messages=ASK,
-        tools=tools,
-        parallel_tool_calls=False,
-        temperature=0,
-        **asked,
-    ).choices[0]
-    [call] = answer.message.tool_calls or []
-    assert call.type == "function"
-    assert call.function.name == "weather"
-    assert set(json.loads(call.function.arguments)) == {"city"}
-    assert answer.finish_reason == ("tool_calls" if choice == "required" else "stop")
-
-
 def test_a_template_without_tools_is_told_of_them_in_words(client: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "demo", "tools": TOOLS[:1], "messages": [*ASK]}
     forced: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
