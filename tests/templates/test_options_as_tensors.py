@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tritonclient.grpc import model_config_pb2
 
 from generator.models_yaml.reading import load
 from generator.render import model_config
@@ -70,6 +71,27 @@ def test_every_parameter_is_a_tensor_or_in_one(tag: str) -> None:
         tensors = {tensor.name for tensor in config.input}
         inside = sampling_json._OPTIONS if sampling_json.FIELD in tensors else {}
         assert PARAMETERS[tag] - tensors - inside.keys() == set()
+
+
+@pytest.mark.parametrize(
+    "tag, name, kind, dims",
+    [
+        ("automatic-speech-recognition", "duration", "FP32", [-1]),
+        ("image-text-to-text", "num_images", "INT32", [1]),
+        ("image-text-to-text", "num_sounds", "INT32", [1]),
+        ("audio-text-to-text", "num_sounds", "INT32", [1]),
+        ("audio-text-to-text", "num_images", "INT32", [1]),
+    ],
+)
+def test_a_tensor_that_no_answer_on_the_stub_shows_is_as_clients_send_it(
+    tag: str, name: str, kind: str, dims: list[int]
+) -> None:
+    (spec,) = load(TASKS[tag].folder / "example.yaml", TASKS)
+    for model in triton_models(spec):
+        config: Any = model_config.parse(render_config(model, TASKS[tag]))
+        (found,) = (each for each in (*config.input, *config.output) if each.name == name)
+        assert model_config_pb2.DataType.Name(found.data_type) == f"TYPE_{kind}"
+        assert list(found.dims) == dims
 
 
 def test_the_page_has_every_option_with_its_type() -> None:
