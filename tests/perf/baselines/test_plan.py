@@ -62,12 +62,6 @@ def test_enough_is_sent_for_as_many_to_be_counted_as_are_asked_for() -> None:
     assert PLAN.arguments(step).policy.min_requests == 512 + 2 * 8
 
 
-def test_what_is_measured_is_not_measured_again() -> None:
-    steps = list(PLAN.steps())
-    assert PLAN.missing([measured(step) for step in steps[:3]]) == steps[3:]
-    assert PLAN.missing([]) == steps
-
-
 def test_the_first_round_of_a_longer_plan_counts_for_it() -> None:
     first = [measured(step) for step in replace(PLAN, num_rounds=1).steps()]
     assert {step.round for step in PLAN.missing(first)} == {1}

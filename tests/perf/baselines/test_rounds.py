@@ -102,13 +102,6 @@ def test_each_level_is_kept_with_its_figures() -> None:
     assert rounds.notes == []
 
 
-def test_servers_start_when_first_needed_and_stay_up() -> None:
-    machine = Machine()
-    measured(machine)
-    assert machine.events[:2] == ["start ours", "start vllm"]
-    assert sorted(machine.events[2:]) == ["stop ours", "stop vllm"]
-
-
 def test_one_that_takes_cores_without_requests_is_up_only_while_it_is_measured() -> None:
     machine = Machine(idle_cores={VLLM: 1.0})
     kept, rounds = measured(machine)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from perf.lab.baselines.report import (
     FIGURES,
     STREAMS,
@@ -61,20 +59,6 @@ ROUNDS = [
     measured(OURS, 256, 0, 900.0),
     measured(VLLM, 256, 0, 1200.0),
 ]
-
-
-def test_a_ratio_is_of_one_round_and_the_median_of_all() -> None:
-    found = ratio(ROUNDS, OURS, VLLM, 8)
-    assert found is not None
-    assert found.values == pytest.approx([1.2, 1.4, 1.0])
-    assert (found.asked, found.is_missed) == (1.1, False)
-
-
-def test_only_rounds_in_which_both_were_measured_count() -> None:
-    found = ratio(ROUNDS, OURS, TUTORIAL, 8)
-    assert found is not None
-    assert found.values == [6.0]
-    assert ratio(ROUNDS, OURS, TUTORIAL, 256) is None
 
 
 def test_a_ratio_measured_beside_other_work_says_so() -> None:

@@ -43,12 +43,6 @@ def best(search: Search) -> Settings:
     return found.settings
 
 
-def test_the_current_settings_are_the_first_trial(tmp_path: Path) -> None:
-    bench = FakeBench()
-    make(tmp_path, bench, trials=1).run()
-    assert bench.served == [{SEQS: None, TOKENS: 512}]
-
-
 @pytest.mark.parametrize(
     "goal, seqs",
     [
