@@ -158,51 +158,6 @@ class LanguagesAsked:
         assert model.ask("tensors", f">>deu<< {TEXT}", max_tokens=12).text() == text
         assert model.ask("tensors", TEXT, max_tokens=12).text() != text
 
-    @pytest.mark.parametrize(
-        "name, options, message",
-        [
-            ("m2m100", {"target_lang": "fra"}, "target_lang: got fra, allowed: fr, "),
-            ("m2m100", {"target_lang": "a text" * 9}, "target_lang: got a name of 54 characters"),
-            ("m2m100", {}, "target_lang: missing, allowed: af, am, ar, "),
-            (
-                "m2m100",
-                {"source_lang": "eng", "target_lang": "fr"},
-                "source_lang: got eng, allowed: en, ",
-            ),
-            ("nllb", {"target_lang": "fra"}, "target_lang: got fra, allowed: fra_Latn, "),
-            ("marian", {"target_lang": "ita"}, "target_lang: got ita, allowed: deu, fra"),
-            (
-                "marian",
-                {"source_lang": "en"},
-                "source_lang: got en, but this model has no languages to choose from there",
-            ),
-            (
-                "bart",
-                {"target_lang": "fr"},
-                "target_lang: got fr, but this model has no languages to choose from there",
-            ),
-        ],
-    )
-    def test_an_unknown_language_is_refused_with_known_ones(
-        self, endpoint: Endpoint, name: str, options: dict[str, str], message: str
-    ) -> None:
-        reply = model_at(endpoint, name).ask("tensors", TEXT, **options)
-        assert reply.status == 400
-        assert reply.error.startswith(message), reply.error
-
-    def test_of_many_languages_a_refusal_shows_some(self, endpoint: Endpoint) -> None:
-        reply = model_at(endpoint, "nllb").ask("tensors", TEXT, target_lang="zz")
-        assert reply.error.endswith(" more")
-        assert len(reply.error) < 300
-
-    def test_two_targets_at_once_are_refused(self, endpoint: Endpoint) -> None:
-        model = model_at(endpoint, "marian")
-        reply = model.ask("tensors", f">>fra<< {TEXT}", target_lang="deu")
-        assert reply.status == 400
-        assert reply.error == (
-            "target_lang: got deu, but text_input begins with >>fra<<; send one of them"
-        )
-
 
 class LongInputs:
     """What does not fit is refused, or cut where that is asked for."""
@@ -254,40 +209,6 @@ class LongInputs:
         assert model.ask("tensors", huge, truncate=True, max_tokens=4).ok
 
 
-class BadText2Text:
-    """Each mistake has an error of its own, and its neighbours are answered."""
-
-    @pytest.mark.parametrize(
-        "name, text, options, message",
-        [
-            ("bart", "", {}, "text_input: empty, a text is required"),
-            ("bart", " \n", {}, "text_input: got white space alone, a text is required"),
-            ("bart", b"\xff", {}, "text_input: not valid UTF-8 at byte 0"),
-            ("bart", TEXT, {"max_tokens": 65}, "max_tokens: got 65 tokens, this model holds 64"),
-            ("bart", TEXT, {"beam_width": 4}, "beam_width: got 4, allowed: 1 (no beam search)"),
-            (
-                "bart",
-                TEXT,
-                {"length_penalty": 2.0},
-                "length_penalty: got 2.0, allowed: 1 (it only weighs beams)",
-            ),
-        ],
-    )
-    def test_a_bad_request_is_refused_and_its_neighbours_are_not(
-        self, endpoint: Endpoint, name: str, text: str, options: dict[str, Any], message: str
-    ) -> None:
-        model = model_at(endpoint, name)
-        good = model.by_tensors(TEXT, max_tokens=4)
-        before, bad, after = model.infer_together([good, model.by_tensors(text, **options), good])
-        assert (bad.status, bad.error) == (400, message)
-        assert before.text() == after.text()
-
-    def test_a_chats_messages_are_no_parameter_here(self, endpoint: Endpoint) -> None:
-        reply = model_at(endpoint, "bart").ask("parameters", TEXT, messages="[]")
-        assert reply.status == 400
-        assert reply.error.startswith("messages: unknown parameter")
-
-
 class Beams:
     """A model with ``num_beams`` searches, and samples only where a request wants one beam."""
 
@@ -326,39 +247,75 @@ class Beams:
         assert sampled.ok
         assert sampled.text() != greedy
 
-    @pytest.mark.parametrize(
-        "name, value",
-        [
-            ("stream", True),
-            ("temperature", 0.5),
-            ("top_k", 5),
-            ("top_p", 0.5),
-            ("seed", 3),
-            ("n", 2),
-            ("frequency_penalty", 0.5),
-            ("presence_penalty", 0.5),
-            ("stop_words", ["cat"]),
-            ("choice", ["cat", "dog"]),
-            ("regex", "cat|dog"),
-            ("return_logprobs", True),
-            ("return_cumulative_logprob", True),
-        ],
-    )
-    def test_what_beams_cannot_do_is_refused_by_name(
-        self, endpoint: Endpoint, name: str, value: Any
-    ) -> None:
-        reply = model_at(endpoint, "searching").ask("tensors", TEXT, **{name: value})
-        assert reply.status == 400
-        assert reply.error == (
-            f"{name}: this model answers by a search with 4 beams, which can't do that; send "
-            "beam_width 1 to have it"
-        )
 
-    def test_other_numbers_of_beams_are_refused(self, endpoint: Endpoint) -> None:
-        reply = model_at(endpoint, "searching").ask("tensors", TEXT, beam_width=2)
-        assert (reply.status, reply.error) == (400, "beam_width: got 2, allowed: 1 or 4")
-        reply = model_at(endpoint, "searching").ask("tensors", TEXT, "text_output", "logprobs")
-        assert (reply.status, reply.error) == (
-            400,
-            "logprobs: beams have none; send beam_width 1 for them",
+_NO_CHOICE = "but this model has no languages to choose from there"
+_NO_BEAM = "{}: this model answers by a search with 4 beams, which can't do that; send beam_width 1"
+# Model, text, options, and what the refusal begins with.
+REFUSED: list[tuple[str, str | bytes, dict[str, Any], str]] = [
+    ("m2m100", TEXT, {"target_lang": "fra"}, "target_lang: got fra, allowed: fr, "),
+    ("m2m100", TEXT, {"target_lang": "a text" * 9}, "target_lang: got a name of 54 characters"),
+    ("m2m100", TEXT, {}, "target_lang: missing, allowed: af, am, ar, "),
+    (
+        *("m2m100", TEXT, {"source_lang": "eng", "target_lang": "fr"}),
+        "source_lang: got eng, allowed: en, ",
+    ),
+    ("nllb", TEXT, {"target_lang": "fra"}, "target_lang: got fra, allowed: fra_Latn, "),
+    ("marian", TEXT, {"target_lang": "ita"}, "target_lang: got ita, allowed: deu, fra"),
+    ("marian", TEXT, {"source_lang": "en"}, f"source_lang: got en, {_NO_CHOICE}"),
+    ("bart", TEXT, {"target_lang": "fr"}, f"target_lang: got fr, {_NO_CHOICE}"),
+    (
+        *("marian", f">>fra<< {TEXT}", {"target_lang": "deu"}),
+        "target_lang: got deu, but text_input begins with >>fra<<; send one of them",
+    ),
+    ("bart", "", {}, "text_input: empty, a text is required"),
+    ("bart", " \n", {}, "text_input: got white space alone, a text is required"),
+    ("bart", b"\xff", {}, "text_input: not valid UTF-8 at byte 0"),
+    ("bart", TEXT, {"max_tokens": 65}, "max_tokens: got 65 tokens, this model holds 64"),
+    ("bart", TEXT, {"beam_width": 4}, "beam_width: got 4, allowed: 1 (no beam search)"),
+    ("bart", TEXT, {"length_penalty": 2.0}, "length_penalty: got 2.0, allowed: 1 (it only weighs"),
+    ("searching", TEXT, {"beam_width": 2}, "beam_width: got 2, allowed: 1 or 4"),
+    *(
+        ("searching", TEXT, options, _NO_BEAM.format(*options))
+        for options in (
+            *({"stream": True}, {"temperature": 0.5}, {"top_k": 5}, {"top_p": 0.5}, {"seed": 3}),
+            *(
+                {"n": 2},
+                {"frequency_penalty": 0.5},
+                {"presence_penalty": 0.5},
+                {"regex": "cat|dog"},
+            ),
+            *({"stop_words": ["cat"]}, {"choice": ["cat", "dog"]}, {"return_logprobs": True}),
+            {"return_cumulative_logprob": True},
         )
+    ),
+]
+
+
+class Refusals:
+    """Each mistake has an error of its own, and its neighbours are answered."""
+
+    @pytest.mark.parametrize("name, text, options, message", REFUSED)
+    def test_a_bad_request_is_refused_and_its_neighbours_are_not(
+        self, endpoint: Endpoint, name: str, text: str, options: dict[str, Any], message: str
+    ) -> None:
+        model = model_at(endpoint, name)
+        good = model.by_tensors(TEXT, max_tokens=4, **TARGETS.get(name, {}))
+        before, bad, after = model.infer_together([good, model.by_tensors(text, **options), good])
+        assert bad.status == 400
+        assert bad.error.startswith(message), bad.error
+        assert before.text() == after.text()
+
+    def test_of_many_languages_a_refusal_shows_some(self, endpoint: Endpoint) -> None:
+        reply = model_at(endpoint, "nllb").ask("tensors", TEXT, target_lang="zz")
+        assert reply.error.endswith(" more")
+        assert len(reply.error) < 300
+
+    def test_a_chats_messages_are_no_parameter_here(self, endpoint: Endpoint) -> None:
+        reply = model_at(endpoint, "bart").ask("parameters", TEXT, messages="[]")
+        assert reply.status == 400
+        assert reply.error.startswith("messages: unknown parameter")
+
+    def test_beams_have_no_log_probabilities(self, endpoint: Endpoint) -> None:
+        reply = model_at(endpoint, "searching").ask("tensors", TEXT, "text_output", "logprobs")
+        said = "logprobs: beams have none; send beam_width 1 for them"
+        assert (reply.status, reply.error) == (400, said)

@@ -9,7 +9,7 @@ import pytest
 from hf_triton.cli.verbs.generate import generate
 from tests.scenarios.stub_endpoint import StubEndpoint
 from tests.text2text.conftest import Folders
-from tests.text2text.scenarios import Agreement, BadText2Text, Beams, LanguagesAsked, LongInputs
+from tests.text2text.scenarios import Agreement, Beams, LanguagesAsked, LongInputs, Refusals
 from tests.text2text.served_translators import models_yaml
 
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended")  # sacremoses, by Marian's tokenizer
@@ -38,7 +38,7 @@ class TestLongInputs(LongInputs):
     pass
 
 
-class TestBadText2Text(BadText2Text):
+class TestRefusals(Refusals):
     pass
 
 
