@@ -54,16 +54,6 @@ class Chat:
         expected = reference.answer(reference.rendered(CHATS[0]), 12, is_chat=True)
         assert answer["text_output"] == expected.text
 
-    def test_the_rendered_prompt_comes_back_where_it_is_wanted(
-        self, model: Model, reference: Reference
-    ) -> None:
-        prompt = reference.rendered(CHATS[0])
-        options = {"messages": json.dumps(CHATS[0]), "exclude_input_in_output": False}
-
-        reply = model.infer(model.by_tensors(None, max_tokens=4, **options))
-
-        assert reply.text() == prompt + reference.answer(prompt, 4, is_chat=True).text
-
     def test_a_template_is_told_of_tools(self, model: Model) -> None:
         options = {"messages": json.dumps(CHATS[0]), "tools": json.dumps(TOOLS)}
 
@@ -74,36 +64,9 @@ class Chat:
         assert reply.ok, reply.error
         assert "\nnow()" in reply.text()
 
-    @pytest.mark.parametrize(
-        "messages",
-        [
-            "{",
-            "{}",
-            "[]",
-            "[3]",
-            "[{}]",
-            '[{"role": "user"}]',
-            '[{"role": 3, "content": "a"}]',
-            '[{"role": "user", "content": 3}]',
-            "[" * 5000,
-        ],
-        ids=lambda text: text[:40],
-    )
+    @pytest.mark.parametrize("messages", ['[{"role": "user"}]', "[" * 5000], ids=["", "deep"])
     def test_broken_messages_are_a_400(self, model: Model, messages: str) -> None:
         reply = model.infer(model.by_tensors(None, messages=messages, max_tokens=4))
 
         assert reply.status == 400, reply
         assert reply.error.startswith("messages")
-
-    def test_a_text_beside_messages_is_refused(self, model: Model) -> None:
-        reply = model.ask("tensors", "Once", messages=json.dumps(CHATS[0]), max_tokens=4)
-
-        assert reply.status == 400
-        assert "messages" in reply.error
-        assert "text_input" in reply.error
-
-    def test_tools_without_messages_are_refused(self, model: Model) -> None:
-        reply = model.ask("tensors", "Once", tools=json.dumps(TOOLS), max_tokens=4)
-
-        assert reply.status == 400
-        assert reply.error.startswith("tools: ")

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
-
-import numpy as np
-from wire import strings
 
 from tests.scenarios.endpoint import Model, rows
 from tests.scenarios.reference import Reference
@@ -53,17 +49,6 @@ class ClientBatches:
         assert reply.outputs["num_input_tokens"].tolist() == [[count] for count in counts]
         assert reply.outputs["num_output_tokens"].tolist()[:2] == [[3], [9]]
 
-    def test_a_flag_in_one_row_adds_the_output_for_all(self, model: Model) -> None:
-        flags = [False, True, False]
-        reply = model.infer(rows(PROMPTS, max_tokens=[1, 2, 3], return_finish_reason=flags))
-
-        assert reply.texts("finish_reason") == ["length"] * 3
-
-    def test_a_parameter_is_for_every_row(self, model: Model, reference: Reference) -> None:
-        request = dataclasses.replace(rows(PROMPTS), parameters={"max_tokens": 5})
-
-        assert model.infer(request).texts() == [reference.text(prompt, 5) for prompt in PROMPTS]
-
     def test_rows_with_seeds_are_what_they_are_alone(self, model: Model) -> None:
         options = {"max_tokens": 9, "temperature": 1.3}
         alone = [model.ask("tensors", "Once", seed=seed, **options).text() for seed in range(3)]
@@ -106,12 +91,6 @@ class ClientBatches:
         assert reply.outputs["text_output"].shape == (2, 2)
         assert reply.texts() == [text for texts in alone for text in texts]
 
-    def test_rows_with_different_numbers_of_choices_are_refused(self, model: Model) -> None:
-        reply = model.infer(rows(PROMPTS[:2], n=[2, 3]))
-
-        assert reply.status == 400
-        assert reply.error.startswith("n: ")
-
     def test_batches_at_the_same_time_keep_their_rows(
         self, model: Model, reference: Reference
     ) -> None:
@@ -145,16 +124,3 @@ class ClientBatches:
 
         assert reply.status == 400
         assert "batch-size must be <= 8" in reply.error
-
-    def test_a_tensor_without_its_batch_dimension_is_refused(self, model: Model) -> None:
-        request = rows(["Once"])
-        flat = dataclasses.replace(request, tensors={"text_input": strings("Once")})
-
-        assert "unexpected shape for input 'text_input'" in model.infer(flat).error
-
-    def test_tensors_with_different_numbers_of_rows_are_refused(self, model: Model) -> None:
-        one_length = {**rows(PROMPTS).tensors, "max_tokens": np.array([[3]], dtype=np.int32)}
-        reply = model.infer(dataclasses.replace(rows(PROMPTS), tensors=one_length))
-
-        assert reply.status == 400
-        assert "batch size does not match" in reply.error

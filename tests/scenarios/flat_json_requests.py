@@ -58,14 +58,6 @@ class FlatJson:
 
         assert answer["text_output"] == text[: text.index(pieces[6])]
 
-    @pytest.mark.parametrize("words", [[""], ""], ids=["one empty", "empty"])
-    def test_empty_stop_words_stop_nothing(
-        self, model: Model, reference: Reference, words: list[str] | str
-    ) -> None:
-        answer = answered(model, {"text_input": PROMPT, "max_tokens": 9, "stop_words": words})
-
-        assert answer["text_output"] == reference.text(PROMPT, 9)
-
     def test_what_clients_add_is_taken(self, model: Model, reference: Reference) -> None:
         body = {"id": "request-7", "text_input": [PROMPT], "max_tokens": [4], "stream": False}
 
@@ -84,25 +76,12 @@ class FlatJson:
         [
             (b'{"max_tokens": 3}', "text_input"),
             (b"{}", ""),  # in a batch Triton's own words: it has no number of rows
-            (b'{"text_input": ""}', "text_input"),
             (b'{"text_input": "caf\xc3("}', "text_input"),
-            (b'{"text_input": "a", "max_tokens": 0}', "max_tokens"),
-            (b'{"text_input": "a", "max_tokens": -5}', "max_tokens"),
-            (b'{"text_input": "a", "max_tokens": 2147483647}', "max_tokens"),
             (b'{"text_input": "a", "max_tokens": 2147483648}', "max_tokens"),
             (b'{"text_input": "a", "temperature": NaN}', "temperature"),
-            (b'{"text_input": "a", "temperature": -0.5}', "temperature"),
-            (b'{"text_input": "a", "temperature": 1e300}', "temperature"),
-            (b'{"text_input": "a", "top_p": 1.01}', "top_p"),
             (b'{"text_input": "a", "max_new_tokens": 5}', "max_new_tokens"),
-            (b'{"text_input": "a", "foo": [1]}', "foo"),
             (b'{"text_input": "a", "foo": {"bar": 1}}', "foo"),
-            (b'{"text_input": "a", "foo": null}', "foo"),
             (b'{"text_input": "a", "max_tokens": 1, "max_tokens": 1}', "max_tokens"),
-            (
-                b'{"text_input": "a", "max_tokens": 1, "parameters": {"max_tokens": 1}}',
-                "max_tokens",
-            ),
         ],
     )
     def test_a_bad_request_is_a_400_that_names_its_field(
@@ -118,18 +97,9 @@ class FlatJson:
     @pytest.mark.parametrize(
         "body",
         [
-            b"",
             b"{",
-            b"[]",
-            b'{"text_input": 3}',
-            b'{"text_input": null}',
             b'{"text_input": "\\ud800"}',
             b'{"text_input": "a", "max_tokens": "5"}',
-            b'{"text_input": "a", "max_tokens": 5.5}',
-            b'{"text_input": "a", "max_tokens": 9223372036854775808}',
-            b'{"text_input": "a", "seed": -1}',
-            b'{"text_input": "a", "exclude_input_in_output": 1}',
-            b'{"text_input": "a", "parameters": 3}',
         ],
     )
     def test_json_of_the_wrong_type_is_refused_by_triton_itself(

@@ -28,15 +28,6 @@ def sampled(reply: Reply, choice: int = 0) -> list[dict[int, dict[str, Any]]]:
 class SamplingParameters:
     """The JSON text that clients of the vLLM backend send."""
 
-    @pytest.mark.parametrize("write", [int, str], ids=["numbers", "texts"])
-    def test_numbers_may_come_as_texts(
-        self, model: Model, reference: Reference, write: Any
-    ) -> None:
-        reply = model.sample(PROMPT, max_tokens=write(9), min_tokens=write(9), n=write(1))
-
-        assert reply.ok, reply.error
-        assert reply.text() == reference.answer(PROMPT, 9, min_tokens=9).text
-
     def test_it_means_what_the_tensors_mean(self, model: Model) -> None:
         options = {"max_tokens": 12, "temperature": 1.3, "top_k": 40, "top_p": 0.9, "seed": 5}
 
@@ -50,19 +41,6 @@ class SamplingParameters:
             reply = model.ask(how, PROMPT, max_tokens=9, sampling_parameters=sampling)
 
             assert reply.text() == reference.text(PROMPT, 4)
-
-    def test_null_is_the_default(self, model: Model, reference: Reference) -> None:
-        reply = model.sample(PROMPT, max_tokens=6, seed=None, stop=None, temperature=None)
-
-        assert reply.text() == reference.text(PROMPT, 6)
-
-    def test_stop_is_the_stop_words(self, model: Model, reference: Reference) -> None:
-        said = reference.answer(PROMPT, 16)
-        for stop in (said.pieces[6], ["never said", said.pieces[6]]):
-            reply = model.sample(PROMPT, max_tokens=16, stop=stop)
-
-            assert reply.text() == said.text[: said.text.index(said.pieces[6])]
-            assert reply.texts("finish_reason") == ["stop"]
 
     def test_the_stop_word_is_included_where_that_is_wanted(
         self, model: Model, reference: Reference
@@ -83,23 +61,11 @@ class SamplingParameters:
         assert reply.texts("finish_reason") == ["length"]
         assert reply.number("num_output_tokens") == length
 
-    @pytest.mark.parametrize(
-        "sampling, named",
-        [
-            ("{", "sampling_parameters"),
-            ('{"max_tokns": 3}', "max_tokns"),
-            ('{"max_tokens": "three"}', "max_tokens"),
-            ('{"temperature": NaN}', "temperature"),
-            ('{"beam_width": 2}', "beam_width"),
-        ],
-    )
-    def test_what_it_can_not_mean_is_a_400_that_names_it(
-        self, model: Model, sampling: str, named: str
-    ) -> None:
-        reply = model.ask("tensors", PROMPT, max_tokens=4, sampling_parameters=sampling)
+    def test_what_it_can_not_mean_is_a_400_that_names_it(self, model: Model) -> None:
+        reply = model.sample(PROMPT, max_tokns=3)
 
         assert reply.status == 400, reply
-        assert named in reply.error
+        assert "max_tokns" in reply.error
 
 
 class MoreOptions:
@@ -125,11 +91,6 @@ class MoreOptions:
             reply = model.ask("tensors", "Once", max_tokens=24, bad_words=words)
             assert reply.text() == expected.text
 
-    def test_empty_bad_words_are_none(self, model: Model, reference: Reference) -> None:
-        reply = model.ask("tensors", PROMPT, max_tokens=8, bad_words=[""], stop_words=[""])
-
-        assert reply.text() == reference.text(PROMPT, 8)
-
     def test_choices_differ_and_a_seed_repeats_them(self, model: Model) -> None:
         options = {"max_tokens": 10, "temperature": 1.5, "seed": 3, **FLAGS}
         first, again = (model.ask("tensors", PROMPT, n=3, **options) for _ in range(2))
@@ -142,13 +103,6 @@ class MoreOptions:
         assert first.outputs["finish_reason"].shape == shape
         assert first.outputs["num_output_tokens"].shape == shape
         assert first.outputs["num_input_tokens"].shape == ((1, 1) if model.batched else (1,))
-
-    def test_random_seed_is_a_seed(self, model: Model) -> None:
-        options = {"max_tokens": 10, "temperature": 1.5}
-        one = model.ask("tensors", PROMPT, random_seed=11, **options)
-        other = model.ask("tensors", PROMPT, seed=11, **options)
-
-        assert one.text() == other.text()
 
     def test_log_probabilities_are_those_of_the_raw_logits(
         self, model: Model, reference: Reference
@@ -184,27 +138,3 @@ class MoreOptions:
         assert [list(entry) for entry in sampled(reply)] == [
             [token_id] for token_id in reference.answer(PROMPT, 6).token_ids
         ]
-
-    @pytest.mark.parametrize(
-        "options",
-        [{"beam_width": 1}, {"length_penalty": 1.0}, {"top_p": 0.0, "top_k": 1}, {"n": 1}],
-        ids=str,
-    )
-    def test_options_that_ask_for_nothing_are_taken(
-        self, model: Model, reference: Reference, options: dict[str, Any]
-    ) -> None:
-        reply = model.ask("tensors", PROMPT, max_tokens=6, **options)
-
-        assert reply.ok, reply.error
-        assert reply.text() == reference.text(PROMPT, 6)
-
-    def test_clients_of_tensorrt_llm_are_answered_flat(self, model: Model) -> None:
-        reply = model.ask("tensors", PROMPT, max_tokens=6, beam_width=1)
-
-        assert reply.outputs["text_output"].shape == (1,)
-
-    def test_two_seeds_are_refused(self, model: Model) -> None:
-        reply = model.ask("tensors", PROMPT, max_tokens=4, seed=1, random_seed=2)
-
-        assert reply.status == 400
-        assert "seed" in reply.error

@@ -93,12 +93,6 @@ class Structured:
         assert reply.text() == "yes"
         assert reply.texts("finish_reason") == ["stop"]
 
-    def test_stop_words_end_it_too(self, model: Model) -> None:
-        reply = model.sample(PROMPT, regex="abc=[0-9]{9}", stop="=", max_tokens=40)
-
-        assert reply.text() == "abc"
-        assert reply.texts("finish_reason") == ["stop"]
-
     def test_its_neighbours_write_what_they_always_write(
         self, model: Model, reference: Reference
     ) -> None:

@@ -1,4 +1,4 @@
-"""Which scenarios run where: on the stub, on a real server, on a real server with vLLM behind.
+"""Which scenarios run where: on a real server, on one with vLLM behind.
 
 A model of a real server is asked by ``http`` or by ``grpc``; a streaming one answers ``/infer``,
 ``/generate`` and their streams either way.
@@ -43,88 +43,33 @@ class Row:
     """
 
     scenarios: type
-    stub: str
     server: str
     vllm: str
 
 
 TABLE = (
-    Row(
-        Answers,
-        stub="demo, batched, padded",
-        server="http demo, grpc batched",
-        vllm="http demo, grpc batched",
-    ),
-    Row(
-        Sampling,
-        stub="demo, padded",
-        server="http demo, grpc batched",
-        vllm="http demo, grpc batched",
-    ),
-    Row(
-        StopWords,
-        stub="demo, batched, padded",
-        server="http demo, grpc batched",
-        vllm="http demo, grpc batched",
-    ),
-    Row(
-        BadRequests,
-        stub="demo, batched",
-        server="http demo, grpc batched",
-        vllm="http demo, grpc batched",
-    ),
-    Row(
-        ClientBatches,
-        stub="batched, padded",
-        server="http batched; grpc padded",
-        vllm="http batched",
-    ),
-    Row(
-        FlatJson,
-        stub="demo, batched, padded",
-        server="http demo; http batched",
-        vllm="http demo, http batched",
-    ),
-    Row(
-        SamplingParameters, stub="demo, padded", server="grpc demo", vllm="http demo, grpc batched"
-    ),
-    Row(
-        MoreOptions,
-        stub="whole, batched, padded",
-        server="http demo, grpc batched",
-        vllm="http demo, grpc batched",
-    ),
-    Row(
-        Streams,
-        stub="demo, padded",
-        server="grpc demo, http batched",
-        vllm="http demo, grpc batched",
-    ),
-    Row(
-        StreamEndpoints,
-        stub="demo, padded",
-        server="http demo; grpc padded",
-        vllm="http demo, grpc batched",
-    ),
-    Row(
-        Chat, stub="demo, batched", server="http demo, grpc batched", vllm="http demo, grpc batched"
-    ),
-    Row(Structured, stub="whole, padded", server="http demo", vllm="http demo"),
+    Row(Answers, server="http demo, grpc batched; http padded", vllm="http demo, grpc batched"),
+    Row(Sampling, server="http demo, grpc batched", vllm="http demo, grpc batched"),
+    Row(StopWords, server="http demo, grpc batched; http padded", vllm="http demo, grpc batched"),
+    Row(BadRequests, server="http demo, grpc batched", vllm="http demo, grpc batched"),
+    Row(ClientBatches, server="http batched; grpc padded", vllm="http batched"),
+    Row(FlatJson, server="http demo; http batched", vllm="http demo, http batched"),
+    Row(SamplingParameters, server="grpc demo", vllm="http demo, grpc batched"),
+    Row(MoreOptions, server="http demo, grpc batched; http padded", vllm="http demo, grpc batched"),
+    Row(Streams, server="grpc demo, http batched; grpc padded", vllm="http demo, grpc batched"),
+    Row(StreamEndpoints, server="http demo; grpc padded", vllm="http demo, grpc batched"),
+    Row(Chat, server="http demo, grpc batched", vllm="http demo, grpc batched"),
+    Row(Structured, server="http demo", vllm="http demo"),
     # vLLM computes them behind the grammar: of the tokens that it leaves.
-    Row(LogProbabilities, stub="whole, padded", server="http demo", vllm=""),
-    Row(StructuredStreams, stub="demo, padded", server="grpc demo", vllm="grpc demo"),
-    Row(StructuredBatches, stub="batched", server="", vllm="http batched"),
-    Row(Timeouts, stub="timed", server="; http timed, grpc timed", vllm="http timed, grpc timed"),
+    Row(LogProbabilities, server="http demo", vllm=""),
+    Row(StructuredStreams, server="grpc demo", vllm="grpc demo"),
+    Row(StructuredBatches, server="http batched", vllm="http batched"),
+    Row(Timeouts, server="http timed; grpc timed", vllm="http timed, grpc timed"),
     # Over HTTP it is /generate_stream alone whose clients are seen to leave.
-    Row(Cancellation, stub="tight", server="http tight; grpc tight", vllm="http tight, grpc tight"),
-    Row(Metrics, stub="demo, padded", server="http demo", vllm="http demo, grpc batched"),
-    Row(SharedPrefixes, stub="demo", server="; http demo", vllm=""),
-    Row(
-        CacheSalts,
-        stub="demo, padded",
-        server="http demo, grpc batched",
-        vllm="http demo, grpc batched",
-    ),
+    Row(Cancellation, server="http tight; grpc tight", vllm="http tight, grpc tight"),
+    Row(Metrics, server="http demo", vllm="http demo, grpc batched"),
+    Row(SharedPrefixes, server="; http demo", vllm=""),
+    Row(CacheSalts, server="http demo, grpc batched", vllm="http demo, grpc batched"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The scenarios on a real server, over HTTP and gRPC: so the stub can't drift from it."""
+"""The scenarios on a real server, over HTTP and gRPC."""
 
 from __future__ import annotations
 
