@@ -220,10 +220,3 @@ def test_a_wrong_item_of_a_list_is_named_by_its_place(shared: Serve) -> None:
     sent = json.dumps(["the cat", "cat " * 200])
     reply = shared(TEXTS).infer(Request(tensors({"inputs": sent})))
     assert (reply.status, reply.error.startswith("input 1: ")) == (400, True)
-
-
-def test_one_bad_request_does_not_fail_its_batch(serve: Serve) -> None:
-    server = serve(TEXTS, batch_size=8)
-    words = ["the cat", "cat " * 200, "a dog"]
-    pending = server.send_together([Request(tensors({"inputs": word})) for word in words])
-    assert [one.reply().status for one in pending] == [200, 400, 200]

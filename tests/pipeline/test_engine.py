@@ -13,7 +13,6 @@ from hf_triton.runtime.engine.thread_count import ThreadCount
 from hf_triton.runtime.errors import (
     DeviceLostError,
     EngineError,
-    LoadError,
     OverloadedError,
     RequestError,
     RuntimeModelError,
@@ -194,35 +193,6 @@ def test_a_caller_who_has_left_is_not_computed(make: Make) -> None:
     assert call.calls == []
 
 
-def test_what_waits_is_finished_within_the_grace(make: Make) -> None:
-    engine, call = make()
-    callers = [Caller(2), Caller(3)]
-    submit_behind_one(engine, call, *callers)
-    engine.thread.stop(60)
-    assert [caller.answer for caller in callers] == [[4], [6]]
-
-
-def test_an_unload_fails_what_it_can_not_wait_for(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hf_triton.runtime.engine.thread.LAST_STEP_S", 0.2)
-    engine, call = make()
-    call.go.clear()
-    running, waiting = Caller(1), Caller(2)
-    engine.thread.submit([running.work])
-    assert call.entered.wait(60)
-    engine.thread.submit([waiting.work])
-    engine.thread.stop()
-    assert engine.thread.is_alive, "it is still in its call"
-    for caller in (running, waiting):
-        assert isinstance(caller.error(), OverloadedError)
-    call.go.set()
-    assert eventually(lambda: not engine.thread.is_alive)
-    assert (running.num_answers, waiting.num_answers) == (1, 1)
-    with pytest.raises(OverloadedError, match="being unloaded"):
-        engine.thread.submit([Caller(3).work])
-
-
 def test_a_call_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(make: Make) -> None:
     engine, call = make(watchdog_s=0.2)
     call.go.clear()
@@ -253,12 +223,3 @@ def test_a_pipeline_whose_device_is_lost_ends_and_answers_everyone(make: Make) -
         assert "the engine died: cuda:0 computes nothing any more" in str(caller.error())
     with pytest.raises(OverloadedError, match="load the model anew"):
         engine.thread.submit([Caller(3).work])
-
-
-def test_a_pipeline_that_can_not_be_loaded_says_why() -> None:
-    def fail() -> Any:
-        raise LoadError("no such model")
-
-    engine = PipelineEngine(fail, batch_size=1, num_threads=1)
-    with pytest.raises(LoadError, match="no such model"):
-        engine.thread.start()

@@ -119,32 +119,6 @@ def test_a_pipelines_own_failure_stays_with_its_request(serve: Serve) -> None:
     assert "the fill-mask pipeline: PipelineException" in replies[1].error
 
 
-def test_many_callers_get_their_own_answers(serve: Serve) -> None:
-    server = serve("text-classification", batch_size=4)
-    words = [
-        f"the {animal} {verb}" for animal in ("cat", "dog", "house") for verb in ("sat", "ran")
-    ]
-    alone = {word: server.infer(texts(word)).texts("output")[0] for word in words}
-    wrong: list[str] = []
-
-    def ask(number: int) -> None:
-        word = words[number % len(words)]
-        parameters = {"top_k": 2} if number % 3 == 0 else {}
-        reply = server.infer(Request({"inputs": strings(word)}, parameters))
-        found = json.loads(reply.texts("output")[0])
-        expected = json.loads(alone[word])
-        first = found[0] if parameters else found
-        if first["label"] != expected["label"] or abs(first["score"] - expected["score"]) > 1e-4:
-            wrong.append(word)
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(48)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
 def hold(server: StubServer) -> tuple[threading.Event, threading.Event]:
     """Makes the model's next call wait; (it has begun, it may go on)."""
     call = server.model.serving.engine._call
@@ -186,13 +160,6 @@ def test_an_unload_answers_everyone(serve: Serve, monkeypatch: pytest.MonkeyPatc
     server.unload()
     assert [one.reply().status for one in pending] == [503, 503, 503]
     go.set()
-
-
-def test_an_unload_waits_for_those_in_flight(serve: Serve) -> None:
-    server = serve(MASKS, unload_grace_s=60)
-    pending = [server.send(texts("the [MASK]")) for _ in range(5)]
-    server.unload()
-    assert [one.reply().status for one in pending] == [200] * 5
 
 
 COUNTED = {

@@ -5,7 +5,6 @@ nothing of it stays.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,8 +17,7 @@ from hf_triton.pipeline.options import Options
 from hf_triton.pipeline.reception import Reception
 from hf_triton.pipeline.request import Query, ReadRow, Row
 from hf_triton.runtime.errors import EngineError, OverloadedError, RequestError
-from hf_triton.runtime.request.plain_request import PlainRequest, RequestLike
-from hf_triton.runtime.request.responder import Responder
+from hf_triton.runtime.request.plain_request import PlainRequest
 from tests.encoders.failing_encoder import Caller, Panic
 from tests.pipeline.test_engine import Doubling
 from tests.support.triton import eventually
@@ -121,20 +119,6 @@ def test_a_panic_of_a_call_is_its_own_error_and_ends_nothing() -> None:
         assert served.ask("3").answer() == [6]
 
 
-def test_a_caller_that_cannot_be_asked_whether_it_left_is_answered() -> None:
-    with serving() as served:
-        served.call.go.clear()
-        served.ask("1")
-        assert served.call.entered.wait(60)
-        odd = served.ask("2", breaks="is_cancelled")
-        assert eventually(lambda: served.engine.thread.num_unfinished == 2)
-        time.sleep(0.1)
-        served.call.go.set()
-        assert odd.answer() == [4]
-        assert odd.was_asked
-        assert served.engine.thread.is_healthy
-
-
 def test_a_request_of_many_rows_that_meets_the_unload_is_answered_once() -> None:
     served = Served()
     served.reader.may_go.clear()
@@ -157,37 +141,6 @@ def test_an_engine_that_stops_between_two_rows_answers_once() -> None:
         assert served.is_idle()
 
 
-def test_what_slips_in_between_admission_and_the_end_is_answered() -> None:
-    served = Served()
-    accept = served.reception._accept
-
-    def close_then_accept(
-        request: RequestLike, listed: frozenset[str], responder: Responder
-    ) -> None:
-        served.close()
-        accept(request, listed, responder)
-
-    served.reception._accept = close_then_accept  # type: ignore[method-assign]
-    assert isinstance(served.ask("1").answer(), OverloadedError)
-    assert served.is_idle()
-
-
-def test_a_call_that_ends_after_the_unload_is_still_answered_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("hf_triton.runtime.engine.thread.LAST_STEP_S", 0.2)
-    served = Served()
-    served.call.go.clear()
-    caller = served.ask("1")
-    assert served.call.entered.wait(60)
-    served.close()
-    served.call.go.set()
-    assert isinstance(caller.answer(), OverloadedError)
-    assert eventually(lambda: not served.engine.thread.is_alive)
-    assert len(caller.answers) == 1
-    assert served.is_idle()
-
-
 def test_no_thread_is_left_when_it_ends() -> None:
     before = set(threading.enumerate())
     with serving() as served:
@@ -195,15 +148,6 @@ def test_no_thread_is_left_when_it_ends() -> None:
         for caller in callers:
             caller.answer()
     assert eventually(lambda: not {*threading.enumerate()} - before)
-
-
-def test_what_is_counted_adds_up() -> None:
-    with serving() as served:
-        for word in ("1", "raise", "panic", "-99") * 25:
-            served.ask(word).answer()
-        assert served.is_idle()
-        reasons = served.engine.metrics.finish_reasons
-        assert reasons == {"stop": 25, "refused": 25, "error": 50}
 
 
 def stop_before(served: Served, word: str) -> None:
