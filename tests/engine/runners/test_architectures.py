@@ -12,10 +12,7 @@ import pytest
 import torch
 
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.engines.in_flight import plan
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
-from tests.engine import driving
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import (
     CACHED,
@@ -43,11 +40,6 @@ CHUNKED = {"max_num_seqs": 4, "max_num_batched_tokens": 12}
 def packed_model(request: pytest.FixtureRequest) -> tuple[Any, list[tuple[int, ...]], str]:
     model = tiny_model(request.param)
     return model, varied_reference(model), model.config._attn_implementation
-
-
-@pytest.fixture
-def cache_runner_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "select_runner", lambda *_: CacheRunner)
 
 
 def varied_reference(model: Any) -> list[tuple[int, ...]]:
@@ -89,21 +81,6 @@ def recorded(engine: InFlightEngine) -> list[Step]:
     return steps
 
 
-@torch.inference_mode()
-def worst_regret(model: Any, tokens: list[tuple[int, ...]]) -> float:
-    """How far a chosen token's logit falls behind the best one's, at worst, as a share of the
-    logits' range: 0 for exact greedy tokens. From whole forwards, without any cache.
-    """
-    worst = 0.0
-    for one, chosen in zip(ASKED, tokens, strict=True):
-        row = torch.tensor([one.prompt + list(chosen)])
-        logits = model(input_ids=row, use_cache=False).logits[0, len(one.prompt) - 1 : -1].float()
-        best, least = logits.amax(dim=-1), logits.amin(dim=-1)
-        got = logits.gather(1, torch.tensor(chosen).unsqueeze(1)).squeeze(1)
-        worst = max(worst, float(((best - got) / (best - least)).max()))
-    return worst
-
-
 def assert_mixed(steps: list[Step]) -> None:
     """Chunks of prompts ran beside decodes, several sequences decoded at once, and some left."""
     assert max(len(one.prompt) for one in ASKED) > 2 * WINDOW
@@ -141,13 +118,6 @@ def test_paged_runner_gives_generates_tokens_where_pages_are_few(
     expected = varied_reference(model)
     steps = steps_of(model, "paged", expected, max_model_len=56, at_first=len(ASKED))
     assert any(s.num_preemptions for step in steps for s in step.decodes)
-
-
-@pytest.mark.usefixtures("cache_runner_only")
-@pytest.mark.parametrize("name", ["gemma2", "gpt2", "llama", "mixtral"])
-def test_cache_runner_gives_generates_tokens(name: str) -> None:
-    model = tiny_model(name)
-    assert_mixed(steps_of(model, "cache", varied_reference(model)))
 
 
 @pytest.mark.parametrize("name", sorted(CACHED))
@@ -202,47 +172,3 @@ def test_models_that_keep_states_go_through_the_cache_elsewhere(name: str) -> No
         assert all(chunk.is_first and chunk.is_last for step in steps for chunk in step.prefills)
     else:
         assert_mixed(steps)
-
-
-@pytest.mark.parametrize(
-    "name, runner",
-    [
-        *(
-            (name, runner)
-            for name in ("llama", "gemma2", "mixtral")
-            for runner in ("packed", "paged", "cache")
-        ),
-        ("llama", "fused"),
-        ("qwen3", "fused"),
-    ],
-)
-def test_bfloat16_tokens_are_the_likeliest_up_to_rounding(
-    name: str, runner: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if runner == "cache":
-        request.getfixturevalue("cache_runner_only")
-    elif runner == "packed":
-        request.getfixturevalue("not_fused")
-    elif runner == "paged":
-        monkeypatch.setattr(driving, "PAGED", True)
-    model = tiny_model(name).to(torch.bfloat16)
-    own_attention = model.config._attn_implementation
-    tokens, used, _ = tokens_in_flight(model)
-    assert used == runner
-    assert [len(row) for row in tokens] == [one.max_tokens for one in ASKED]
-    model.set_attn_implementation(own_attention)
-    assert worst_regret(model, tokens) < 0.04
-
-
-@pytest.mark.parametrize(
-    "name, without",
-    [
-        ("mistral", {"sliding_window": None}),
-        ("qwen2-sliding", {"use_sliding_window": False}),
-        ("gemma2", {"sliding_window": CONTEXT}),
-        ("gemma2", {"attn_logit_softcapping": None}),
-        ("gemma3", {"sliding_window": CONTEXT}),
-    ],
-)
-def test_windows_and_soft_caps_change_the_references(name: str, without: dict[str, Any]) -> None:
-    assert reference(tiny_model(name), ASKED) != reference(tiny_model(name, **without), ASKED)

@@ -107,8 +107,9 @@ def failure(engine: Engine, name: str) -> str:
 @pytest.mark.parametrize(
     "name, runner, way",
     [
-        *((*each, way) for each in RUNNERS for way in ("prepacked", "gathered")),
-        *((*RUNNERS[0], way) for way in ("plain", "fixed_shapes")),
+        *((*each, "prepacked") for each in RUNNERS),
+        *((*RUNNERS[0], way) for way in ("plain", "fixed_shapes", "gathered")),
+        *((*each, "gathered") for each in (RUNNERS[3], RUNNERS[-1])),
     ],
 )
 def test_each_request_gets_the_tokens_of_pefts_own_model(
@@ -247,13 +248,6 @@ def test_a_head_sees_the_sampled_rows_even_where_there_are_as_many_as_tokens() -
     assert StepAdapters(5, 0, tokens, None).of(1, is_head=True) is None
 
 
-def test_adapters_change_what_is_generated(llama: dict[str, Path]) -> None:
-    """Else the other tests would show nothing."""
-    one = mixed_load(2)[1]
-    asked = [(one, None), (one, "polite"), (one, "sql")]
-    assert len(set(peft_reference(tiny_model("llama"), llama, asked))) == 3
-
-
 def test_an_adapter_of_what_makes_all_earlier_keys_is_refused(tmp_path: Path) -> None:
     """Another sequence's adapter, or none, may have been there for the earlier ones."""
     model = random_model("deepseek_v3", **LATENT)
@@ -336,8 +330,14 @@ def limited(model: Any, folders: dict[str, Path], most: int) -> LimitedAdapters:
     return found
 
 
-@pytest.mark.parametrize("way", ["slots", "pages", "fixed_shapes", "gathered", "graphs"])
-@pytest.mark.parametrize("most, passed_s", [(1, 0.0), (1, 60.0), (2, 60.0)])
+@pytest.mark.parametrize(
+    "way, most, passed_s",
+    [
+        *((way, 1, 60.0) for way in ("slots", "pages", "fixed_shapes", "gathered", "graphs")),
+        *(("slots", *few) for few in ((1, 0.0), (2, 60.0))),
+        ("graphs", 2, 60.0),
+    ],
+)
 def test_more_adapters_than_there_are_places_give_the_tokens_of_all_loaded(
     llama: dict[str, Path],
     tmp_path: Path,

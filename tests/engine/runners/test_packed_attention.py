@@ -66,9 +66,10 @@ def spelled_out(
     return torch.stack(rows).view(-1, HEADS, VALUE_DIM)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("softcap", [None, 2.0])
-@pytest.mark.parametrize("window", [None, 4, 12])
+@pytest.mark.parametrize(
+    "window, softcap, dtype",
+    [(None, None, torch.float32), (4, 2.0, torch.float32), (12, None, torch.bfloat16)],
+)
 @pytest.mark.parametrize(
     "num_decodes, spans",
     [(4, []), (0, [PrefillSpan(0, 2, 0, 7)]), (4, [WHOLE, CHUNK])],

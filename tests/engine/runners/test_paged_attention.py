@@ -28,6 +28,8 @@ from hf_triton.text_generation.sequence.sequence import Sequence
 HEADS, KV_HEADS, KEY_DIM, VALUE_DIM = 6, 2, 8, 4
 CPU = torch.device("cpu")
 LAYER = SimpleNamespace(layer_idx=1)
+SINKS = torch.linspace(-2, 3, HEADS)
+ALL, PIECE_BY_PIECE = 2**25, 300  # numbers at once
 
 
 def sequence(num_computed: int, pages: list[int], num_prompt: int = 3) -> Sequence:
@@ -158,12 +160,16 @@ def states(num_tokens: int, dtype: torch.dtype = torch.float32) -> list[torch.Te
     ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("sinks", [None, torch.linspace(-2, 3, HEADS)], ids=["", "sinks"])
-@pytest.mark.parametrize("softcap", [None, 2.0])
-@pytest.mark.parametrize("window", [None, 4, 18])
 @pytest.mark.parametrize("make", [decodes_only, chunks_only, mixed_step])
-@pytest.mark.parametrize("at_once", [2**25, 300], ids=["", "piece by piece"])
+@pytest.mark.parametrize(
+    "window, softcap, sinks, dtype, at_once",
+    [
+        (None, None, None, torch.float32, ALL),
+        (4, 2.0, SINKS, torch.float32, PIECE_BY_PIECE),
+        (18, None, SINKS, torch.bfloat16, ALL),
+        (18, 2.0, None, torch.bfloat16, PIECE_BY_PIECE),
+    ],
+)
 def test_every_token_sees_its_own_sequence_up_to_itself(
     make: Callable[[], Step],
     window: int | None,

@@ -68,9 +68,13 @@ def layer(form: str, dtype: torch.dtype = torch.float32) -> nn.Sequential:
 
 @needs_onednn
 @pytest.mark.usefixtures("always_faster")
-@pytest.mark.parametrize("num_rows", [1, 7, 32])
 @pytest.mark.parametrize(
-    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)], ids=str
+    "dtype, num_rows",
+    [
+        (torch.float32, 1),
+        (torch.float32, 32),
+        pytest.param(torch.bfloat16, 7, marks=needs_bfloat16),
+    ],
 )
 @pytest.mark.parametrize("form", FORMS)
 @torch.inference_mode()
