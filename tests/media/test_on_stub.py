@@ -131,8 +131,6 @@ def test_rows_of_a_batch_have_images_of_their_own(
 
 
 BAD: dict[str, tuple[Request, str]] = {
-    "cut short": (asked(PROMPT, png()[:-200]), "image[0]: the PNG image is cut short"),
-    "no image": (asked(PROMPT, b"\0hello"), "image[0]: 6 bytes that are no image"),
     "a path": (asked(PROMPT, b"/etc/passwd"), "image[0]: got a text that is not base64"),
     "an address": (
         of_chat(chat({"type": "image_url", "image_url": {"url": "http://127.0.0.1/a.png"}})),

@@ -49,14 +49,6 @@ def test_a_text_that_begins_as_a_data_url_is_read_in_no_time() -> None:
     assert time.process_time() - began_s < 5  # by its square it would be minutes
 
 
-@pytest.mark.parametrize("file_format", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
-def test_an_image_is_read_in_rgb(file_format: str) -> None:
-    packed = io.BytesIO()
-    picture().save(packed, format=file_format)
-    found = image("image", packed.getvalue(), LIMITS)
-    assert (found.mode, found.size) == ("RGB", (50, 40))
-
-
 def test_an_image_is_turned_as_its_camera_was_held() -> None:
     packed = io.BytesIO()
     exif = Image.Exif()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import custom_metrics
 import numpy as np
 import pytest
 import triton_checks
@@ -64,34 +63,6 @@ def test_a_decoupled_model_may_send_many_responses_but_none_after_the_final_flag
         with pytest.raises(pb_utils.TritonModelException, match="has been closed"):
             sending.send(response, flags=FINAL)
     assert len(delivered) == 2
-
-
-def test_metrics_of_one_name_and_labels_are_one_until_nobody_holds_them() -> None:
-    kinds = pb_utils.MetricFamily
-    family = kinds(name="probe_total", description="", kind=kinds.COUNTER)
-    metric = family.Metric(labels={"model": "demo"})
-    metric.increment(2.5)
-    again = kinds(name="probe_total", description="", kind=kinds.COUNTER)
-
-    assert again.Metric(labels={"model": "demo"}).value() == 2.5
-    assert custom_metrics.value("probe_total", model="demo") == 2.5
-    with pytest.raises(pb_utils.TritonModelException, match="KIND_COUNTER"):
-        metric.increment(-1)
-    with pytest.raises(pb_utils.TritonModelException, match="KIND_COUNTER"):
-        metric.set(1)
-    with pytest.raises(pb_utils.TritonModelException, match="different type"):
-        kinds(name="probe_total", description="", kind=kinds.GAUGE)
-    with pytest.raises(pb_utils.TritonModelException, match="Invalid metric name"):
-        kinds(name="probe-total", description="", kind=kinds.GAUGE)
-
-    del family, metric, again
-    assert custom_metrics.values("probe_total") == {}
-
-
-def test_arrays_of_no_triton_type_are_refused() -> None:
-    for array in (np.array(["a"]), np.array([None], dtype=np.object_), np.array([1j])):
-        with pytest.raises(pb_utils.TritonModelException):
-            pb_utils.Tensor("text_output", array)
 
 
 def test_outputs_that_break_the_config_are_faults(server: StubServer) -> None:

@@ -146,7 +146,6 @@ NOT_READ = [
     "text, expected",
     [
         ('{"temperature": NaN}', f"temperature: got nan, {FROM_0}"),
-        ('{"temperature": "-inf"}', f"temperature: got -inf, {FROM_0}"),
         (
             '{"max_tokens": -' + "9" * 400 + "}",
             "max_tokens: got an integer of more than 30 digits, allowed: 1 or more",
@@ -158,8 +157,6 @@ NOT_READ = [
         ('{"logit_bias": {"5": 101}}', "logit_bias: got 101.0, allowed: -100 to 100"),
         ('{"logit_bias": {"5": "nan"}}', "logit_bias: got nan, allowed: -100 to 100"),
         ('{"best_of": 4, "n": 2}', "best_of: got 4, allowed: 1 or n (2)"),
-        ('{"beam_width": 3}', "beam_width: got 3, allowed: 1 (no beam search)"),
-        ('{"n": 129}', "n: got 129, allowed: 1 to 128"),
         *((text, f"sampling_parameters: {said}") for text, said in NOT_READ),
     ],
     ids=lambda value: str(value)[:50],
