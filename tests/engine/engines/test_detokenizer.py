@@ -181,6 +181,7 @@ def test_a_stop_word_across_tokens_is_found() -> None:
     assert stopped(tokenizer, output, ("STOP",)) == (4, "the cat ")
     assert stopped(tokenizer, output, ("t STO",)) == (4, "the ca")
     assert stopped(tokenizer, output, ("none", "STOPs", "cat ST")) == (3, "the ")
+    assert stopped(tokenizer, output, ("STOP", "TOP", "OP")) == (4, "the cat ")  # the first of them
 
 
 def test_a_stop_word_of_split_characters_is_found_with_its_last_byte() -> None:

@@ -216,6 +216,12 @@ def test_min_tokens_above_the_default_length_extends_it() -> None:
     assert params(min_tokens=30).max_tokens == 30
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_length_penalty_of_beams_is_finite(value: float) -> None:
+    with pytest.raises(RequestError, match=r"length_penalty: got .*, allowed: a finite number"):
+        SamplingParams(max_tokens=1, num_beams=2, length_penalty=value)
+
+
 @pytest.mark.parametrize(
     "options, expected",
     [
