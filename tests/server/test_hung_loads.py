@@ -75,7 +75,8 @@ def test_a_load_that_waits_for_others_is_not_hung(tmp_path: Path) -> None:
         served.wait_for("model 'a' is back")
 
         # A stop while a model is loaded again is quick and graceful.
-        assert eventually(lambda: is_answered(served, "slow0"), 120)
+        names = [f"slow{number}" for number in range(4)]
+        assert eventually(lambda: all(is_answered(served, name) for name in names), 120)
         go_on.unlink()
         before = served.stub_pid("slow0")
         os.kill(before, signal.SIGKILL)
