@@ -17,7 +17,6 @@ import sys
 import traceback
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from generator.errors import (
@@ -127,10 +126,12 @@ class _Parser(argparse.ArgumentParser):
     ) -> tuple[Any, list[str]]:
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
+            from generator.yaml_file import schema
+
             known = [*self._option_string_actions]
             given = next((one.partition("=")[0] for one in unknown if one.startswith("-")), "")
-            near = get_close_matches(given, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = schema.nearest(given, known)
+            hint = f"; did you mean {near}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown
 

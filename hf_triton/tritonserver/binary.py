@@ -21,10 +21,11 @@ from pathlib import Path
 
 from generator.errors import ServerError
 from generator.spec.runtime_rules import NUMPY_VARIABLE, is_made_private
+from hf_triton.version import pip_install
 
 # 24.10 only: no later release of the wheel, or another, carries a server.
 _WHEEL = "nvidia-pytriton"
-_INSTALL = "pip install 'PATH[serve]', with the path of hf-triton's checkout or wheel"
+_INSTALL = pip_install("serve")
 # The wheel's platform tag, manylinux_2_35: older ones can't load its libraries.
 _MIN_GLIBC = (2, 35)
 # 24.10 only: its stub was built for numpy 1.

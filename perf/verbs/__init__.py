@@ -12,6 +12,7 @@ import importlib
 from importlib.util import find_spec
 
 from generator.errors import PerfError, UsageError
+from hf_triton.version import pip_install
 from perf.verbs.stopping import stopping_as_interrupts
 
 VERBS = {name: f"perf.verbs.{name}" for name in ("sweep", "tune", "report", "compare")}
@@ -62,5 +63,4 @@ def _missing(command: str, error: ModuleNotFoundError) -> str:
     if name in ("", "perf", "generator", "hf_triton"):
         raise error
     extra = _EXTRAS.get(name, "perf")
-    path = "with the path of hf-triton's checkout or wheel"
-    return f"{command} needs the Python package {name}: pip install 'PATH[{extra}]', {path}"
+    return f"{command} needs the Python package {name}: {pip_install(extra)}"

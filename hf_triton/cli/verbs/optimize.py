@@ -32,6 +32,7 @@ from generator.spec.triton_models import triton_models
 from hf_triton.cli.verbs.generate import generate, refuse_conflicts
 from hf_triton.serving.python_env.building import folder_of
 from hf_triton.serving.python_env.ensuring import ensure_environments
+from hf_triton.version import pip_install
 
 ENGINES = ("torch", "torch-compile", "onnxruntime", "onnxruntime-int8")
 _PACKAGE = "encoder"
@@ -130,8 +131,8 @@ def _check_packages() -> None:
     missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
     if missing:
         raise ModelError(
-            f"{' and '.join(missing)} not installed in {sys.executable}: pip install "
-            "'PATH[serve,onnx]', with the path of hf-triton's checkout or wheel"
+            f"{' and '.join(missing)} not installed in {sys.executable}: "
+            f"{pip_install('serve,onnx')}"
         )
 
 
