@@ -5,14 +5,14 @@
 #   ARGS='--http-port 9000'   passed on to the command behind serve, test and test-all
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-all lint format clean
+.PHONY: help setup serve test test-all test-release lint format clean
 
 VENV ?= .venv
 PY := $(VENV)/bin/python
 export VENV PYTHON TORCH TORCH_INDEX_URL
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: ## make .venv and install what is needed (TORCH=cpu: no CUDA)
 	@tools/setup
@@ -20,11 +20,14 @@ setup: ## make .venv and install what is needed (TORCH=cpu: no CUDA)
 serve: setup ## generate model_repository from models.yaml and serve it (ARGS="--http-port 9000")
 	@exec $(PY) -m generator serve $(ARGS)
 
-test: setup ## run all tests but the slow ones, a real server's included (ARGS=tests/generator)
-	@$(PY) -m pytest -n 3 --dist loadfile -m "not slow" $(ARGS)
+test: setup ## run the tests but those that kill, change or install servers
+	@$(PY) -m pytest -n auto tests/unit tests/model tests/served $(ARGS)
 
-test-all: setup ## run every test
-	@$(PY) -m pytest -n 3 --dist loadfile $(ARGS)
+test-all: setup ## run every test but a release's
+	@$(PY) -m pytest -n auto $(ARGS)
+
+test-release: setup ## try all model types, real clients, a browser, Prometheus and a soak
+	@$(PY) -m pytest -n auto tests/release $(ARGS)
 
 lint: setup ## check format, style and types; shell scripts and the Dockerfile too
 	@$(PY) -m ruff format --check .

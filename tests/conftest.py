@@ -31,6 +31,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 pytest.register_assert_rewrite("tests.scenarios")
 
+LAYERS = ("served", "release", "system", "model", "unit")  # the folders of tests
+
 _num_kept = 0  # modules that no collection of garbage looks at
 
 # The same examples everywhere, however slow the machine; --hypothesis-profile=default tries others.
@@ -53,18 +55,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    from tests.run_order import in_order
+    """Files that wait for servers first: short ones fill the end, and processes end together."""
+    items.sort(key=lambda item: LAYERS.index(_layer(item.nodeid)))
 
-    items[:] = in_order(items)
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Of ``-n auto``: one more than cores, as tests of servers wait."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Of ``--dist loadfile``; others are xdist's own."""
-    from tests.run_order import FilesInOrder
+    """A file's tests run in one process, and all that share the one server do."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class FilesInOrder(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "served" if _layer(nodeid) == "served" else str(super()._split_scope(nodeid))
 
     config.option.loadscopereorder = False
-    return FilesInOrder(config, log) if config.option.dist == "loadfile" else None
+    return FilesInOrder(config, log)
+
+
+def _layer(nodeid: str) -> str:
+    return nodeid.split("/")[1]
 
 
 def pytest_configure() -> None:
@@ -76,7 +91,7 @@ def pytest_configure() -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Says which server tests ran on, and names what failed before and passed now."""
     ran = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
-    if any("server" in report.keywords for report in ran):
+    if any(_layer(report.nodeid) in ("served", "system", "release") for report in ran):
         from tests.support.tested_server import description
 
         terminalreporter.write_line(description())

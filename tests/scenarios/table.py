@@ -31,16 +31,12 @@ from tests.scenarios.structured import (
 )
 from tests.scenarios.timeouts import Timeouts
 from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
-from tests.support.slow_cases import slow_but
 from tests.support.triton import Triton
 
 
 @dataclass(frozen=True)
 class Row:
-    """The models that a class of scenarios is run on, by kind of endpoint; "": none fits.
-
-    Tests on those after ``;`` are slow.
-    """
+    """The models that a class of scenarios is run on, by kind of endpoint; "": none fits."""
 
     scenarios: type
     server: str
@@ -48,27 +44,27 @@ class Row:
 
 
 TABLE = (
-    Row(Answers, server="http demo, grpc batched; http padded", vllm="http demo, grpc batched"),
+    Row(Answers, server="http demo, grpc batched, http padded", vllm="http demo, grpc batched"),
     Row(Sampling, server="http demo, grpc batched", vllm="http demo, grpc batched"),
-    Row(StopWords, server="http demo, grpc batched; http padded", vllm="http demo, grpc batched"),
+    Row(StopWords, server="http demo, grpc batched, http padded", vllm="http demo, grpc batched"),
     Row(BadRequests, server="http demo, grpc batched", vllm="http demo, grpc batched"),
-    Row(ClientBatches, server="http batched; grpc padded", vllm="http batched"),
-    Row(FlatJson, server="http demo; http batched", vllm="http demo, http batched"),
+    Row(ClientBatches, server="http batched, grpc padded", vllm="http batched"),
+    Row(FlatJson, server="http demo, http batched", vllm="http demo, http batched"),
     Row(SamplingParameters, server="grpc demo", vllm="http demo, grpc batched"),
-    Row(MoreOptions, server="http demo, grpc batched; http padded", vllm="http demo, grpc batched"),
-    Row(Streams, server="grpc demo, http batched; grpc padded", vllm="http demo, grpc batched"),
-    Row(StreamEndpoints, server="http demo; grpc padded", vllm="http demo, grpc batched"),
+    Row(MoreOptions, server="http demo, grpc batched, http padded", vllm="http demo, grpc batched"),
+    Row(Streams, server="grpc demo, http batched, grpc padded", vllm="http demo, grpc batched"),
+    Row(StreamEndpoints, server="http demo, grpc padded", vllm="http demo, grpc batched"),
     Row(Chat, server="http demo, grpc batched", vllm="http demo, grpc batched"),
     Row(Structured, server="http demo", vllm="http demo"),
     # vLLM computes them behind the grammar: of the tokens that it leaves.
     Row(LogProbabilities, server="http demo", vllm=""),
     Row(StructuredStreams, server="grpc demo", vllm="grpc demo"),
     Row(StructuredBatches, server="http batched", vllm="http batched"),
-    Row(Timeouts, server="http timed; grpc timed", vllm="http timed, grpc timed"),
+    Row(Timeouts, server="http timed, grpc timed", vllm="http timed, grpc timed"),
     # Over HTTP it is /generate_stream alone whose clients are seen to leave.
-    Row(Cancellation, server="http tight; grpc tight", vllm="http tight, grpc tight"),
+    Row(Cancellation, server="http tight, grpc tight", vllm="http tight, grpc tight"),
     Row(Metrics, server="http demo", vllm="http demo, grpc batched"),
-    Row(SharedPrefixes, server="; http demo", vllm=""),
+    Row(SharedPrefixes, server="http demo", vllm=""),
     Row(CacheSalts, server="http demo, grpc batched", vllm="http demo, grpc batched"),
 )
 
@@ -85,10 +81,8 @@ def classes(kind: str) -> dict[str, type]:
 def give_models(metafunc: pytest.Metafunc, others: str = "") -> None:
     """Runs a test that takes ``model`` once for each model of its class, or each of ``others``."""
     if "model" in metafunc.fixturenames:
-        asked, _, slow = metafunc.cls.ASKED.partition("; ") if metafunc.cls else (others, "", "")
-        quick = [each for each in asked.split(", ") if each]
-        models = slow_but(quick, [*quick, *filter(None, slow.split(", "))])
-        metafunc.parametrize("model", models, indirect=True)
+        asked = metafunc.cls.ASKED if metafunc.cls else others
+        metafunc.parametrize("model", asked.split(", "), indirect=True)
 
 
 def model_behind(triton: Triton, asked: str) -> Model:

@@ -2,7 +2,7 @@
 
 The models of MODELS_YAML are in its repository, and each is loaded when a file of tests first wants
 it, so that every model is loaded once. Files that say ``one_server`` run in one process, see
-tests/run_order.py.
+tests/conftest.py.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tokenizers import Tokenizer
 
 from hf_triton.cli.verbs.generate import generate
 from tests.scenarios import served_models
-from tests.speech.tiny_whisper import tiny_whisper
 from tests.support.demo_adapter import write_adapter
+from tests.support.tiny_whisper import tiny_whisper
 from tests.support.triton import DEMO_MODEL, Triton, running
 
 LONGEST_TEXT = 30_000  # tokens that the model ``endless`` writes where it is not stopped

@@ -1,0 +1,26 @@
+"""One thread for torch, as the engines' own threads have here; a model on the stub server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from stub_server import StubServer
+
+from tests.support.served_encoder import served
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def server(
+    request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StubServer]:
+    """Serves a module's ``model`` for its ``TASK``."""
+    with served(tmp_path_factory.mktemp("served"), request.module.TASK, model) as server:
+        yield server

@@ -1,0 +1,233 @@
+"""An ensemble's three steps answer together what the single model does, for every encoder task."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from stub_server import StubServer
+from wire import Array, Request
+
+from generator.spec.task_folders import find_tasks
+from tests.model.encoders.ensemble_stub import StubEnsemble, both_layouts, close, generated
+from tests.support.served_encoder import request, rows
+from tests.support.tiny_encoders import WORDS, texts, tiny_encoder
+
+SHORT, LONG = "the cat sat", " ".join(WORDS[:20])
+LABELS = {
+    "id2label": {0: "bad", 1: "fair", 2: "good"},
+    "label2id": {"bad": 0, "fair": 1, "good": 2},
+}
+TAGS = {
+    "id2label": {0: "O", 1: "B-PER", 2: "I-PER"},
+    "label2id": {"O": 0, "B-PER": 1, "I-PER": 2},
+}
+ENTAILS = {
+    "id2label": {0: "contradiction", 1: "neutral", 2: "entailment"},
+    "label2id": {"contradiction": 0, "neutral": 1, "entailment": 2},
+}
+# task -> transformers' class, configuration, tensors of some requests
+CASES: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
+    "feature-extraction": (
+        "AutoModel",
+        {},
+        [
+            {"text_input": SHORT},
+            {"text_input": LONG, "dimensions": 8, "return_num_input_tokens": True},
+            {"input_text": texts(5)},
+        ],
+    ),
+    "text-classification": (
+        "AutoModelForSequenceClassification",
+        LABELS,
+        [
+            {"text_input": SHORT},
+            {"text_input": SHORT, "text_pair": LONG, "top_k": -1},
+            {"text_input": LONG, "function_to_apply": "sigmoid", "top_k": 2},
+        ],
+    ),
+    "zero-shot-classification": (
+        "AutoModelForSequenceClassification",
+        ENTAILS,
+        [
+            {"text_input": SHORT, "candidate_labels": ["food", "film", "house"]},
+            {"text_input": LONG, "candidate_labels": ["red", "blue"], "multi_label": True},
+        ],
+    ),
+    "token-classification": (
+        "AutoModelForTokenClassification",
+        TAGS,
+        [{"text_input": SHORT}, {"text_input": LONG, "aggregation_strategy": "none"}],
+    ),
+    "question-answering": (
+        "AutoModelForQuestionAnswering",
+        {},
+        [
+            {"question": "where is the cat", "context": LONG},
+            {"question": "who", "context": " ".join(WORDS * 6), "top_k": 3},
+        ],
+    ),
+    "fill-mask": (
+        "AutoModelForMaskedLM",
+        {},
+        [
+            {"text_input": "the [MASK] sat", "top_k": 3},
+            {"text_input": "the [MASK] sat on [MASK]", "targets": ["cat", "dog"]},
+        ],
+    ),
+}
+
+
+def test_every_task_that_can_be_an_ensemble_is_here() -> None:
+    assert set(CASES) == {tag for tag, task in find_tasks().items() if task.output}
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_the_generator_knows_what_each_tasks_model_answers(task: str) -> None:
+    module = importlib.import_module(f"hf_triton.{task.replace('-', '_')}.model")
+    name = f"{task.title().replace('-', '')}Model"
+    assert find_tasks()[task].output == getattr(module, name)().parts()[1].output
+
+
+def model_of(task: str, folder: Path, architecture: str = "bert") -> Path:
+    auto_class, config, _ = CASES[task]
+    return tiny_encoder(architecture, auto_class, folder / "model", **config)
+
+
+def assert_same_answers(single: StubServer, ensemble: StubEnsemble, asked: Request) -> None:
+    expected, got = single.infer(asked), ensemble.infer(asked)
+    assert expected.ok, expected.error
+    assert got.ok, got.error
+    assert got.outputs.keys() == expected.outputs.keys()
+    for name, array in expected.outputs.items():
+        assert close(array, got.outputs[name]), (name, array, got.outputs[name])
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_steps_answer_what_the_single_model_does(task: str, tmp_path: Path) -> None:
+    with both_layouts(tmp_path, task, model_of(task, tmp_path)) as (single, ensemble):
+        for tensors in CASES[task][2]:
+            assert_same_answers(single, ensemble, request(**tensors))
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_rows_of_a_clients_batch_keep_their_order(task: str, tmp_path: Path) -> None:
+    first = next(tensors for tensors in CASES[task][2] if "input_text" not in tensors)
+    columns: dict[str, Any] = {name: [value, value] for name, value in first.items()}
+    text = "text_input" if "text_input" in first else "context"
+    columns[text] = [first[text], f"{first[text]} {LONG}"]
+    model = model_of(task, tmp_path)
+    with both_layouts(tmp_path, task, model, max_batch_size=8) as (single, ensemble):
+        assert_same_answers(single, ensemble, rows(**columns))
+
+
+@pytest.mark.parametrize("architecture", ["distilbert", "roberta", "modernbert", "deberta-v2"])
+def test_steps_fit_each_kind_of_model(architecture: str, tmp_path: Path) -> None:
+    task = "text-classification"
+    model = model_of(task, tmp_path, architecture)
+    with both_layouts(tmp_path, task, model) as (single, ensemble):
+        for tensors in CASES[task][2]:
+            assert_same_answers(single, ensemble, request(**tensors))
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("classifier")
+    task = "text-classification"
+    with both_layouts(folder, task, model_of(task, folder)) as both:
+        yield both
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"text_input": ""},
+        {"text_input": b"\xff"},
+        {"text_pair": SHORT},
+        {"text_input": " ".join(WORDS * 9)},
+        {"text_input": SHORT, "top_k": 0},
+    ],
+    ids=["empty", "not UTF-8", "half a pair", "too long", "no labels"],
+)
+def test_a_bad_request_gets_its_own_error(tensors: dict[str, Any], classifier: Any) -> None:
+    single, ensemble = classifier
+    expected, got = single.infer(request(**tensors)), ensemble.infer(request(**tensors))
+    assert expected.status == got.status == 400
+    assert got.error == f"in ensemble 'parts', {expected.error}"
+
+
+def test_parameters_mean_what_tensors_do(classifier: Any) -> None:
+    asked = Request(request(text_input=SHORT).tensors, {"top_k": 3})
+    single, ensemble = classifier
+    assert_same_answers(single, ensemble, asked)
+    unknown = Request(asked.tensors, {"topk": 3})
+    expected, got = single.infer(unknown), ensemble.infer(unknown)
+    assert (got.status, got.error) == (400, f"in ensemble 'parts', {expected.error}")
+
+
+def tokens(ids: list[list[int]], mask: list[list[int]] | None = None) -> dict[str, Array]:
+    given = np.array(ids, dtype=np.int64)
+    found = np.ones_like(given) if mask is None else np.array(mask, dtype=np.int64)
+    return {"input_ids": given, "attention_mask": found, "token_type_ids": np.zeros_like(given)}
+
+
+@pytest.mark.parametrize(
+    "tensors, message",
+    [
+        (tokens([[1, 5, 10**6]]), "input_ids: got 1000000, allowed: 0 to"),
+        (tokens([[1, -5, 2]]), "input_ids: got -5, allowed: 0 to"),
+        (tokens([[1, 5, 2]], [[1, 0, 1]]), "attention_mask: a row has gaps"),
+        (tokens([[1, 5, 2], [1, 2, 0]], [[1, 1, 1], [0, 0, 0]]), "attention_mask: a row has gaps"),
+        (tokens([[1, 5]], [[2, 0]]), "attention_mask: a row has gaps"),
+        (tokens([[]]), "attention_mask: a row has gaps, no token"),
+        (tokens([[5] * 129]), "input_ids: got 129 tokens, this model takes at most 128"),
+        (
+            {**tokens([[1, 2]]), "token_type_ids": np.array([[0, 2]])},
+            "token_type_ids: got 2, allowed: 0 to 1",
+        ),
+        (
+            {**tokens([[1, 2]]), "token_type_ids": np.array([[0]])},
+            "token_type_ids: got shape (1, 1), input_ids has (1, 2)",
+        ),
+    ],
+)
+def test_the_model_step_refuses_rows_that_would_fail_their_neighbours(
+    tensors: dict[str, Array], message: str, classifier: Any
+) -> None:
+    step = classifier[1].steps["parts_model"]
+    good = Request(tokens([[1, 5, 2]]))
+    bad, neighbour = step.send_together([Request(tensors), good])
+    assert message in bad.reply().error
+    assert bad.reply().status == 400
+    assert neighbour.reply().outputs["output"].shape == (1, 3)
+
+
+def test_the_model_step_takes_padded_rows_as_an_exported_model_does(classifier: Any) -> None:
+    step = classifier[1].steps["parts_model"]
+    mask = [[1, 1, 1, 0], [1, 1, 1, 1]]
+    together = step.infer(Request(tokens([[1, 5, 2, 0], [1, 6, 7, 2]], mask))).outputs["output"]
+    alone = step.infer(Request(tokens([[1, 5, 2]]))).outputs["output"]
+    np.testing.assert_allclose(together[:1], alone, atol=1e-5)
+
+
+def test_the_postprocessing_step_refuses_what_another_request_made(classifier: Any) -> None:
+    step = classifier[1].steps["parts_postprocessing"]
+    asked = {**request(text_input=SHORT).tensors, "model_output": np.zeros((2, 3), np.float32)}
+    reply = step.infer(Request(asked))
+    assert (reply.status, reply.error) == (400, "model_output: got (2, 3), expected 1 rows")
+
+
+def test_rows_are_padded_to_a_multiple_where_a_native_model_wants_it(tmp_path: Path) -> None:
+    keys = {"backend": "onnxruntime", "pad_to_multiple_of": 16, "token_type_ids": False}
+    task = "text-classification"
+    generated(tmp_path, task, model_of(task, tmp_path), ensemble=keys)
+    with StubServer(tmp_path / "repository" / "parts_tokenizer") as step:
+        reply = step.infer(request(text_input=SHORT))
+        assert set(reply.outputs) == {"input_ids", "attention_mask"}
+        assert reply.outputs["input_ids"].shape == (1, 16)
+        assert reply.outputs["attention_mask"].sum() == 5
+        longest = step.infer(request(text_input=" ".join(["cat"] * 126)))
+        assert longest.outputs["input_ids"].shape == (1, 128)

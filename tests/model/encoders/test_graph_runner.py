@@ -1,0 +1,147 @@
+"""Batches in fixed shapes, with a capture that records and replays on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from hf_triton.encoder.runners.graph_runner import GraphRunner, bucket_of, buckets
+from hf_triton.encoder.runners.runner import (
+    largest_difference,
+    random_encodings,
+    reference_forward,
+    select_runner,
+)
+from hf_triton.encoder.task import OutputKind
+from hf_triton.runtime.devices.cuda_capture import Replay
+from tests.model.encoders.test_runners import KINDS, loaded
+from tests.support.tiny_encoders import tiny_encoder
+
+
+class Capture:
+    """Runs again what it was given, into one held output as a graph does."""
+
+    def __init__(self) -> None:
+        self.num_captures = 0
+        self.num_replays = 0
+
+    def __call__(self, run: Callable[[], torch.Tensor]) -> Replay:
+        self.num_captures += 1
+        held = run().clone()
+
+        def replay() -> torch.Tensor:
+            self.num_replays += 1
+            return held.copy_(run())
+
+        return replay
+
+
+@pytest.mark.parametrize("output", list(KINDS))
+@pytest.mark.parametrize("architecture", ["bert", "deberta-v2", "modernbert"])
+def test_replayed_batches_agree_with_the_model(
+    architecture: str, output: OutputKind, tmp_path: Path
+) -> None:
+    setup, _ = loaded(tiny_encoder(architecture, KINDS[output], tmp_path), output)
+    capture = Capture()
+    runner = select_runner(setup, [lambda setup: GraphRunner(setup, capture)])
+    encodings = random_encodings(setup, (5, 17, 128, 3, 100, 3, 3))
+    expected = [reference_forward(setup, encoding) for encoding in encodings]
+    before = capture.num_captures
+    for _ in range(2):
+        assert largest_difference(runner.forward(encodings), expected) < 1e-4
+    assert capture.num_replays >= 6
+    assert capture.num_captures == before, "all is captured at load"
+
+
+def test_what_cannot_be_captured_runs_eagerly_and_says_so_once(
+    tmp_path: Path, log_lines: list[str]
+) -> None:
+    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+
+    def fails(run: Callable[[], torch.Tensor]) -> Replay:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    runner = GraphRunner(setup, fails)
+    encodings = random_encodings(setup, (5, 40))
+    expected = [reference_forward(setup, encoding) for encoding in encodings]
+    assert largest_difference(runner.forward(encodings), expected) < 1e-4
+    [line] = log_lines
+    assert "without CUDA graphs run all batches: RuntimeError: operation not permitted" in line
+
+
+def test_a_capture_that_fails_costs_its_own_bucket_alone(
+    tmp_path: Path, log_lines: list[str]
+) -> None:
+    class NoMemoryForOne(Capture):
+        def __call__(self, run: Callable[[], torch.Tensor]) -> Replay:
+            if run().shape[:2] == (1, 64):
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().__call__(run)
+
+    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+    capture = NoMemoryForOne()
+    runner = GraphRunner(setup, capture)
+    assert capture.num_captures == len(list(buckets(setup.max_length))) - 1
+    encodings = random_encodings(setup, (5, 40))
+    expected = [reference_forward(setup, encoding) for encoding in encodings]
+    assert largest_difference(runner.forward(encodings), expected) < 1e-4
+    assert capture.num_replays == 1  # of the short one
+    (line,) = log_lines
+    assert "without CUDA graphs run 1 of " in line
+
+
+def test_what_is_captured_has_padding_as_batches_have(tmp_path: Path) -> None:
+    """transformers leaves out a mask of ones alone, but not while it captures."""
+    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+    masks: list[torch.Tensor] = []
+    forward = setup.model.forward
+
+    def recorded(**inputs: torch.Tensor) -> object:
+        masks.append(inputs["attention_mask"].clone())
+        return forward(**inputs)
+
+    setup.model.forward = recorded
+    GraphRunner(setup, Capture())
+    assert masks
+    assert all(0 in mask for mask in masks)
+
+
+@pytest.mark.parametrize(
+    "num_rows, length, bucket",
+    [
+        (1, 5, (1, 16)),
+        (3, 33, (4, 64)),
+        (32, 256, (32, 256)),
+        (33, 16, None),
+        (32, 300, None),
+        (1, 500, (1, 500)),
+        (1, 501, None),
+    ],
+)
+def test_the_smallest_bucket_that_holds_a_batch(
+    num_rows: int, length: int, bucket: tuple[int, int] | None
+) -> None:
+    assert bucket_of(num_rows, length, 500) == bucket
+
+
+@pytest.mark.parametrize(
+    "num_rows, length, bucket",
+    [(1, 520, (1, 768)), (4, 1100, (4, 1536)), (1, 7000, (1, 8192)), (2, 4097, None)],
+)
+def test_a_text_of_a_long_model_is_padded_by_half_at_most(
+    num_rows: int, length: int, bucket: tuple[int, int] | None
+) -> None:
+    assert bucket_of(num_rows, length, 8192) == bucket
+
+
+def test_a_batch_beyond_every_bucket_is_not_captured(tmp_path: Path) -> None:
+    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+    capture = Capture()
+    runner = GraphRunner(setup, capture)
+    before = capture.num_captures
+    assert bucket_of(33, 5, setup.max_length) is None
+    runner.forward(random_encodings(setup, [5] * 33))
+    assert (capture.num_captures, capture.num_replays) == (before, 0)

@@ -1,0 +1,159 @@
+"""What a model can't take is refused in words: at load, or as one request's own error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from triton_python_backend_utils import TritonModelException
+
+from hf_triton.encoder.loading import longest_input
+from hf_triton.runtime.errors import LoadError
+from tests.support.served_encoder import outputs_of, refused, request, served
+from tests.support.tiny_encoders import CONTEXT, tiny_encoder
+
+CLASSIFIER = "AutoModelForSequenceClassification"
+
+
+def with_a_token_too_many(folder: Path, auto_class: str) -> Path:
+    """A model whose tokenizer knows a word that the model has no embedding for."""
+    tiny_encoder("bert", auto_class, folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["zebra"])
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "task, auto_class, tensors",
+    [
+        ("text-classification", CLASSIFIER, {"text_input": "a zebra"}),
+        ("feature-extraction", "AutoModel", {"text_input": "a zebra"}),
+        ("fill-mask", "AutoModelForMaskedLM", {"text_input": "zebra [MASK]"}),
+        ("token-classification", "AutoModelForTokenClassification", {"text_input": "zebra"}),
+        (
+            "question-answering",
+            "AutoModelForQuestionAnswering",
+            {"question": "who", "context": "the zebra"},
+        ),
+        (
+            "zero-shot-classification",
+            CLASSIFIER,
+            {"text_input": "a cat", "candidate_labels": ["dog", "zebra"]},
+        ),
+    ],
+)
+def test_a_token_without_an_embedding_is_the_requests_own_error(
+    task: str, auto_class: str, tensors: dict[str, Any], tmp_path: Path
+) -> None:
+    model = with_a_token_too_many(tmp_path / "model", auto_class)
+    with served(tmp_path, task, model) as server:
+        refused(server, "a token that this model has no embedding for", **tensors)
+        good: dict[str, Any] = {
+            name: "a cat [MASK]" if isinstance(value, str) else value[:1]
+            for name, value in tensors.items()
+        }
+        assert server.infer(request(**good)).ok
+
+
+def test_a_pair_for_a_model_of_one_token_type_is_computed(tmp_path: Path) -> None:
+    model = tiny_encoder("bert", CLASSIFIER, tmp_path / "model", type_vocab_size=1, num_labels=3)
+    with served(tmp_path, "text-classification", model) as server:
+        reply = server.infer(request(("logits",), text_input="a cat", text_pair="the dog sat"))
+    own = transformers.AutoModelForSequenceClassification.from_pretrained(model).eval()
+    tokens = transformers.AutoTokenizer.from_pretrained(model)(
+        "a cat", "the dog sat", return_tensors="pt"
+    )
+    with torch.inference_mode():
+        expected = own(input_ids=tokens["input_ids"]).logits[0].numpy()
+    np.testing.assert_allclose(outputs_of(reply)["logits"], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "mpnet", "deberta-v2"])
+def test_a_text_of_exactly_the_longest_input_is_taken_and_one_more_token_refused(
+    architecture: str, tmp_path: Path
+) -> None:
+    model = tiny_encoder(architecture, CLASSIFIER, tmp_path / "model")
+    with served(tmp_path, "text-classification", model) as server:
+        assert server.infer(request(text_input="cat " * (CONTEXT - 2))).ok
+        refused(server, f"got {CONTEXT + 1} tokens", text_input="cat " * (CONTEXT - 1))
+
+
+def test_a_model_that_holds_less_than_it_says_is_not_served(tmp_path: Path) -> None:
+    # I-BERT's positions begin at 2, in a table that the search for such a beginning misses.
+    model = tiny_encoder("roberta", CLASSIFIER, tmp_path / "model")
+    config = transformers.IBertConfig(**transformers.AutoConfig.from_pretrained(model).to_dict())
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    tokenizer.model_max_length = CONTEXT + 2
+    tokenizer.save_pretrained(model)
+    transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(model)
+    message = f"max_length: the model fails at {CONTEXT + 2} tokens, its longest input: IndexError"
+    with (
+        pytest.raises(TritonModelException, match=message),
+        served(tmp_path, "text-classification", model),
+    ):
+        pass
+    options = {"max_length": CONTEXT}
+    with served(tmp_path, "text-classification", model, options=options) as server:
+        assert server.infer(request(text_input="cat " * (CONTEXT - 2))).ok
+
+
+def test_a_model_of_broken_weights_answers_with_an_error_instead_of_no_number(
+    tmp_path: Path,
+) -> None:
+    folder = tiny_encoder("bert", CLASSIFIER, tmp_path / "model")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    with torch.no_grad():  # of pairs alone, so that the model loads
+        model.base_model.embeddings.token_type_embeddings.weight[1] = float("nan")
+    model.save_pretrained(folder)
+    with served(tmp_path, "text-classification", folder) as server:
+        good = request(text_input="a cat in London")
+        bad = request(text_input="a cat", text_pair="in Paris")
+        replies = [one.reply() for one in server.send_together([good, bad, good])]
+    assert [reply.status for reply in replies] == [200, 500, 200]
+    assert "is no number" in replies[1].error
+
+
+class Unlimited:
+    """A model whose positions never end, as far as ``longest_input`` looks at it."""
+
+    def __init__(self, config: transformers.PretrainedConfig) -> None:
+        self.config = config
+
+    def modules(self) -> list[Any]:
+        return []
+
+
+class Reader:
+    """A tokenizer that knows this limit; by default none, as tokenizers say that."""
+
+    def __init__(self, model_max_length: int = int(1e30)) -> None:
+        self.model_max_length = model_max_length
+
+
+@pytest.mark.parametrize(
+    "config, tokenizer, longest",
+    [
+        (transformers.T5Config(), Reader(), 8192),
+        (transformers.T5Config(), Reader(512), 512),
+        (transformers.T5Config.from_dict({"n_positions": 1024}), Reader(), 1024),
+        (transformers.XLNetConfig(), Reader(), 8192),
+        (transformers.LEDConfig(max_encoder_position_embeddings=4096), Reader(), 4096),
+        (transformers.BertConfig(), Reader(), 512),
+        (transformers.BertConfig(), Reader(128), 128),
+    ],
+)
+def test_the_longest_input_has_a_bound_where_the_models_positions_have_none(
+    config: transformers.PretrainedConfig, tokenizer: Reader, longest: int
+) -> None:
+    assert longest_input(Unlimited(config), tokenizer, None) == longest
+
+
+def test_max_length_goes_beyond_the_default_of_a_model_without_a_limit() -> None:
+    assert longest_input(Unlimited(transformers.T5Config()), Reader(512), 20_000) == 20_000
+    with pytest.raises(LoadError, match="max_length: got 20000, the model's own limit is 512"):
+        longest_input(Unlimited(transformers.BertConfig()), Reader(), 20_000)

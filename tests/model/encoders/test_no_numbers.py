@@ -1,0 +1,147 @@
+"""A text whose numbers are none gets an error of its own, whatever runner and task, and nothing of
+it is in another's answer: neither after it nor beside it.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from wire import Reply
+
+from hf_triton.encoder.engine.engine import EncoderEngine, Work
+from hf_triton.encoder.fused.runner import FusedRunner
+from hf_triton.encoder.runners.packed_runner import PackedRunner
+from hf_triton.encoder.runners.padded_runner import PaddedRunner
+from hf_triton.encoder.runners.runner import Runner, RunnerSetup, random_encodings
+from hf_triton.encoder.texts.encoding import Encoding
+from hf_triton.runtime.errors import NO_NUMBERS, EngineError
+from tests.support.served_encoder import request, served
+from tests.support.tiny_encoders import CONTEXT, tiny_encoder
+
+CLASSIFIER = "AutoModelForSequenceClassification"
+# A task's model, and requests that have the word dog and that have not.
+TASKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "feature-extraction": ("AutoModel", {"text_input": "the dog"}, {"text_input": "the cat sat"}),
+    "text-classification": (CLASSIFIER, {"text_input": "a dog"}, {"text_input": "a cat sat on"}),
+    "token-classification": (
+        "AutoModelForTokenClassification",
+        {"text_input": "Anna sees the dog"},
+        {"text_input": "Anna lives in Paris"},
+    ),
+    "question-answering": (
+        "AutoModelForQuestionAnswering",
+        {"question": "where", "context": "the dog ran to London"},
+        {"question": "who", "context": "Anna lives in Paris"},
+    ),
+    "fill-mask": (
+        "AutoModelForMaskedLM",
+        {"text_input": "the dog is [MASK]"},
+        {"text_input": "the cat is [MASK] and old"},
+    ),
+    "zero-shot-classification": (
+        CLASSIFIER,
+        {"text_input": "the dog ran", "candidate_labels": ["red", "blue"]},
+        {"text_input": "the cat sat", "candidate_labels": ["red", "blue"]},
+    ),
+}
+
+
+@contextmanager
+def started(runner: Runner) -> Iterator[EncoderEngine]:
+    engine = EncoderEngine(
+        lambda: runner, lambda outputs, _: outputs, max_num_batched_tokens=128, num_threads=1
+    )
+    engine.thread.start()
+    yield engine
+    engine.thread.stop()
+    runner.close()
+
+
+def computed(engine: EncoderEngine, texts: Sequence[Encoding]) -> list[Any]:
+    """The hidden states of each, computed together, or its error."""
+    results: list[queue.Queue[Any]] = [queue.Queue() for _ in texts]
+    works = [
+        Work([text], result.put, lambda: False) for text, result in zip(texts, results, strict=True)
+    ]
+    engine.thread.submit(works)
+    found = [result.get(timeout=60) for result in results]
+    return [one if isinstance(one, Exception) else one[0] for one in found]
+
+
+def poison(model: Any, token: int) -> None:
+    """Makes the embedding of a token NaN, and of nothing else."""
+    with torch.no_grad():
+        model.get_input_embeddings().weight[token] = torch.nan
+
+
+def told(reply: Reply) -> str:
+    """The outputs of a good answer, to four decimals."""
+    assert reply.ok, reply.error
+    return re.sub(r"(\.\d{4})\d+| ", r"\1", str(dict(reply.outputs)))
+
+
+@pytest.mark.threat("no-numbers")
+@pytest.mark.parametrize(
+    "make, is_padding",
+    [(FusedRunner, False), (PackedRunner, False), (PaddedRunner, False), (PaddedRunner, True)],
+)
+def test_no_text_is_computed_from_anothers(
+    make: type[Runner], is_padding: bool, tmp_path: Path
+) -> None:
+    model = transformers.AutoModel.from_pretrained(tiny_encoder("bert", "AutoModel", tmp_path))
+    setup = RunnerSetup(model.eval(), torch.device("cpu"), "hidden", CONTEXT, True)
+    texts = [
+        one for one in random_encodings(setup, (5, 17, 9, 17, 3, 30)) if 40 not in one.input_ids
+    ]
+    pad = int(model.config.pad_token_id)
+    with started(make(setup)) as engine:
+        expected = [computed(engine, [text])[0] for text in texts]
+    poison(model, pad if is_padding else 40)
+    bad = (
+        []
+        if is_padding
+        else [Encoding([7, 40, *range(7, end)], [0] * (end - 5)) for end in (9, 22)]
+    )
+    with started(make(setup)) as engine:
+        for _ in range(2):
+            found = computed(engine, [*bad, *texts])
+            assert [str(error) for error in found[: len(bad)]] == [NO_NUMBERS] * len(bad)
+            alone = [computed(engine, [text])[0] for text in (*bad, *texts)]
+            for tensors in (found[len(bad) :], alone[len(bad) :]):
+                for tensor, same in zip(tensors, expected, strict=True):
+                    np.testing.assert_allclose(tensor, same, atol=1e-5)
+            assert all(isinstance(error, EngineError) for error in alone[: len(bad)])
+
+
+@pytest.mark.threat("no-numbers")
+@pytest.mark.parametrize("task", TASKS)
+def test_of_every_task_it_is_an_error_and_others_are_answered(task: str, tmp_path: Path) -> None:
+    auto_class, bad, good = TASKS[task]
+    names = {0: "contradiction", 1: "entailment"}
+    config = {"id2label": names, "label2id": {label: index for index, label in names.items()}}
+    folder = tiny_encoder(
+        "bert", auto_class, tmp_path / "model", tie_word_embeddings=False, **config
+    )
+    with served(tmp_path, task, folder) as server:
+        expected = server.infer(request(**good))
+        assert expected.ok, expected.error
+    model = getattr(transformers, auto_class).from_pretrained(folder)
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
+    poison(model, tokenizer.convert_tokens_to_ids("dog"))
+    model.save_pretrained(folder)
+    with served(tmp_path, task, folder) as server:
+        requests = [request(**one) for one in (good, bad, good, bad, good)]
+        replies = [one.reply() for one in server.send_together(requests)]
+        assert [reply.status for reply in replies] == [200, 500, 200, 500, 200]
+        assert all("is no number" in reply.error for reply in replies[1::2])
+        for reply in (*replies[::2], server.infer(request(**good))):
+            assert told(reply) == told(expected)

@@ -1,0 +1,335 @@
+"""Answers are those of transformers' question-answering pipeline, and mistakes are named.
+
+transformers 5 has no such pipeline any more. What it did is written down here once more, from 4.57,
+around the scoring that 5 still has in its pipeline for questions about documents.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import triton_python_backend_utils as pb_utils
+from stub_server import StubServer
+from wire import Reply
+
+from hf_triton.question_answering.options import Options
+from hf_triton.question_answering.spans import Scores, best_spans
+from hf_triton.runtime.errors import EngineError
+from hf_triton.runtime.request import json_text
+from tests.support.other_tokenizers import KINDS, spelt_otherwise
+from tests.support.served_encoder import refused, request, rows, served, written
+from tests.support.tiny_encoders import texts, tiny_encoder
+
+AUTO_CLASS = "AutoModelForQuestionAnswering"
+TASK = "question-answering"
+LONG = " ".join(texts(9, longest=70, seed=4))
+QUESTIONS = ["who lives in Paris ?", "what", "where is the big red house ?"]
+CONTEXTS = [
+    "Anna lives in Paris, and Peter's cat sat on a mat.",
+    "dog",
+    LONG,
+    "  Ännchen 🐈 naïve\tParis\n\nLondon — ☃ xyz日本語  ",
+    *texts(4, longest=100, seed=8),
+]
+
+
+class Reference:
+    """transformers 4.57, pipelines/question_answering.py."""
+
+    def __init__(self, folder: Path) -> None:
+        import transformers
+
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self.model = transformers.AutoModelForQuestionAnswering.from_pretrained(folder).eval()
+
+    def __call__(
+        self,
+        question: str,
+        context: str,
+        *,
+        top_k: int = 1,
+        max_answer_len: int = 15,
+        max_seq_len: int = 128,
+        doc_stride: int = 64,
+        handle_impossible_answer: bool = False,
+        align_to_words: bool = True,
+    ) -> list[dict[str, Any]]:
+        from transformers.pipelines.document_question_answering import select_starts_ends
+
+        windows = self.tokenizer(
+            question,
+            context,
+            truncation="only_second",
+            max_length=max_seq_len,
+            stride=doc_stride,
+            return_overflowing_tokens=True,
+        )
+        answers: list[dict[str, Any]] = []
+        null = 1e6
+        num_spans = top_k * 2 + 10 if align_to_words else top_k
+        for index, window in enumerate(windows.encodings):
+            start, end = self._logits(windows, index)
+            p_mask = np.array([sequence != 1 for sequence in window.sequence_ids], dtype=int)
+            p_mask[np.array(window.ids) == self.tokenizer.cls_token_id] = 0
+            *found, null = select_starts_ends(
+                start,
+                end,
+                p_mask[None],
+                np.ones((1, len(window)), dtype=int),
+                null,
+                num_spans,
+                handle_impossible_answer,
+                max_answer_len,
+            )
+            for first, last, score in zip(*found, strict=True):
+                # Of a short context it takes spans that end before they start, with a score of 0.
+                if 0 <= last - first < max_answer_len and window.sequence_ids[first] == 1:
+                    self._add(
+                        answers, context, self._place(window, first, last, align_to_words), score
+                    )
+        if handle_impossible_answer:
+            answers.append({"answer": "", "score": null, "start": 0, "end": 0})
+        return sorted(answers, key=lambda answer: answer["score"], reverse=True)[:top_k]
+
+    def _logits(self, windows: Any, index: int) -> tuple[Any, Any]:
+        names = self.tokenizer.model_input_names
+        inputs = {name: torch.tensor([windows[name][index]]) for name in names}
+        with torch.no_grad():
+            output = self.model(**inputs)
+        return output.start_logits.numpy(), output.end_logits.numpy()
+
+    def _place(self, window: Any, first: int, last: int, aligned: bool) -> tuple[int, int]:
+        try:
+            assert aligned
+            words = window.token_to_word(first), window.token_to_word(last)
+            return window.word_to_chars(words[0], 1)[0], window.word_to_chars(words[1], 1)[1]
+        except (AssertionError, TypeError):
+            return window.offsets[first][0], window.offsets[last][1]
+
+    def _add(
+        self, answers: list[dict[str, Any]], context: str, place: tuple[int, int], score: Any
+    ) -> None:
+        text = context[slice(*place)]
+        for answer in answers:
+            if answer["answer"].lower() == text.lower():
+                answer["score"] += float(score)
+                return
+        start, end = place
+        answers.append({"answer": text, "score": float(score), "start": start, "end": end})
+
+
+def answers(reply: Reply) -> list[dict[str, Any]]:
+    found = written(reply)
+    return found if isinstance(found, list) else [found]
+
+
+def assert_same(got: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        assert one.pop("score") == pytest.approx(other["score"], abs=1e-4)
+        assert one == {name: other[name] for name in ("answer", "start", "end")}
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", *KINDS])
+def test_questions_in_one_batch_are_answered_as_in_transformers(kind: str, tmp_path: Path) -> None:
+    make = spelt_otherwise if kind in KINDS else tiny_encoder
+    model = make(kind, AUTO_CLASS, tmp_path / "model")
+    asked: list[dict[str, Any]] = [
+        {"question": question, "context": context, "top_k": top_k}
+        for question in QUESTIONS
+        for context in CONTEXTS
+        for top_k in (1, 4)
+    ]
+    with served(tmp_path, TASK, model) as server:
+        replies = [p.reply() for p in server.send_together([request(**one) for one in asked])]
+    reference = Reference(model)
+    for reply, one in zip(replies, asked, strict=True):
+        assert_same(answers(reply), reference(**one))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_encoder("bert", AUTO_CLASS, tmp_path_factory.mktemp("reader"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"doc_stride": 0},
+        {"doc_stride": 100},
+        {"max_seq_len": 40},
+        {"max_seq_len": 20, "doc_stride": 9, "top_k": 7},
+        {"max_answer_len": 1, "top_k": 3},
+        {"max_answer_len": 500},
+        {"align_to_words": False, "top_k": 5},
+        {"handle_impossible_answer": True, "top_k": 100},
+    ],
+    ids=str,
+)
+def test_a_request_sets_what_the_pipeline_lets_it_set(
+    options: dict[str, Any], server: StubServer, model: Path
+) -> None:
+    reference = Reference(model)
+    defaults = {"doc_stride": min(64, options.get("max_seq_len", 128) // 2)}
+    for context in (LONG, CONTEXTS[0]):
+        one = {"question": QUESTIONS[0], "context": context, **options}
+        got = answers(server.infer(request(**one)))
+        assert_same(got, reference(**{**defaults, **one}))
+
+
+def test_offsets_count_characters_of_the_context_as_sent(server: StubServer) -> None:
+    for context in CONTEXTS:
+        one = request(question="who ?", context=context, top_k=9)
+        for answer in answers(server.infer(one)):
+            assert context[answer["start"] : answer["end"]] == answer["answer"]
+
+
+def test_one_answer_is_an_object_and_several_are_a_list(server: StubServer) -> None:
+    for top_k, kind in ((1, dict), (2, list)):
+        asked = request(question="who ?", context="dog", top_k=top_k)
+        assert isinstance(json.loads(server.infer(asked).texts("output")[0]), kind)
+
+
+@pytest.mark.parametrize(
+    "tensors, parts",
+    [
+        ({"question": "who ?"}, ["context: missing", "question"]),
+        ({"context": "a cat"}, ["question: missing", "context"]),
+        ({"question": "", "context": "a cat"}, ["question: got an empty text"]),
+        ({"question": "who ?", "context": "\n"}, ["context: got an empty text"]),
+        ({"question": "who ?", "context": b"a \xf0"}, ["context: not valid UTF-8 at byte 2"]),
+        ({"question": b"\xff", "context": "a cat"}, ["question: not valid UTF-8 at byte 0"]),
+        ({"top_k": 0}, ["top_k: got 0, allowed: 1 to 100"]),
+        ({"top_k": -1}, ["top_k: got -1, allowed: 1 to 100"]),
+        ({"top_k": 101}, ["top_k: got 101, allowed: 1 to 100"]),
+        ({"max_answer_len": 0}, ["max_answer_len: got 0, allowed: 1 and more"]),
+        ({"max_question_len": 0}, ["max_question_len: got 0, allowed: 1 and more"]),
+        ({"max_question_len": 3}, ["question: got 5 tokens", "at most 3 (max_question_len)"]),
+        ({"max_seq_len": 129}, ["max_seq_len: got 129, allowed: 5 to 128"]),
+        ({"doc_stride": -1}, ["doc_stride: got -1, allowed: 0 and more"]),
+        (
+            {"doc_stride": 124, "context": LONG},
+            ["doc_stride: got 124, allowed: 0 to 123", "max_seq_len"],
+        ),
+        (
+            {"question": "who " * 61, "context": LONG},
+            ["question: got 61 tokens, allowed: at most 60", "max_seq_len 128, doc_stride 64"],
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named(
+    tensors: dict[str, Any], parts: list[str], server: StubServer
+) -> None:
+    whole = {"question": "who lives in Paris ?", "context": "a cat"}
+    given = (
+        tensors if {"question", "context"} & set(tensors) == set(tensors) else {**whole, **tensors}
+    )
+    refused(server, *parts, **given)
+
+
+def test_a_long_question_is_cut_where_the_request_says_so(server: StubServer, model: Path) -> None:
+    long = "who lives in Paris ? " * 30
+    asked = request(question=long, context=LONG, truncate=True, max_question_len=10)
+    got = answers(server.infer(asked))
+    assert_same(got, Reference(model)("who lives in Paris ? " * 2, LONG))
+
+
+def test_more_windows_than_allowed_are_refused_or_cut(model: Path, tmp_path: Path) -> None:
+    options = {"max_num_windows": 2, "max_seq_len": 40, "doc_stride": 8}
+    with served(tmp_path, TASK, model, options=options) as server:
+        refused(server, "context: got ", "windows, allowed: 2", question=QUESTIONS[0], context=LONG)
+        asked = request(question=QUESTIONS[0], context=LONG, truncate=True)
+        got = answers(server.infer(asked))
+    reference = Reference(model)
+    room = 40 - 3 - 5
+    places = reference.tokenizer(LONG, add_special_tokens=False, return_offsets_mapping=True)[
+        "offset_mapping"
+    ]
+    kept = LONG[: places[room + room - 8 - 1][1]]
+    assert_same(got, reference(QUESTIONS[0], kept, max_seq_len=40, doc_stride=8))
+
+
+def test_flat_json_gives_one_json_text(server: StubServer) -> None:
+    body = {"question": "who lives in Paris ?", "context": "Anna lives in Paris"}
+    status, answer = server.generate(body)
+    assert status == 200
+    assert set(json.loads(answer["output"])) == {"answer", "score", "start", "end"}
+    status, answer = server.generate({**body, "topk": 2})
+    assert status == 400
+    assert "topk: unknown parameter, did you mean top_k?" in answer["error"]
+
+
+def test_a_clients_batch_has_a_row_for_each_question(model: Path, tmp_path: Path) -> None:
+    reference = Reference(model)
+    with served(tmp_path, TASK, model, max_batch_size=8) as server:
+        reply = server.infer(rows(question=QUESTIONS, context=CONTEXTS[:3], top_k=[1, 2, 3]))
+        missing = server.infer(rows(question=QUESTIONS))
+    assert reply.outputs["output"].shape == (3, 1)
+    for index, text in enumerate(reply.texts("output")):
+        found = json.loads(text)
+        expected = reference(QUESTIONS[index], CONTEXTS[index], top_k=index + 1)
+        assert_same([found] if index == 0 else found, expected)
+    assert missing.status == 400
+    assert "context: missing" in missing.error
+
+
+def test_the_options_change_what_a_request_does_not_say(model: Path, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"max_seq_len": 60, "doc_stride": 20, "top_k": 3, "max_answer_len": 4}
+    how |= {"handle_impossible_answer": True, "align_to_words": False}
+    with served(tmp_path, TASK, model, options=how) as server:
+        got = answers(server.infer(request(question=QUESTIONS[0], context=LONG)))
+    assert_same(got, Reference(model)(QUESTIONS[0], LONG, **how))
+
+
+def test_spans_are_the_best_of_all_within_the_longest_answer() -> None:
+    draw = np.random.default_rng(5)
+    for num_tokens, longest in ((1, 15), (9, 1), (9, 4), (30, 15), (5, 50)):
+        scores = Scores.of(draw.normal(size=(num_tokens + 1, 2)), has_null=True)
+        every = {
+            (i, j): scores.start[i] * scores.end[j]
+            for i in range(num_tokens)
+            for j in range(i, min(num_tokens, i + longest))
+        }
+        best = sorted(every, key=lambda span: -every[span])
+        for num_spans in (1, 3, 10_000):
+            found = [(s.start, s.end) for s in best_spans(scores, num_spans, longest)]
+            assert found == best[:num_spans]
+        total = scores.start.sum() * scores.end.sum()
+        assert math.isclose(sum(every.values()), total) or num_tokens > 1
+        assert scores.null > 0
+
+
+def test_a_score_that_is_no_number_is_the_models_fault() -> None:
+    with pytest.raises(EngineError, match="no number"):
+        Scores.of(np.array([[0.0, np.nan], [1.0, 2.0]]), has_null=True)
+    with pytest.raises(EngineError, match="no number"):
+        json_text.written({"score": math.nan})
+
+
+@pytest.mark.parametrize(
+    "options, field",
+    [
+        ({"doc_stride": 384}, "doc_stride"),
+        ({"doc_stride": 60, "max_seq_len": 50}, "doc_stride"),
+        ({"top_k": 200}, "top_k"),
+        ({"max_seq_len": 200, "max_length": 128}, "max_seq_len"),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_go_together_are_mistakes(options: dict[str, Any], field: str) -> None:
+    assert [name for name, _ in Options(**options).problems()] == [field]
+
+
+def test_a_window_longer_than_the_model_is_said_when_it_loads(model: Path, tmp_path: Path) -> None:
+    with (
+        pytest.raises(pb_utils.TritonModelException, match=r"max_seq_len: got 129, .* at most 128"),
+        served(tmp_path, TASK, model, options={"max_seq_len": 129}),
+    ):
+        pass

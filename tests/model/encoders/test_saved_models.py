@@ -1,0 +1,204 @@
+"""Models that sentence-transformers has saved answer as its release 6.2 does (saved_models.py), and
+what changes answers and is not served is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from wire import Array
+
+from hf_triton.encoder.loading import load_setup
+from hf_triton.encoder.options import EncoderOptions
+from hf_triton.encoder.runners.runner import reference_forward
+from hf_triton.encoder.sentence_transformers import keys
+from hf_triton.encoder.sentence_transformers.reading import read_sentence_files
+from hf_triton.encoder.task import EncoderTask
+from hf_triton.feature_extraction.embedding import FeatureExtraction
+from hf_triton.feature_extraction.options import Options as EmbeddingOptions
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.errors import LoadError, RequestError
+from hf_triton.text_classification.classification import TextClassification
+from hf_triton.text_classification.options import Options as ClassifierOptions
+from tests.model.encoders.sentence_model import write_json
+from tests.model.encoders.served_encoders import served_model
+from tests.support.saved_models import (
+    ANSWERS,
+    CASES,
+    NUM_KEPT,
+    USER_ALONE,
+    Case,
+    embedder,
+    save,
+)
+from tests.support.served_encoder import fields, outputs_of, request, served
+
+EXPECTED = json.loads(ANSWERS.read_text(encoding="utf-8"))
+CPU = Placement("cpu", {"": "cpu"})
+
+
+class Loaded:
+    """A saved model without a runner, which another test holds to the model's own forward."""
+
+    def __init__(self, case: Case, folder: Path) -> None:
+        kind: type[EncoderTask] = FeatureExtraction
+        options: EncoderOptions = EmbeddingOptions(truncation=True)
+        task = "feature-extraction"
+        if case.is_cross_encoder:
+            kind, options = TextClassification, ClassifierOptions(truncation=True)
+            task = "text-classification"
+        served = served_model(save(case, folder / "model"), folder, task=task, dtype="float32")
+        self.setup, self.task = load_setup(served, options, kind, CPU)
+        self.output = "score" if case.is_cross_encoder else "embedding"
+
+    @torch.inference_mode()
+    def answer(self, text: Any, prompt_name: str | None = None) -> Array:
+        pair = text if isinstance(text, tuple) else (text,)
+        given = dict(zip(("text_input", "text_pair"), pair, strict=False))
+        given |= {"prompt_name": prompt_name} if prompt_name else {}
+        prepared = self.task.prepare(fields(**given), frozenset((self.output,)))
+        outputs = [reference_forward(self.setup, one) for one in prepared.encodings]
+        (reduced,) = self.task.reduce(outputs, prepared.encodings)
+        return prepared.answer([reduced.float().numpy()])[self.output]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_answers_are_those_of_sentence_transformers(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    loaded = Loaded(case, tmp_path)
+    got = [loaded.answer(text, case.prompt_name)[:NUM_KEPT] for text in case.texts]
+    np.testing.assert_allclose(got, EXPECTED[name], atol=2e-5)
+
+
+_BERT, _RERANKER = CASES["release 6"], CASES["cross-encoder, Identity"]
+_IN = "sentence_bert_config.json"
+_VECTORS = "is not served here: it belongs to models of many vectors"
+
+
+@pytest.mark.parametrize(
+    "case, changes, message",
+    [
+        (_BERT, {"tokenizer_name_or_path": "x"}, f"{_IN}: tokenizer_name_or_path is not served"),
+        (_BERT, {"query_length": 32}, f"{_IN}: query_length {_VECTORS}"),
+        (_BERT, {"query_expansion": {"length": 32}}, f"{_IN}: query_expansion {_VECTORS}"),
+        (_BERT, {"later_key": 1}, f"{_IN}: later_key is not known here, known: backend"),
+        (_BERT, {"model_kwargs": {"x": 1}}, f"{_IN}: model_kwargs: x is not known here"),
+        (_BERT, {"config_args": {"subfolder": "x"}}, f"{_IN}: config_args: subfolder is not"),
+        (_BERT, {"tokenizer_args": {"vocab_file": "/x"}}, "tokenizer_args: vocab_file is not"),
+        (_BERT, {"transformer_task": "fill-mask"}, "transformer_task: got fill-mask, expected f"),
+        (_BERT, {"module_output_name": "x"}, "module_output_name: got 'x', expected token_emb"),
+        (
+            _BERT,
+            {"modality_config": {"text": {"method": "get_text_features"}}},
+            "text: method: got 'get_text_features', expected forward",
+        ),
+        (
+            _BERT,
+            {"processing_kwargs": {"text": {"stride": 3}}},
+            f"{_IN}: processing_kwargs: text: stride is not known here",
+        ),
+        (
+            _BERT,
+            {"processing_kwargs": {"text": {"truncation": "x"}}},
+            f"{_IN}: processing_kwargs: truncation: got 'x', known: longest_first",
+        ),
+        (_BERT, embedder("x"), f"{_IN}: format: got 'x', known: auto, flat, structured"),
+        (_BERT, embedder("flat"), "messages of a chat, but it has no chat template"),
+        (_RERANKER, {"transformer_task": "text-generation"}, "a decoder that reranks by the score"),
+    ],
+)
+def test_what_changes_answers_and_is_not_followed_is_refused(
+    case: Case, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    changed = replace(case, transformer={**case.transformer, **changes})
+    with pytest.raises(LoadError, match=message):
+        Loaded(changed, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "file, value, message",
+    [
+        ("1_Pooling/config.json", {"pooling": "mean"}, "1_Pooling/config.json: pooling is not"),
+        ("modules.json", ["WeightedLayerPooling"], "not served here: it computes on the tokens'"),
+        ("modules.json", ["LogitScore"], "a decoder that reranks by the score of a word"),
+        ("modules.json", ["Transformer", "Normalize", "Pooling"], "a Transformer and a Pooling"),
+        ("modules.json", ["Transformer", "Pooling", "Pooling"], "a Transformer and a Pooling were"),
+        ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, "serves SentenceTr"),
+        (
+            "config_sentence_transformers.json",
+            {"requirements": {"transformers": ">99"}},
+            "requirements: transformers >99 is asked for, got transformers",
+        ),
+    ],
+)
+def test_files_of_something_else_are_refused(
+    file: str, value: Any, message: str, tmp_path: Path
+) -> None:
+    model = save(_BERT, tmp_path / "model")
+    if isinstance(value, list):
+        kinds = ("sentence_transformers.models." + kind for kind in value)
+        value = [{"path": "1_Pooling", "type": kind} for kind in kinds]
+    write_json(model / file, value)
+    with pytest.raises(LoadError, match=message):
+        read_sentence_files(model, "SentenceTransformer")
+
+
+@pytest.mark.parametrize("function", ["my.Own", "torch.nn.Linear", "torch.load"])
+def test_an_activation_that_is_no_function_of_torch_is_refused(
+    function: str, tmp_path: Path
+) -> None:
+    with pytest.raises(LoadError, match=f"activation_fn {function} is no"):
+        Loaded(replace(_RERANKER, whole={**_RERANKER.whole, "activation_fn": function}), tmp_path)
+
+
+def test_a_pair_that_the_template_leaves_out_is_the_requests_error(tmp_path: Path) -> None:
+    case = replace(CASES["cross-encoder, message"], template=USER_ALONE)
+    loaded = Loaded(case, tmp_path)
+    assert loaded.answer("a cat").shape == (1,)
+    with pytest.raises(RequestError, match="leaves out the messages of role query and document"):
+        loaded.answer(("a cat", "a dog"))
+
+
+def test_a_prompt_that_the_template_refuses_is_told_at_load(tmp_path: Path) -> None:
+    refusing = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('none') }}{% endif %}a"
+    case = replace(CASES["message, prompt"], template=refusing)
+    with pytest.raises(LoadError, match="chat template fails at messages of role system, user"):
+        Loaded(case, tmp_path)
+
+
+def test_a_model_of_messages_in_its_folder_is_served(tmp_path: Path) -> None:
+    """By the server, where a text that is too long is refused."""
+    name = "message, cut"
+    case = replace(CASES[name], folder="0_Transformer")
+    with served(tmp_path, "feature-extraction", save(case, tmp_path / "model")) as server:
+        got = outputs_of(server.infer(request(text_input=case.texts[2])))["embedding"]
+        reply = server.infer(request(text_input=case.texts[0]))
+    np.testing.assert_allclose(got[:NUM_KEPT], EXPECTED[name][2], atol=2e-5)
+    assert "tokens, this model takes at most 30" in reply.error
+
+
+def table() -> str:
+    """The tables of keys.py, as docs/encoders.md shows them."""
+    lines = ["| | followed | changes nothing | refused |", "|---|---|---|---|"]
+    for name, found in keys.TABLES.items():
+        harmless = [key for key in found.harmless if key not in keys.HUB]
+        columns = {"followed": [*found.followed], "harmless": harmless, "refused": [*found.refused]}
+        words = {column: [f"`{key}`" for key in given] for column, given in columns.items()}
+        if len(harmless) < len(found.harmless):
+            words["harmless"].append("the Hub's arguments")
+        words[found.others].append("others")
+        lines.append("".join(f"| {', '.join(row)} " for row in ([name], *words.values())) + "|")
+    refused = ", ".join(f"`{name}`" for name in keys.REFUSED_MODULES)
+    served = ", ".join(f"`{name}`" for name in keys.SERVED_MODULES)
+    return "\n".join([*lines, f"| modules | {served} | | {refused}, others |"])
+
+
+def test_the_page_lists_every_key() -> None:
+    page = (Path(__file__).parents[3] / "docs/encoders.md").read_text(encoding="utf-8")
+    assert table() in page, f"docs/encoders.md should have:\n{table()}"

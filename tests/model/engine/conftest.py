@@ -1,0 +1,86 @@
+"""One thread for torch, as the engines' own threads have here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from hf_triton.runtime.engine.thread_count import ThreadCount
+from hf_triton.runtime.fused.parts import UnsupportedLayersError
+from hf_triton.text_generation.engines.in_flight import runner_selection, storage
+from hf_triton.text_generation.forward.paged import plain_attention, step
+from hf_triton.text_generation.forward.transformers.runner import Making
+from hf_triton.text_generation.memory import paged_cache, pages
+from hf_triton.text_generation.memory.paged_cache import PagedSize, plan_pages
+from tests.support import driving
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def changing_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Engines change from one thread to two and back after each step; these are the steps'
+    tokens.
+    """
+    noted: list[int] = []
+
+    def change(self: ThreadCount, num_tokens: int, seconds: float) -> None:
+        noted.append(num_tokens)
+        self.count = 3 - self.count
+
+    monkeypatch.setattr(ThreadCount, "note", change)
+    return noted
+
+
+@pytest.fixture
+def patient_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ends of the link wait for each other, however busy the machine is."""
+    monkeypatch.setattr("hf_triton.runtime.link.client._CONNECT_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("hf_triton.runtime.link.listener._FLUSH_S", 60.0)
+
+
+@pytest.fixture
+def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, or without Numba."""
+
+    def missing(*_: Any) -> Any:
+        raise UnsupportedLayersError("not here")
+
+    for runner in ("fused_runner", "state_runner"):
+        monkeypatch.setattr(runner_selection, runner, Making(runner, missing))
+
+
+STORAGE_KINDS = ("slots", "few pages, a step ahead")
+_SMALL_PAGE = 4  # tokens
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny sequences have several of them."""
+    for module in (pages, paged_cache, storage, step, plain_attention):
+        monkeypatch.setattr(module, "PAGE_SIZE", _SMALL_PAGE)
+
+
+@pytest.fixture(params=STORAGE_KINDS)
+def storage_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the in-flight engines of a test keep keys and values; of few (small) pages, the longest
+    sequence takes all but two, so that others are preempted. Only in pages may an engine run ahead.
+    """
+
+    def few(*args: Any, **kwargs: Any) -> PagedSize:
+        size = plan_pages(*args, **kwargs)
+        return replace(size, num_pages=1 + pages.num_pages_of(size.max_model_len) + 2)
+
+    kind: str = request.param
+    monkeypatch.setattr(driving, "PAGED", kind != "slots")
+    monkeypatch.setattr(driving, "RUNS_AHEAD", kind == "few pages, a step ahead")
+    if kind.startswith("few pages"):
+        request.getfixturevalue("small_pages")
+        monkeypatch.setattr(storage, "plan_pages", few)
+    return kind

@@ -1,0 +1,194 @@
+"""Which engine a model gets, and the one log line where it is not the first choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from hf_triton.runtime.errors import LoadError
+from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
+from hf_triton.text_generation.forward.transformers.encoder_decoder import EncoderDecoderRunner
+from hf_triton.text_generation.forward.transformers.packed_runner import PackedRunner
+from hf_triton.text_generation.loading import _start_engine
+from tests.support.driving import generate_all, running, setup
+from tests.support.tiny_models import (
+    CPMANT,
+    GPT,
+    PHI3_LONG,
+    T5,
+    mixed_load,
+    random_encoder_decoder,
+    random_model,
+    reference,
+    tiny_model,
+)
+
+NOTHING_KEPT = "it keeps nothing of earlier tokens, but computes all of them at each step"
+INSTEAD = "use engine: generate or auto"
+
+
+def started(model: Any, **options: Any) -> Engine:
+    return _start_engine("tiny", setup(model, **{"max_num_seqs": 4, **options}))
+
+
+@pytest.mark.parametrize(
+    "make, why",
+    [
+        (lambda: random_model("openai-gpt", **GPT), NOTHING_KEPT),
+        (lambda: random_model("cpmant", **CPMANT), "layer 0 keeps 34 keys and 34 values"),
+    ],
+    ids=["openai-gpt", "cpmant"],
+)
+def test_what_cannot_be_held_goes_to_generate_with_one_line(
+    make: Any, why: str, log_lines: list[str]
+) -> None:
+    model = make()
+    asked = mixed_load(6)
+    expected = reference(model, asked)
+    engine = started(model)
+    try:
+        assert engine.name == "generate"
+        assert len(log_lines) == 1
+        assert log_lines[0].startswith(f"I tiny: engine generate, because {why}")
+        assert generate_all(engine, asked, at_first=5) == expected
+    finally:
+        engine.stop()
+
+
+@pytest.mark.usefixtures("not_fused")
+def test_each_way_that_was_tried_is_named(
+    monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    for runner in (PackedRunner, CacheRunner):
+        monkeypatch.setattr(runner, "forward", off_by(0.05, runner.forward))
+    engine = started(tiny_model("llama"))
+    engine.stop()
+    assert engine.name == "generate"
+    (line,) = log_lines
+    assert line.startswith(
+        "I tiny: engine generate, because none of the ways to compute its steps in flight gives "
+        "what its own generate gives (packed and cache and cache, whole prompts: "
+    )
+    assert line.endswith(": logits differ by 0.05 of their range, allowed is 0.001)")
+
+
+@pytest.mark.usefixtures("not_fused")
+def test_in_bfloat16_logits_may_differ_by_rounding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def runner() -> str:
+        with running(InFlightEngine(setup(model.to(torch.bfloat16), max_num_seqs=4))) as engine:
+            name: str = engine.runner.name  # type: ignore[attr-defined]
+            return name
+
+    model = tiny_model("llama")
+    own_attention = model.config._attn_implementation
+    assert runner() == "packed"
+    model.set_attn_implementation(own_attention)
+    monkeypatch.setattr(PackedRunner, "forward", off_by(0.05, PackedRunner.forward))
+    assert runner() == "cache"
+
+
+def off_by(share: float, forward: Any) -> Any:
+    """A runner's forward whose first logit is wrong by a share of the logits' range."""
+
+    def wrong(runner: Any, step: Any) -> torch.Tensor:
+        logits: torch.Tensor = forward(runner, step).clone()
+        if len(logits):
+            logits[:, 0] += share * (logits.amax(-1) - logits.amin(-1))
+        return logits
+
+    return wrong
+
+
+def test_an_encoder_decoder_that_differs_goes_to_generate_with_one_line(
+    log_lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = off_by(0.05, EncoderDecoderRunner.forward)
+    monkeypatch.setattr(EncoderDecoderRunner, "forward", wrong)
+    engine = started(random_encoder_decoder("t5", **T5))
+    engine.stop()
+    assert engine.name == "generate"
+    assert len(log_lines) == 1
+    why = "encoder-decoder: its logits differ by 0."
+    assert log_lines[0].startswith(f"I tiny: engine generate, because {why}")
+
+
+def test_a_model_in_flight_logs_no_choice(log_lines: list[str]) -> None:
+    engine = started(tiny_model("llama"))
+    engine.stop()
+    assert engine.name == "in_flight"
+    assert log_lines == []
+
+
+def test_a_rotary_embedding_that_changes_with_length_is_in_flight_up_to_there(
+    log_lines: list[str],
+) -> None:
+    model, asked = random_model("phi3", **PHI3_LONG), mixed_load(6)
+    expected = reference(model, asked)
+    engine = started(model)
+    try:
+        assert engine.description.startswith("in_flight engine (packed), 4 sequences x 64 tokens")
+        assert generate_all(engine, asked, at_first=5) == expected
+    finally:
+        engine.stop()
+    assert log_lines == []
+    engine = started(random_model("phi3", **PHI3_LONG), max_model_len=100)
+    engine.stop()
+    assert engine.name == "generate"
+    why = "one sequence of more than 64 tokens changes the rotary embedding of all"
+    assert log_lines == [
+        f"I tiny: engine generate, because {why}; with max_model_len 64 or less it can"
+    ]
+
+
+def test_an_engine_asked_for_by_name_is_taken_without_a_line(log_lines: list[str]) -> None:
+    engine = started(tiny_model("llama"), engine="generate")
+    engine.stop()
+    assert engine.name == "generate"
+    assert log_lines == []
+
+
+def test_in_flight_asked_for_by_name_is_an_error_where_it_cannot_be() -> None:
+    with pytest.raises(LoadError) as raised:
+        started(random_model("openai-gpt", **GPT), engine="in_flight")
+    expected = f"engine: got in_flight, but it can't hold this model: {NOTHING_KEPT}; {INSTEAD}"
+    assert str(raised.value) == expected
+
+
+def test_a_cache_that_does_not_fit_is_an_error_and_no_reason_for_generate(
+    log_lines: list[str],
+) -> None:
+    with pytest.raises(LoadError, match=r"^the KV cache does not fit: 4 sequences"):
+        started(tiny_model("llama"), kv_cache_gib=1e-5)
+    assert log_lines == []
+
+
+def test_a_crash_at_start_becomes_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: Any) -> None:
+        raise MemoryError("first line\nsecond line")
+
+    monkeypatch.setattr(InFlightEngine, "prepare", crash)
+    with pytest.raises(LoadError) as raised:
+        started(tiny_model("llama"))
+    expected = "the in_flight engine failed to start: MemoryError: first line second line"
+    assert str(raised.value) == expected
+
+
+def test_windows_are_as_before_once_the_runner_is_chosen() -> None:
+    model = tiny_model("mistral", sliding_window=23)
+    engine = started(model)
+    engine.stop()
+    assert model.config.sliding_window == 23
+
+
+def test_running_stops_the_engine() -> None:
+    with running(started_later()) as engine:
+        assert engine.thread.is_alive
+    assert not engine.thread.is_alive
+
+
+def started_later() -> Engine:
+    return InFlightEngine(setup(tiny_model("llama"), max_num_seqs=2))

@@ -1,0 +1,316 @@
+"""The generate engine: padded batches give ``model.generate``'s greedy tokens, and the options mean
+what they mean in flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from hf_triton.runtime.errors import EngineError, LoadError, RequestError
+from hf_triton.text_generation.engine.generation_rules import decoder_start
+from hf_triton.text_generation.engines.generate import engine as generate_engine
+from hf_triton.text_generation.engines.generate.engine import GenerateEngine
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.sequence.sequence import DecoderStart
+from tests.support.driving import Answers, Completion, generate_all, running, setup
+from tests.support.tiny_models import (
+    BART,
+    GPT_NEO,
+    LLAMA4,
+    MINIMAX_M3,
+    T5,
+    Asked,
+    mixed_load,
+    random_encoder_decoder,
+    random_model,
+    reference,
+    tiny_model,
+)
+from tests.support.triton import eventually
+
+EOS = 1
+
+
+@pytest.fixture(scope="module", params=["t5", "bart"])
+def encoder_decoder(request: pytest.FixtureRequest) -> Any:
+    return random_encoder_decoder(request.param, **(T5 if request.param == "t5" else BART))
+
+
+def batch_sizes(engine: GenerateEngine) -> list[int]:
+    sizes: list[int] = []
+    generate = engine._generate
+
+    def counting(batch: list[Any]) -> None:
+        sizes.append(len(batch))
+        generate(batch)
+
+    engine._generate = counting  # type: ignore[method-assign]
+    return sizes
+
+
+def test_encoder_decoders_give_generates_tokens_in_padded_batches(encoder_decoder: Any) -> None:
+    asked = mixed_load(12)
+    # generate also returns the start token.
+    expected = [tokens[1:] for tokens in reference(encoder_decoder, asked)]
+    assert len({token for row in expected for token in row}) > 6
+    engine = GenerateEngine(setup(encoder_decoder, eos=[EOS], max_num_seqs=8))
+    sizes = batch_sizes(engine)
+    with running(engine):
+        assert "padded batches" in engine.description
+        assert generate_all(engine, asked, at_first=12) == expected
+    assert max(sizes) == 8
+
+
+def test_tokens_are_timed_and_are_the_same_with_one_thread_and_with_two(
+    encoder_decoder: Any, changing_threads: list[int]
+) -> None:
+    asked = mixed_load(4)
+    expected = [tokens[1:] for tokens in reference(encoder_decoder, asked)]
+    options = setup(encoder_decoder, eos=[EOS], max_num_seqs=4)
+    engine = GenerateEngine(replace(options, num_threads=2))
+    with running(engine):
+        assert generate_all(engine, asked, at_first=4) == expected
+    assert len(changing_threads) == max(map(len, expected)) - 1, "each token but the first"
+    assert set(changing_threads) == {4}
+
+
+def test_decoders_give_generates_tokens_in_padded_batches() -> None:
+    model = tiny_model("gpt2")
+    asked = mixed_load(8)
+    expected = reference(model, asked)
+    with running(GenerateEngine(setup(model, max_num_seqs=8))) as engine:
+        assert generate_all(engine, asked, at_first=8) == expected
+
+
+def test_rows_never_run_past_the_context_together() -> None:
+    """Each fits 64 tokens; padded to 50 and run on for 50 more they would not."""
+    model = random_model("gpt_neo", **{**GPT_NEO, "max_position_embeddings": 64})
+    asked = [Asked(list(range(2, 2 + n)), m) for n, m in ((50, 10), (3, 50), (7, 7))]
+    expected = reference(model, asked)
+    engine = GenerateEngine(setup(model, max_num_seqs=8))
+    sizes = batch_sizes(engine)
+    with running(engine):
+        assert generate_all(engine, asked, at_first=3) == expected
+    assert sizes == [3, 1], "the second goes on where the first alone filled the context"
+
+
+@pytest.mark.threat("unlimited-answers")
+def test_a_long_answer_gives_way_to_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate_engine, "_TURN", 4)
+    model = tiny_model("gpt2")
+    asked = [Asked([5, 6, 7], 60), Asked([8, 9], 3)]
+    answers = Answers()
+    engine = GenerateEngine(setup(model, max_num_seqs=1))
+    sizes = batch_sizes(engine)
+    with running(engine):
+        sequences = [
+            answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
+            for number, one in enumerate(asked)
+        ]
+        engine.submit(sequences)
+        answers.wait(2)
+    assert list(answers.results) == [1, 0]
+    assert [answers.completion(n).token_ids for n in range(2)] == reference(model, asked)
+    assert sizes == [1, 1, 1], "four tokens, the other answer, the rest"
+
+
+def blind(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a model attend to padding."""
+    forward = model.forward
+
+    def without_mask(**inputs: Any) -> Any:
+        inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
+        return forward(**inputs)
+
+    monkeypatch.setattr(model, "forward", without_mask)
+
+
+def swayed(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the rows of a batch depend on each other."""
+    forward = model.forward
+
+    def mixed(**inputs: Any) -> Any:
+        output = forward(**inputs)
+        output.logits = output.logits - output.logits.mean(0, keepdim=True) / 2
+        return output
+
+    monkeypatch.setattr(model, "forward", mixed)
+
+
+@pytest.mark.parametrize(
+    "change, batches, sizes",
+    [
+        (blind, "batches of equal prompt lengths", [3, 2]),
+        (swayed, "batches of one prompt", [1] * 5),
+    ],
+)
+def test_rows_that_change_in_a_batch_get_smaller_ones(
+    change: Any, batches: str, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model("gpt2")
+    change(model, monkeypatch)
+    asked = [Asked([5] * n, 3) for n in (4, 2, 4, 2, 4)]
+    expected = reference(model, asked)
+    engine = GenerateEngine(setup(model, max_num_seqs=8))
+    found = batch_sizes(engine)
+    with running(engine):
+        assert f"generate engine, {batches} of 8 sequences" in engine.description
+        assert generate_all(engine, asked, at_first=5) == expected
+    assert found == sizes
+
+
+@pytest.mark.parametrize(
+    "model_type, config",
+    [
+        ("minimax_m3_vl_text", MINIMAX_M3),
+        ("llama4_text", {**LLAMA4, "floor_scale": 16, "attn_temperature_tuning": True}),
+    ],
+)
+def test_what_padding_changes_after_many_tokens_is_noticed_at_load(
+    model_type: str, config: dict[str, Any]
+) -> None:
+    """The first counts blocks of 128 tokens from the first pad, the second positions from 16 on."""
+    engine = GenerateEngine(setup(random_model(model_type, **config), max_num_seqs=8))
+    with running(engine):
+        assert "batches of equal prompt lengths" in engine.description
+
+
+def test_answers_that_cannot_be_reproduced_are_said_at_load(
+    monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    model = tiny_model("gpt2")
+    forward = model.forward
+
+    def random(**inputs: Any) -> Any:
+        output = forward(**inputs)
+        output.logits = output.logits + torch.randn_like(output.logits)
+        return output
+
+    monkeypatch.setattr(model, "forward", random)
+    with running(GenerateEngine(setup(model, max_num_seqs=8))) as engine:
+        assert "batches of one prompt" in engine.description
+    why = "the model's own answers change from run to run: none can be reproduced"
+    assert log_lines == [f"W {why}"]
+
+
+def completions(model: Any, engine_class: Any, requests: list[dict[str, Any]]) -> list[Completion]:
+    answers = Answers()
+    with running(engine_class(setup(model, eos=[EOS], max_num_seqs=8))) as engine:
+        engine.submit(
+            [
+                answers.sequence(number, start=decoder_start(model), **request)
+                for number, request in enumerate(requests)
+            ]
+        )
+        return [answers.completion(number) for number in range(len(requests))]
+
+
+def test_a_seed_gives_the_same_tokens_in_any_batch(encoder_decoder: Any) -> None:
+    seeded: dict[str, Any] = {"prompt": [5, 6, 7], "max_tokens": 8, "temperature": 1.5, "seed": 11}
+    others = [{"prompt": [9] * 5, "max_tokens": 12, "temperature": 1.0, "seed": s} for s in (1, 2)]
+    alone = completions(encoder_decoder, GenerateEngine, [seeded])[0]
+    beside = completions(encoder_decoder, GenerateEngine, [*others, seeded])[2]
+    other_seed = completions(encoder_decoder, GenerateEngine, [{**seeded, "seed": 12}])[0]
+    assert alone.token_ids == beside.token_ids
+    assert alone.token_ids != other_seed.token_ids
+
+
+def test_a_stop_word_ends_its_row_only(encoder_decoder: Any) -> None:
+    plain: dict[str, Any] = {"prompt": [5, 6, 7, 8], "max_tokens": 10}
+    full = completions(encoder_decoder, GenerateEngine, [plain])[0]
+    word = f" {full.token_ids[2]}"
+    first = full.text.index(word)
+    stopped, beside = completions(
+        encoder_decoder, GenerateEngine, [{**plain, "stop_words": (word,)}, plain]
+    )
+    assert (stopped.finish_reason, beside.finish_reason) == ("stop", full.finish_reason)
+    assert stopped.text == full.text[:first]
+    assert beside.token_ids == full.token_ids
+
+
+@pytest.mark.parametrize("engine_class", [GenerateEngine, InFlightEngine])
+def test_min_tokens_withholds_the_end(engine_class: Any) -> None:
+    model = tiny_model("llama")
+    prompts = mixed_load(6)
+    free = [tokens[0] for tokens in reference(model, prompts)]
+    eos = free[0]  # the first prompt's likeliest first token ends the text
+    answers = Answers()
+    with running(engine_class(setup(model, eos=[eos], max_num_seqs=4))) as engine:
+        engine.submit(
+            [
+                answers.sequence(0, prompts[0].prompt, max_tokens=6),
+                answers.sequence(1, prompts[0].prompt, max_tokens=6, min_tokens=4),
+            ]
+        )
+        ended, forced = answers.completion(0), answers.wait(2)[1]
+    assert ended.token_ids == (eos,)
+    assert ended.finish_reason == "stop"
+    assert isinstance(forced, Completion)
+    assert eos not in forced.token_ids[:4]
+    assert len(forced.token_ids) >= 4
+
+
+def test_an_encoder_decoders_prompt_and_output_each_have_the_context() -> None:
+    engine = GenerateEngine(setup(random_encoder_decoder("bart", **BART)))
+    engine.check_length(64, 64)
+    with pytest.raises(RequestError) as raised:
+        engine.check_length(65, 1)
+    assert str(raised.value) == "text_input: got 65 tokens, this model holds 64"
+    with pytest.raises(RequestError) as raised:
+        engine.check_length(1, 65)
+    assert str(raised.value) == "max_tokens: got 65 tokens, this model holds 64"
+    assert engine.output_length(64, None, clamps=True) == 64
+
+
+def test_max_model_len_above_the_models_own_limit_is_an_error() -> None:
+    with pytest.raises(LoadError) as raised:
+        GenerateEngine(setup(tiny_model("gpt2"), max_model_len=129))
+    assert str(raised.value) == "max_model_len: got 129, the model's own limit is 128 tokens"
+
+
+def test_a_model_that_does_not_run_fails_its_load() -> None:
+    model = tiny_model("gpt2")
+    model.forward = None
+    with pytest.raises(LoadError, match=r"^the model does not run: TypeError: "):
+        GenerateEngine(setup(model)).start()
+
+
+def test_a_failing_batch_is_answered_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt2")
+    engine = GenerateEngine(setup(model, max_num_seqs=4))
+    answers = Answers()
+    with running(engine):
+        forward, calls = model.forward, [0]
+
+        def failing(**inputs: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == 3:
+                raise RuntimeError("boom\nmore")
+            return forward(**inputs)
+
+        monkeypatch.setattr(model, "forward", failing)
+        params = {"max_tokens": 6, "repetition_penalty": 1.5}
+        engine.submit([answers.sequence(n, [3, 4, 5], **params) for n in range(2)])
+        failed = answers.wait(2)
+        for number in range(2):
+            assert isinstance(failed[number], EngineError)
+            assert str(failed[number]) == "generating failed: RuntimeError: boom more"
+        engine.submit([answers.sequence(2, [3, 4, 5], **params)])
+        assert len(answers.completion(2).token_ids) == 6
+        assert eventually(lambda: engine._sampler._changes._changes == {})
+
+
+def test_a_batch_whose_rows_all_ignore_the_end_goes_on(encoder_decoder: Any) -> None:
+    plain: dict[str, Any] = {"prompt": [5, 6, 7, 8], "max_tokens": 10, "min_tokens": 10}
+    first = completions(encoder_decoder, GenerateEngine, [plain])[0].token_ids[0]
+    engine = GenerateEngine(setup(encoder_decoder, eos=[first], max_num_seqs=2))
+    answers = Answers()
+    ignoring = {"max_tokens": 10, "ignore_eos": True, "start": DecoderStart(2)}
+    with running(engine):
+        engine.submit([answers.sequence(n, [5, 6, 7, 8], **ignoring) for n in range(2)])
+        assert [len(answers.completion(n).token_ids) for n in range(2)] == [10, 10]
+        assert first in answers.completion(0).token_ids

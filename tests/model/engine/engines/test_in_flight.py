@@ -1,0 +1,330 @@
+"""The in-flight engine's life: its bounded queue, failures, stopping, and options beside greedy."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from hf_triton.runtime.errors import (
+    DeviceLostError,
+    EngineError,
+    LoadError,
+    OverloadedError,
+    RequestError,
+)
+from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.engines.in_flight import storage
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.structured import frames
+from hf_triton.text_generation.structured.constraint import Constraint
+from hf_triton.text_generation.structured.grammar import Grammar
+from tests.support.driving import Answers, Completion, running, setup
+from tests.support.tiny_models import CONTEXT, VOCAB_SIZE, mixed_load, reference, tiny_model
+from tests.support.triton import eventually
+
+pytestmark = pytest.mark.usefixtures("storage_kind")
+UNLOADED = "the model was unloaded before it answered: try again later"
+
+
+@pytest.fixture
+def model() -> Any:
+    return tiny_model("llama")  # anew for each engine, which owns it from then on
+
+
+@pytest.fixture
+def engine(model: Any) -> Iterator[InFlightEngine]:
+    with running(InFlightEngine(setup(model, max_num_seqs=2, max_queue_size=3))) as engine:
+        assert isinstance(engine, InFlightEngine)
+        yield engine
+
+
+class Gate:
+    """Holds the engine's forward until it is opened."""
+
+    def __init__(self, engine: InFlightEngine) -> None:
+        self.entered, self.opened = threading.Event(), threading.Event()
+        self._forward: Callable[[Step], torch.Tensor] = engine.runner.forward
+        engine.runner.forward = self._held  # type: ignore[method-assign]
+
+    def _held(self, step: Step) -> torch.Tensor:
+        self.entered.set()
+        assert self.opened.wait(60)
+        return self._forward(step)
+
+
+def texts(results: dict[int, Completion | Exception]) -> dict[int, str]:
+    return {number: str(result) for number, result in results.items()}
+
+
+@pytest.mark.threat("too-many-requests")
+def test_a_full_queue_refuses_with_all_numbers_and_takes_again_later(
+    engine: InFlightEngine,
+) -> None:
+    gate, answers = Gate(engine), Answers()
+    for number in range(4):
+        engine.submit([answers.sequence(number, [5, 6], max_tokens=3)])
+    with pytest.raises(OverloadedError) as raised:
+        engine.submit([answers.sequence(number, [5, 6], max_tokens=3) for number in (4, 5)])
+    assert str(raised.value) == (
+        "the queue is full: 4 sequences run or wait and 1 more fit (max_num_seqs 2 + "
+        "max_queue_size 3), got 2: try again later"
+    )
+    assert raised.value.status == "UNAVAILABLE"
+    engine.submit([answers.sequence(4, [5, 6], max_tokens=3)])
+    gate.opened.set()
+    assert len(answers.wait(5)) == 5
+    engine.submit([answers.sequence(5, [5, 6], max_tokens=3)])
+    assert answers.completion(5).token_ids == answers.completion(0).token_ids
+
+
+def test_more_sequences_than_ever_fit_are_the_requests_own_fault(engine: InFlightEngine) -> None:
+    answers = Answers()
+    with pytest.raises(RequestError) as raised:
+        engine.submit([answers.sequence(number, [5, 6], max_tokens=3) for number in range(6)])
+    assert str(raised.value) == (
+        "n: got 6 sequences, n of each prompt, allowed: at most 5 in one request (max_num_seqs 2 + "
+        "max_queue_size 3)"
+    )
+
+
+def test_a_failing_step_answers_all_and_the_engine_goes_on(engine: InFlightEngine) -> None:
+    forward, answers = engine.runner.forward, Answers()
+
+    def failing(step: Step) -> torch.Tensor:
+        if len(step.decodes) == 2:
+            raise RuntimeError("boom\nand a second line")
+        return forward(step)
+
+    engine.runner.forward = failing  # type: ignore[method-assign]
+    params: dict[str, Any] = {"max_tokens": 6, "repetition_penalty": 1.3}
+    engine.submit([answers.sequence(number, [5, 6], **params) for number in range(4)])
+    failed = answers.wait(4)
+    assert all(isinstance(result, EngineError) for result in failed.values())
+    assert set(texts(failed).values()) == {
+        "generating failed: RuntimeError: boom and a second line"
+    }
+    engine.submit([answers.sequence(4, [5, 6], **params)])
+    assert len(answers.completion(4).token_ids) == 6
+    assert eventually(lambda: engine._sampler._changes._changes == {})
+    assert engine.num_unfinished == 0
+
+
+def test_a_step_of_which_everything_was_cancelled_is_no_failure(
+    engine: InFlightEngine, log_lines: list[str]
+) -> None:
+    engine.step()
+    assert not [line for line in log_lines if "failed" in line]
+
+
+def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(
+    engine: InFlightEngine, log_lines: list[str]
+) -> None:
+    def lost(*_: Any) -> torch.Tensor:
+        raise DeviceLostError("cuda:0 computes nothing any more")
+
+    engine.runner.forward = lost  # type: ignore[assignment,method-assign]
+    engine._check_device = lost  # type: ignore[assignment]
+    answers = Answers()
+    engine.submit([answers.sequence(number, [5, 6], max_tokens=4) for number in range(3)])
+    results = answers.wait(3)
+    assert eventually(lambda: not engine.thread.is_alive)
+    assert [type(results[n]) for n in range(3)] == [EngineError, EngineError, OverloadedError]
+    assert not engine.is_healthy
+    assert len([line for line in log_lines if "the thread of the in_flight engine died" in line])
+
+
+def test_stop_answers_those_that_run_and_wait_and_refuses_more(engine: InFlightEngine) -> None:
+    gate, answers = Gate(engine), Answers()
+    engine.submit([answers.sequence(number, [5, 6], max_tokens=50) for number in range(5)])
+    assert gate.entered.wait(60)
+    stopper = threading.Thread(target=engine.stop)
+    stopper.start()
+    assert eventually(lambda: engine.thread.stop_at_s is not None)
+    with pytest.raises(OverloadedError) as raised:
+        engine.submit([answers.sequence(9, [5], max_tokens=1)])
+    assert str(raised.value) == "the model is being unloaded: try again later"
+    gate.opened.set()
+    stopper.join(60)
+    assert texts(answers.wait(5)) == dict.fromkeys(range(5), UNLOADED)
+    assert all(isinstance(result, OverloadedError) for result in answers.results.values())
+    engine.stop()  # a second time changes nothing
+
+
+@pytest.mark.threat("batch-mates")
+def test_a_tokenizer_that_fails_fails_its_own_sequence_only(engine: InFlightEngine) -> None:
+    answers = Answers()
+    bad, good = (answers.sequence(number, [5, 6], max_tokens=4) for number in range(2))
+
+    def broken(*_: Any, **__: Any) -> str:
+        raise ValueError("no such id")
+
+    bad.detokenizer._decode = broken  # type: ignore[method-assign]
+    engine.submit([bad, good])
+    results = answers.wait(2)
+    assert isinstance(results[0], EngineError)
+    assert str(results[0]) == "decoding the output failed: no such id"
+    assert isinstance(results[1], Completion)
+
+
+def test_a_prompt_and_output_of_the_whole_context_fit(model: Any) -> None:
+    (asked,) = mixed_load(1)
+    prompt = (asked.prompt * CONTEXT)[: CONTEXT - 5]
+    answers = Answers()
+    with running(InFlightEngine(setup(model, max_num_seqs=2))) as engine:
+        engine.check_length(len(prompt), 5)
+        engine.submit([answers.sequence(n, prompt, max_tokens=5) for n in range(2)])
+        assert len(answers.completion(0).token_ids) == 5
+        assert answers.completion(0).num_input_tokens == CONTEXT - 5
+        assert engine.output_length(CONTEXT - 5, None, clamps=False) == 5
+        assert engine.output_length(1, None, clamps=True) == CONTEXT - 1
+        assert engine.output_length(CONTEXT - 5, 32_000, clamps=True) == 5
+        assert engine.output_length(CONTEXT - 5, 32_000, clamps=False) == 32_000
+        with pytest.raises(RequestError) as raised:
+            engine.check_length(len(prompt), 6)
+    assert str(raised.value) == (
+        "max_tokens: the prompt has 123 tokens and max_tokens is 6, together 129; "
+        "this model's context holds 128"
+    )
+
+
+def test_penalties_and_min_tokens_are_generates(model: Any) -> None:
+    asked = mixed_load(5)
+    eos = reference(model, asked)[0][0]
+    expected = []
+    for one in asked:
+        output = model.generate(
+            torch.tensor([one.prompt]),
+            attention_mask=torch.ones(1, len(one.prompt), dtype=torch.int64),
+            max_new_tokens=12,
+            min_new_tokens=4,
+            repetition_penalty=1.4,
+            eos_token_id=eos,
+            pad_token_id=0,
+            do_sample=False,
+        )
+        expected.append(tuple(output[0, len(one.prompt) :].tolist()))
+    answers = Answers()
+    with running(InFlightEngine(setup(model, eos=[eos], max_num_seqs=3))) as engine:
+        engine.submit(
+            [
+                answers.sequence(
+                    number, one.prompt, max_tokens=12, min_tokens=4, repetition_penalty=1.4
+                )
+                for number, one in enumerate(asked)
+            ]
+        )
+        answers.wait(5)
+    assert [answers.completion(number).token_ids for number in range(5)] == expected
+
+
+def test_a_seed_gives_the_same_text_alone_and_in_a_full_batch(model: Any) -> None:
+    answers = Answers()
+    seeded: dict[str, Any] = {"temperature": 1.5, "top_p": 0.95, "seed": 3, "max_tokens": 10}
+    with running(InFlightEngine(setup(model, max_num_seqs=4))) as engine:
+        engine.submit([answers.sequence(0, [5, 6, 7], **seeded)])
+        answers.wait(1)
+        others = [answers.sequence(n, [9] * n, temperature=2.0, max_tokens=7) for n in range(1, 6)]
+        engine.submit([*others, answers.sequence(6, [5, 6, 7], **seeded)])
+        answers.wait(7)
+    assert answers.completion(6).token_ids == answers.completion(0).token_ids
+    assert all(0 <= token_id < VOCAB_SIZE for token_id in answers.completion(0).token_ids)
+
+
+def test_a_stop_word_ends_one_sequence_and_not_its_neighbours(model: Any) -> None:
+    answers, prompt = Answers(), [5, 6, 7]
+    with running(InFlightEngine(setup(model, max_num_seqs=3))) as engine:
+        engine.submit([answers.sequence(0, prompt, max_tokens=9)])
+        full = answers.completion(0)
+        word = f" {full.token_ids[3]}"
+        stopping = answers.sequence(1, prompt, max_tokens=9, stop_words=(word,))
+        engine.submit([stopping, answers.sequence(2, prompt, max_tokens=9)])
+        answers.wait(3)
+    assert answers.completion(1).finish_reason == "stop"
+    assert answers.completion(1).text == full.text[: full.text.index(word)]
+    assert answers.completion(2) == full
+    assert full.finish_reason == "length"
+
+
+def test_the_description_names_runner_and_size(engine: InFlightEngine, storage_kind: str) -> None:
+    expected = {
+        "slots": "fused), 2 sequences x 128 tokens",
+        "few pages, a step ahead": "paged), 34 pages of 4 tokens, at most 2 sequences of 128",
+    }
+    assert engine.description == f"in_flight engine ({expected[storage_kind]}, KV cache 0.00 GiB"
+
+
+def test_a_cache_that_cannot_be_allocated_is_one_line(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise MemoryError("Unable to allocate")
+
+    monkeypatch.setattr(storage, "KVCache", refuse)
+    monkeypatch.setattr(storage, "PagedCache", refuse)
+    with pytest.raises(LoadError) as raised:
+        InFlightEngine(setup(model, max_num_seqs=2)).start()
+    expected = "no memory for a KV cache of 0.00 GiB: Unable to allocate"
+    assert str(raised.value) == expected
+
+
+class LateProcess:
+    """Follows an output by a grammar that allows everything; says it when it is told to, or, where
+    it is ``waited_for``, a moment after it is asked.
+    """
+
+    first_mask, first_state = b"\xff" * (-(-VOCAB_SIZE // 32) * 4), frames.MAY_END
+
+    def __init__(self, *, waited_for: bool = False) -> None:
+        self.says_it = threading.Event()
+        self._waited_for = waited_for
+        self._read, self._write = socket.socketpair()
+
+    def follow(self, number: int, token_id: int) -> None:
+        pass
+
+    def state(self, number: int) -> int:
+        return frames.MAY_END
+
+    def mask(self, number: int) -> bytes:
+        assert self.says_it.is_set() or self._waited_for
+        return self.first_mask
+
+    def has_mask(self, number: int) -> bool:
+        return self.says_it.is_set()
+
+    def drop(self, number: int) -> None:
+        self._read.close()
+        self._write.close()
+
+    def fileno(self) -> int:
+        return self._read.fileno()
+
+
+@pytest.mark.threat("endless-grammars")
+@pytest.mark.parametrize("architecture", ["llama", "bloom"])
+def test_nobody_waits_for_a_grammar_that_takes_long(architecture: str) -> None:
+    with running(InFlightEngine(setup(tiny_model(architecture)))) as engine:
+        answers, process = Answers(), LateProcess()
+        late = answers.sequence(0, [5, 6, 7], max_tokens=9, constraint=Constraint("regex", ("",)))
+        late.grammar = Grammar(process, 1)
+        engine.submit([late])
+        engine.submit([answers.sequence(1, [5, 6], max_tokens=20)])
+        assert len(answers.completion(1).token_ids) == 20
+        assert len(late.token_ids) == 1
+        process.says_it.set()
+        engine.submit([answers.sequence(2, [5, 6, 7], max_tokens=9)])
+        assert answers.completion(0).token_ids == answers.completion(2).token_ids
+
+
+def test_a_state_takes_no_token_twice_where_a_grammar_takes_long() -> None:
+    with running(InFlightEngine(setup(tiny_model("mamba2")))) as engine:
+        answers = Answers()
+        late = answers.sequence(0, [5, 6, 7], max_tokens=9, constraint=Constraint("regex", ("",)))
+        late.grammar = Grammar(LateProcess(waited_for=True), 1)
+        engine.submit([late, answers.sequence(1, [5, 6, 7], max_tokens=9)])
+        assert answers.completion(0).token_ids == answers.completion(1).token_ids

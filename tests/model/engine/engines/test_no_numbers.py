@@ -1,0 +1,245 @@
+"""Scores that are no numbers end their own request with an error. Nothing of it is read by another,
+whatever runner holds the model, in whatever room: neither after it nor beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError
+from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.engine.generation_rules import decoder_start
+from hf_triton.text_generation.engines.generate.engine import GenerateEngine
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from tests.support import driving
+from tests.support.driving import Answers, Completion, running, setup
+from tests.support.tiny_adapters import read, save_adapter
+from tests.support.tiny_models import (
+    BART,
+    LATENT,
+    T5,
+    VOCAB_SIZE,
+    Asked,
+    mixed_load,
+    random_encoder_decoder,
+    random_model,
+    reference,
+    tiny_model,
+)
+
+_ALIKE = list(range(1, 42))  # what prompts begin like: shared in slots, and in pages
+_ENCODER_DECODERS: dict[str, dict[str, Any]] = {"bart": BART, "t5": T5}
+IN_SLOTS = {
+    "llama": "fused",
+    "falcon-h1": "packed, states",
+    "qwen3-next": "packed, states",
+}
+NOT_FUSED = {
+    "llama": "packed",
+    "gpt2": "packed",
+    "gemma2": "packed",
+    "mistral": "packed",
+    "deepseek_v3": "cache",
+    "bloom": "cache",
+    "falcon-h1": "cache",
+    "qwen3-next": "cache",
+    "deepseek-v3.2": "cache",
+    "mamba": "cache, whole prompts",
+}
+IN_PAGES = {"llama": "paged", "gemma2": "paged", "qwen3-next": "paged, states"}
+
+
+def asked_for() -> list[Asked]:
+    """Short ones and long ones; two that begin like the poisoned one."""
+    alike = [Asked([*_ALIKE, 50 + number], 9) for number in range(2)]
+    return [*mixed_load(6), *alike]
+
+
+def poisoned(model: Any, asked: Items[Asked], expected: Items[tuple[int, ...]]) -> int:
+    """A token that nobody sends or is sent, whose embedding is NaN from now on."""
+    used = {token for one in asked for token in one.prompt}.union(*expected)
+    token = next(token for token in range(43, VOCAB_SIZE) if token not in used)
+    embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if head.weight is embeddings.weight:
+        head.weight = torch.nn.Parameter(head.weight.detach().clone())
+    with torch.no_grad():
+        embeddings.weight[token] = torch.nan
+    return token
+
+
+def answered(
+    engine: Engine,
+    asked: Items[Asked],
+    poison: list[Asked],
+    names: Items[str | None] = (),
+    **params: Any,
+) -> tuple[list[tuple[int, ...] | None], list[Completion | Exception]]:
+    """What each is told (None: an error), and each of those that are poisoned."""
+    answers = Answers()
+    start = decoder_start(engine.setup.model)
+    everyone = [*poison, *asked]
+    for number, one in enumerate(everyone):
+        ways = {"max_tokens": one.max_tokens, "start": start, **params}
+        sequence = answers.sequence(number, one.prompt, **ways)
+        sequence.lora_name = names[number] if names else None
+        engine.submit([sequence])
+    told = answers.wait(len(everyone))
+    results = [told[number] for number in range(len(everyone))]
+    tokens = [
+        one.token_ids if isinstance(one, Completion) else None for one in results[len(poison) :]
+    ]
+    return tokens, results[: len(poison)]
+
+
+def check(engine: Engine, token: int, asked: list[Asked], expected: list[tuple[int, ...]]) -> None:
+    """Poison before others and beside them, alone and behind what others begin with."""
+    ways = ([token, 5, 6], [*_ALIKE, token, 7, 8], [*_ALIKE, *([3] * 15), token])
+    poison = [Asked(prompt, 9) for prompt in ways]
+    for prompts in ([], poison, poison[::-1], []):
+        tokens, failed = answered(engine, asked, prompts)
+        assert tokens == expected
+        assert [str(error) for error in failed] == [NO_NUMBERS] * len(prompts)
+        assert all(isinstance(error, EngineError) for error in failed)
+    tokens, _ = answered(engine, asked[::-1], [])
+    assert tokens == expected[::-1]
+
+
+def check_in_flight(name: str, runner: str) -> None:
+    model = random_model(name, **LATENT) if name == "deepseek_v3" else tiny_model(name)
+    asked = asked_for()
+    expected = reference(model, asked, min_gap=0)
+    token = poisoned(model, asked, expected)
+    made = setup(model, max_num_seqs=4, max_num_batched_tokens=32)
+    with running(InFlightEngine(made)) as engine:
+        assert isinstance(engine, InFlightEngine)
+        assert engine.runner.name == runner
+        check(engine, token, asked, expected)
+
+
+@pytest.mark.threat("no-numbers")
+@pytest.mark.parametrize("name", IN_SLOTS)
+def test_nobody_reads_in_slots_what_is_no_number(name: str) -> None:
+    check_in_flight(name, IN_SLOTS[name])
+
+
+@pytest.mark.threat("no-numbers")
+@pytest.mark.usefixtures("not_fused")
+@pytest.mark.parametrize("name", NOT_FUSED)
+def test_nobody_reads_behind_a_mask_what_is_no_number(name: str) -> None:
+    check_in_flight(name, NOT_FUSED[name])
+
+
+@pytest.mark.threat("no-numbers")
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("name", IN_PAGES)
+def test_nobody_reads_in_pages_what_is_no_number(
+    name: str, ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driving, "PAGED", True)
+    monkeypatch.setattr(driving, "RUNS_AHEAD", ahead)
+    check_in_flight(name, IN_PAGES[name])
+
+
+@pytest.mark.usefixtures("not_fused")
+def test_a_drafted_token_that_is_no_number_changes_nothing() -> None:
+    model, asked = tiny_model("llama"), mixed_load(6)
+    expected = reference(model, asked, min_gap=0)
+    token = poisoned(model, asked, expected)
+    made = setup(model, max_num_seqs=4, speculative_method="ngram")
+    engine = InFlightEngine(made)
+    with running(engine):
+        drafter: Any = engine._drafter
+        drafter._lengths = lambda decodes: {
+            one: min(2, one.num_tokens_left - 1)
+            for one in decodes
+            if one.num_tokens_left > 1 and not one.is_alone
+        }
+        drafter._proposer.propose = lambda lengths: {
+            one: [token] * length for one, length in lengths.items()
+        }
+        assert answered(engine, asked, [])[0] == expected
+    assert engine.metrics.num_draft_tokens > 0
+
+
+@pytest.mark.usefixtures("not_fused")
+def test_nobody_reads_beside_an_adapter_what_is_no_number(tmp_path: Path) -> None:
+    folder = save_adapter(tiny_model("llama"), tmp_path, r=4, target_modules=["q_proj", "v_proj"])
+    model, asked = tiny_model("llama"), [*mixed_load(4), *mixed_load(2, seed=5)]
+    names = [None, "own", "own", None, None, "own"]
+    adapters = read(model, {"own": folder})
+    with running(
+        InFlightEngine(replace(setup(model, max_num_seqs=4), adapters=adapters))
+    ) as engine:
+        expected, _ = answered(engine, asked, [], names=names)
+        token = poisoned(model, asked, [tokens or () for tokens in expected])
+        for name in ("own", None):
+            poison = [Asked([token, 5, 6], 9), Asked([*range(1, 30), token], 9)]
+            mixed = [name, "own", *names]
+            found, failed = answered(engine, asked, poison, names=mixed)
+            assert [str(error) for error in failed] == [NO_NUMBERS] * 2
+            assert found == expected
+            assert answered(engine, asked, [], names=names)[0] == expected
+
+
+@pytest.mark.threat("no-numbers")
+@pytest.mark.parametrize("kind", [InFlightEngine, GenerateEngine])
+@pytest.mark.parametrize("family", _ENCODER_DECODERS)
+def test_nobody_reads_of_a_source_what_is_no_number(family: str, kind: type[Engine]) -> None:
+    model, asked = random_encoder_decoder(family, **_ENCODER_DECODERS[family]), mixed_load(8)
+    expected = [tokens[1:] for tokens in reference(model, asked, min_gap=0)]
+    token = poisoned(model, asked, expected)
+    with running(kind(setup(model, eos=[1], max_num_seqs=4))) as engine:
+        check(engine, token, asked, expected)
+
+
+@pytest.mark.threat("no-numbers")
+def test_beams_are_searched_on_without_it() -> None:
+    model, beams = random_encoder_decoder("t5", **T5), dict[str, Any](num_beams=2)
+    asked = [Asked(one.prompt, 5) for one in mixed_load(4)]
+    with running(GenerateEngine(setup(model, max_num_seqs=16))) as engine:
+        expected, _ = answered(engine, asked, [], **beams)
+        assert None not in expected
+        token = poisoned(model, asked, [tokens or () for tokens in expected])
+        found, failed = answered(engine, asked, [Asked([token, 5, 6], 5)], **beams)
+    assert found == expected
+    assert [str(error) for error in failed] == [NO_NUMBERS]
+
+
+@pytest.mark.threat("no-numbers")
+def test_generate_goes_on_without_it() -> None:
+    model, asked = tiny_model("llama"), mixed_load(6)
+    expected = reference(model, asked, min_gap=0)
+    token = poisoned(model, asked, expected)
+    with running(GenerateEngine(setup(model, max_num_seqs=4))) as engine:
+        check(engine, token, asked, expected)
+
+
+@pytest.mark.parametrize("kind", [InFlightEngine, GenerateEngine])
+def test_a_model_that_computes_no_numbers_does_not_load(kind: type[Engine]) -> None:
+    model = tiny_model("llama")
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[0, 0] = torch.inf
+    engine = kind(setup(model))
+    with pytest.raises(LoadError, match=r"^the model's scores are no numbers: "):
+        engine.start()
+
+
+@pytest.mark.parametrize("kind", [InFlightEngine, GenerateEngine])
+def test_log_probabilities_of_a_prompt_that_are_no_numbers_are_an_error(kind: type[Engine]) -> None:
+    model, asked = tiny_model("llama"), mixed_load(4)
+    expected = reference(model, asked, min_gap=0)
+    token = poisoned(model, asked, expected)
+    with running(kind(setup(model, max_num_seqs=4))) as engine:
+        for max_tokens in (0, 3):
+            answers = Answers()
+            ways = {"max_tokens": max_tokens, "num_prompt_logprobs": 1}
+            engine.submit([answers.sequence(0, [5, token, 6], **ways)])
+            assert str(answers.wait(1)[0]) == NO_NUMBERS
+        assert answered(engine, asked, [])[0] == expected

@@ -1,0 +1,62 @@
+"""A stream whose process has died goes on in another engine as it would have gone on."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from hf_triton.text_generation.engine.generation_rules import decoder_start
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.sequence.sequence import Sequence
+from hf_triton.text_generation.structured.constraint import Constraint
+from hf_triton.text_generation.structured.grammar import Grammar
+from tests.model.engine.engines.test_preemption import NUM, WAYS, EveryThird
+from tests.support.driving import Answers, running, setup
+from tests.support.tiny_models import BART, VOCAB_SIZE, random_encoder_decoder, tiny_model
+
+pytestmark = pytest.mark.usefixtures("storage_kind")
+OPTIONS: dict[str, Any] = {"max_num_seqs": 5, "max_num_batched_tokens": 24, "max_model_len": 64}
+STOPPING: list[dict[str, Any]] = [*WAYS, {"stop_words": [" 7 ", " 11"], "min_tokens": 4}]
+
+
+def streams(answers: Answers, model: Any, first: int = 0) -> list[Sequence]:
+    """Outputs of every way, every third one held to a grammar."""
+    rnd = random.Random(1)
+    sequences = []
+    for number in range(NUM):
+        prompt = [rnd.randrange(1, VOCAB_SIZE) for _ in range(rnd.choice([2, 9, 20]))]
+        way = {"max_tokens": 40, "streams": True, **STOPPING[number % len(STOPPING)]}
+        if number % 3 == 2:
+            way["constraint"] = Constraint("regex", ("",))
+        start = decoder_start(model)
+        sequences.append(answers.sequence(first + number, prompt, start=start, **way))
+        if number % 3 == 2:
+            sequences[-1].grammar = Grammar(EveryThird(), 1)
+    return sequences
+
+
+def made(name: str) -> Any:
+    if name == "bart":
+        return random_encoder_decoder("bart", **BART, forced_bos_token_id=4)
+    return tiny_model("llama" if name == "drafts" else name)
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba2", "bart", "drafts"])
+def test_goes_on_as_it_would_have_gone_on(name: str) -> None:
+    answers, rnd = Answers(), random.Random(5)
+    options = {**OPTIONS, **({"speculative_method": "ngram"} if name == "drafts" else {})}
+    with running(InFlightEngine(setup(made(name), **options))) as engine:
+        engine.submit(streams(answers, engine.setup.model))
+        expected = [answers.completion(number) for number in range(NUM)]
+    with running(InFlightEngine(setup(made(name), **options))) as engine:
+        again = streams(answers, engine.setup.model, NUM)
+        for sequence, whole in zip(again, expected, strict=True):
+            cut = rnd.randrange(1, len(whole.token_ids))
+            ids = list(whole.token_ids[:cut])
+            sequence.begins_with = [ids[: cut // 2], [], ids[cut // 2 :]]
+        engine.submit(again)
+        found = [answers.completion(NUM + number) for number in range(NUM)]
+        assert engine.metrics.num_prompt_tokens == 0  # they were counted before
+    assert found == expected

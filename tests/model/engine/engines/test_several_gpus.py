@@ -1,0 +1,150 @@
+"""A model whose layers ``device_map`` has spread over two GPUs: what meets is on one device, and
+the tokens are the model's own.
+
+Without GPUs on pretended ones, see split_devices.py; the last test wants two real ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hf_triton.runtime.devices import device
+from hf_triton.text_generation.engines.in_flight import plan, runner_selection
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.runner_selection import (
+    UnsupportedModelError,
+    select_runner,
+)
+from hf_triton.text_generation.forward.paged.graphs import with_cuda_graphs
+from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
+from hf_triton.text_generation.forward.paged.runner import PagedRunner
+from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
+from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
+from hf_triton.text_generation.memory.layer_shapes import layer_shapes
+from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
+from tests.model.engine.split_devices import FIRST, SECOND, pretended_gpus, split_in_two
+from tests.support.driving import Answers, generate_all, running, setup
+from tests.support.tiny_models import Asked, mixed_load, reference, tiny_model
+
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2-sliding": {},
+    "gemma3": {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},
+}
+OPTIONS: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 64}
+
+
+def split(name: str = "llama") -> Any:
+    model = tiny_model(name, **MODELS[name])
+    split_in_two(model)
+    return model
+
+
+def prepared(model: Any, paged: bool) -> InFlightEngine:
+    """An engine that steps in the test's own thread, which is the one that pretends."""
+    given = dataclasses.replace(setup(model, **OPTIONS), device=FIRST, paged=paged)
+    engine = InFlightEngine(given)
+    engine.prepare()
+    return engine
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretended GPUs count no memory."""
+    monkeypatch.setattr(plan, "free_beside_steps", lambda setup, *_, **__: setup.free_bytes)
+
+
+@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.parametrize(
+    "name, runner, attend",
+    [
+        *((name, runner, plain_attention) for name in MODELS for runner in ("paged", "packed")),
+        # In OpenAI Triton's interpreter.
+        pytest.param("llama", "paged", None),
+    ],
+)
+def test_a_split_model_generates_its_own_tokens(
+    name: str, runner: str, attend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if attend is not None:
+        monkeypatch.setattr(runner_selection, "select_attention", lambda *_: attend)
+    asked = [Asked(one.prompt, min(one.max_tokens, 6)) for one in mixed_load(3)]
+    expected = reference(tiny_model(name, **MODELS[name]), asked)
+    with pretended_gpus():
+        engine = prepared(split(name), paged=runner == "paged")
+        assert engine.runner.name == runner
+        answers = Answers()
+        sequences = [
+            answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
+            for number, one in enumerate(asked)
+        ]
+        engine._add(sequences)
+        while engine._has_work():
+            engine._step()
+    assert [tuple(sequence.token_ids) for sequence in sequences] == expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_split_model_can_go_through_transformers_cache(name: str) -> None:
+    with pretended_gpus():
+        model = split(name)
+        model._can_set_attn_implementation = lambda: False
+        assert select_runner(model, layer_shapes(model, FIRST), FIRST) is CacheRunner
+
+
+def test_keys_and_values_lie_with_their_layers() -> None:
+    with pretended_gpus():
+        model = split()
+        shapes = layer_shapes(model, FIRST)
+        cache = KVCache(shapes, CacheSize(2, 16, 0))
+        assert [shape.device for shape in shapes] == [FIRST, SECOND]
+        assert [keys.device for keys in cache.keys] == [FIRST, SECOND]
+        assert device.devices_of(model) == [FIRST, SECOND]
+
+
+def test_a_tensor_that_is_left_behind_shows() -> None:
+    with pretended_gpus():
+        model = split()
+        shapes = layer_shapes(model, FIRST)
+        shapes[1] = shapes[0]  # the second layer's keys and values on the first GPU
+        with pytest.raises(UnsupportedModelError, match="same device"):
+            select_runner(model, shapes, FIRST)
+
+
+def test_no_cuda_graph_is_captured_over_two_gpus() -> None:
+    with pretended_gpus():
+        model = split()
+        cache = PagedCache(layer_shapes(model, FIRST), PagedSize(3, 16, 2, 0))
+        runner = PagedRunner(model, cache, FIRST)
+        assert with_cuda_graphs(runner, FIRST, 16) is runner
+
+
+def test_each_gpu_of_a_split_model_is_asked_whether_it_still_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[torch.device] = []
+    monkeypatch.setattr(device, "check_device_works", asked.append)
+    with pretended_gpus():
+        device.check_devices_work(split())
+    assert asked == [FIRST, SECOND]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_real_gpus_generate_the_tokens_of_the_cpu(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    asked = mixed_load(6)
+    expected = reference(tiny_model("llama"), asked)
+    tiny_model("llama").save_pretrained(tmp_path)
+    first = dict.fromkeys(("model.embed_tokens", "model.rotary_emb", "model.layers.0"), 0)
+    second = dict.fromkeys(("model.layers.1", "model.norm", "lm_head"), 1)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, device_map={**first, **second})
+    ready = dataclasses.replace(setup(model.eval(), **OPTIONS), device=FIRST)
+    with running(InFlightEngine(ready)) as engine:
+        assert engine.description.startswith("in_flight engine (paged)")
+        assert generate_all(engine, asked, at_first=3) == expected

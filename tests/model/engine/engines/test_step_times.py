@@ -1,0 +1,96 @@
+"""Prompts beside streams: their chunks take as long as they may, by what steps took."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.engine.step_times import StepTimes
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from tests.support.driving import Answers, setup
+from tests.support.tiny_models import Asked, mixed_load, reference, tiny_model
+
+
+def seconds(num_decodes: int, num_prompt_tokens: int) -> float:
+    """Of a device on which a step takes 10 ms, a sequence 0.2 and a token of a prompt 0.4."""
+    return 0.010 + 0.0002 * num_decodes + 0.0004 * num_prompt_tokens
+
+
+def after(steps: int, num_decodes: int, num_prompts: int = 1, **limit: float) -> float:
+    """What a step with prompts takes after so many."""
+    times = StepTimes(**limit)
+    times.note(0, 512, seconds(0, 512))
+    times.note(num_decodes, 0, seconds(num_decodes, 0))
+    num_tokens: int | None = None
+    for _ in range(steps):
+        num_tokens = times.most_prompt_tokens(num_decodes, num_prompts)
+        assert num_tokens is not None
+        times.note(num_decodes, num_tokens, seconds(num_decodes, num_tokens))
+    assert num_tokens is not None
+    return seconds(num_decodes, num_tokens) / seconds(num_decodes, 0)
+
+
+@pytest.mark.parametrize("num_decodes", [1, 8, 64])
+def test_a_step_with_prompts_takes_at_most_twice_one_without(num_decodes: int) -> None:
+    assert 1.5 < after(8, num_decodes) <= 2
+
+
+def test_several_prompts_get_more() -> None:
+    assert 3.5 < after(8, 8, num_prompts=2) <= 4.3
+
+
+def test_the_option_bounds_a_step_however_many_wait() -> None:
+    assert 2.5 < after(8, 8, num_prompts=99, max_step_s=0.035) * seconds(8, 0) / 0.0116 <= 3.1
+
+
+def test_a_step_that_another_process_held_up_is_soon_forgotten() -> None:
+    times = StepTimes()
+    times.note(0, 512, seconds(0, 512))
+    for _ in range(20):
+        times.note(4, 0, seconds(4, 0))
+    before = times.most_prompt_tokens(4, 1)
+    times.note(4, 0, 5.0)
+    times.note(4, 24, 5.0)
+    assert before is not None
+    after_it = times.most_prompt_tokens(4, 1)
+    assert after_it is not None
+    assert 0.5 * before < after_it < 1.2 * before
+
+
+def test_before_any_step_was_measured_nothing_is_bounded() -> None:
+    times = StepTimes()
+    assert times.most_prompt_tokens(1, 1) is None
+    times.note(1, 0, 0.01)
+    assert times.most_prompt_tokens(1, 1) is None
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_prompts_are_computed_in_small_chunks_beside_streams_alone(
+    streams: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, asked = mixed_load(3)[2], mixed_load(3, seed=4)[2]
+    model = tiny_model("llama")
+    engine = InFlightEngine(setup(model, max_step_ms=0.001))
+    engine.prepare()
+    schedule, sizes = engine._scheduler.schedule, []
+
+    def scheduled() -> Step:
+        step = schedule()
+        sizes.append([chunk.end - chunk.start for chunk in step.prefills])
+        return step
+
+    monkeypatch.setattr(engine._scheduler, "schedule", scheduled)
+    answers = Answers()
+    first = answers.sequence(0, running.prompt, max_tokens=9, streams=streams)
+    second = answers.sequence(1, asked.prompt, max_tokens=5)
+    engine._add([first])
+    for _ in range(3):
+        engine._step()
+    engine._add([second])
+    while engine._has_work():
+        engine._step()
+    num_tokens = len(asked.prompt)
+    assert [size for step in sizes[3:] for size in step] == (
+        [16, 16, num_tokens - 32] if streams else [num_tokens]
+    )
+    assert [tuple(second.token_ids)] == reference(model, [Asked(asked.prompt, 5)])

@@ -1,0 +1,129 @@
+"""Errors and log lines name their request, whatever its client calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import triton_python_backend_utils as pb_utils
+
+from hf_triton.runtime.errors import EngineError, RequestError
+from hf_triton.runtime.request.open_requests import OpenRequests
+from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.runtime.request.request_ids import MAX_SHOWN, labelled, shown
+from hf_triton.runtime.request.responder import Responder, TritonResponder
+from hf_triton.text_generation.engine.delivery import Delivery
+from hf_triton.text_generation.sequence.sequence import Update
+from tests.support.driving import Caller as Recipient
+from tests.support.intake_driver import Caller, driving
+
+HOOKS = "def preprocess(request):\n    raise KeyError(request.text('text_input'))\n"
+
+
+def test_a_text_is_labelled_once_and_only_where_there_is_an_id() -> None:
+    assert labelled("7", "top_p: got 2") == "[request id: 7] top_p: got 2"
+    assert labelled("7", labelled("7", "top_p: got 2")) == "[request id: 7] top_p: got 2"
+    assert labelled("", "top_p: got 2") == "top_p: got 2"
+
+
+@pytest.mark.threat("forged-log-lines")
+@pytest.mark.parametrize(
+    "request_id,expected",
+    [
+        ("plain-Id_7", "plain-Id_7"),
+        ("naïve 猫", "naïve 猫"),
+        ("a\nE1121 00:00:00 1 x.py:1] forged", "a\\nE1121 00:00:00 1 x.py:1? forged"),
+        ("\x1b[31mred\r\0", "\\x1b[31mred\\r\\x00"),
+        ("\u202eright to left", "\\u202eright to left"),
+        ('"] quoted\\', "?? quoted?"),
+        ("x" * 999, "x" * (MAX_SHOWN - 1) + "…"),
+    ],
+)
+def test_an_id_is_shown_on_one_line_and_not_in_whole(request_id: str, expected: str) -> None:
+    assert shown(request_id) == expected
+
+
+class _Request:
+    """As much of Triton's request as a responder needs."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def request_id(self) -> str:
+        return "r\n7"
+
+    def parameters(self) -> str:
+        return ""
+
+    def get_response_sender(self) -> _Request:
+        return self
+
+    def send(self, response: Any, flags: int) -> None:
+        self.sent.append(response)
+        raise OSError("the caller has gone")
+
+
+def test_triton_is_answered_with_errors_that_name_the_request(log_lines: list[str]) -> None:
+    request = _Request()
+    TritonResponder(request, pb_utils).fail(RequestError("top_p: got 2"))
+    (response,) = request.sent
+    assert response.error().message() == "[request id: r\\n7] top_p: got 2"
+    (line,) = log_lines
+    assert (
+        line == "W [request id: r\\n7] a response could not be sent: OSError: the caller has gone"
+    )
+
+
+def test_hooks_that_fail_are_logged_with_the_requests_id(
+    tmp_path: Path, log_lines: list[str]
+) -> None:
+    with driving(tmp_path, HOOKS) as driver:
+        driver.ask("a prompt", request_id="r-7")
+    (line,) = log_lines
+    assert "[request id: r-7] my_hooks.py:2: preprocess raised KeyError" in line
+    assert "a prompt" not in line
+
+
+def test_a_task_that_fails_is_logged_with_the_requests_id(
+    tmp_path: Path, log_lines: list[str]
+) -> None:
+    def fail(request: PlainRequest, listed: Iterable[str], responder: Responder) -> None:
+        raise ZeroDivisionError("a prompt")
+
+    with driving(tmp_path, "def postprocess(response): pass\n") as driver:
+        driver.take = fail
+        driver.ask(request_id="r-7")
+    (line,) = log_lines
+    assert line.startswith("E [request id: r-7] a request failed: ZeroDivisionError at ")
+
+
+def test_an_open_request_that_fails_is_logged_with_its_id(log_lines: list[str]) -> None:
+    requests = OpenRequests(1, on_end=lambda _: None, on_turned_away=lambda: None)
+    caller = Caller("r-7")
+    assert requests.admit(caller)
+
+    def fail() -> None:
+        raise ZeroDivisionError("a prompt")
+
+    requests.run(caller, fail)
+    assert isinstance(caller.error, EngineError)
+    assert log_lines[0].startswith("E [request id: r-7] a request failed: ZeroDivisionError at ")
+
+
+def test_an_output_that_can_not_be_delivered_is_logged_with_its_id(log_lines: list[str]) -> None:
+    recipient = Recipient(lambda _: None)
+    broken = Update(_Sequence(recipient), [], None, "stop", None)  # type: ignore[arg-type]
+    delivery = Delivery()
+    delivery.put([broken])
+    delivery.stop()
+    (line,) = log_lines
+    assert line.startswith("E [request id: 7] an output could not be delivered: ")
+
+
+class _Sequence:
+    """One whose output can't be decoded."""
+
+    def __init__(self, recipient: Recipient) -> None:
+        self.recipient = recipient

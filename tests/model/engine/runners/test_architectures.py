@@ -1,0 +1,172 @@
+"""For every architecture the in-flight engine's greedy tokens are ``model.generate``'s, token for
+token, while prompts of mixed lengths join and leave in mid-flight.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from tests.support.driving import generate_all, running, setup
+from tests.support.tiny_models import (
+    CACHED,
+    CONTEXT,
+    GPT_NEO,
+    LATENT,
+    LLAMA4,
+    PACKED,
+    STATES,
+    WINDOW,
+    mixed_load,
+    random_model,
+    reference,
+    tiny_model,
+)
+
+ASKED = mixed_load(14)
+COMPILED = STATES.keys() - {"minimax", "minimax-m3", "deepseek-v3.2"}
+CHUNKED = {"max_num_seqs": 4, "max_num_batched_tokens": 12}
+
+
+@pytest.fixture(scope="module", params=sorted(PACKED))
+def packed_model(request: pytest.FixtureRequest) -> tuple[Any, list[tuple[int, ...]], str]:
+    model = tiny_model(request.param)
+    return model, varied_reference(model), model.config._attn_implementation
+
+
+def varied_reference(model: Any) -> list[tuple[int, ...]]:
+    """Many different tokens, or equality would say little."""
+    tokens = reference(model, ASKED)
+    assert len({token for row in tokens for token in row}) > 20
+    return tokens
+
+
+def tokens_in_flight(
+    model: Any, at_first: int = 10, **options: Any
+) -> tuple[list[tuple[int, ...]], str, list[Step]]:
+    engine = InFlightEngine(setup(model, **{**CHUNKED, **options}))
+    with running(engine):
+        steps = recorded(engine)
+        tokens = generate_all(engine, ASKED, at_first)
+    return tokens, engine.runner.name, steps
+
+
+def steps_of(
+    model: Any, runner: str, expected: list[tuple[int, ...]], **options: Any
+) -> list[Step]:
+    """The steps by which that runner computed those tokens."""
+    tokens, used, steps = tokens_in_flight(model, **options)
+    assert used == runner
+    assert tokens == expected
+    return steps
+
+
+def recorded(engine: InFlightEngine) -> list[Step]:
+    steps: list[Step] = []
+    forward: Callable[[Step], torch.Tensor] = engine.runner.forward
+
+    def recording(step: Step) -> torch.Tensor:
+        steps.append(step)
+        return forward(step)
+
+    engine.runner.forward = recording  # type: ignore[method-assign]
+    return steps
+
+
+def assert_mixed(steps: list[Step]) -> None:
+    """Chunks of prompts ran beside decodes, several sequences decoded at once, and some left."""
+    assert max(len(one.prompt) for one in ASKED) > 2 * WINDOW
+    assert any(step.decodes and step.prefills for step in steps)
+    assert any(not chunk.is_last for step in steps for chunk in step.prefills)
+    assert any(chunk.start and step.decodes for step in steps for chunk in step.prefills)
+    assert max(len(step.decodes) for step in steps) == CHUNKED["max_num_seqs"]
+    counts = [len(step.decodes) for step in steps]
+    assert any(later < earlier for earlier, later in itertools.pairwise(counts))
+
+
+@pytest.mark.usefixtures("not_fused")
+def test_packed_runner_gives_generates_tokens(
+    packed_model: tuple[Any, list[tuple[int, ...]], str],
+) -> None:
+    model, expected, _ = packed_model
+    assert_mixed(steps_of(model, "packed", expected))
+
+
+@pytest.mark.parametrize("storage_kind", ["pages"], indirect=True)
+def test_paged_runner_gives_generates_tokens(
+    packed_model: tuple[Any, list[tuple[int, ...]], str], storage_kind: str
+) -> None:
+    model, expected, own_attention = packed_model
+    model.set_attn_implementation(own_attention)
+    assert_mixed(steps_of(model, "paged", expected))
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gpt2", "llama"])
+@pytest.mark.parametrize("storage_kind", ["few pages, a step ahead"], indirect=True)
+def test_paged_runner_gives_generates_tokens_where_pages_are_few(
+    name: str, storage_kind: str
+) -> None:
+    model = tiny_model(name)
+    expected = varied_reference(model)
+    steps = steps_of(model, "paged", expected, max_model_len=56, at_first=len(ASKED))
+    assert any(s.num_preemptions for step in steps for s in step.decodes)
+
+
+@pytest.mark.parametrize("name", sorted(CACHED))
+def test_models_without_attention_interface_go_through_the_cache(name: str) -> None:
+    model = tiny_model(name)
+    assert_mixed(steps_of(model, "cache", varied_reference(model)))
+
+
+def test_models_that_keep_latents_go_through_the_cache() -> None:
+    model = random_model("deepseek_v3", **LATENT)
+    assert_mixed(steps_of(model, "cache", varied_reference(model)))
+
+
+def test_a_local_window_follows_each_rows_position() -> None:
+    model = random_model("gpt_neo", **GPT_NEO)
+    expected = varied_reference(model)
+    assert_mixed(steps_of(model, "packed", expected))
+    assert reference(random_model("gpt_neo", **{**GPT_NEO, "window_size": 99}), ASKED) != expected
+
+
+def test_chunked_attention_and_its_temperature_follow_each_tokens_position() -> None:
+    model = random_model("llama4_text", **LLAMA4)
+    expected = varied_reference(model)
+    assert_mixed(steps_of(model, "packed", expected))
+    for without in ({"attention_chunk_size": CONTEXT}, {"attn_temperature_tuning": False}):
+        assert reference(random_model("llama4_text", **{**LLAMA4, **without}), ASKED) != expected
+
+
+@pytest.mark.parametrize("name", sorted(COMPILED))
+def test_models_that_keep_states_are_packed(name: str) -> None:
+    model = tiny_model(name)
+    assert_mixed(steps_of(model, "packed, states", varied_reference(model)))
+
+
+@pytest.mark.parametrize("storage_kind", ["few pages, a step ahead"], indirect=True)
+@pytest.mark.parametrize("name", sorted(COMPILED))
+def test_models_that_keep_states_run_in_pages(name: str, storage_kind: str) -> None:
+    model = tiny_model(name)
+    expected = varied_reference(model)
+    steps = steps_of(model, "paged, states", expected, max_model_len=56, at_first=len(ASKED))
+    assert any(s.num_preemptions for step in steps for s in step.decodes)
+
+
+@pytest.mark.usefixtures("not_fused")
+@pytest.mark.parametrize("name", sorted(STATES))
+def test_models_that_keep_states_go_through_the_cache_elsewhere(name: str) -> None:
+    model = tiny_model(name)
+    expected = varied_reference(model)
+    takes_no_state = name in {"mamba", "jamba", "minimax"}  # in the middle of a prompt
+    steps = steps_of(model, "cache, whole prompts" if takes_no_state else "cache", expected)
+    if takes_no_state:
+        assert all(chunk.is_first and chunk.is_last for step in steps for chunk in step.prefills)
+    else:
+        assert_mixed(steps)

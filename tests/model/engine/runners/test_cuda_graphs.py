@@ -1,0 +1,191 @@
+"""Sizes of graphs, padding and the way back to eager, on the CPU: "captured" here means run again
+on the same input tensors, as a replayed graph does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from hf_triton.runtime.devices.cuda_capture import Replay
+from hf_triton.text_generation.engines.in_flight import engine as in_flight
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.forward.paged.graphs import (
+    GraphedRunner,
+    token_counts,
+    with_cuda_graphs,
+)
+from tests.support.driving import Answers, generate_all, running, setup
+from tests.support.tiny_models import mixed_load, reference, tiny_model
+
+OPTIONS: dict[str, Any] = {"max_num_seqs": 6, "max_num_batched_tokens": 24, "max_model_len": 100}
+NUM_SIZES = 4 + 2  # decodes of 1, 2, 4, 6; steps with prompts of 16, 24
+
+
+class Captures:
+    """Counts what is captured; replays by running again."""
+
+    def __init__(self, fails_at: tuple[int, ...] = ()) -> None:
+        self.num_tried = self.num_replayed = 0
+        self.row_counts: list[int] = []
+        self.fails_at = fails_at
+
+    def __call__(self, run: Callable[[], torch.Tensor]) -> Replay:
+        self.num_tried += 1
+        if self.num_tried in self.fails_at:
+            raise RuntimeError("operation not permitted\nwhen capturing")
+        shape = run().shape
+        self.row_counts.append(shape[0])
+
+        def replay() -> torch.Tensor:
+            self.num_replayed += 1
+            output = run()
+            assert output.shape == shape
+            return output
+
+        return replay
+
+
+MakeEngine = Callable[[Any, Captures], InFlightEngine]
+
+
+@pytest.fixture
+def engine_with(monkeypatch: pytest.MonkeyPatch) -> MakeEngine:
+    """An engine over pages, one step ahead, whose runner is under graphs."""
+
+    def make(model: Any, captures: Captures) -> InFlightEngine:
+        def with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
+            graphed = GraphedRunner(runner, captures, most)
+            graphed.capture_all()
+            return graphed
+
+        monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
+        return InFlightEngine(replace(setup(model, **OPTIONS), paged=True, async_scheduling=True))
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
+def test_replayed_steps_give_generates_tokens(
+    name: str, engine_with: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, asked, captures = tiny_model(name), mixed_load(12), Captures()
+    expected = reference(model, asked)
+    with running(engine_with(model, captures)) as engine:
+        assert "(paged, CUDA graphs)" in engine.description
+        at_load = captures.num_replayed
+        monkeypatch.setattr(engine.runner.inner, "forward", None)  # type: ignore[attr-defined]
+        assert generate_all(engine, asked, at_first=7) == expected
+    assert captures.num_tried == NUM_SIZES
+    assert captures.num_replayed > at_load
+
+
+@pytest.mark.parametrize("name", ["qwen3-next", "falcon-h1", "mamba"])
+def test_decodes_with_states_are_replayed_and_their_prompts_run_eagerly(
+    name: str, engine_with: MakeEngine, log_lines: list[str]
+) -> None:
+    model, asked, captures = tiny_model(name), mixed_load(12), Captures()
+    expected = reference(model, asked)
+    with running(engine_with(model, captures)) as engine:
+        assert "(paged, states, CUDA graphs)" in engine.description
+        at_load = captures.num_replayed
+        assert generate_all(engine, asked, at_first=7) == expected
+    assert captures.row_counts == [6, 4, 2, 1]
+    assert captures.num_replayed > at_load
+    assert any(line.endswith(", for steps without prompts alone") for line in log_lines)
+
+
+def test_a_size_that_cannot_be_captured_costs_that_size_alone(
+    engine_with: MakeEngine, log_lines: list[str]
+) -> None:
+    model, asked = tiny_model("llama"), mixed_load(12)
+    captures = Captures(fails_at=(2, 5))  # steps with prompts of 16 tokens, decodes of 2
+    expected = reference(model, asked)
+    with running(engine_with(model, captures)) as engine:
+        assert engine.runner.num_graphs == NUM_SIZES - 2  # type: ignore[attr-defined]
+        at_load = captures.num_replayed
+        assert generate_all(engine, asked, at_first=7) == expected
+    assert captures.num_replayed > at_load  # in the next larger ones
+    captured, line = log_lines
+    assert captured.startswith("I captured 4 CUDA graphs in 0.")
+    assert line == (
+        "W without CUDA graphs run 2 of 6 sizes: RuntimeError: operation not permitted when "
+        "capturing"
+    )
+
+
+def test_a_model_that_cannot_be_captured_runs_eagerly_and_says_so_once(
+    engine_with: MakeEngine, log_lines: list[str]
+) -> None:
+    model, asked, captures = tiny_model("llama"), mixed_load(6), Captures(tuple(range(1, 9)))
+    expected = reference(model, asked)
+    with running(engine_with(model, captures)) as engine:
+        assert generate_all(engine, asked, at_first=6) == expected
+    assert captures.num_tried == 3  # and not all sizes, each of which takes time
+    (line,) = log_lines
+    assert line.startswith("W without CUDA graphs run all steps: RuntimeError: operation not")
+
+
+def test_replays_that_differ_from_running_are_not_used(
+    engine_with: MakeEngine, log_lines: list[str]
+) -> None:
+    class Elsewhere(Captures):
+        """As where the kernels were launched on another device: no output is written."""
+
+        def __call__(self, run: Callable[[], torch.Tensor]) -> Replay:
+            replay = super().__call__(run)
+            return lambda: torch.zeros_like(replay())
+
+    model, asked = tiny_model("llama"), mixed_load(6)
+    expected = reference(model, asked)
+    with running(engine_with(model, Elsewhere())) as engine:
+        assert generate_all(engine, asked, at_first=6) == expected
+    (line,) = log_lines
+    assert "RuntimeError: a replayed step's logits differ by" in line
+
+
+def test_padding_writes_to_page_0_only(engine_with: MakeEngine) -> None:
+    engine, answers = engine_with(tiny_model("llama"), Captures()), Answers()
+    with running(engine):
+        stored = (*engine._cache.keys, *engine._cache.values)
+        for pages in stored:
+            pages.zero_()  # the warm-up has been here
+        engine.submit([answers.sequence(n, [5, 6, 7], max_tokens=9) for n in range(3)])
+        answers.wait(3)
+        for pages in stored:
+            written = pages.flatten(2).any(2)  # (pages, PAGE_SIZE)
+            assert written[0].any()  # three sequences ran in the graph of four
+            used = written[1:].any(1).nonzero().flatten() + 1
+            assert len(used) == 3
+            assert all(written[page].tolist() == [True] * 11 + [False] * 5 for page in used)
+
+
+def test_every_size_is_captured_at_load_the_largest_first(engine_with: MakeEngine) -> None:
+    captures = Captures()
+    with running(engine_with(tiny_model("llama"), captures)):
+        assert captures.row_counts == [6, 6, 6, 4, 2, 1]  # logits of 24, 16 and 6, 4, 2, 1 tokens
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_runners_of_slots_are_left_as_they_are(device: str) -> None:
+    runner: Any = object()
+    assert with_cuda_graphs(runner, torch.device(device), 512) is runner
+
+
+@pytest.mark.parametrize(
+    "least, most, expected",
+    [
+        (1, 1, [1]),
+        (1, 6, [1, 2, 4, 6]),
+        (1, 40, [1, 2, 4, 8, 16, 32, 40]),
+        (16, 64, [16, 32, 48, 64]),
+        (6, 6, [6]),
+        (240, 400, [240, 256, 288, 320, 352, 384, 400]),
+    ],
+)
+def test_token_counts_end_at_the_most(least: int, most: int, expected: list[int]) -> None:
+    assert token_counts(least, most) == expected

@@ -1,0 +1,510 @@
+"""The compiled loops against torch's operators, and where they are compiled and kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hf_triton.runtime.devices.prepacked_linear import prepack
+from hf_triton.runtime.fused.parts import UnsupportedLayersError
+from hf_triton.runtime.kernels import kernel_loading, thread_team
+from hf_triton.runtime.kernels.kernel_loading import load_kernel
+from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of
+from hf_triton.runtime.private_folders import is_made_private
+from hf_triton.text_generation.engines.in_flight import runner_selection
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.forward.fused.runner import FusedRunner
+from hf_triton.text_generation.forward.transformers.attention_interface import (
+    use_attention_interface,
+)
+from hf_triton.text_generation.forward.transformers.runner import Making
+from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
+from hf_triton.text_generation.memory.layer_shapes import layer_shapes
+from tests.support.driving import generate_all, running, setup
+from tests.support.tiny_models import Asked, mixed_load, random_model, reference, tiny_model
+
+CPU = torch.device("cpu")
+DTYPES = [torch.float32, torch.bfloat16]
+HEADS, KV_HEADS, DIM, LENGTH, SLOTS = 6, 2, 12, 40, 5
+WIDTH = (HEADS + 2 * KV_HEADS) * DIM
+# Whole sequences and single tokens, of counts that the loops' blocks do and don't divide.
+TOKENS = torch.tensor([(0, 17), (1, 0), (2, 39), (3, 3), (4, 0), (4, 1), (4, 2)])
+
+
+@pytest.fixture(params=[1, 2], ids=["alone", "two threads"])
+def threads(request: pytest.FixtureRequest) -> Iterator[ThreadTeam]:
+    torch.set_num_threads(request.param)
+    yield ThreadTeam(request.param)
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    torch.manual_seed(0)
+    dtype: torch.dtype = request.param
+    return dtype
+
+
+def run(threads: ThreadTeam, name: str, dtype: torch.dtype, *arguments: int) -> None:
+    threads.run(load_kernel(name, str(dtype).removeprefix("torch.")), *arguments)
+
+
+def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
+    """Float32 to its last bits; bfloat16 to one step of its own."""
+    rtol, atol = (1e-5, 1e-5) if got.dtype == torch.float32 else (8e-3, 1e-2)
+    torch.testing.assert_close(got, expected.to(got.dtype), rtol=rtol, atol=atol)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
+    return weight * wide.to(x.dtype)
+
+
+def test_norm_adds_and_normalises(threads: ThreadTeam, dtype: torch.dtype) -> None:
+    x, delta = torch.randn(7, 50).to(dtype), torch.randn(7, 50).to(dtype)
+    weight, out, total = torch.randn(50).to(dtype), torch.empty(7, 50, dtype=dtype), x + delta
+    run(
+        threads,
+        "norm",
+        dtype,
+        *(7, 50, x.data_ptr(), delta.data_ptr(), weight.data_ptr(), out.data_ptr(), bits_of(1e-5)),
+    )
+    assert torch.equal(x, total)
+    assert_close(out, rms_norm(total, weight))
+
+
+def test_silu_mul_also_at_the_ends_of_exp(threads: ThreadTeam, dtype: torch.dtype) -> None:
+    gates = torch.cat([torch.randn(3, 30) * 5, torch.tensor([[-1e4, -100.0, -88, 0, 88, 100] * 5])])
+    gate, up = gates.to(dtype), torch.randn(4, 30).to(dtype)
+    both, out = torch.cat([gate, up], dim=-1), torch.empty(4, 30, dtype=dtype)
+    run(threads, "silu_mul", dtype, 4, 30, both.data_ptr(), out.data_ptr())
+    assert_close(out, F.silu(gate) * up)
+
+
+def test_argmax_is_the_first_of_the_largest(threads: ThreadTeam, dtype: torch.dtype) -> None:
+    logits = torch.randn(10, 3001).to(dtype)
+    logits[1, 7] = logits[1, 2999] = 50
+    logits[2] = float("-inf")
+    logits[3] = float("-inf")
+    logits[3, 2050] = -1e30
+    logits[4, 0] = float("inf")
+    logits[5, 2047] = logits[5, 2900] = torch.nan
+    logits[6, 1030] = -torch.tensor(torch.nan)
+    logits[7, 9], logits[7, 10] = float("inf"), torch.nan
+    logits[8] = torch.nan
+    logits[9, 1], logits[9, 3000] = 50, torch.nan
+    out = torch.full((10,), -1)
+    run(threads, "argmax", dtype, 10, 3001, logits.data_ptr(), out.data_ptr())
+    assert torch.equal(out, logits.argmax(dim=-1))
+
+
+@pytest.mark.parametrize("value", [torch.nan, -torch.tensor(torch.nan), torch.inf, -torch.inf])
+def test_what_is_no_number_stays_in_its_own_row(
+    value: float, threads: ThreadTeam, dtype: torch.dtype
+) -> None:
+    x, weight = torch.randn(5, 60).to(dtype), torch.ones(60, dtype=dtype)
+    x[1, 7] = value
+    out = torch.empty_like(x)
+    run(threads, "norm", dtype, 5, 60, x.data_ptr(), 0, weight.data_ptr(), out.data_ptr(), 0)
+    assert out.isfinite().all(1).tolist() == [True, False, True, True, True]
+    for name in ("silu_mul", "gelu_mul", "gelu_tanh_mul"):
+        out = torch.empty(5, 30, dtype=dtype)
+        run(threads, name, dtype, 5, 30, x.data_ptr(), out.data_ptr())
+        assert out.isfinite().all(1).tolist() == [True, False, True, True, True]
+
+
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """x (tokens, heads, dim), the angles (tokens, rotary dim)."""
+    rotary = cos.shape[-1]
+    turned, rest = x[..., :rotary], x[..., rotary:]
+    halves = torch.cat([-turned[..., rotary // 2 :], turned[..., : rotary // 2]], dim=-1)
+    return torch.cat([turned * cos.unsqueeze(1) + halves * sin.unsqueeze(1), rest], dim=-1)
+
+
+@pytest.mark.parametrize("rotary", [DIM, 8])
+@pytest.mark.parametrize("normalises", [False, True])
+def test_place_rotates_and_writes_to_the_cache(
+    rotary: int, normalises: bool, threads: ThreadTeam, dtype: torch.dtype
+) -> None:
+    slots, positions = TOKENS.T.contiguous()
+    qkv = torch.randn(len(TOKENS), WIDTH).to(dtype)
+    q, k, v = (
+        part.reshape(len(TOKENS), -1, DIM).clone()
+        for part in qkv.split([HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM], dim=-1)
+    )
+    angles = torch.rand(LENGTH, rotary // 2).repeat(1, 2)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    keys, values = (torch.zeros(SLOTS, KV_HEADS, LENGTH, DIM, dtype=dtype) for _ in range(2))
+    norms = [torch.randn(DIM).to(dtype) for _ in range(2)]
+    run(
+        threads,
+        "place",
+        dtype,
+        *(len(TOKENS), HEADS, KV_HEADS, DIM, LENGTH, qkv.data_ptr()),
+        *(keys.data_ptr(), values.data_ptr(), slots.data_ptr(), positions.data_ptr()),
+        *(cos.data_ptr(), sin.data_ptr(), rotary),
+        *([norm.data_ptr() if normalises else 0 for norm in norms]),
+        bits_of(1e-5),
+    )
+    if normalises:
+        q, k = rms_norm(q, norms[0]), rms_norm(k, norms[1])
+    assert_close(qkv[:, : HEADS * DIM].view(q.shape), rotated(q, cos[positions], sin[positions]))
+    assert_close(keys[slots, :, positions], rotated(k, cos[positions], sin[positions]))
+    assert torch.equal(values[slots, :, positions], v)
+    assert keys.count_nonzero() <= k.numel()
+
+
+@pytest.mark.parametrize("window", [0, 5])
+def test_attend_sees_its_own_sequence_up_to_its_position(
+    window: int, threads: ThreadTeam, dtype: torch.dtype
+) -> None:
+    slots, positions = TOKENS.T.contiguous()
+    qkv = torch.randn(len(TOKENS), WIDTH).to(dtype)
+    keys, values = (torch.randn(SLOTS, KV_HEADS, LENGTH, DIM).to(dtype) for _ in range(2))
+    out = torch.empty(len(TOKENS), HEADS * DIM, dtype=dtype)
+    scratch = torch.empty(threads.num_threads, LENGTH + DIM)
+    run(
+        threads,
+        "attend",
+        dtype,
+        *(len(TOKENS), HEADS, KV_HEADS, DIM, LENGTH, qkv.data_ptr()),
+        *(keys.data_ptr(), values.data_ptr(), slots.data_ptr(), positions.data_ptr()),
+        *(out.data_ptr(), scratch.data_ptr(), window, bits_of(0.3)),
+    )
+    for row, (slot, position) in enumerate(TOKENS.tolist()):
+        seen = slice(max(0, position + 1 - window) if window else 0, position + 1)
+        k, v = (
+            stored[slot, :, seen].float().repeat_interleave(HEADS // KV_HEADS, dim=0)
+            for stored in (keys, values)
+        )
+        query = qkv[row, : HEADS * DIM].float().view(HEADS, 1, DIM)
+        expected = F.scaled_dot_product_attention(query, k, v, scale=0.3).flatten()
+        assert_close(out[row], expected)
+
+
+def test_long_chunks_give_generates_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_triton.text_generation.forward.fused.runner._LONG_CHUNK", 4)
+    monkeypatch.setattr("hf_triton.text_generation.forward.fused.runner._LONG_PREFIX", 6)
+    model = tiny_model("mistral")
+    asked = [*mixed_load(6), Asked(list(range(1, 60)), 5)]
+    expected = reference(model, asked)
+    engine = InFlightEngine(setup(model, max_num_seqs=4, max_num_batched_tokens=24))
+    with running(engine):
+        assert engine.runner.name == "fused"
+        assert generate_all(engine, asked, at_first=3) == expected
+
+
+def test_tokens_are_the_models_own_while_the_number_of_threads_changes(
+    changing_threads: list[int],
+) -> None:
+    model, asked = tiny_model("mistral"), [*mixed_load(6), Asked(list(range(1, 60)), 5)]
+    expected = reference(model, asked)
+    options = setup(model, max_num_seqs=4, max_num_batched_tokens=24)
+    engine = InFlightEngine(replace(options, num_threads=2, prepare=prepack))
+    with running(engine):
+        assert generate_all(engine, asked, at_first=3) == expected
+    assert len(changing_threads) > 10, "steps with one thread and with two"
+
+
+def test_a_team_is_as_large_as_torchs_at_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    kernel = load_kernel("silu_mul", "float32")
+    monkeypatch.setattr(thread_team, "gomp_parallel", lambda: lambda *args: sizes.append(args[2]))
+    team = ThreadTeam(4)
+    for count in (1, 3, 8):
+        monkeypatch.setattr(torch, "get_num_threads", partial(int, count))
+        team.run(kernel, 0, 8, 0, 0)
+    assert sizes == [3, 4]
+
+
+def fused(model: Any, max_model_len: int = 32) -> FusedRunner:
+    return FusedRunner(
+        model, KVCache(layer_shapes(model, CPU), CacheSize(2, max_model_len, 0)), CPU
+    )
+
+
+SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "num_hidden_layers": 4,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+_GPT2 = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128}
+_FALCON = {"alibi": False, "head_dim": None}  # its configuration takes no head_dim
+_EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2}
+_SMALL_EXPERTS = {**_EXPERTS, "moe_intermediate_size": 16}
+_CAPS = {"attn_logit_softcapping": 1.0, "final_logit_softcapping": 8.0}
+_SCALES = {"residual_multiplier": 0.5, "embedding_multiplier": 3.0, "logits_scaling": 2.0}
+# What each of them has that Llama's shape has not.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("gpt2", _GPT2),
+    "gpt-bigcode": ("gpt_bigcode", _GPT2),
+    "gpt-neox": ("gpt_neox", {}),
+    "gpt-neox in sequence": ("gpt_neox", {"use_parallel_residual": False}),
+    "opt": ("opt", {"ffn_dim": 64, "word_embed_proj_dim": 32}),
+    "phi": ("phi", {}),
+    "phi with head norms": ("phi", {"qk_layernorm": True, "num_key_value_heads": 4}),
+    "phi3": ("phi3", {}),
+    "gemma2": ("gemma2", {"sliding_window": 8, **_CAPS}),
+    "gemma3": ("gemma3_text", {"sliding_window": 8, "num_hidden_layers": 6}),
+    "cohere": ("cohere", {"use_qk_norm": True}),
+    "cohere2": ("cohere2", {"sliding_window": 8}),
+    "granite": ("granite", _SCALES),
+    "olmo2": ("olmo2", {}),
+    "starcoder2": ("starcoder2", {}),
+    "persimmon": ("persimmon", {"num_key_value_heads": 4}),
+    "falcon": ("falcon", _FALCON),
+    "falcon of 40 B": (
+        "falcon",
+        {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2},
+    ),
+    "gptj": ("gptj", {**_GPT2, "rotary_dim": 4}),
+    "smollm3": ("smollm3", {}),  # layers without rotary embedding
+    "helium": ("helium", {}),
+    "ernie4_5": ("ernie4_5", {}),
+    "mixtral": ("mixtral", _EXPERTS),
+    "qwen2-moe": ("qwen2_moe", {**_SMALL_EXPERTS, "shared_expert_intermediate_size": 16}),
+    "qwen3-moe": ("qwen3_moe", _SMALL_EXPERTS),
+    "gpt-oss": ("gpt_oss", {**_EXPERTS, "sliding_window": 8}),
+}
+MIXTURES = ("mixtral", "-moe", "-oss")
+
+
+def family(name: str, *, tamed: bool = False) -> Any:
+    """A tiny model whose norms have weights and biases that tell one from another. ``tamed``, its
+    rounding in bfloat16 grows less from layer to layer.
+    """
+    model_type, changes = FAMILIES[name]
+    given = {key: value for key, value in {**SHAPE, **changes}.items() if value is not None}
+    model = random_model(model_type, **given)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
+            elif tamed:
+                parameter.mul_(0.4)
+    return model
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_give_generates_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_triton.text_generation.forward.fused.runner._LONG_CHUNK", 4)
+    monkeypatch.setattr("hf_triton.text_generation.forward.fused.runner._LONG_PREFIX", 6)
+    model = family(name)
+    asked = mixed_load(7)
+    expected = reference(model, asked)
+    engine = InFlightEngine(setup(model, max_num_seqs=3, max_num_batched_tokens=12))
+    with running(engine):
+        assert engine.runner.name == "fused"
+        assert generate_all(engine, asked, at_first=4) == expected
+
+
+# A mixture's rounding chooses other experts in a model as wild as these.
+@pytest.mark.parametrize("name", [name for name in FAMILIES if not name.endswith(MIXTURES)])
+def test_families_are_held_in_bfloat16(name: str) -> None:
+    model = family(name, tamed=True).to(torch.bfloat16)
+    use_attention_interface(model)
+    chosen = runner_selection.select_runner(model, layer_shapes(model, CPU), CPU)
+    assert chosen is runner_selection.fused_runner
+
+
+@pytest.mark.parametrize("name", ["bloom", "gptj", "falcon-alibi"])
+def test_what_calls_no_attention_function_is_named(name: str) -> None:
+    with pytest.raises(UnsupportedLayersError, match="calls no attention function"):
+        fused(tiny_model(name))
+
+
+def test_queries_scaled_at_far_positions_are_named(dtype: torch.dtype) -> None:
+    """A short scene in bfloat16 holds them for Llama's where their weights are small."""
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    changes = {"rope_theta": 10000.0, "llama_4_scaling_beta": 0.1}
+    model = random_model("ministral3", **SHAPE, rope_parameters={**rope, **changes}).to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.1)
+    with pytest.raises(UnsupportedLayersError, match="not only rotated"):
+        fused(model)
+
+
+@pytest.mark.parametrize("has_mean", [False, True])
+def test_wide_norm_of_parts(has_mean: bool, threads: ThreadTeam, dtype: torch.dtype) -> None:
+    """Of heads that lie apart, each with its own weight."""
+    x, weight, bias = torch.randn(5, 3, 3, 24).to(dtype), torch.randn(3, 24), torch.randn(3, 24)
+    heads, expected = x[:, :, 1], x.clone()
+    wide = heads.float() - heads.float().mean(-1, keepdim=True) * has_mean
+    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5) * weight + bias
+    expected[:, :, 1] = normed.to(dtype)
+    at = heads.data_ptr()
+    run(
+        threads,
+        "wide_norm",
+        dtype,
+        *(5, 3, 24, heads.stride(0), at, 0, weight.data_ptr(), bias.data_ptr(), at, 24),
+        *(int(has_mean), bits_of(1e-5), heads.stride(1)),
+    )
+    assert_close(x, expected)
+
+
+def test_gelu_mul_is_the_form_with_tanh(threads: ThreadTeam, dtype: torch.dtype) -> None:
+    gates = torch.cat([torch.randn(3, 30) * 3, torch.tensor([[-1e4, -9.0, 0, 9, 1e4, -1] * 5])])
+    gate, up = gates.to(dtype), torch.randn(4, 30).to(dtype)
+    both, out = torch.cat([gate, up], dim=-1), torch.empty(4, 30, dtype=dtype)
+    run(threads, "gelu_tanh_mul", dtype, 4, 30, both.data_ptr(), out.data_ptr())
+    assert_close(out, F.gelu(gate, approximate="tanh") * up)
+
+
+def test_scaled_angles_are_rotations(dtype: torch.dtype) -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    for rope_parameters in (rope, {"rope_type": "linear", "factor": 4.0}):
+        changes = {"rope_parameters": {"rope_theta": 10000.0, **rope_parameters}}
+        fused(random_model("llama", **SHAPE, **changes).to(dtype))
+
+
+def test_weights_of_another_size_are_never_read() -> None:
+    """The loops would read beyond them."""
+    short = torch.nn.Parameter(torch.ones(1))  # which torch spreads over all numbers
+    for name in ("input_layernorm", "self_attn.q_norm"):
+        model = tiny_model("qwen3")
+        model.model.layers[1].get_submodule(name).weight = short
+        with pytest.raises(UnsupportedLayersError, match=r"a norm of \(1,\)"):
+            fused(model)
+    model = tiny_model("llama")
+    model.model.layers[1].self_attn.register_parameter("sinks", short)
+    with pytest.raises(UnsupportedLayersError, match="has weights of its own: sinks"):
+        fused(model)
+
+
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (
+            ModuleNotFoundError("No module named 'numba'"),
+            "slower on this CPU without Numba: No mod",
+        ),
+        (OSError("libllvmlite.so"), "compiled loops don't run: OSError: libllvmlite.so"),
+    ],
+)
+def test_without_numba_the_engine_says_so_and_serves(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    def missing(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(runner_selection, "fused_runner", Making("fused", missing))
+    engine = InFlightEngine(setup(tiny_model("llama"), max_num_seqs=2))
+    with running(engine):
+        assert engine.runner.name == "packed"
+    (line,) = log_lines
+    assert said in line
+
+
+def test_a_team_without_libgomp_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_team, "gomp_parallel", lambda: None)
+    assert ThreadTeam(8).num_threads == 1
+
+
+@pytest.mark.parametrize("name", ["torch/lib/libgomp.so.1", "torch.libs/libgomp-98b21ff3.so.1.0.0"])
+def test_torchs_libgomp_is_found_where_wheels_have_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Path(torch.__file__).parent / "lib" / "libgomp.so.1"
+    if not own.exists():
+        pytest.skip("this torch has no libgomp of its own")
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).symlink_to(own)
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
+    (tmp_path / "torch").mkdir(exist_ok=True)
+    assert ThreadTeam(2).num_threads == 2
+
+
+COMPILE = """
+import sys
+sys.path[:0] = [".", "tests/stub"]
+from hf_triton.runtime.kernels.kernel_loading import load_kernel
+load_kernel("silu_mul", "float32")
+"""
+
+
+def test_a_kernel_is_compiled_once_for_all_processes_of_a_user(tmp_path: Path) -> None:
+    root = Path(kernel_loading.__file__).parents[3]
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", COMPILE], cwd=root, env=env, check=True)
+    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    before = kept.stat().st_mtime_ns
+    again = f"{COMPILE}assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", again], cwd=root, env=env, check=True)
+    assert kept.stat().st_mtime_ns == before
+
+
+def test_copies_that_load_at_once_compile_a_kernel_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiled, compile_one = [], kernel_loading._compiled
+
+    def counted(name: str, dtype: str, source: str) -> Any:
+        compiled.append(name)
+        return compile_one(name, dtype, source)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kernel_loading, "_compiled", counted)
+    with ThreadPoolExecutor() as copies:
+        list(copies.map(load_kernel.__wrapped__, ["argmax"] * 3, ["float32"] * 3))
+    assert compiled == ["argmax"]
+
+
+def test_a_folder_that_others_can_write_to_is_not_run_from(tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    assert not is_made_private(folder / "0")
+    folder.chmod(0o755)
+    assert is_made_private(folder / "0")
+
+
+def test_where_others_of_a_group_may_write_the_folder_is_private(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        assert is_made_private(tmp_path / "new" / "kernels" / "0")
+    finally:
+        os.umask(before)
+
+
+def test_without_home_or_folder_to_write_to_the_kernels_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    """As for a user without an entry, in a container that is read-only."""
+
+    def nobody(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    def nowhere() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", nobody)
+    monkeypatch.setattr("tempfile.gettempdir", nowhere)
+    kernel_loading._say_not_kept.cache_clear()
+    for name in ("silu_mul", "argmax"):
+        assert load_kernel.__wrapped__(name, "float32").address
+    (line,) = log_lines
+    assert "compiles the kernels anew" in line
+    assert "XDG_CACHE_HOME" in line

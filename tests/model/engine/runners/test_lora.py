@@ -1,0 +1,661 @@
+"""Adapters of one model in one batch: PEFT's own tokens for each, and what can't be served."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hf_triton.runtime.devices.prepacked_linear import prepack
+from hf_triton.runtime.errors import LoadError, OverloadedError
+from hf_triton.text_generation.engine.engine import Engine
+from hf_triton.text_generation.engines.in_flight import adapter_line
+from hf_triton.text_generation.engines.in_flight import engine as in_flight
+from hf_triton.text_generation.engines.in_flight.adapter_line import AdapterLine
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
+from hf_triton.text_generation.forward.transformers.adapter_runner import AdaptedRunner
+from hf_triton.text_generation.lora import rows
+from hf_triton.text_generation.lora.linear import AdaptedLinear, attach
+from hf_triton.text_generation.lora.places import LimitedAdapters
+from hf_triton.text_generation.lora.reading import AdapterReader
+from hf_triton.text_generation.lora.rows import DeviceRows, Matrices, RowAdapters, StepAdapters
+from hf_triton.text_generation.memory.layer_shapes import layer_shapes
+from hf_triton.text_generation.memory.pages import PAGE_SIZE
+from hf_triton.text_generation.sequence.sequence import Sequence
+from tests.model.engine.runners.test_cuda_graphs import Captures
+from tests.support.driving import GIB, Answers, running, setup
+from tests.support.tiny_adapters import peft_reference, read, save_adapter, served_with
+from tests.support.tiny_models import LATENT, Asked, mixed_load, random_model, tiny_model
+from tests.support.triton import eventually
+
+# What each of two adapters changes: attention alone; with other ranks, everything and the head.
+TARGETS: dict[str, tuple[list[str], list[str]]] = {
+    "llama": (["q_proj", "v_proj"], ["k_proj", "o_proj", "gate_proj", "down_proj", "lm_head"]),
+    "gpt2": (["c_attn"], ["c_attn", "c_fc", "lm_head"]),
+    "falcon-rotary": (["query_key_value"], ["dense", "dense_4h_to_h", "lm_head"]),
+    "qwen3-next": (["in_proj_qkvz", "q_proj"], ["in_proj_ba", "out_proj", "o_proj", "lm_head"]),
+}
+RUNNERS = (
+    ("llama", "fused"),
+    ("gpt2", "fused"),
+    ("falcon-rotary", "fused"),
+    ("llama", "packed"),
+    ("qwen3-next", "packed, states"),
+    ("llama", "paged"),
+    ("gpt2", "paged"),
+    ("qwen3-next", "paged, states"),
+)
+NAMES = ("polite", "sql", None, "sql", None, "polite", "polite", "sql")
+
+
+def adapters_of(name: str, model: Any, folder: Path) -> dict[str, Path]:
+    first, second = TARGETS[name]
+    alpha = {"lora_alpha": 16, "rank_pattern": {"c_fc": 2, "o_proj": 2}}
+    return {
+        "polite": save_adapter(model, folder / "polite", r=4, lora_alpha=8, target_modules=first),
+        "sql": save_adapter(
+            model, folder / "sql", seed=1, r=3, use_rslora=True, target_modules=second, **alpha
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two adapters of the tiny Llama."""
+    return adapters_of("llama", tiny_model("llama"), tmp_path_factory.mktemp("llama"))
+
+
+def with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
+    graphed = GraphedRunner(runner, Captures(), most)
+    graphed.capture_all()
+    return graphed
+
+
+def generated(
+    engine: Engine, asked: list[tuple[Asked, str | None]], at_once: int
+) -> list[tuple[int, ...]]:
+    """Greedy tokens of each, ``at_once`` of them together."""
+    answers = Answers()
+    for first in range(0, len(asked), at_once):
+        sequences = []
+        for number, (one, name) in list(enumerate(asked))[first : first + at_once]:
+            sequence = answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
+            sequence.lora_name = name
+            sequences.append(sequence)
+        engine.submit(sequences)
+        answers.wait(min(first + at_once, len(asked)))
+    return [answers.completion(number).token_ids for number in range(len(asked))]
+
+
+def failure(engine: Engine, name: str) -> str:
+    """What a sequence of this adapter fails with."""
+    answers = Answers()
+    sequence = answers.sequence(0, [1, 2], max_tokens=2)
+    sequence.lora_name = name
+    engine.submit([sequence])
+    return str(answers.wait(1)[0])
+
+
+@pytest.mark.parametrize(
+    "name, runner, way",
+    [
+        *((*each, "prepacked") for each in RUNNERS),
+        *((*RUNNERS[0], way) for way in ("plain", "fixed_shapes", "gathered")),
+        *((*each, "gathered") for each in (RUNNERS[3], RUNNERS[-1])),
+    ],
+)
+def test_each_request_gets_the_tokens_of_pefts_own_model(
+    name: str,
+    runner: str,
+    way: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepare: Any = prepack if way == "prepacked" else lambda model: None
+    if runner == "packed":
+        request.getfixturevalue("not_fused")
+    monkeypatch.setattr(AdaptedRunner, "fixed_shapes", way in ("fixed_shapes", "gathered"))
+    if way == "gathered":
+        monkeypatch.setattr(rows, "_FEWEST_RANKS_TO_GATHER", 0)
+        monkeypatch.setattr(rows, "_TRAFFIC_OF_GATHERING", 0)
+    folders = adapters_of(name, tiny_model(name), tmp_path)
+    asked = list(zip(mixed_load(len(NAMES)), NAMES, strict=True))
+    expected = peft_reference(tiny_model(name), folders, asked)
+    made = setup(tiny_model(name), max_num_seqs=5, max_num_batched_tokens=24)
+    adapters = read(made.model, folders)
+    paged = runner.startswith("paged")
+    engine = InFlightEngine(replace(made, prepare=prepare, adapters=adapters, paged=paged))
+    with running(engine):
+        assert f"({runner}, adapters)" in engine.description
+        assert generated(engine, asked, at_once=len(asked)) == expected
+        assert generated(engine, asked, at_once=1) == expected
+
+
+def test_replayed_steps_with_adapters_give_pefts_tokens(
+    llama: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list(zip(mixed_load(len(NAMES)), NAMES, strict=True))
+    expected = peft_reference(tiny_model("llama"), llama, asked)
+    captures: list[Captures] = []
+
+    def with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
+        captures.append(Captures())
+        graphed = GraphedRunner(runner, captures[-1], most)
+        graphed.capture_all()
+        captures[-1].num_replayed = 0
+        monkeypatch.setattr(runner, "forward", None)  # everything is replayed
+        return graphed
+
+    monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
+    made = setup(tiny_model("llama"), max_num_seqs=5, max_num_batched_tokens=24)
+    adapters = read(made.model, llama)
+    engine = InFlightEngine(replace(made, adapters=adapters, paged=True, async_scheduling=True))
+    with running(engine):
+        assert generated(engine, asked, at_once=len(asked)) == expected
+        plain, adapted = captures
+        assert adapted.num_replayed
+        plain.num_replayed = adapted.num_replayed = 0
+        without = [number for number, name in enumerate(NAMES) if name is None]
+        got = generated(engine, [asked[number] for number in without], at_once=2)
+        assert got == [expected[number] for number in without]
+        assert plain.num_replayed
+        assert not adapted.num_replayed
+
+
+def test_in_pages_an_adapter_shares_its_own_prefixes_and_is_computed_again_when_it_had_to_go(
+    llama: dict[str, Path],
+) -> None:
+    model = tiny_model("llama")
+    (prompt,) = (one.prompt for one in mixed_load(3) if len(one.prompt) == 40)
+    names = ("polite", "sql", None, "polite", "sql", None)
+    asked = [(Asked(prompt, 30), name) for name in names]
+    expected = peft_reference(tiny_model("llama"), llama, asked)
+    per_page = PAGE_SIZE * sum(s.bytes_per_token for s in layer_shapes(model, torch.device("cpu")))
+    made = setup(model, kv_cache_gib=15 * per_page / GIB, max_num_seqs=6, max_model_len=80)
+    engine = InFlightEngine(replace(made, adapters=read(model, llama), paged=True))
+    with running(engine):
+        assert generated(engine, asked, at_once=6) == expected
+        assert engine.metrics.num_preempted
+        assert generated(engine, asked, at_once=1) == expected
+        before = engine.metrics.num_reused_prompt_tokens
+        assert generated(engine, asked[:1], at_once=1) == expected[:1]
+        assert engine.metrics.num_reused_prompt_tokens == before + 2 * PAGE_SIZE
+
+
+@pytest.mark.parametrize("num_adapters, gathers", [(3, False), (120, True)])
+def test_rows_on_the_device_compute_what_each_rows_own_adapter_does(
+    num_adapters: int, gathers: bool
+) -> None:
+    ranks = tuple((0, 7, 25)[number % 3] for number in range(num_adapters))
+    torch.manual_seed(0)
+    matrices = Matrices(torch.randn(sum(ranks), 12), torch.randn(sum(ranks), 20), ranks)
+    numbers = [2, 0, 3, 1, num_adapters, 2]
+    x, y = torch.randn(len(numbers), 12), torch.randn(len(numbers), 40)[:, 10:30]
+    expected = y.double()
+    for row, number in enumerate(numbers):
+        if number:
+            columns = slice(matrices.ends[number - 1], matrices.ends[number])
+            down, up = matrices.down[columns].double(), matrices.up[columns].double()
+            expected[row] += down @ x[row].double() @ up
+    by_step = y.clone()
+    RowAdapters(numbers).add(matrices, x, by_step)
+    on_device = DeviceRows(torch.tensor(numbers, dtype=torch.int32))
+    on_device.add(matrices, x, y)
+    assert bool(on_device._indices) == gathers
+    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(by_step.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_what_overflows_in_one_adapter_is_in_its_own_rows_alone(
+    gathers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that are finite and huge."""
+    monkeypatch.setattr(rows, "_FEWEST_RANKS_TO_GATHER", 0 if gathers else 2**62)
+    monkeypatch.setattr(rows, "_TRAFFIC_OF_GATHERING", 0)
+    ranks = (2, 3, 4)
+    torch.manual_seed(0)
+    matrices = Matrices(torch.randn(9, 12), torch.randn(9, 20), ranks)
+    numbers, x, y = [1, 2, 3, 0, 1, 2], torch.ones(6, 12), torch.zeros(6, 20)
+    expected = y.clone()
+    RowAdapters(numbers).add(matrices, x, expected)
+    matrices.down[2:5] = torch.finfo(torch.float32).max
+    others = torch.tensor([number != 2 for number in numbers])
+    for each in (RowAdapters(numbers), DeviceRows(torch.tensor(numbers, dtype=torch.int32))):
+        found = y.clone()
+        each.add(matrices, x, found)
+        assert not found[~others].isfinite().any()
+        torch.testing.assert_close(found[others], expected[others])
+
+
+def test_a_head_sees_the_sampled_rows_even_where_there_are_as_many_as_tokens() -> None:
+    tokens, sampled = RowAdapters([1, 2]), RowAdapters([2, 2])
+    step = StepAdapters(2, 2, tokens, sampled)
+    assert step.of(2, is_head=True) is sampled
+    assert step.of(2, is_head=False) is tokens
+    step = StepAdapters(5, 2, tokens, sampled)
+    assert step.of(2, is_head=False) is sampled
+    assert step.of(5, is_head=True) is tokens  # of a model that makes every token's logits
+    assert StepAdapters(5, 0, tokens, None).of(1, is_head=True) is None
+
+
+def test_an_adapter_of_what_makes_all_earlier_keys_is_refused(tmp_path: Path) -> None:
+    """Another sequence's adapter, or none, may have been there for the earlier ones."""
+    model = random_model("deepseek_v3", **LATENT)
+    saved = {"late": save_adapter(model, tmp_path, r=4, target_modules=["kv_b_proj"])}
+    with pytest.raises(LoadError, match=r"^adapters: .*kv_b_proj makes the keys and values of all"):
+        attach(model, read(model, saved))
+
+
+@pytest.mark.parametrize("way", ["slots", "pages", "graphs"])
+def test_adapters_change_under_sequences_that_go_on_with_theirs(
+    llama: dict[str, Path], tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is computed for the old one of a name is never shared with the new one."""
+
+    if way == "graphs":
+        monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
+    made = setup(tiny_model("llama"), max_num_seqs=4)
+    model, prompt = made.model, mixed_load(3)[2].prompt
+    other = save_adapter(model, tmp_path, seed=5, r=8, target_modules=["up_proj", "q_proj"])
+    after = {"sql": other, "new": llama["polite"]}
+    asked = [(Asked(prompt, 30), name) for name in ("polite", "sql", None)]
+    later = [(Asked(prompt, 9), name) for name in ("sql", "new", None)]
+    expected = peft_reference(tiny_model("llama"), llama, asked)
+    expected_later = peft_reference(tiny_model("llama"), after, later)
+    files = AdapterReader(served_with(llama), model.config, model.dtype)
+    made = replace(made, paged=way != "slots", async_scheduling=way == "graphs")
+    engine = InFlightEngine(replace(made, adapters=(held := files.adapters())))
+    read_ahead = files.read(served_with(after).adapters)  # may take longer than the sequences
+    going: list[int] = []
+
+    def change() -> None:
+        assert eventually(lambda: engine.metrics.num_generated_tokens > 6)
+        engine.change_adapters(read_ahead)
+        going.append(engine.num_unfinished)
+
+    with running(engine):
+        thread = threading.Thread(target=change)
+        thread.start()
+        assert generated(engine, asked, at_once=3) == expected
+        thread.join()
+        assert going == [3]
+        assert isinstance(engine.runner, AdaptedRunner)
+        assert not isinstance(engine.runner.inner, GraphedRunner)  # which has the old weights
+        assert list(held) == ["sql", "new"]
+        reused = engine.metrics.num_reused_prompt_tokens
+        assert generated(engine, later[:2], at_once=1) == expected_later[:2]
+        assert engine.metrics.num_reused_prompt_tokens == reused
+        assert generated(engine, later, at_once=3) == expected_later
+        assert len(held.computed) == 4
+        engine.forget_removed_adapters()
+        assert len(held.computed) == 2
+        assert generated(engine, later, at_once=3) == expected_later
+        assert failure(engine, "polite") == "lora_name: this adapter has been removed"
+        engine.change_adapters([])
+        assert failure(engine, "sql") == "lora_name: this adapter has been removed"
+
+
+def test_a_change_that_is_made_while_it_is_refused_counts_as_made(
+    llama: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = setup(tiny_model("llama"))
+    files = AdapterReader(served_with(llama), made.model.config, made.model.dtype)
+    engine = InFlightEngine(replace(made, adapters=(held := files.adapters())))
+    monkeypatch.setattr(in_flight, "_LOOK_EVERY_S", 0)
+
+    def refused() -> None:
+        assert eventually(lambda: list(held) == ["sql"])
+        raise OverloadedError("the engine is stuck in a step: try again later")
+
+    with running(engine):
+        monkeypatch.setattr(engine.thread, "check_running", refused)
+        engine.change_adapters(files.read(served_with({"sql": llama["sql"]}).adapters))
+
+
+def limited(model: Any, folders: dict[str, Path], most: int) -> LimitedAdapters:
+    found = AdapterReader(
+        served_with(folders, max_loaded_adapters=most), model.config, model.dtype
+    ).adapters()
+    assert isinstance(found, LimitedAdapters)
+    return found
+
+
+@pytest.mark.parametrize(
+    "way, most, passed_s",
+    [
+        *((way, 1, 60.0) for way in ("slots", "pages", "fixed_shapes", "gathered", "graphs")),
+        *(("slots", *few) for few in ((1, 0.0), (2, 60.0))),
+        ("graphs", 2, 60.0),
+    ],
+)
+def test_more_adapters_than_there_are_places_give_the_tokens_of_all_loaded(
+    llama: dict[str, Path],
+    tmp_path: Path,
+    way: str,
+    most: int,
+    passed_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of three adapters, one with the largest rank and a layer that no other changes."""
+
+    monkeypatch.setattr(adapter_line, "_MOST_PASSED_S", passed_s)
+    monkeypatch.setattr(AdaptedRunner, "fixed_shapes", way in ("fixed_shapes", "gathered"))
+    if way == "gathered":
+        monkeypatch.setattr(rows, "_FEWEST_RANKS_TO_GATHER", 0)
+        monkeypatch.setattr(rows, "_TRAFFIC_OF_GATHERING", 0)
+    if way == "graphs":
+        monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
+    made = setup(tiny_model("llama"), max_num_seqs=5, max_num_batched_tokens=24)
+    third = save_adapter(made.model, tmp_path, seed=5, r=8, target_modules=["up_proj", "q_proj"])
+    folders = {**llama, "third": third}
+    names = ("polite", "sql", None, "third", "sql", None, "polite", "third", "polite", "sql")
+    asked = list(zip(mixed_load(len(names)), names, strict=True))
+    expected = peft_reference(tiny_model("llama"), folders, asked)
+    adapters = limited(made.model, folders, most)
+    paged = way in ("pages", "graphs")
+    made = replace(made, adapters=adapters, paged=paged, async_scheduling=way == "graphs")
+    engine = InFlightEngine(made)
+    with running(engine):
+        assert generated(engine, asked, at_once=len(asked)) == expected
+        assert generated(engine, asked, at_once=1) == expected
+        assert adapters.num_loads >= 3
+        (loads,) = (one for one in engine.families() if one.name == "hf_triton_adapter_loads_total")
+        assert loads.samples[0].value == adapters.num_loads
+        if way == "graphs":
+            assert isinstance(engine.runner, AdaptedRunner)
+            assert isinstance(engine.runner.inner, GraphedRunner)
+
+
+def test_the_adapter_whose_requests_began_longest_ago_leaves_the_device(
+    llama: dict[str, Path],
+) -> None:
+    model = tiny_model("llama")
+    adapters = limited(model, {**llama, "third": llama["sql"]}, 2)
+    attach(model, adapters)
+    first, second, third = (adapters.current[name].key for name in ("polite", "sql", "third"))
+    for key in (first, second, first):
+        assert adapters.load(key, set)
+    assert adapters.num_loads == 2
+    assert not adapters.load(third, lambda: {first, second})
+    assert adapters.load(third, set)
+    assert [adapters.holds(key) for key in (first, second, third)] == [True, False, True]
+    assert {adapters.number(first), adapters.number(third)} == {1, 2}
+    with pytest.raises(KeyError):
+        adapters.number(second)
+
+
+def test_those_whose_adapters_are_there_go_past_one_that_waits_for_a_while(
+    llama: dict[str, Path],
+) -> None:
+    model, answers = tiny_model("llama"), Answers()
+    adapters = limited(model, llama, 1)
+    attach(model, adapters)
+    running: list[Sequence] = []
+    line = AdapterLine(adapters, lambda: running)
+
+    def sequence(name: str | None) -> Sequence:
+        made = answers.sequence(0, [1, 2], max_tokens=2)
+        made.adapter_key = adapters.current[name].key if name else 0
+        return made
+
+    running += line.pass_on([sequence("polite")])
+    waits, passes = sequence("sql"), sequence("polite")
+    assert line.pass_on([waits, passes]) == [passes]
+    waits.submitted_s -= 2
+    behind, plain = sequence("polite"), sequence(None)
+    assert line.pass_on([behind]) == []
+    running.clear()
+    assert line.pass_on([plain]) == [waits, plain]
+    assert line.drain() == [behind]
+
+
+def test_adapters_change_where_few_have_places(llama: dict[str, Path], tmp_path: Path) -> None:
+    """Those that come may have larger ranks, and other layers, than there is room for."""
+    made = setup(tiny_model("llama"), max_num_seqs=4)
+    other = save_adapter(made.model, tmp_path, seed=5, r=8, target_modules=["up_proj", "q_proj"])
+    after = {"polite": llama["polite"], "new": other, "sql": llama["sql"]}
+    before: list[tuple[Asked, str | None]] = [
+        (Asked(one.prompt, 9), "polite") for one in mixed_load(3)
+    ]
+    later = [(one, name) for one, _ in before for name in ("new", "polite", "sql", None)]
+    files = AdapterReader(
+        served_with(llama, max_loaded_adapters=1), made.model.config, made.model.dtype
+    )
+    engine = InFlightEngine(replace(made, adapters=(held := files.adapters())))
+    with running(engine):
+        assert generated(engine, before, at_once=3) == peft_reference(
+            tiny_model("llama"), llama, before
+        )
+        engine.change_adapters(files.read(served_with(after).adapters))
+        assert generated(engine, later, at_once=4) == peft_reference(
+            tiny_model("llama"), after, later
+        )
+        engine.change_adapters(files.read(served_with({"sql": llama["sql"]}).adapters))
+        engine.forget_removed_adapters()
+        assert len(held.computed) == 1
+        assert failure(engine, "new") == "lora_name: this adapter has been removed"
+        assert generated(engine, later[2:4], at_once=2) == peft_reference(
+            tiny_model("llama"), after, later[2:4]
+        )
+
+
+def test_one_that_waits_for_a_place_can_leave(llama: dict[str, Path]) -> None:
+    made = setup(tiny_model("llama"), max_num_seqs=4)
+    engine = InFlightEngine(replace(made, adapters=limited(made.model, llama, 1)))
+    answers = Answers()
+    sequences = [answers.sequence(number, [1, 2, 3], max_tokens=60) for number in range(3)]
+    for sequence, name in zip(sequences, ("polite", "sql", "sql"), strict=True):
+        sequence.lora_name = name
+    sequences[2].deadline_s = 0.0
+    with running(engine):
+        engine.submit(sequences)
+        engine.cancel(sequences[1:2])
+        assert eventually(lambda: engine.num_unfinished == 0)
+        assert [one.finish_reason for one in sequences] == ["length", "cancelled", "timeout"]
+        assert engine.metrics.num_adapter_loads == 1
+
+
+def test_an_adapter_that_is_as_before_is_not_read_again(llama: dict[str, Path]) -> None:
+    files = AdapterReader(served_with(llama), tiny_model("llama").config, torch.float32)
+    before = files.read(served_with(llama).adapters)
+    after = files.read(served_with({"sql": llama["polite"], "polite": llama["polite"]}).adapters)
+    assert after[1] is before[0]
+    assert after[0].key not in {adapter.key for adapter in before}
+
+
+def test_a_running_model_refuses_an_adapter_of_a_layer_that_is_read_past(tmp_path: Path) -> None:
+    model = tiny_model("mamba")
+    fine = save_adapter(model, tmp_path / "fine", r=2, target_modules=["x_proj"])
+    late = save_adapter(model, tmp_path / "late", r=2, target_modules=["dt_proj"])
+    files = AdapterReader(served_with({"fine": fine}), model.config, model.dtype)
+    adapters = files.adapters()
+    attach(model, adapters)
+    with pytest.raises(LoadError, match=r"^adapter late: it changes .*dt_proj, which a running"):
+        adapters.change_to(files.read(served_with({"late": late}).adapters), ())
+
+
+def test_a_model_without_adapters_keeps_its_layers() -> None:
+    engine = InFlightEngine(setup(tiny_model("llama")))
+    with running(engine):
+        assert not any(isinstance(one, AdaptedLinear) for one in engine.setup.model.modules())
+        assert "adapters" not in engine.description
+
+
+def test_an_adapter_that_the_model_would_read_past_is_refused(tmp_path: Path) -> None:
+    model = tiny_model("mamba")
+    folder = save_adapter(model, tmp_path / "steps", r=2, target_modules=["dt_proj"])
+    with pytest.raises(LoadError, match=r"the layer around .*dt_proj multiplies its weight itself"):
+        attach(model, read(model, {"steps": folder}))
+
+
+def test_sequences_are_counted_by_adapter(llama: dict[str, Path]) -> None:
+    model = tiny_model("llama")
+    engine = InFlightEngine(replace(setup(model), adapters=read(model, llama)))
+    with running(engine):
+        one = Asked([1, 2], 2)
+        generated(engine, [(one, "sql"), (one, None), (one, "sql")], at_once=3)
+        (family,) = [one for one in engine.families() if "adapter" in one.name]
+    assert family.name == "hf_triton_adapter_sequences_total"
+    samples = {sample.labels["adapter"]: sample.value for sample in family.samples}
+    assert samples == {"polite": 0, "sql": 2}
+
+
+def error_of(folder: Path, name: str = "llama") -> str:
+    with pytest.raises(LoadError) as raised:
+        read(tiny_model(name), {"sql": folder})
+    return str(raised.value)
+
+
+def changed_config(folder: Path, to: Path, **changes: Any) -> Path:
+    """A copy of an adapter whose configuration says something else."""
+    to.mkdir()
+    (to / "adapter_model.safetensors").write_bytes(
+        (folder / "adapter_model.safetensors").read_bytes()
+    )
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (to / "adapter_config.json").write_text(json.dumps({**config, **changes}))
+    return to
+
+
+CONFIG = "adapter_config.json"
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"peft_type": "IA3"}, f"{CONFIG}: peft_type: got IA3, expected LORA"),
+        ({"use_dora": True}, f"{CONFIG}: use_dora is set, and only plain LoRA is served; merge"),
+        ({"bias": "all"}, f"{CONFIG}: bias is set, and only plain LoRA is served"),
+        ({"modules_to_save": ["lm_head"]}, f"{CONFIG}: modules_to_save is set"),
+        ({"trainable_token_indices": [1]}, f"{CONFIG}: trainable_token_indices is set"),
+        (
+            {"init_lora_weights": "pissa_niter_4"},
+            f"{CONFIG}: init_lora_weights: pissa_niter_4 goes with changed weights",
+        ),
+        (
+            {"r": 2},
+            "model.layers.0.self_attn.q_proj.lora_A is 4 x 32, this model needs 2 x 32: it was",
+        ),
+        (
+            {"target_modules": ["q_proj"]},
+            "weights for model.layers.0.self_attn.v_proj.lora_A.weight, which this model lacks",
+        ),
+        (
+            {"target_modules": ["q_proj", "v_proj", "o_proj"]},
+            "no weights for model.layers.0.self_attn.o_proj.lora_A, which its adapter_config.json",
+        ),
+        ({"target_modules": ["wqkv"]}, "Target modules {'wqkv'} not found in the base model"),
+        ({"target_modules": ["embed_tokens"]}, "model.embed_tokens: its kind (Embedding) is not"),
+    ],
+    ids=str,
+)
+def test_an_adapter_that_cant_be_served_is_refused_by_name(
+    llama: dict[str, Path], tmp_path: Path, changes: dict[str, Any], expected: str
+) -> None:
+    changes = {"base_model_name_or_path": "org/other", **changes}
+    found = error_of(changed_config(llama["polite"], tmp_path / "changed", **changes))
+    assert found.startswith(f"adapter sql: {expected}")
+    assert "\n" not in found
+
+
+def test_an_adapter_of_another_base_names_both(llama: dict[str, Path], tmp_path: Path) -> None:
+    changed = changed_config(llama["polite"], tmp_path / "c", base_model_name_or_path="org/other")
+    found = error_of(changed, "gpt2")
+    assert "made for org/other, not for org/tiny" in found
+
+
+def test_weights_that_are_not_low_rank_or_not_finite_are_refused(
+    llama: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = changed_config(llama["polite"], tmp_path / "changed")
+    file = folder / "adapter_model.safetensors"
+    weights = load_file(file)
+    save_file({**weights, "base_model.model.lm_head.weight": torch.zeros(97, 32)}, file)
+    assert error_of(folder) == (
+        "adapter sql: whole weights of lm_head.weight, which are not the base's, and only "
+        "low-rank changes are served"
+    )
+    first = next(name for name in weights if "0.self_attn.q_proj.lora_A" in name)
+    save_file({**weights, first: torch.full_like(weights[first], torch.nan)}, file)
+    assert error_of(folder).endswith("q_proj.lora_A holds numbers that are not finite in float32")
+    file.write_bytes(b"no safetensors")
+    assert error_of(folder).startswith("adapter sql: SafetensorError: ")
+
+
+def test_weights_that_are_not_finite_as_they_are_computed_with_are_refused(
+    llama: dict[str, Path], tmp_path: Path
+) -> None:
+    """Finite in the file; not in the model's dtype, or not times their scaling."""
+    scaled = changed_config(llama["polite"], tmp_path / "scaled", lora_alpha=1e40)
+    assert error_of(scaled).endswith(
+        "q_proj.lora_B holds numbers that are not finite in float32 times the adapter's scaling, "
+        "2.5e+39"
+    )
+    large = changed_config(llama["polite"], tmp_path / "large")
+    file = large / "adapter_model.safetensors"
+    weights = load_file(file)
+    first = next(name for name in weights if "0.self_attn.q_proj.lora_A" in name)
+    save_file({**weights, first: torch.full_like(weights[first], 1e5)}, file)
+    read(tiny_model("llama"), {"sql": large})
+    with pytest.raises(LoadError, match=r"q_proj\.lora_A holds .* not finite in float16$"):
+        read(tiny_model("llama").half(), {"sql": large})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("is_tied", [False, True], ids=["head", "tied"])
+def test_the_bases_own_head_beside_its_adapter_is_left_out(
+    is_tied: bool, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """As PEFT saves it by default, in the dtype of the training."""
+    base = tiny_model("llama", tie_word_embeddings=is_tied)
+    base.save_pretrained(str(tmp_path / "base"))
+    asked: dict[str, Any] = {"r": 2, "target_modules": ["q_proj", "lm_head"]}
+    plain = save_adapter(base, tmp_path / "plain", **asked)
+    whole = save_adapter(base.to(dtype), tmp_path / "w", save_embedding_layers="auto", **asked)
+    saved = load_file(whole / "adapter_model.safetensors")
+    head = "base_model.model.lm_head.base_layer.weight"
+    assert saved[head].dtype == dtype
+
+    def adapter_in(folder: Path) -> Any:
+        served = served_with({"sql": folder}, model=str(tmp_path / "base"), local=True)
+        return AdapterReader(served, base.config, base.dtype).adapters().computed[0]
+
+    found, expected = adapter_in(whole).parts, adapter_in(plain).parts
+    assert found.keys() == expected.keys()
+    assert "lm_head" in found
+    saved[head][3, 4] += 1
+    save_file(saved, whole / "adapter_model.safetensors")
+    with pytest.raises(LoadError, match=r"whole weights of lm_head.weight, which are not the base"):
+        adapter_in(whole)
+
+
+def test_a_folder_without_an_adapter_and_one_with_a_pickle_are_refused(
+    llama: dict[str, Path], tmp_path: Path
+) -> None:
+    assert error_of(tmp_path).startswith("adapter sql: local adapter: no adapter_config.json in ")
+    folder = changed_config(llama["polite"], tmp_path / "changed")
+    torch.save(load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.bin")
+    (folder / "adapter_model.safetensors").unlink()
+    assert "has weights only as a pickle (adapter_model.bin)" in error_of(folder)
+    served = served_with({"sql": folder}, allow_pickle=True)
+    adapters = AdapterReader(served, tiny_model("llama").config, torch.float32).adapters()
+    assert tuple(adapters) == ("sql",)
+
+
+def test_without_peft_the_load_says_what_to_install(
+    llama: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    found = error_of(llama["sql"])
+    assert found.startswith("adapters: they need PEFT, which is not installed")
+    assert found.endswith("pip install 'peft>=0.21,<0.22'")

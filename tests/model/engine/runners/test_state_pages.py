@@ -1,0 +1,105 @@
+"""States beside pages, against a cache simulated as lists of tokens: whatever a sequence's state
+and pages hold when it computes is what that sequence says.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_triton.text_generation.memory.pages import PAGE_SIZE
+from hf_triton.text_generation.memory.slot_contents import SlotContents, SlotCopy
+from hf_triton.text_generation.memory.state_pages import StatePages
+from hf_triton.text_generation.sequence.sequence import Sequence
+from tests.model.engine.runners.test_pages import LOAD, Engine, come_and_go, sequence
+
+
+@dataclass
+class StateEngine(Engine):
+    """A state is a list of the tokens that it has seen, by slot."""
+
+    states: dict[int, list[int]] = field(default_factory=dict)
+
+    def new_pages(self) -> StatePages:
+        max_kept = self.max_num_seqs if self.shares else 0
+        slots = SlotContents(self.max_num_seqs, 0, max_kept, states=True, snapshots=True)
+        return StatePages(1 + self.num_pages, slots)
+
+    def check(self) -> None:
+        """Every page is free, or held as often as sequences and kept states have it."""
+        pages = self.pages
+        running = Counter(page for one in pages._running for page in one.pages)
+        keeping = Counter(page for kept in pages._pages_of.values() for page in kept)
+        for counts, found in ((pages._num_running, running), (pages._num_keeping, keeping)):
+            assert {page: count for page, count in enumerate(counts) if count} == dict(found)
+        held = set(running) | set(keeping)
+        assert sorted([*pages._free, *held]) == list(range(1, pages.num_pages))
+        assert pages.num_used == len(running)
+        assert set(pages._pages_of) == set(pages._slots.kept.values())
+
+    def copy(self, copies: list[SlotCopy]) -> None:
+        for copy in copies:
+            if copy.page is None:  # to itself: a state that begins anew
+                is_new = copy.source == copy.target
+                self.states[copy.target] = [] if is_new else list(self.states[copy.source])
+                continue
+            source, target = copy.page
+            for offset in range(PAGE_SIZE):
+                self.cells[target, offset] = self.cells.get((source, offset), -1)
+
+    def write(self, one: Sequence, start: int, end: int, writers: dict[int, Sequence]) -> None:
+        super().write(one, start, end, writers)
+        said = self.said(one)
+        assert (self.states[one.slot] if start else []) == said[:start]
+        self.states[one.slot] = said[:end]
+        if one.snapshot is not None and start < one.snapshot.num_tokens <= end:
+            assert one.snapshot.slot != one.slot
+            self.states[one.snapshot.slot] = said[: one.snapshot.num_tokens]
+
+
+# The longest sequence has 70 + 20 + 30 tokens: 8 pages.
+SHAPES = st.builds(
+    StateEngine,
+    *(st.integers(8, 20), st.integers(1, 6), st.integers(6, 80), st.booleans(), st.booleans()),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LOAD, SHAPES, st.data())
+def test_each_sequence_says_what_its_state_and_pages_hold(
+    load: list[tuple[list[int], int]], engine: StateEngine, data: st.DataObject
+) -> None:
+    come_and_go(load, engine, data)
+
+
+def test_a_preempted_sequence_goes_on_from_its_state_where_it_is_still_there() -> None:
+    engine = StateEngine(num_pages=9, max_num_seqs=2)
+    old, young = sequence([1] * 40, 60), sequence([2] * 60, 40)
+    engine.scheduler.add([old, young])
+    while not young.num_preemptions:
+        engine.step()
+    num_computed = 60 + len(young.token_ids) - 1
+    engine.scheduler.retire([old])
+    step = engine.step()
+    assert [(chunk.start, chunk.end) for chunk in step.prefills] == [
+        (num_computed, num_computed + 1)
+    ]
+
+
+def test_a_chat_goes_on_within_a_page_and_a_kept_state_gives_its_pages_up() -> None:
+    engine = StateEngine(num_pages=9, max_num_seqs=2)
+    first = sequence(list(range(40)), 13)
+    engine.run(first)
+    assert engine.run(sequence([*range(40), *first.token_ids, 3])) == [52]
+    assert engine.run(sequence([7] * 80, 60)) == [0]  # takes all pages
+    assert engine.run(sequence([*range(40), *first.token_ids, 4])) == [0]
+
+
+def test_a_snapshot_stays_with_the_pages_up_to_it() -> None:
+    engine = StateEngine()
+    system = list(range(41))
+    assert engine.run(*(sequence([*system, 50 + tail]) for tail in range(2))) == [0, 0]
+    assert engine.run(sequence([*system, 60, 61])) == [41]

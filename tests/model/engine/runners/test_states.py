@@ -1,0 +1,339 @@
+"""States of convolutions and recurrences, and an indexer's keys, in slots beside keys and values:
+their sizes, their copies, their share of a prompt, and that a wrong one is found at load.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+import pytest
+import torch
+
+from hf_triton.runtime.errors import LoadError
+from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.engines.in_flight.runner_selection import (
+    UnsupportedModelError,
+    select_runner,
+    state_runner,
+)
+from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
+from hf_triton.text_generation.forward.paged.step import PagedStep
+from hf_triton.text_generation.forward.states import paged_runner
+from hf_triton.text_generation.forward.states import runner as states_runner
+from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
+from hf_triton.text_generation.forward.transformers.cache_runner import (
+    CacheRunner,
+    WholePromptRunner,
+)
+from hf_triton.text_generation.forward.transformers.media_runner import MediaRunner
+from hf_triton.text_generation.memory import slot_cache
+from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache, plan_size
+from hf_triton.text_generation.memory.layer_shapes import (
+    LayerShape,
+    StateShape,
+    layer_shapes,
+    sequence_bytes,
+)
+from hf_triton.text_generation.memory.paged_cache import PagedCache
+from hf_triton.text_generation.memory.slot_contents import SlotContents, SlotCopy
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Snapshot
+from tests.support.driving import generate_all, running, setup
+from tests.support.tiny_models import Asked, mixed_load, reference, tiny_model
+
+CPU = torch.device("cpu")
+RUNNERS = {"slots": "packed, states", "pages": "paged, states"}
+IN_SLOTS_OR_PAGES = list(RUNNERS)
+GIB = 2**30
+CONV = StateShape("conv", 0, (96, 4), torch.float32)
+RECURRENT = StateShape("recurrent", 0, (4, 8, 8), torch.float32)
+
+
+def test_what_each_layer_keeps_is_read_off_the_model() -> None:
+    states, keys = layer_shapes(tiny_model("qwen3-next").to(torch.bfloat16), CPU)
+    assert (states.num_kv_heads, states.bytes_per_token) == (0, 0)
+    assert [(state.kind, state.index) for state in states.states] == [
+        ("conv", 0),
+        ("recurrent", 0),
+    ]
+    assert states.state_bytes(1) == sum(state.num_bytes(1) for state in states.states) > 0
+    assert (keys.bytes_per_token, keys.state_bytes(1)) == (2 * 16 * 2, 0)
+    both = layer_shapes(tiny_model("falcon-h1"), CPU)[0]
+    assert both.num_kv_heads == 2
+    assert len(both.states) == 2
+    assert layer_shapes(tiny_model("deepseek-v3.2"), CPU)[0].indexer_dim == 16
+
+
+def test_a_slot_is_its_tokens_and_its_states() -> None:
+    shapes = [
+        LayerShape(0, 0, 0, torch.float32, CPU, states=(CONV, RECURRENT)),
+        LayerShape(2, 8, 8, torch.float32, CPU, indexer_dim=4),
+    ]
+    fixed = 4 * (96 * 4 + 4 * 8 * 8)
+    per_token = 4 * (2 * 16 + 4)
+    assert sequence_bytes(shapes, 100) == 100 * per_token + fixed
+    asked: dict[str, Any] = {"model_limit": 100, "max_model_len": None, "free_bytes": GIB}
+    size = plan_size(shapes, **asked, max_num_seqs=8, kv_cache_gib=None)
+    assert size.num_bytes == 8 * (100 * per_token + fixed)
+    with pytest.raises(LoadError) as raised:
+        plan_size(shapes, **asked, max_num_seqs=8, kv_cache_gib=1e-4)
+    assert str(raised.value).startswith(
+        "the KV cache does not fit: 8 sequences (max_num_seqs) x (100 tokens (max_model_len) x "
+        "144 bytes + 2560 bytes of states) = 0.00 GiB, but kv_cache_gib is 0.0001, which holds "
+        "6 sequences of that length or 75 tokens each"
+    )
+
+
+def test_a_model_of_states_alone_is_sized_by_sequences() -> None:
+    shapes = [LayerShape(0, 0, 0, torch.float32, CPU, states=(CONV,))]
+    asked: dict[str, Any] = {"model_limit": None, "max_num_seqs": None, "kv_cache_gib": 1e-4}
+    size = plan_size(shapes, **asked, max_model_len=10**6, free_bytes=GIB)
+    assert (size.num_slots, size.max_model_len) == (69, 10**6)
+
+
+def test_a_copy_takes_a_whole_state_and_the_named_keys_of_an_indexer() -> None:
+    shape = LayerShape(1, 2, 2, torch.float32, CPU, indexer_dim=3, states=(CONV, RECURRENT))
+    cache = KVCache([shape], CacheSize(num_slots=3, max_model_len=6, num_bytes=0))
+    for slot in range(3):
+        for stored in (*cache.states[0], *cache.indexer_keys):
+            stored[slot] = slot + 1
+    cache.copy_slots([SlotCopy(2, 0, 4)])
+    for stored in cache.states[0]:
+        assert [stored[slot].unique().tolist() for slot in range(3)] == [[3], [2], [3]]
+    assert cache.indexer_keys[0][0, :, 0].tolist() == [3, 3, 3, 3, 1, 1]
+
+
+def goes_on(select_states: Any) -> Any:
+    """A sequence goes on from what its slot held before."""
+
+    def faulty(self: Any, rows: slice, *, begin: bool) -> None:
+        select_states(self, rows, begin=False)
+
+    return faulty
+
+
+def forgets(select_states: Any) -> Any:
+    """A chunk in the last slot, where prompts are computed that a step does not, begins anew."""
+
+    def faulty(self: Any, rows: slice, *, begin: bool) -> None:
+        select_states(self, rows, begin=begin or rows.start > 0)
+
+    return faulty
+
+
+def moves_no_state(copy_slots: Any) -> Any:
+    """Keys and values are copied, and states stay."""
+
+    def faulty(self: KVCache, copies: Any) -> None:
+        states, self.states = self.states, []
+        copy_slots(self, copies)
+        self.states = states
+
+    return faulty
+
+
+def selected(model: Any, shapes: list[LayerShape]) -> Any:
+    try:
+        return select_runner(model, shapes, CPU)
+    except UnsupportedModelError:
+        return None
+
+
+def new_where(is_new: Any) -> Any:
+    """Says anew which of a step's chunks begin a sequence, from their slots."""
+
+    def replaced(runs: Any) -> Any:
+        return lambda *args: [run._replace(begins=is_new(run)) for run in runs(*args)]
+
+    return replaced
+
+
+@pytest.mark.parametrize(
+    "owner, name, fault, left",
+    [
+        (states_runner, "runs_of", new_where(lambda run: 0), CacheRunner),
+        (states_runner, "runs_of", new_where(lambda run: run.begins or run.slot > 1), CacheRunner),
+        (KVCache, "copy_slots", moves_no_state, None),
+    ],
+    ids=["goes on", "forgets", "moves no state"],
+)
+@pytest.mark.parametrize("architecture", ["mamba2", "falcon-h1", "qwen3-next"])
+def test_the_trial_run_finds_a_wrong_state_in_a_packed_row(
+    architecture: str, owner: Any, name: str, fault: Any, left: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = layer_shapes(tiny_model(architecture), CPU)
+    assert selected(tiny_model(architecture), shapes) is state_runner
+    monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
+    assert selected(tiny_model(architecture), shapes) is left
+
+
+@pytest.mark.usefixtures("not_fused")
+@pytest.mark.parametrize(
+    "owner, name, fault, left",
+    [
+        (slot_cache.StateLayer, "select_states", goes_on, None),
+        (slot_cache.StateLayer, "select_states", forgets, WholePromptRunner),
+        (KVCache, "copy_slots", moves_no_state, None),
+    ],
+)
+@pytest.mark.parametrize("architecture", ["mamba2", "falcon-h1"])
+def test_the_trial_run_finds_a_wrong_state_in_the_cache(
+    architecture: str, owner: Any, name: str, fault: Any, left: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model(architecture)
+    shapes = layer_shapes(model, CPU)
+    assert selected(model, shapes) is CacheRunner
+    monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
+    assert selected(model, shapes) is left
+
+
+@pytest.mark.usefixtures("storage_kind")
+@pytest.mark.parametrize("storage_kind", IN_SLOTS_OR_PAGES, indirect=True)
+@pytest.mark.parametrize("name", ["qwen3-next", "mamba"])
+def test_a_chat_goes_on_from_the_state_of_its_last_turn_and_others_begin_anew(name: str) -> None:
+    model = tiny_model(name)
+    prompt = [token for one in mixed_load(6) for token in one.prompt][:50]
+    (answer,) = reference(model, [Asked(prompt, 9)])
+    asked = [Asked([*prompt, *answer, 5, 6], 9), Asked([*prompt[:40], 5, 6], 9), Asked(prompt, 9)]
+    expected = reference(model, asked)
+    engine = InFlightEngine(setup(model, max_num_seqs=2, max_num_batched_tokens=16))
+    with running(engine):
+        assert generate_all(engine, [Asked(prompt, 9)], at_first=1) == [answer]
+        assert generate_all(engine, asked, at_first=2) == expected
+        assert engine.metrics.num_reused_prompt_tokens == len(prompt) + len(answer) - 1
+
+
+@pytest.mark.usefixtures("storage_kind")
+@pytest.mark.parametrize("storage_kind", IN_SLOTS_OR_PAGES, indirect=True)
+@pytest.mark.parametrize("at_first", [1, 4], ids=["one after another", "together"])
+@pytest.mark.parametrize("name", ["mamba", "qwen3-next", "falcon-h1", "lfm2"])
+def test_a_prompt_goes_on_from_where_two_before_it_parted(name: str, at_first: int) -> None:
+    """The second one leaves its state there, in the middle of a chunk."""
+    model = tiny_model(name)
+    system = [token for one in mixed_load(6) for token in one.prompt][:41]
+    asked = [Asked([*system, *range(tail, tail + 9)], 6) for tail in (1, 20, 40, 60)]
+    expected = reference(model, asked)
+    engine = InFlightEngine(setup(model, max_num_seqs=8, max_num_batched_tokens=28))
+    with running(engine):
+        assert generate_all(engine, asked, at_first=at_first) == expected
+        assert engine.metrics.num_reused_prompt_tokens == 2 * len(system)
+
+
+@pytest.mark.parametrize("storage_kind", IN_SLOTS_OR_PAGES, indirect=True)
+def test_where_generate_clamps_its_prompt_alone_no_answer_is_shared(storage_kind: str) -> None:
+    model = tiny_model("mamba2", time_step_limit=(0.8, 2.0))
+    prompt = mixed_load(3)[2].prompt
+    (answer,) = reference(model, [Asked(prompt, 9)])
+    asked = [Asked([*prompt, *answer, 5, 6], 9), *mixed_load(5)]
+    expected = reference(model, asked)
+    assert expected[0] != reference(tiny_model("mamba2"), asked[:1])[0]
+    engine = InFlightEngine(setup(model, max_num_seqs=2, max_num_batched_tokens=16))
+    with running(engine):
+        assert engine.runner.name == RUNNERS[storage_kind]
+        assert generate_all(engine, [Asked(prompt, 9)], at_first=1) == [answer]
+        assert generate_all(engine, asked, at_first=2) == expected
+        assert engine.metrics.num_reused_prompt_tokens == 0
+
+
+@pytest.mark.usefixtures("storage_kind")
+@pytest.mark.parametrize("storage_kind", ["few pages, a step ahead"], indirect=True)
+def test_an_answer_that_is_computed_again_is_not_clamped_as_a_prompt() -> None:
+    model = tiny_model("mamba2", time_step_limit=(0.8, 2.0))
+    asked = [Asked(one.prompt[:9], 40) for one in mixed_load(6, seed=4)]
+    expected = reference(model, asked)
+    engine = InFlightEngine(setup(model, max_num_seqs=3, max_model_len=56))
+    with running(engine):
+        assert generate_all(engine, asked, at_first=6) == expected
+        assert engine.metrics.num_preempted > 2
+
+
+def test_a_snapshot_that_its_sequence_does_not_live_to_leave_is_forgotten() -> None:
+    space = SlotContents(4, max_kept=4, states=True, snapshots=True)
+    prompt = list(range(90))
+    first, second, third = (dummy_sequence([*prompt[:60], n], SamplingParams(1)) for n in range(3))
+    for sequence in (first, second):
+        space.allocate(sequence, whole=False)
+    assert second.snapshot == Snapshot(60, 2)
+    assert space.find(third).is_worth_waiting_for
+    space.note_computed(second, 40)
+    space.finish_step()
+    space.free(second)
+    assert not space.find(third).is_worth_waiting_for
+
+
+def test_a_slot_that_a_sequence_needs_takes_no_snapshot() -> None:
+    space = SlotContents(3, max_kept=3, states=True, snapshots=True)
+    made = [dummy_sequence([*range(60), n], SamplingParams(1)) for n in range(2)]
+    for sequence in made:
+        space.allocate(sequence, whole=True)
+    assert made[1].snapshot == Snapshot(60, 2)
+    space.allocate(dummy_sequence([7] * 40, SamplingParams(1)), whole=True)
+    assert made[1].snapshot is None
+    assert space.num_kept == 0
+
+
+@pytest.mark.usefixtures("storage_kind")
+@pytest.mark.parametrize("storage_kind", IN_SLOTS_OR_PAGES, indirect=True)
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "jamba", "qwen3-next", "lfm2"])
+def test_a_state_is_its_sequences_own_whoever_runs_beside(name: str) -> None:
+    model, asked = tiny_model(name), mixed_load(9)
+    expected = reference(model, asked)
+    engine = InFlightEngine(setup(model, max_num_seqs=3, max_num_batched_tokens=8))
+    with running(engine):
+        assert generate_all(engine, asked, at_first=5) == expected
+
+
+def test_an_indexer_takes_no_pages() -> None:
+    given = setup(tiny_model("deepseek-v3.2"), max_num_seqs=2)
+    engine = InFlightEngine(dataclasses.replace(given, paged=True))
+    with running(engine):
+        assert "2 sequences x" in engine.description
+
+
+def of_padding(select: Any) -> Any:
+    """A sequence goes on from the state of padding."""
+
+    def faulty(self: Any, name: str, make: Any) -> Any:
+        found = select(self, name, make)
+        return found * 0 if name == "slots" else found
+
+    return faulty
+
+
+@pytest.mark.parametrize(
+    "owner, name, fault",
+    [
+        (paged_runner, "runs_of", new_where(lambda run: 0)),
+        (paged_runner, "runs_of", new_where(lambda run: 1)),
+        (PagedStep, "_once", of_padding),
+        (PagedCache, "copy_slots", lambda _: lambda *_: None),
+    ],
+    ids=["goes on", "forgets", "of padding", "moves no state"],
+)
+@pytest.mark.parametrize("architecture", ["mamba", "falcon-h1", "qwen3-next"])
+def test_the_trial_run_finds_a_wrong_state_in_pages(
+    architecture: str, owner: Any, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model(architecture)
+    shapes = layer_shapes(model, CPU)
+    own_attention = model.config._attn_implementation
+    assert select_runner(model, shapes, CPU, in_pages=True) is PagedStateRunner
+    model.set_attn_implementation(own_attention)
+    monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
+    assert select_runner(model, shapes, CPU, in_pages=True) is not PagedStateRunner
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["of text", "of images"])
+def test_no_answer_is_shared_where_one_of_two_runners_computes_it_otherwise(number: int) -> None:
+    both: list[Any] = [CacheRunner.__new__(CacheRunner) for _ in range(2)]
+    for runner in both:
+        runner.cache = None
+    both[number] = _Otherwise()
+    assert MediaRunner(both[0], both[1], cast("Any", None)).computes_answers_otherwise
+
+
+class _Otherwise(CacheRunner):
+    cache, computes_answers_otherwise = None, True
+
+    def __init__(self) -> None: ...

@@ -1,0 +1,183 @@
+"""What a CPU computes in where models.yaml leaves it to us: as saved, or float32 where the
+processor is slow in that. A dtype that is written is followed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+from hf_triton.runtime.devices import cpu_dtype, layout_times
+from hf_triton.runtime.devices.device import Placement
+from hf_triton.runtime.devices.linear_layouts import Float16StoredLinear
+from hf_triton.runtime.devices.prepacked_linear import prepack
+from hf_triton.runtime.weights.loading import load_config, load_model
+from tests.support.served_models import served_model
+from tests.support.tiny_models import T5, random_encoder_decoder, tiny_model
+
+BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
+# Seconds of a product of 1 row and of 32.
+_FASTER_WIDE = {BFLOAT16: (4.0, 9.0), FLOAT32: (2.0, 8.0), FLOAT16: (4.0, 90.0)}
+_FASTER_OWN = {BFLOAT16: (2.2, 4.0), FLOAT32: (2.0, 8.0), FLOAT16: (4.0, 90.0)}
+_ALIKE = {BFLOAT16: (2.1, 4.0), FLOAT32: (2.0, 4.0), FLOAT16: (4.0, 90.0)}
+
+
+@pytest.fixture
+def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function that gives this machine another processor, and so much free memory."""
+
+    def become(*, multiplies: bool, seconds: Any = _FASTER_OWN, free_bytes: int = 2**40) -> None:
+        monkeypatch.setattr(cpu_dtype, "multiplies_bfloat16", lambda: multiplies)
+        monkeypatch.setattr(cpu_dtype, "_seconds", lambda dtype: seconds[dtype])
+        monkeypatch.setattr(cpu_dtype, "free_cpu_bytes", lambda: free_bytes)
+
+    return become
+
+
+@pytest.mark.parametrize(
+    "saved, multiplies, seconds, free_bytes, chosen, why",
+    [
+        (BFLOAT16, False, {}, 21, FLOAT32, "this processor has no instructions"),
+        (BFLOAT16, False, {}, 19, BFLOAT16, "float32 would be faster, but takes 0.0 GiB while"),
+        (
+            BFLOAT16,
+            True,
+            _FASTER_OWN,
+            21,
+            BFLOAT16,
+            "1 row takes 2200.00 and 2000.00 ms a product, 32",
+        ),
+        (BFLOAT16, True, _ALIKE, 21, BFLOAT16, "in bfloat16 and float32 1 row takes"),
+        (BFLOAT16, True, _FASTER_WIDE, 21, FLOAT32, "in bfloat16 and float32 1 row takes"),
+        (BFLOAT16, True, _FASTER_WIDE, 19, BFLOAT16, "float32 would be faster, but takes"),
+        (FLOAT16, True, {}, 21, FLOAT32, "CPUs are slow in float16"),
+        (FLOAT32, False, {}, 21, FLOAT32, ""),
+        (torch.float64, False, {}, 21, torch.float64, ""),
+    ],
+)
+def test_auto_is_the_fastest_that_memory_allows(
+    processor: Callable[..., None],
+    saved: torch.dtype,
+    multiplies: bool,
+    seconds: dict[torch.dtype, tuple[float, float]],
+    free_bytes: int,
+    chosen: torch.dtype,
+    why: str,
+) -> None:
+    processor(multiplies=multiplies, seconds=seconds, free_bytes=free_bytes)
+    found, told = cpu_dtype.fastest_dtype(saved, num_bytes=10)
+    assert found == chosen
+    assert why in told
+    assert bool(why) == bool(told)
+
+
+def test_a_product_of_a_usual_layer_is_timed_in_every_dtype() -> None:
+    for dtype in (FLOAT32, BFLOAT16, FLOAT16):
+        assert len(cpu_dtype._seconds(dtype)) == 2
+        assert min(cpu_dtype._seconds(dtype)) > 0
+
+
+def saved(folder: Path, model: Any, dtype: torch.dtype, *, configured: bool = True) -> Path:
+    model.to(dtype).save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    assert config.pop("dtype") == str(dtype).removeprefix("torch.")
+    if not configured:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def load(folder: Path, auto_class: Any, device: str = "cpu", **keys: Any) -> Any:
+    served = served_model(folder, model=".", local=True, **keys)
+    config = load_config(served, folder)
+    return load_model(served, folder, auto_class, config, Placement(device, {"": "cpu"}))
+
+
+_MODELS: dict[str, tuple[Any, Callable[[], Any]]] = {
+    "decoder": (AutoModelForCausalLM, lambda: tiny_model("llama")),
+    "encoder": (AutoModel, lambda: tiny_model("llama").model),
+    "encoder-decoder": (AutoModelForSeq2SeqLM, lambda: random_encoder_decoder("t5", **T5)),
+}
+
+
+@pytest.mark.parametrize("configured", [True, False], ids=["", "config.json names no dtype"])
+@pytest.mark.parametrize("kind", _MODELS)
+def test_a_model_of_bfloat16_is_computed_in_float32_from_16_bits_where_that_is_faster(
+    processor: Callable[..., None],
+    tmp_path: Path,
+    log_lines: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    configured: bool,
+) -> None:
+    auto_class, make = _MODELS[kind]
+    folder = saved(tmp_path, make(), BFLOAT16, configured=configured)
+    processor(multiplies=False)
+    model = load(folder, auto_class)
+    assert {weight.dtype for weight in model.parameters()} == {FLOAT32}
+    why = "this processor has no instructions to multiply bfloat16"
+    assert log_lines == [
+        f"I tiny: computes in float32, and not in bfloat16, as its weights are: {why}"
+    ]
+    monkeypatch.setattr(
+        layout_times,
+        "seconds_of",
+        lambda run, *_: 1.0 if isinstance(run, Float16StoredLinear) else 2.0,
+    )
+    assert prepack(model) == _num_linears(make())
+
+
+def _num_linears(model: torch.nn.Module) -> int:
+    return sum(type(module) is torch.nn.Linear for module in model.modules())
+
+
+def test_a_model_of_bfloat16_stays_so_where_the_processor_is_made_for_it(
+    processor: Callable[..., None], tmp_path: Path, log_lines: list[str]
+) -> None:
+    folder = saved(tmp_path, tiny_model("llama"), BFLOAT16)
+    processor(multiplies=True)
+    assert load(folder, AutoModelForCausalLM).dtype == BFLOAT16
+    why = "1 row takes 2200.00 and 2000.00 ms a product, 32 rows 4000.00 and 8000.00"
+    assert log_lines == [
+        f"I tiny: computes in bfloat16, as its weights are: in bfloat16 and float32 {why}"
+    ]
+
+
+@pytest.mark.parametrize(
+    "dtype, multiplies, told",
+    [
+        ("bfloat16", False, "32 rows take 3.0 times as long as in float32, which auto is"),
+        ("float16", True, "32 rows take 22.5 times as long as in bfloat16, which auto is"),
+        ("bfloat16", True, ""),
+        ("float32", True, ""),
+        ("float32", False, ""),
+    ],
+)
+def test_a_dtype_that_is_written_is_followed_with_a_line_where_it_costs_much(
+    processor: Callable[..., None],
+    tmp_path: Path,
+    log_lines: list[str],
+    dtype: str,
+    multiplies: bool,
+    told: str,
+) -> None:
+    folder = saved(tmp_path, tiny_model("llama"), BFLOAT16)
+    slow = {**_FASTER_OWN, BFLOAT16: (2.0, 24.0)}
+    processor(multiplies=multiplies, seconds=_FASTER_OWN if multiplies else slow)
+    assert load(folder, AutoModelForCausalLM, dtype=dtype).dtype == getattr(torch, dtype)
+    line = f"W tiny: dtype: {dtype} is slow on this processor: {told}"
+    assert log_lines == ([line] if told else [])
+
+
+def test_a_gpu_computes_in_what_was_saved(
+    processor: Callable[..., None], tmp_path: Path, log_lines: list[str]
+) -> None:
+    folder = saved(tmp_path, tiny_model("llama"), BFLOAT16)
+    processor(multiplies=False)
+    assert load(folder, AutoModelForCausalLM, device="cuda:0").dtype == BFLOAT16
+    assert log_lines == []

@@ -1,0 +1,351 @@
+"""The link between fronts and engines: addresses, requests, and what a bad peer can do."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hf_triton.runtime.link import frames, protocol
+from hf_triton.runtime.link.connection import Connection
+from hf_triton.runtime.link.frames import Frame
+from hf_triton.runtime.link.link_request import LinkRequest
+from hf_triton.runtime.link.listener import EngineListener, ForwardedRequest
+from tests.support.driving import no_thread_left
+from tests.support.triton import eventually
+
+_identities = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def identity(monkeypatch: pytest.MonkeyPatch, patient_link: None) -> str:
+    """A server of this test's own."""
+    name = f"test-{os.getpid()}-link{next(_identities)}"
+    monkeypatch.setattr(protocol, "server_identity", lambda: name)
+    return name
+
+
+@pytest.fixture
+def taken() -> list[ForwardedRequest]:
+    return []
+
+
+@pytest.fixture
+def listener(taken: list[ForwardedRequest]) -> Iterator[EngineListener]:
+    listener = EngineListener("m_stream", taken.append)
+    yield listener
+    listener.close()
+
+
+class Peer:
+    """A front, frame by frame."""
+
+    def __init__(self, identity: str, *, says_hello: bool = True) -> None:
+        (address,) = protocol.find_addresses(identity, "m_stream")
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(60)
+        self.socket.connect(f"\0{address}")
+        self._stream = self.socket.makefile("rb")
+        assert protocol.read_hello(self._stream)
+        if says_hello:
+            self.socket.sendall(protocol.hello())
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+        self.socket.close()
+
+    def send(self, frame: Frame) -> None:
+        self.socket.sendall(frames.encode(frame))
+
+    def ask(self, number: int, **inputs: Any) -> None:
+        self.socket.sendall(LinkRequest(inputs, "{}", ["text_output"]).encode(number))
+
+    def read(self) -> Frame:
+        frame = frames.read_frame(self._stream)
+        assert frame is not None, "the engine hung up"
+        return frame
+
+    def is_hung_up_on(self) -> bool:
+        try:
+            return frames.read_frame(self._stream) is None
+        except ConnectionError:
+            return True
+
+
+def ask(peer: Peer, taken: list[ForwardedRequest], *numbers: int) -> None:
+    """Asks, and waits until the engine has taken the requests."""
+    expected = len(taken) + len(numbers)
+    for number in numbers:
+        peer.ask(number)
+    assert eventually(lambda: len(taken) == expected)
+
+
+def test_an_address_fits_and_is_found_whatever_the_models_name(identity: str) -> None:
+    names = ["m", "m_stream", "m-1", "x" * 200, "ü"]
+    listeners = [EngineListener(name, lambda _: None) for name in names]
+    try:
+        for name in names:
+            (address,) = protocol.find_addresses(identity, name)
+            assert len(address) < 108
+        assert protocol.find_addresses(f"{identity}0", "m") == []
+        assert protocol.find_addresses(identity, "n") == []
+    finally:
+        for listener in listeners:
+            listener.close()
+    assert [protocol.find_addresses(identity, name) for name in names] == [[]] * 5
+
+
+def test_the_longest_identity_leaves_room_for_an_address() -> None:
+    identity = f"{2**32 - 1}-{2**22}-{2**64 - 1}"  # inode, pid_max, clock ticks
+    assert len(protocol.address_prefix(identity, "m")) + len(f"{2**22}-9999999") <= 107
+
+
+def test_the_servers_identity_is_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    first = protocol.server_identity()
+    assert first == protocol.server_identity()
+    assert first.split("-")[1] == str(os.getppid())
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    assert protocol.server_identity() != first
+
+
+def test_a_request_reaches_the_engine_and_its_answer_comes_back(
+    listener: EngineListener, taken: list[ForwardedRequest], identity: str
+) -> None:
+    with Peer(identity) as peer:
+        peer.ask(7, text_input=np.array([b"\xff hi"], dtype=np.object_), top_k=np.array([3]))
+        assert eventually(lambda: len(taken) == 1)
+        (request,) = taken
+        text, top_k = request.tensor("text_input"), request.tensor("top_k")
+        assert text is not None
+        assert top_k is not None
+        assert text.as_numpy().tolist() == [b"\xff hi"]
+        assert top_k.as_numpy().tolist() == [3]
+        assert request.tensor("seed") is None
+        assert request.parameters() == "{}"
+        assert request.requested_output_names() == ["text_output"]
+        for _ in range(2):  # the second is ignored
+            request.responder.send({"text_output": np.array([1.5])}, final=True)
+        request.responder.fail(ValueError("late"))
+        ask(peer, taken, 8)
+        taken[1].responder.fail(ValueError("a secret"))
+        answer, error = peer.read(), peer.read()
+    assert (answer.kind, answer.number, answer.flags) == (frames.ANSWER, 7, frames.FINAL)
+    assert answer.tensors["text_output"].tolist() == [1.5]
+    assert (error.kind, error.number, error.flags) == (frames.ERROR, 8, 0)
+    assert error.texts == ["INTERNAL", "internal error: ValueError"]
+
+
+def test_a_request_that_comes_byte_by_byte_arrives(
+    listener: EngineListener, taken: list[ForwardedRequest], identity: str
+) -> None:
+    with Peer(identity) as peer:
+        for byte in LinkRequest({"seed": np.array([7])}, "{}", ["text_output"], "r-1").encode(3):
+            peer.socket.sendall(bytes([byte]))
+        assert eventually(lambda: len(taken) == 1)
+    seed = taken[0].tensor("seed")
+    assert seed is not None
+    assert (seed.as_numpy().tolist(), taken[0].request_id) == ([7], "r-1")
+
+
+def test_an_answer_too_large_is_an_error(
+    listener: EngineListener,
+    taken: list[ForwardedRequest],
+    identity: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Peer(identity) as peer:
+        ask(peer, taken, 1)
+        monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 300)
+        taken[0].responder.send({"x": np.zeros(400)}, final=True)
+        error = peer.read()
+    status, text = error.texts
+    assert status == "INTERNAL"
+    assert "allowed: at most 300" in text
+
+
+def test_a_cancelled_request_is_seen_so_and_gets_no_answer(
+    listener: EngineListener, taken: list[ForwardedRequest], identity: str
+) -> None:
+    with Peer(identity) as peer:
+        ask(peer, taken, 1, 2)
+        peer.send(Frame(frames.CANCEL, 1))
+        peer.send(Frame(frames.CANCEL, 99))
+        assert eventually(taken[0].responder.is_cancelled)
+        assert not taken[1].responder.is_cancelled()
+        for request in taken:
+            request.responder.send({}, final=True)
+        assert peer.read().number == 2
+
+
+def test_the_requests_of_a_front_that_vanishes_count_as_cancelled(
+    listener: EngineListener, taken: list[ForwardedRequest], identity: str
+) -> None:
+    with Peer(identity) as other:
+        with Peer(identity) as peer:
+            ask(peer, taken, 1)
+        ask(other, taken, 1)
+        assert eventually(taken[0].responder.is_cancelled)
+        assert not taken[1].responder.is_cancelled()
+        for request in taken:
+            request.responder.send({}, final=True)
+        assert other.read().number == 1
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack("!II", 2, 2) + b"{}",
+        protocol.hello().replace(b"4", b"5"),
+        protocol.hello() + frames._HEAD.pack(1, 1, 0, frames.CANCEL, 0, 0) + b"x",
+        protocol.hello() + frames.encode(Frame(99, 1)),
+        protocol.hello() + frames.encode(Frame(frames.REQUEST, 1)),
+    ],
+)
+def test_garbage_ends_its_own_connection_only(
+    garbage: bytes,
+    listener: EngineListener,
+    taken: list[ForwardedRequest],
+    identity: str,
+    log_lines: list[str],
+) -> None:
+    with Peer(identity) as peer, Peer(identity, says_hello=False) as bad:
+        bad.socket.sendall(garbage)
+        assert bad.is_hung_up_on()
+        assert eventually(lambda: len(log_lines) == 1)
+        assert log_lines[0].startswith("W a caller's connection was ended: ")
+        ask(peer, taken, 1)
+
+
+@pytest.mark.threat("link-socket")
+def test_another_users_process_is_refused(
+    listener: EngineListener,
+    identity: str,
+    monkeypatch: pytest.MonkeyPatch,
+    log_lines: list[str],
+) -> None:
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    (address,) = protocol.find_addresses(identity, "m_stream")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.settimeout(60)
+        other.connect(f"\0{address}")
+        assert other.recv(1) == b""
+    wanted = f"W a connection to the engine was refused: peer is of user {uid}, allowed: {uid + 1}"
+    assert eventually(lambda: wanted in log_lines)
+
+
+def test_a_stream_travels_piece_by_piece_and_ends_once(
+    listener: EngineListener, taken: list[ForwardedRequest], identity: str
+) -> None:
+    with Peer(identity) as peer:
+        ask(peer, taken, 1, 2)
+        first, second = (request.responder for request in taken)
+        first.send({"x": np.array([1])}, final=False)
+        second.send({"x": np.array([2])}, final=False)
+        first.send({"x": np.array([3])}, final=True)
+        first.send({"x": np.array([4])}, final=False)  # too late, and ignored
+        second.fail(ValueError("broke off"))
+        found = [peer.read() for _ in range(4)]
+    assert [(frame.kind, frame.number, frame.flags) for frame in found] == [
+        (frames.ANSWER, 1, 0),
+        (frames.ANSWER, 2, 0),
+        (frames.ANSWER, 1, frames.FINAL),
+        (frames.ERROR, 2, 0),
+    ]
+
+
+def test_a_stream_that_is_cancelled_sends_no_more(
+    listener: EngineListener, taken: list[ForwardedRequest], identity: str
+) -> None:
+    with Peer(identity) as peer:
+        ask(peer, taken, 1, 2)
+        taken[0].responder.send({}, final=False)
+        assert peer.read().number == 1
+        peer.send(Frame(frames.CANCEL, 1))
+        assert eventually(taken[0].responder.is_cancelled)
+        taken[0].responder.send({}, final=False)
+        taken[1].responder.send({}, final=True)
+        assert peer.read().number == 2
+
+
+def test_a_handler_that_raises_costs_one_request(identity: str, log_lines: list[str]) -> None:
+    taken: list[ForwardedRequest] = []
+
+    def handle(request: ForwardedRequest) -> None:
+        taken.append(request)
+        if len(taken) == 1:
+            raise RuntimeError("quoting a prompt")
+
+    listener = EngineListener("m_stream", handle)
+    with Peer(identity) as peer:
+        peer.ask(1)
+        assert peer.read().texts == ["INTERNAL", "internal error: RuntimeError"]
+        ask(peer, taken, 2)
+        taken[1].responder.send({}, final=True)
+        assert peer.read().number == 2
+    listener.close()
+    assert not any("prompt" in line for line in log_lines)
+
+
+def test_a_draining_engine_answers_what_it_has_and_takes_no_more(
+    listener: EngineListener, taken: list[ForwardedRequest], identity: str
+) -> None:
+    with Peer(identity) as peer:
+        ask(peer, taken, 1)
+        listener.drain()
+        assert protocol.find_addresses(identity, "m_stream") == []
+        peer.ask(2)
+        assert peer.read().kind == frames.DRAIN
+        refusal = peer.read()
+        assert (refusal.number, refusal.flags) == (2, frames.UNLOADING)
+        assert refusal.texts[0] == "UNAVAILABLE"
+        taken[0].responder.send({}, final=True)
+        listener.close()
+        assert peer.read().number == 1
+    assert len(taken) == 1
+
+
+@no_thread_left()
+def test_closing_sends_the_last_answers_and_leaves_no_thread(identity: str) -> None:
+    taken: list[ForwardedRequest] = []
+    listener = EngineListener("m_stream", taken.append)
+    with Peer(identity) as peer:
+        for number in range(200):
+            peer.ask(number)
+        assert eventually(lambda: len(taken) == 200)
+        for request in taken:
+            request.responder.send({"x": np.zeros(5)}, final=True)
+        listener.close()
+        listener.close()
+        found = [peer.read() for _ in range(201)]
+        answers = [frame for frame in found if frame.kind != frames.DRAIN]
+        assert [frame.number for frame in answers] == list(range(200))
+        assert peer.is_hung_up_on()
+
+
+@pytest.mark.threat("link-socket")
+def test_a_peer_that_stops_reading_is_hung_up_on_instead_of_filling_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hf_triton.runtime.link.connection._MAX_QUEUED_BYTES", 100_000)
+    ours, theirs = socket.socketpair()
+    ended = threading.Event()
+    connection = Connection(ours, lambda _: None, lambda _: ended.set())
+    connection.start()
+    with theirs:
+        sent = [connection.send(b"x" * 10_000) for _ in range(1000)]
+        assert not all(sent)
+        assert ended.wait(60)
+    connection.close()

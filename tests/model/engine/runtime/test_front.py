@@ -1,0 +1,554 @@
+"""The front: every request answered exactly once, whatever the engine or the caller does."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import triton_python_backend_utils as pb_utils
+
+from hf_triton.front import model as front_model
+from hf_triton.front.forwarding import Front
+from hf_triton.runtime.errors import DeadlineError, EngineError, OverloadedError, RequestError
+from hf_triton.runtime.link import frames, protocol
+from hf_triton.runtime.link.frames import Frame
+from hf_triton.runtime.link.listener import EngineListener, ForwardedRequest
+from tests.support.driving import no_thread_left
+from tests.support.triton import ROOT, eventually
+
+_identities = itertools.count()
+_STATUS = {
+    getattr(pb_utils.TritonError, name): name
+    for name in ("INTERNAL", "INVALID_ARG", "UNAVAILABLE", "CANCELLED")
+}
+
+
+class Sender:
+    """A response sender of a default-mode model; asking it after its end kills a real server."""
+
+    made: ClassVar[list[Sender]] = []
+
+    def __init__(self) -> None:
+        self.made.append(self)
+        self.answers: list[Any] = []
+        self.faults: list[str] = []
+        self.cancelled = False
+        self.num_looks = 0
+        self.answered = threading.Event()
+
+    def send(self, response: Any, flags: int) -> None:
+        if self.answers or flags != pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL:
+            self.faults.append("not one final response")
+        self.answers.append(response)
+        self.answered.set()
+
+    def is_cancelled(self) -> bool:
+        if self.answers:
+            self.faults.append("asked after its end")
+        self.num_looks += 1
+        return self.cancelled
+
+
+class AskedRequest:
+    """A request in Triton's words, and what came back."""
+
+    def __init__(self, text: str = "hi", outputs: tuple[str, ...] = ("text_output",)) -> None:
+        self._tensors = [
+            pb_utils.Tensor("text_input", np.array([text.encode()], dtype=np.object_)),
+            pb_utils.Tensor("seed", np.array([2**64 - 1], dtype=np.uint64)),
+        ]
+        self._outputs = list(outputs)
+        self.sender = Sender()
+
+    def inputs(self) -> list[Any]:
+        return self._tensors
+
+    def parameters(self) -> str:
+        return '{"top_p":NaN}'
+
+    def requested_output_names(self) -> list[str]:
+        return self._outputs
+
+    def request_id(self) -> str:
+        return "r-7"
+
+    def get_response_sender(self) -> Sender:
+        return self.sender
+
+    def result(self) -> Any:
+        """The text, or status and text of the error, which names the request once."""
+        assert self.sender.answered.wait(60), "not answered"
+        assert self.sender.faults == []
+        (response,) = self.sender.answers
+        if response.has_error():
+            label, _, text = response.error().message().partition("] ")
+            assert label == "[request id: r-7"
+            return _STATUS[response.error().code()], text
+        outputs = {t.name(): t.as_numpy().tolist() for t in response.output_tensors()}
+        assert list(outputs) == self._outputs
+        return outputs["text_output"][0].decode()
+
+
+class Engine:
+    """An engine that answers when it is told to."""
+
+    def __init__(self, handle: Callable[[ForwardedRequest], None] | None = None) -> None:
+        self.taken: list[ForwardedRequest] = []
+        self.listener = EngineListener("m_stream", handle or self.taken.append)
+
+    def waits_for(self, number: int) -> None:
+        assert eventually(lambda: len(self.taken) >= number)
+        assert len(self.taken) == number
+
+    def vanish(self) -> None:
+        """Dies, as far as its peers can see."""
+        self.listener._stop_listening()
+        for peer in list(self.listener._callers):
+            peer.connection.close()
+
+
+def echo(request: ForwardedRequest) -> None:
+    tensor = request.tensor("text_input")
+    assert tensor is not None
+    request.responder.send({"text_output": tensor.as_numpy()}, final=True)
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, patient_link: None) -> Iterator[None]:
+    """A server of the test's own; its threads end with it, and none of them asked a sender or
+    answered after its end.
+    """
+    name = f"test-{os.getpid()}-front{next(_identities)}"
+    monkeypatch.setattr(protocol, "server_identity", lambda: name)
+    monkeypatch.setattr(Sender, "made", [])
+    with no_thread_left():
+        yield
+    assert [fault for sender in Sender.made for fault in sender.faults] == []
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    engine = Engine()
+    yield engine
+    engine.listener.close()
+
+
+@pytest.fixture
+def front() -> Iterator[Front]:
+    forwarder = Front("m_stream", pb_utils)
+    yield forwarder
+    forwarder.close()
+
+
+def ask(front: Front, *texts: str) -> list[AskedRequest]:
+    requests = [AskedRequest(text) for text in texts]
+    for request in requests:
+        front.forward(request)
+    return requests
+
+
+def test_a_request_is_passed_on_as_it_is_and_answered(engine: Engine, front: Front) -> None:
+    (request,) = ask(front, "ü€😀")
+    engine.waits_for(1)
+    (taken,) = engine.taken
+    seed = taken.tensor("seed")
+    assert seed is not None
+    assert seed.as_numpy().dtype == np.uint64
+    assert seed.as_numpy().tolist() == [2**64 - 1]
+    assert taken.parameters() == '{"top_p":NaN}'
+    assert taken.requested_output_names() == ["text_output"]
+    assert taken.request_id == "r-7"
+    assert not taken.may_stream
+    assert not taken.is_routed
+    echo(taken)
+    assert request.result() == "ü€😀"
+
+
+def test_an_output_that_was_not_asked_for_is_left_out(engine: Engine, front: Front) -> None:
+    (request,) = ask(front, "x")
+    engine.waits_for(1)
+    text = np.array([b"y"], dtype=np.object_)
+    engine.taken[0].responder.send({"logprobs": text, "text_output": text}, final=True)
+    assert request.result() == "y"
+
+
+@pytest.mark.parametrize(
+    "error, expected",
+    [
+        (RequestError("top_p: got 2"), ("INVALID_ARG", "top_p: got 2")),
+        (OverloadedError("full: try again"), ("UNAVAILABLE", "full: try again")),
+        (DeadlineError("too late"), ("UNAVAILABLE", "too late")),
+        (EngineError("no memory"), ("INTERNAL", "no memory")),
+        (ValueError("a prompt"), ("INTERNAL", "internal error: ValueError")),
+    ],
+)
+def test_errors_keep_their_status_and_text(
+    error: Exception, expected: tuple[str, str], engine: Engine, front: Front
+) -> None:
+    (request,) = ask(front, "x")
+    engine.waits_for(1)
+    engine.taken[0].responder.fail(error)
+    assert request.result() == expected
+
+
+def test_without_an_engine_the_answer_says_what_to_load(front: Front) -> None:
+    (request,) = ask(front, "x")
+    wanted = "no engine runs that could answer: load the model m_stream"
+    assert request.result() == ("UNAVAILABLE", wanted)
+    assert not front.engines.is_any_reachable()
+
+
+def test_an_engine_that_starts_later_is_found_at_once(front: Front) -> None:
+    engine = Engine(echo)
+    assert ask(front, "x")[0].result() == "x"
+    assert front.engines.is_any_reachable()
+    engine.listener.close()
+
+
+def test_when_the_engine_goes_away_all_that_waits_is_answered_at_once(
+    engine: Engine, front: Front
+) -> None:
+    requests = ask(front, *"abc")
+    engine.waits_for(3)
+    engine.vanish()
+    wanted = "the engine m_stream went away before it answered: try again"
+    assert [request.result() for request in requests] == [("UNAVAILABLE", wanted)] * 3
+    echo(engine.taken[0])  # too late, and ignored
+    assert ask(front, "x")[0].result()[0] == "UNAVAILABLE"
+
+
+def test_a_cancelled_request_is_answered_and_the_engine_is_told(
+    engine: Engine, front: Front
+) -> None:
+    request, other = ask(front, "a", "b")
+    engine.waits_for(2)
+    request.sender.cancelled = True
+    assert request.result() == ("CANCELLED", "the request was cancelled")
+    assert eventually(engine.taken[0].responder.is_cancelled)
+    for taken in engine.taken:
+        echo(taken)  # the first comes too late
+    assert other.result() == "b"
+    assert request.result()[0] == "CANCELLED"
+
+
+def test_a_draining_engine_finishes_and_another_takes_what_is_new(
+    engine: Engine, front: Front
+) -> None:
+    (old,) = ask(front, "old")
+    engine.waits_for(1)
+    second = Engine()
+    engine.listener.drain()
+    assert eventually(lambda: _usable(front) == [False, True])
+    (new,) = ask(front, "new")
+    second.waits_for(1)
+    echo(second.taken[0])
+    echo(engine.taken[0])
+    assert (old.result(), new.result()) == ("old", "new")
+    second.listener.close()
+
+
+def test_what_draining_engines_give_back_goes_to_others_while_there_are_any(
+    engine: Engine, front: Front
+) -> None:
+    requests = ask(front, "a", "b")
+    engine.waits_for(2)
+    second = Engine()
+    engine.listener.drain()
+    for taken in engine.taken:
+        taken.responder.fail(OverloadedError("unloading"))
+    second.waits_for(2)
+    third = Engine()
+    second.listener.drain()
+    for taken in second.taken:
+        taken.responder.fail(OverloadedError("unloading, too"))
+    third.waits_for(2)
+    echo(third.taken[0])
+    third.listener.drain()
+    third.taken[1].responder.fail(OverloadedError("the last"))
+    assert {request.result() for request in requests} == {"a", ("UNAVAILABLE", "the last")}
+    second.listener.close()
+    third.listener.close()
+
+
+def test_a_request_that_a_draining_engine_has_not_read_goes_to_another(
+    engine: Engine, front: Front
+) -> None:
+    (first,) = ask(front, "first")
+    engine.waits_for(1)
+    (peer,) = engine.listener._callers
+    peer.connection._on_frame = lambda _: None  # hangs up before it reads more
+    (late,) = ask(front, "late")
+    second = Engine(echo)
+    echo(engine.taken[0])
+    engine.listener.close()
+    assert [first.result(), late.result()] == ["first", "late"]
+    second.listener.close()
+
+
+def test_a_request_that_went_again_can_still_be_cancelled(engine: Engine, front: Front) -> None:
+    (request,) = ask(front, "a")
+    engine.waits_for(1)
+    second = Engine()
+    engine.listener.drain()
+    engine.taken[0].responder.fail(OverloadedError("unloading"))
+    second.waits_for(1)
+    request.sender.cancelled = True
+    assert request.result()[0] == "CANCELLED"
+    assert eventually(second.taken[0].responder.is_cancelled)
+    second.listener.close()
+
+
+def test_an_engine_that_hangs_holds_up_one_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_triton.runtime.link.client._CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("hf_triton.runtime.link.engine_pool._REFUSED_FOR_S", 600.0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hanging:
+        hanging.bind(f"\0{protocol.new_address('m_stream')}")
+        hanging.listen()
+        front = Front("m_stream", pb_utils)
+        results = [request.result() for request in ask(front, *"x" * 20)]
+        hanging.accept()[0].close()
+        hanging.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            hanging.accept()  # there was one attempt
+        assert {status for status, _ in results} == {"UNAVAILABLE"}
+        assert "(timed out)" in results[0][1]
+        front.close()
+
+
+def test_what_a_draining_engine_gives_back_is_refused_where_there_is_no_other(
+    engine: Engine, front: Front
+) -> None:
+    (request,) = ask(front, "a")
+    engine.waits_for(1)
+    engine.listener.drain()
+    engine.taken[0].responder.fail(OverloadedError("the model is being unloaded: try again"))
+    assert request.result() == ("UNAVAILABLE", "the model is being unloaded: try again")
+
+
+def test_requests_go_to_the_least_busy_engine(engine: Engine, front: Front) -> None:
+    second = Engine()
+    ask(front, "x")
+    assert eventually(lambda: _usable(front) == [True, True])
+    requests = ask(front, *"abcdefg")
+    engine.waits_for(4)
+    second.waits_for(4)
+    for taken in second.taken:
+        echo(taken)
+    assert eventually(lambda: sum(len(c.pending) for c in front.engines.clients()) == 4)
+    requests = ask(front, *"hijk")
+    second.waits_for(8)
+    second.vanish()
+    assert {request.result()[0] for request in requests} == {"UNAVAILABLE"}
+    (last,) = ask(front, "z")
+    engine.waits_for(5)
+    for taken in engine.taken:
+        echo(taken)
+    assert last.result() == "z"
+    second.listener.close()
+
+
+def _usable(front: Front) -> list[bool]:
+    """Whether each engine takes requests, those first that were found first."""
+    return [client.is_usable for client in front.engines.clients()]
+
+
+def test_an_engine_of_another_version_is_named_with_what_to_do(
+    front: Front, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    newer = protocol.hello().replace(b"4", b"5")
+    monkeypatch.setattr("hf_triton.runtime.link.listener.protocol.hello", lambda: newer)
+    engine = Engine()
+    (request,) = ask(front, "x")
+    wanted = (
+        "the engine m_stream can't be reached (version 5 of the link, here: 4): if this lasts, "
+        "write both models anew with `hf-triton generate` and load both"
+    )
+    assert request.result() == ("UNAVAILABLE", wanted)
+    ask(front, "x")[0].result()
+    assert sum("can't be reached" in line for line in log_lines) == 1
+    engine.listener.close()
+
+
+@pytest.mark.threat("link-socket")
+def test_another_users_process_is_never_sent_a_request(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    front = Front("m_stream", pb_utils)
+    (request,) = ask(front, "x")
+    status, text = request.result()
+    assert status == "UNAVAILABLE"
+    assert f"(peer is of user {uid}, allowed: {uid + 1})" in text
+    assert engine.taken == []
+    front.close()
+
+
+def test_an_answer_that_does_not_hold_together_ends_the_connection_and_a_new_one_is_made(
+    engine: Engine, front: Front, log_lines: list[str]
+) -> None:
+    (request,) = ask(front, "x")
+    engine.waits_for(1)
+    (peer,) = engine.listener._callers
+    peer.send(Frame(frames.ERROR, 0))
+    assert request.result()[0] == "UNAVAILABLE"
+    (again,) = ask(front, "y")
+    engine.waits_for(2)
+    echo(engine.taken[1])
+    assert again.result() == "y"
+    assert any("a frame of no known kind" in line for line in log_lines)
+
+
+def test_a_request_too_large_is_its_callers_fault(
+    engine: Engine, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = ask(front, "x")
+    monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 1000)
+    (request,) = ask(front, "x" * 2000)
+    status, text = request.result()
+    assert status == "INVALID_ARG"
+    assert text.startswith("the request: got 2")
+    assert text.endswith("bytes, allowed: at most 1000")
+    engine.waits_for(1)
+    echo(engine.taken[0])
+    assert first.result() == "x"
+
+
+def test_a_thousand_requests_wait_without_a_thread_each(engine: Engine, front: Front) -> None:
+    ask(front, "first")
+    engine.waits_for(1)
+    before = threading.active_count()
+    requests = ask(front, *(str(number) for number in range(1000)))
+    assert eventually(lambda: len(engine.taken) == 1001)
+    assert threading.active_count() <= before
+    waiting = engine.taken[1:]
+    random.Random(0).shuffle(waiting)
+    for taken in waiting:
+        echo(taken)
+    assert [request.result() for request in requests] == [str(number) for number in range(1000)]
+
+
+def test_looking_for_cancellations_leaves_most_of_the_time_to_others(
+    engine: Engine, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent_s = 0.0
+
+    def look(self: Sender) -> bool:
+        nonlocal spent_s
+        time.sleep(0.001)
+        spent_s += 0.001
+        return False
+
+    monkeypatch.setattr(Sender, "is_cancelled", look)
+    began = time.monotonic()
+    ask(front, *"x" * 100)
+    assert eventually(lambda: spent_s >= 0.15)  # more than one round
+    assert spent_s < 0.35 * (time.monotonic() - began)
+
+
+def test_nobody_is_asked_while_nothing_waits(
+    engine: Engine, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (request,) = ask(front, "x")
+    engine.waits_for(1)
+    watch, num_waiting = front._forwarder._watch, list[int]()
+    look = watch._ask_all
+
+    def counted() -> int:
+        num_waiting.append(look())
+        return num_waiting[-1]
+
+    monkeypatch.setattr(watch, "_ask_all", counted)
+    echo(engine.taken[0])
+    assert request.result() == "x"
+    num_looks = len(num_waiting)
+    time.sleep(0.1)
+    # One may be under way, one be due, and one more follow the request's arrival.
+    assert len(num_waiting) <= num_looks + 3
+
+
+def test_closing_answers_what_waits(engine: Engine) -> None:
+    front = Front("m_stream", pb_utils)
+    requests = ask(front, "a", "b")
+    engine.waits_for(2)
+    front.close()
+    unloaded = ("UNAVAILABLE", "the model is being unloaded: try again")
+    assert [request.result() for request in requests] == [unloaded] * 2
+    assert ask(front, "c")[0].result() == unloaded
+    assert eventually(engine.taken[0].responder.is_cancelled)
+
+
+def test_every_request_is_answered_once_through_reloads_and_cancellations(front: Front) -> None:
+    chance = random.Random(1)
+    delays = threading.Semaphore(0)
+
+    def answer_later(request: ForwardedRequest) -> None:
+        threading.Timer(chance.random() / 50, echo, [request]).start()
+
+    engine = Engine(answer_later)
+    requests: list[AskedRequest] = []
+    for turn in range(10):
+        batch = ask(front, *(f"{turn} {number}" for number in range(50)))
+        requests += batch
+        for request in chance.sample(batch, 5):
+            request.sender.cancelled = True
+        following = Engine(answer_later)
+        delays.acquire(timeout=0.01)
+        engine.listener.close() if turn % 2 else engine.vanish()
+        engine = following
+    for number, request in enumerate(requests):
+        result = request.result()
+        own = f"{number // 50} {number % 50}"
+        assert result == own or result[0] in ("UNAVAILABLE", "CANCELLED"), result
+    engine.listener.close()
+
+
+def test_the_model_reads_its_folder_and_serves(
+    engine: Engine, tmp_path: Path, log_lines: list[str]
+) -> None:
+    model = front_model.FrontModel()
+    model.finalize()  # Triton may, where initialize failed
+    arguments = _written(tmp_path, {"name": "m", "engine": "m_stream", "max_batch_size": 0})
+    model.initialize(arguments)
+    assert log_lines == ["I m: passes requests on to m_stream"]
+    assert model.is_ready()
+    request = AskedRequest("x")
+    model.execute([request])
+    engine.waits_for(1)
+    echo(engine.taken[0])
+    assert request.result() == "x"
+    model.finalize()
+
+
+@pytest.mark.usefixtures("log_lines")  # which keep the model's name to themselves
+def test_a_folder_that_was_not_generated_fails_to_load_in_one_line(tmp_path: Path) -> None:
+    arguments = _written(tmp_path, {"name": "m"})
+    with pytest.raises(pb_utils.TritonModelException, match=r"^m: model\.json: 'engine'; write"):
+        front_model.FrontModel().initialize(arguments)
+
+
+def _written(folder: Path, values: dict[str, object]) -> dict[str, str]:
+    (folder / "1").mkdir()
+    (folder / "1" / "model.json").write_text(json.dumps(values), encoding="utf-8")
+    return {"model_name": "m", "model_repository": str(folder), "model_version": "1"}
+
+
+def test_the_front_imports_neither_torch_nor_transformers() -> None:
+    code = "import sys, hf_triton.front.model; print(*{'torch', 'transformers'} & set(sys.modules))"
+    paths = os.pathsep.join(str(ROOT / path) for path in (".", "tests/stub"))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    command = [sys.executable, "-c", code]
+    out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == ""

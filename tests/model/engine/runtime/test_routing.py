@@ -1,0 +1,457 @@
+"""Requests shared among arms: every one answered exactly once, whatever an arm does."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hf_triton.runtime.errors import CancelledError, OverloadedError, RequestError
+from hf_triton.runtime.link import protocol
+from hf_triton.runtime.link.listener import EngineListener, ForwardedRequest
+from tests.support.driving import Clock, no_thread_left
+from tests.support.intake_driver import Caller, Driver, driving, strings
+from tests.support.triton import eventually
+
+_identities = itertools.count()
+Handle = Callable[[ForwardedRequest], None]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, patient_link: None) -> Iterator[None]:
+    """A server of the test's own, that looks often, and whose threads end with it."""
+    name = f"test-{os.getpid()}-routing{next(_identities)}"
+    monkeypatch.setattr(protocol, "server_identity", lambda: name)
+    monkeypatch.setattr("hf_triton.runtime.routing.live_router._CHECK_EVERY_S", 0.02)
+    monkeypatch.setattr("hf_triton.runtime.link.engine_pool._DISCOVER_EVERY_S", 0.05)
+    with no_thread_left():
+        yield
+
+
+class Other:
+    """The engine of another arm, in the words of the link."""
+
+    def __init__(self, handle: Handle | None = None, name: str = "demo_new") -> None:
+        self.taken: list[ForwardedRequest] = []
+        self._handle = handle or (lambda _: None)
+        self.listener = EngineListener(name, self._take)
+
+    def _take(self, request: ForwardedRequest) -> None:
+        self.taken.append(request)
+        self._handle(request)
+
+    def wait_for(self, number: int) -> list[ForwardedRequest]:
+        assert eventually(lambda: len(self.taken) >= number)
+        return self.taken
+
+    def vanish(self) -> None:
+        """Dies, as far as its peers can see."""
+        self.listener._stop_listening()
+        for peer in list(self.listener._callers):
+            peer.connection.close()
+
+    def __enter__(self) -> Other:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.listener.close()
+
+
+def shout(request: ForwardedRequest) -> None:
+    """Answers in capitals, so that it shows which arm answered."""
+    tensor = request.tensor("text_input")
+    assert tensor is not None
+    (text,) = tensor.as_numpy().tolist()
+    request.responder.send({"text_output": strings(text.decode().upper())}, final=True)
+
+
+def write(folder: Path, *, sticky: str | None = None, **weights: float) -> None:
+    """routing.json with the own arm ``stable``, and others at ``demo_<name>``."""
+    arms = [
+        {"name": name, "engine": "demo" if name == "stable" else f"demo_{name}", "weight": weight}
+        for name, weight in weights.items()
+    ]
+    replace(folder, json.dumps({"arms": arms, "sticky": sticky}))
+
+
+def replace(folder: Path, text: str) -> None:
+    """routing.json, never seen half-written."""
+    scratch = folder / "scratch"
+    scratch.write_text(text)
+    scratch.replace(folder / "routing.json")
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    """The model ``demo``, which answers its text as it is."""
+    with driving(tmp_path) as driver:
+        driver.intake.open(lambda _: None)
+        yield driver
+
+
+def weights(driver: Driver) -> dict[str, float]:
+    table = driver.intake._routing.table
+    return {} if table is None else {a.name: float(a.weight) for a in table.routing.arms}
+
+
+@contextmanager
+def taken_by_other(
+    driver: Driver, folder: Path, *, may_stream: bool = False
+) -> Iterator[tuple[Other, Caller, ForwardedRequest]]:
+    """Another arm, who asked, and the request as that arm has it, which is to be answered."""
+    with Other() as other:
+        route(driver, folder, stable=0, new=100)
+        caller = driver.start("a", may_stream=may_stream)
+        (taken,) = other.wait_for(1)
+        yield other, caller, taken
+
+
+def counted(driver: Driver) -> dict[tuple[str, str], float]:
+    """The requests by arm and outcome, zeros left out."""
+    return {
+        (sample.labels["arm"], sample.labels["outcome"]): sample.value
+        for family in driver.intake._routing._families()
+        if family.name == "hf_triton_arm_requests_total"
+        for sample in family.samples
+        if sample.value
+    }
+
+
+def route(driver: Driver, folder: Path, **routing: Any) -> None:
+    """Writes a routing, and waits until the model has seen it."""
+    write(folder, **routing)
+    wanted = {name: w for name, w in routing.items() if name != "sticky"}
+
+    def is_seen() -> bool:
+        table = driver.intake._routing.table
+        if table is None or weights(driver) != wanted:
+            return False
+        return table.routing.sticky == routing.get("sticky")
+
+    assert eventually(is_seen)
+
+
+def test_requests_are_split_by_weight_and_counted_by_arm(driver: Driver, tmp_path: Path) -> None:
+    with Other(shout):
+        route(driver, tmp_path, stable=90, new=10)
+        answers = Counter(driver.ask("hi").text for _ in range(200))
+    assert answers == {"hi": 180, "HI": 20}
+    assert counted(driver) == {("stable", "answered"): 180, ("new", "answered"): 20}
+
+
+def test_a_request_reaches_its_arm_as_it_came(driver: Driver, tmp_path: Path) -> None:
+    with Other() as other:
+        route(driver, tmp_path, stable=0, new=100)
+        caller = driver.start(
+            "ü€",
+            ("score", "text_output"),
+            {"top_p": 0.5, "user": "bob"},
+            request_id="r-1",
+            may_stream=True,
+            top_k=np.array([3], dtype=np.int32),
+        )
+        (taken,) = other.wait_for(1)
+        assert json.loads(taken.parameters()) == {"top_p": 0.5, "user": "bob"}
+        assert taken.requested_output_names() == ["score", "text_output"]
+        assert taken.request_id == "r-1"
+        assert taken.may_stream
+        assert taken.is_routed
+        top_k = taken.tensor("top_k")
+        assert top_k is not None
+        assert top_k.as_numpy().dtype == np.int32
+        shout(taken)
+        assert caller.wait().text == "Ü€"
+        assert driver.taken == []
+
+
+def test_weights_change_and_end_while_requests_come(driver: Driver, tmp_path: Path) -> None:
+    with Other(shout):
+        assert driver.ask("a").text == "a"
+        route(driver, tmp_path, stable=0, new=100)
+        assert driver.ask("a").text == "A"
+        route(driver, tmp_path, stable=100, new=0)
+        assert driver.ask("a").text == "a"
+        (tmp_path / "routing.json").unlink()
+        assert eventually(lambda: driver.intake._routing.table is None)
+        assert driver.ask("a").text == "a"
+
+
+def test_a_broken_file_changes_nothing_and_is_told_of_once(
+    driver: Driver, tmp_path: Path, log_lines: list[str]
+) -> None:
+    with Other(shout):
+        route(driver, tmp_path, stable=0, new=100)
+        replace(tmp_path, '{"arms": [')
+        assert eventually(
+            lambda: any(line.startswith("W demo: routing.json") for line in log_lines)
+        )
+        time.sleep(0.2)
+        assert driver.ask("a").text == "A"
+        assert sum(line.startswith("W") for line in log_lines) == 1
+        assert "the routing before it stays" in next(x for x in log_lines if x.startswith("W"))
+        route(driver, tmp_path, stable=100, new=0)
+        assert driver.ask("a").text == "a"
+
+
+def test_a_file_that_is_broken_from_the_start_routes_nothing(
+    tmp_path: Path, log_lines: list[str]
+) -> None:
+    (tmp_path / "routing.json").write_text("x")
+    with driving(tmp_path) as driver:
+        driver.intake.open(lambda _: None)
+        assert driver.ask("a").text == "a"
+    assert sum("nothing is routed" in line for line in log_lines) == 1
+
+
+def test_one_value_stays_with_one_arm_wherever_it_stands(driver: Driver, tmp_path: Path) -> None:
+    with Other(shout):
+        route(driver, tmp_path, sticky="user", stable=50, new=50)
+        for number in range(20):
+            user = f"u{number}"
+            answers = {driver.ask("hi", parameters={"user": user}).text for _ in range(3)}
+            assert len(answers) == 1
+        split = Counter(driver.ask("hi", parameters={"user": ""}).text for _ in range(100))
+        assert split == {"hi": 50, "HI": 50}
+
+
+def test_a_parameter_that_only_keeps_callers_together_is_taken_out(
+    driver: Driver, tmp_path: Path
+) -> None:
+    with Other() as other:
+        route(driver, tmp_path, sticky="team", stable=50, new=50)
+        for number in range(40):
+            driver.start("x", parameters={"team": number, "top_p": 1})
+        assert eventually(lambda: len(driver.taken) + len(other.taken) == 40)
+        given = [taken.parameters() for taken in driver.taken]
+        given += [taken.parameters() for taken in other.taken]
+        assert {json.dumps(json.loads(text)) for text in given} == {'{"top_p": 1}'}
+        for taken in other.taken:
+            shout(taken)
+
+
+@pytest.mark.parametrize("name", ["cache_salt", "hf-triton-caller"])
+def test_a_parameter_that_keeps_callers_apart_stays_in(
+    driver: Driver, tmp_path: Path, name: str
+) -> None:
+    with Other() as other:
+        route(driver, tmp_path, sticky=name, stable=0, new=100)
+        driver.start("x", parameters={name: "mine"})
+        [taken] = other.wait_for(1)
+        assert json.loads(taken.parameters()) == {name: "mine"}
+        shout(taken)
+
+
+def test_values_of_a_tensor_and_of_a_request_id_are_sticky_too(
+    driver: Driver, tmp_path: Path
+) -> None:
+    with Other(shout):
+        route(driver, tmp_path, sticky="text_input", stable=50, new=50)
+        for text in ("a", "b", "c", "d"):
+            assert len({driver.ask(text).text for _ in range(5)}) == 1
+        route(driver, tmp_path, sticky="request_id", stable=50, new=50)
+        for number in range(8):
+            assert len({driver.ask("a", request_id=f"{number}").text for _ in range(5)}) == 1
+        assert Counter(driver.ask("a").text for _ in range(10)) == {"a": 5, "A": 5}
+
+
+def test_what_another_model_has_routed_is_never_routed_again(
+    driver: Driver, tmp_path: Path
+) -> None:
+    with Other() as other:
+        route(driver, tmp_path, stable=0, new=100)
+        assert driver.ask("a", is_routed=True).text == "a"
+        assert other.taken == []
+        assert counted(driver) == {}
+
+
+def test_an_arm_that_is_not_there_is_answered_for_and_counted(
+    driver: Driver, tmp_path: Path
+) -> None:
+    route(driver, tmp_path, stable=0, new=100)
+    assert [driver.ask("a").text for _ in range(3)] == ["a"] * 3
+    assert counted(driver) == {("new", "fallback"): 3, ("stable", "answered"): 3}
+    with Other(shout):
+        assert eventually(lambda: driver.ask("a").text == "A")
+
+
+def test_an_arm_that_dies_before_it_answers_is_answered_for(driver: Driver, tmp_path: Path) -> None:
+    with Other() as other:
+        route(driver, tmp_path, stable=0, new=100)
+        callers = [driver.start(text) for text in "abc"]
+        other.wait_for(3)
+        other.vanish()
+        assert [caller.wait().text for caller in callers] == ["a", "b", "c"]
+        assert counted(driver) == {("new", "fallback"): 3, ("stable", "answered"): 3}
+
+
+def test_an_arm_that_is_unloaded_gives_its_requests_back(driver: Driver, tmp_path: Path) -> None:
+    with taken_by_other(driver, tmp_path) as (other, caller, taken):
+        other.listener.drain()
+        taken.responder.fail(OverloadedError("the model is being unloaded: try again"))
+        assert caller.wait().text == "a"
+        assert counted(driver) == {("new", "fallback"): 1, ("stable", "answered"): 1}
+
+
+def test_an_arms_requests_go_to_its_next_version_when_one_is_unloaded(
+    driver: Driver, tmp_path: Path
+) -> None:
+    with Other() as old:
+        route(driver, tmp_path, stable=0, new=100)
+        first = driver.start("a")
+        old.wait_for(1)
+        with Other(shout) as new:
+            old.listener.drain()
+            assert eventually(lambda: driver.ask("b").text == "B")
+            new.wait_for(1)
+            shout(old.taken[0])
+            assert first.wait().text == "A"
+
+
+def test_an_arms_errors_are_the_answer(driver: Driver, tmp_path: Path) -> None:
+    errors = iter(
+        [RequestError("top_p: got 2"), OverloadedError("the queue is full"), ValueError()]
+    )
+    with Other(lambda request: request.responder.fail(next(errors))):
+        route(driver, tmp_path, stable=0, new=100)
+        found = [driver.ask("a").error for _ in range(3)]
+    told = [(getattr(error, "status", ""), str(error)) for error in found]
+    assert told == [
+        ("INVALID_ARG", "top_p: got 2"),
+        ("UNAVAILABLE", "the queue is full"),
+        ("INTERNAL", "internal error: ValueError"),
+    ]
+    assert counted(driver) == {
+        ("new", "refused"): 1,
+        ("new", "unavailable"): 1,
+        ("new", "failed"): 1,
+    }
+    assert driver.taken == []
+
+
+def test_a_stream_comes_through_piece_by_piece(driver: Driver, tmp_path: Path) -> None:
+    with taken_by_other(driver, tmp_path, may_stream=True) as (_, caller, taken):
+        for text in "xy":
+            taken.responder.send({"text_output": strings(text)}, final=False)
+        assert eventually(lambda: len(caller.responses) == 2)
+        assert not caller.done.is_set()
+        taken.responder.send({"text_output": strings("z")}, final=True)
+        caller.wait()
+    assert [response["text_output"] for response in caller.responses] == [[b"x"], [b"y"], [b"z"]]
+    assert counted(driver) == {("new", "answered"): 1}
+
+
+def test_a_stream_that_breaks_off_is_an_error(driver: Driver, tmp_path: Path) -> None:
+    with taken_by_other(driver, tmp_path, may_stream=True) as (other, caller, taken):
+        taken.responder.send({"text_output": strings("x")}, final=False)
+        assert eventually(lambda: len(caller.responses) == 1)
+        other.vanish()
+        assert str(caller.wait().error).startswith("the engine demo_new went away")
+    assert counted(driver) == {("new", "unavailable"): 1}
+
+
+def test_an_arm_learns_that_its_caller_has_gone(driver: Driver, tmp_path: Path) -> None:
+    with taken_by_other(driver, tmp_path) as (_, caller, taken):
+        caller.is_gone = True
+        assert eventually(taken.responder.is_cancelled)
+        assert isinstance(caller.wait().error, CancelledError)
+        shout(taken)
+    assert counted(driver) == {("new", "cancelled"): 1}
+
+
+def test_an_arm_whose_weight_ends_answers_what_it_has(driver: Driver, tmp_path: Path) -> None:
+    with taken_by_other(driver, tmp_path) as (_, caller, taken):
+        (tmp_path / "routing.json").unlink()
+        assert eventually(lambda: driver.intake._routing.table is None)
+        time.sleep(0.2)
+        shout(taken)
+        assert caller.wait().text == "A"
+        assert eventually(lambda: not driver.intake._routing._forwarders)
+
+
+def test_unloading_waits_for_the_arms_answers_and_then_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+
+    def answer_one(driver: Driver, request: ForwardedRequest, caller: Caller) -> None:
+        """Once the model is being unloaded; then its time is up."""
+        listener = driver.intake._listener
+        assert listener is not None
+        assert eventually(lambda: listener.is_draining)
+        shout(request)
+        caller.wait()
+        clock.ahead_s = 1000
+
+    with Other() as other:
+        write(tmp_path, stable=0, new=100)
+        with driving(tmp_path) as driver:
+            driver.intake.open(lambda _: None)
+            callers = [driver.start(text) for text in "ab"]
+            first, _ = other.wait_for(2)
+            threading.Thread(target=answer_one, args=(driver, first, callers[0])).start()
+            driver.intake.drain(500.0)
+        answers = [caller.wait() for caller in callers]
+    assert answers[0].text == "A"
+    assert "being unloaded" in str(answers[1].error)
+
+
+def test_each_arm_runs_the_models_own_hooks_alone(tmp_path: Path) -> None:
+    hooks = "def preprocess(request):\n    request['text_input'] = 'hooked'\n"
+    with driving(tmp_path, hooks) as driver, Other(shout):
+        driver.intake.open(lambda _: None)
+        route(driver, tmp_path, stable=50, new=50)
+        assert Counter(driver.ask("a").text for _ in range(10)) == {"hooked": 5, "A": 5}
+
+
+def test_an_arms_answer_is_never_kept_as_the_own(tmp_path: Path) -> None:
+    with driving(tmp_path, cache_mib=1) as driver, Other(shout):
+        driver.intake.open(lambda _: None)
+        route(driver, tmp_path, stable=50, new=50)
+        assert Counter(driver.ask("a").text for _ in range(20)) == {"a": 10, "A": 10}
+        assert len(driver.taken) == 1
+
+
+def test_the_numbers_of_each_arm_are_published(driver: Driver, tmp_path: Path) -> None:
+    with Other(shout):
+        route(driver, tmp_path, stable=75, new=25)
+        for _ in range(4):
+            driver.ask("a")
+    families = {family.name: family for family in driver.intake._routing._families()}
+    weight = {s.labels["arm"]: s.value for s in families["hf_triton_arm_weight"].samples}
+    assert weight == {"stable": 75, "new": 25}
+    count = families["hf_triton_arm_duration_seconds_count"].samples
+    assert {s.labels["arm"]: s.value for s in count} == {"stable": 3, "new": 1}
+    route(driver, tmp_path, stable=100, b=0)
+    families = {family.name: family for family in driver.intake._routing._families()}
+    weight = {s.labels["arm"]: s.value for s in families["hf_triton_arm_weight"].samples}
+    assert weight == {"stable": 100, "new": 0, "b": 0}
+
+
+def test_every_request_is_answered_once_while_arms_come_and_go(
+    driver: Driver, tmp_path: Path
+) -> None:
+    def later(request: ForwardedRequest) -> None:
+        threading.Timer(0.005, shout, [request]).start()
+
+    callers: list[Caller] = []
+    for turn in range(8):
+        write(tmp_path, stable=50, new=50)
+        with Other(later) as other:
+            for _ in range(60):
+                callers.append(driver.start("a"))
+                time.sleep(0.001)
+            if turn % 3 == 0:
+                other.vanish()
+            elif turn % 3 == 1:
+                other.listener.drain()
+    assert all(caller.wait().text in ("a", "A") for caller in callers)

@@ -1,0 +1,103 @@
+"""Tiny pipelines with random weights, each served in this process, beside transformers' own."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stub_server import StubServer
+
+from hf_triton.cli.verbs.generate import generate
+from tests.support.more_tiny_pipelines import MORE_MAKERS
+from tests.support.tiny_pipelines import MAKERS
+
+Serve = Callable[..., StubServer]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a tiny model for a pipeline, made when it is first asked for."""
+    made: dict[str, Path] = {}
+
+    def folder(name: str) -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp(name)
+            {**MAKERS, **MORE_MAKERS}[name](made[name])
+        return made[name]
+
+    return folder
+
+
+@pytest.fixture
+def serve(
+    tiny_model: Callable[[str], Path], tmp_path: Path, log_lines: list[str]
+) -> Iterator[Serve]:
+    """Serves a tiny model's pipeline, with options; unloaded after the test."""
+    with _serving(tiny_model, tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared(
+    tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Serve]:
+    """Serves a tiny model's pipeline without options, once for all tests of a file."""
+    with _serving(tiny_model, tmp_path_factory.mktemp("shared")) as start:
+        yield functools.cache(start)
+
+
+@contextlib.contextmanager
+def _serving(tiny_model: Callable[[str], Path], place: Path) -> Iterator[Serve]:
+    servers: list[StubServer] = []
+
+    def start(
+        name: str, max_batch_size: int = 0, model_keys: Any = None, **options: Any
+    ) -> StubServer:
+        folder = place / str(len(servers))
+        folder.mkdir()
+        entry = {
+            "name": "served",
+            "task": "pipeline",
+            "model": str(tiny_model(name)),
+            "max_batch_size": max_batch_size,
+            "options": {"pipeline": name, **options},
+            **(model_keys or {}),
+        }
+        (folder / "models.yaml").write_text(json.dumps({"models": [entry]}))
+        generate(folder / "models.yaml", folder / "repository")
+        server = StubServer(folder / "repository" / "served")
+        server.load()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        if server.model is not None:
+            server.unload()
+
+
+@pytest.fixture(scope="session")
+def own_pipeline(tiny_model: Callable[[str], Path]) -> Callable[[str], Any]:
+    """transformers' own pipeline of the same tiny model."""
+    from transformers import pipeline
+
+    made: dict[str, Any] = {}
+
+    def pipe(name: str) -> Any:
+        if name not in made:
+            make: Any = pipeline
+            made[name] = make(name, model=str(tiny_model(name)), device="cpu")
+        return made[name]
+
+    return pipe

@@ -1,0 +1,147 @@
+"""Beams on the generate engine: which sequences share a batch, and who may leave it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from hf_triton.text_generation.engines.generate.engine import GenerateEngine
+from hf_triton.text_generation.sequence.sequence import DecoderStart
+from tests.model.engine.engines.test_generate_engine import batch_sizes
+from tests.support.driving import Answers, Completion, running, setup
+from tests.support.tiny_models import BART, T5, random_encoder_decoder
+
+EOS = 1
+PROMPTS = ([5, 6, 7], [9] * 12, [3, 8, 4, 4, 20, 31], [40])
+
+
+@pytest.fixture(scope="module", params=["t5", "bart"])
+def model(request: pytest.FixtureRequest) -> Any:
+    return random_encoder_decoder(request.param, **(T5 if request.param == "t5" else BART))
+
+
+def searched(model: Any, prompt: list[int], **changes: Any) -> tuple[int, ...]:
+    """transformers' own beam search of one prompt, without the decoder's start."""
+    with torch.inference_mode():
+        output = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+            do_sample=False,
+            pad_token_id=0,
+            **changes,
+        )
+    return tuple(output[0, 1:].tolist())
+
+
+def asking(answers: Answers, number: int, prompt: list[int], **params: Any) -> Any:
+    return answers.sequence(number, prompt, **{"start": DecoderStart(2), **params})
+
+
+def test_a_padded_batch_has_the_beams_of_each_prompt_alone(model: Any) -> None:
+    expected = [searched(model, p, num_beams=3, max_new_tokens=9) for p in PROMPTS]
+    answers = Answers()
+    engine = GenerateEngine(setup(model, eos=[EOS], max_num_seqs=16))
+    with running(engine):
+        engine.submit(
+            [asking(answers, n, p, max_tokens=9, num_beams=3) for n, p in enumerate(PROMPTS)]
+        )
+        found = [answers.completion(number) for number in range(len(PROMPTS))]
+    assert [completion.token_ids for completion in found] == expected
+    ended = [tokens[-1] == EOS for tokens in expected]
+    reasons = [completion.finish_reason == "stop" for completion in found]
+    if model.generation_config.forced_eos_token_id is None:
+        assert reasons == ended
+
+
+def test_beams_share_a_batch_with_their_like_alone(model: Any) -> None:
+    engine = GenerateEngine(setup(model, eos=[EOS], max_num_seqs=8))
+    sizes: list[int] = []
+    search = engine._search
+
+    def counting(batch: list[Any]) -> None:
+        sizes.append(len(batch))
+        search(batch)
+
+    engine._search = counting  # type: ignore[method-assign]
+    greedy = batch_sizes(engine)
+    answers = Answers()
+    with running(engine):
+        engine.submit(
+            [
+                *[asking(answers, n, [5, 6], max_tokens=4, num_beams=2) for n in range(5)],
+                asking(answers, 5, [5, 6], max_tokens=5, num_beams=2),
+                asking(answers, 6, [5, 6], max_tokens=4),
+            ]
+        )
+        answers.wait(7)
+    assert sizes == [4, 1, 1]  # 8 sequences at once are 4 of 2 beams
+    assert greedy == [1]
+
+
+def test_one_that_runs_out_of_time_leaves_and_the_others_are_answered(model: Any) -> None:
+    expected = searched(model, [5, 6, 7], num_beams=2, max_new_tokens=12)
+    engine = GenerateEngine(setup(model, eos=[EOS], max_num_seqs=8))
+    steps = [0]
+    forward = model.forward
+
+    def slow(*args: Any, **inputs: Any) -> Any:
+        steps[0] += 1
+        time.sleep(0.01)
+        return forward(*args, **inputs)
+
+    answers = Answers()
+    with running(engine), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "forward", slow)
+        soon = time.monotonic() + 0.05
+        engine.submit(
+            [
+                asking(answers, 0, [5, 6, 7], max_tokens=12, num_beams=2),
+                asking(answers, 1, [5, 6, 7], max_tokens=12, num_beams=2, deadline_s=soon),
+            ]
+        )
+        results = answers.wait(2)
+    whole, late = results[0], results[1]
+    assert isinstance(whole, Completion)
+    assert isinstance(late, Completion)
+    assert whole.token_ids == expected
+    assert (late.finish_reason, late.token_ids) == ("timeout", ())
+
+
+def test_each_row_has_its_own_start_and_first_token(model: Any) -> None:
+    starts = [DecoderStart(2, 17), DecoderStart(9), DecoderStart(2)]
+    for num_beams in (1, 3):
+        expected = [
+            searched(
+                model,
+                [5, 6, 7],
+                num_beams=num_beams,
+                max_new_tokens=7,
+                decoder_start_token_id=start.token_id,
+                forced_bos_token_id=start.forced_token_id,
+            )
+            for start in starts
+        ]
+        answers = Answers()
+        with running(GenerateEngine(setup(model, eos=[EOS], max_num_seqs=9))) as engine:
+            asked: dict[str, Any] = {"max_tokens": 7, "num_beams": num_beams}
+            engine.submit(
+                [asking(answers, n, [5, 6, 7], start=starts[n], **asked) for n in range(3)]
+            )
+            assert [answers.completion(n).token_ids for n in range(3)] == expected
+
+
+def test_a_forced_tokens_log_probability_is_its_own() -> None:
+    model = random_encoder_decoder("t5", **T5)
+    answers = Answers()
+    with running(GenerateEngine(setup(model, eos=[EOS]))) as engine:
+        start = DecoderStart(2, 17)
+        row = asking(answers, 0, [5, 6, 7], max_tokens=3, num_logprobs=2, start=start)
+        engine.submit([row])
+        answers.completion(0)
+    tokens = [token for update in row.recipient.updates for token in update.tokens]
+    first = tokens[0]
+    assert (first.id, first.logprobs.logprob, first.logprobs.rank) == (17, 0.0, 1)
+    assert tokens[1].logprobs.logprob < 0

@@ -1,0 +1,63 @@
+"""Texts are framed by hand as their tokenizers special_tokens them, in every source language."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hf_triton.runtime.errors import LoadError
+from hf_triton.text2text_generation.source import SourceTokenizer
+from hf_triton.text2text_generation.special_tokens import SpecialTokens, special_tokens_of
+from tests.model.text2text.conftest import Folders, References
+from tests.support.text2text.reference import Reference
+from tests.support.text2text.tiny_translators import FAMILIES, texts
+
+pytestmark = pytest.mark.filterwarnings("ignore:Recommended")  # sacremoses, by Marian's tokenizer
+
+
+def source(tokenizer: Any, max_length: int) -> SourceTokenizer:
+    return SourceTokenizer(
+        tokenizer, max_length=max_length, vocab_size=10_000, count_unknown=lambda number: None
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_framed_and_cut_texts_are_the_tokenizers_own(family: str, folders: Folders) -> None:
+    tokenizer = Reference(folders(family)).tokenizer  # its language is changed here
+    languages = [None]
+    if hasattr(tokenizer, "src_lang"):
+        codes = getattr(tokenizer, "lang_code_to_id", ()) or ("eng_Latn", "fra_Latn")
+        languages = list(codes)[:3]
+    for language in languages:
+        if language is not None:
+            tokenizer.src_lang = language
+        special_tokens = special_tokens_of(tokenizer)
+        for text in texts():
+            for length in (4, 9, 200):
+                expected = tokenizer(text, truncation=True, max_length=length).input_ids
+                assert (
+                    source(tokenizer, length).encode(text, special_tokens, truncate=True)
+                    == expected
+                )
+
+
+def test_a_tokenizer_that_cuts_on_the_left_keeps_the_end(references: References) -> None:
+    tokenizer = references("bart").tokenizer
+    special_tokens, own_side = special_tokens_of(tokenizer), tokenizer.truncation_side
+    tokenizer.truncation_side = "left"
+    try:
+        expected = tokenizer(texts()[3], truncation=True, max_length=8).input_ids
+        assert source(tokenizer, 8).encode(texts()[3], special_tokens, truncate=True) == expected
+    finally:
+        tokenizer.truncation_side = own_side
+
+
+def test_special_tokens_that_change_the_text_are_a_load_error() -> None:
+    class Odd:
+        def __call__(self, text: str, *, add_special_tokens: bool = True) -> Any:
+            return type("Encoded", (), {"input_ids": [1, 9, 2] if add_special_tokens else [1, 2]})
+
+    with pytest.raises(LoadError, match="can't be told from those of a text"):
+        special_tokens_of(Odd())
+    assert SpecialTokens((1,), (2, 3)).around([7]) == [1, 7, 2, 3]

@@ -1,0 +1,200 @@
+"""The table of docs/architectures.md: written by
+``python -m tests.release.architectures.table``, with the names of types to measure those alone, and
+read by the tests.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import tempfile
+from collections.abc import Collection
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "architectures.md"
+COMMAND = "python -m tests.release.architectures.table"
+_PROCESSES = 2
+
+if __name__ == "__main__":  # as pytest's settings have them
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "stub")]
+
+from tests.release.architectures.measuring import (  # noqa: E402
+    DTYPES,
+    KINDS,
+    RIGHT,
+    Row,
+    classes_of,
+    measure,
+    names_of,
+)
+
+_TITLES = {
+    "causal": "Decoders",
+    "sequence-to-sequence": "Encoder-decoders and audio-text models",
+    "image-text": "Image-text models",
+}
+_HEAD = """# Model types
+
+Every type of transformers {version} that generates text, measured on a tiny model with random \
+weights, loaded and served as one of models.yaml is: prompts of mixed lengths, computed in chunks, \
+some of which join in mid-flight or begin like another, with images among them where the type \
+takes images ("text alone": none could be made for it). "equal": the greedy tokens are those of \
+transformers' own `generate`, prompt by prompt, in that dtype; "near tie": up to a token that is \
+as likely, within rounding; "random": the model's own tokens differ from run to run. Written by \
+`{command}` (with names of types: those alone); `make test-release` fails where a type has no row or \
+gets worse in float32, or the first type of a runner in bfloat16.
+
+{totals}
+"""
+
+
+@cache
+def read() -> dict[tuple[str, str], Row]:
+    """The page's rows by kind and name; empty where there is no page."""
+    rows: dict[tuple[str, str], Row] = {}
+    kind = ""
+    titles = {title: kind for kind, title in _TITLES.items()}
+    for line in PAGE.read_text(encoding="utf-8").splitlines() if PAGE.exists() else ():
+        kind = titles.get(line.removeprefix("## "), kind)
+        if line.startswith("| `"):
+            name, runner, *tokens, why = (cell.strip() for cell in line.strip("|").split("|"))
+            row = Row(kind, name.strip("`"), runner, tuple(tokens), why)
+            rows[kind, row.name] = row
+    return rows
+
+
+def version() -> tuple[int, ...]:
+    """transformers' version that the page was written with."""
+    words = PAGE.read_text(encoding="utf-8").split("transformers ", 1)[1]
+    return tuple(map(int, words.split()[0].split(".")))
+
+
+# A CPU without instructions for bfloat16 rounds in other places, and tiny models choose other
+# experts: there only the runner in float32 is compared.
+_HAS_BFLOAT16 = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def worse(row: Row, before: Row) -> str:
+    """What a measured row has lost; empty where nothing."""
+    lost = [
+        f"{dtype}: {was} before, {now} now"
+        for dtype, was, now in zip(DTYPES, before.tokens, row.tokens, strict=False)
+        if was in RIGHT and now not in RIGHT
+    ]
+    compared = row if _HAS_BFLOAT16 else replace(row, runner=row.runner.partition(" / ")[0])
+    if before.is_in_flight and not compared.is_in_flight:
+        lost.append(f"in flight ({before.runner}) before, {row.runner} now: {row.why}")
+    if not before.has_text_alone and row.has_text_alone:
+        lost.append(f"with images before, without now: {row.why}")
+    return "; ".join(lost)
+
+
+def measurable(*kinds: str) -> list[tuple[str, str]]:
+    """The types of these kinds by kind and name: the first of those that one class computes, and
+    none that is served in no way. Skips the module with an older transformers than the page's,
+    which computes some of them in another way.
+    """
+    import pytest
+    import transformers
+
+    here = transformers.__version__
+    if tuple(map(int, here.split(".")[:2])) < version():
+        told = ".".join(map(str, version()))
+        pytest.skip(f"{PAGE.name} is of transformers {told}, not {here}", allow_module_level=True)
+    rows = read()
+    found: dict[tuple[str, Any], tuple[str, str]] = {}
+    for kind in kinds:
+        for name, computed_by in sorted(classes_of(kind).items()):
+            row = rows.get((kind, name))
+            if row is None or {*row.tokens} & {*RIGHT}:
+                found.setdefault((kind, computed_by), (kind, name))
+    return [*found.values()]
+
+
+def dtypes_to_test(kind: str, name: str) -> tuple[str, ...]:
+    """All for the first type of each runner, which is what rounding concerns; ``main`` measures all
+    types in all.
+    """
+    runner = read()[kind, name].runner
+    first = next(each for each in measurable(kind) if read()[each].runner == runner)
+    return DTYPES if first == (kind, name) else DTYPES[:1]
+
+
+def assert_no_worse(kind: str, name: str, folder: Path) -> None:
+    """Measures a type in an empty folder."""
+    lost = worse(measure(kind, name, folder, dtypes_to_test(kind, name)), read()[kind, name])
+    assert not lost, f"{lost}. Mend it, or write the page again ({COMMAND}) and say why"
+
+
+def text(rows: Collection[Row]) -> str:
+    """The whole page."""
+    import transformers
+
+    by_kind = {kind: [row for row in rows if row.kind == kind] for kind in KINDS}
+    totals = "\n".join(f"- {_TITLES[kind]}: {_totals(own)}" for kind, own in by_kind.items())
+    number = ".".join(transformers.__version__.split(".")[:2])
+    parts = [_HEAD.format(version=number, command=COMMAND, totals=totals)]
+    for kind, own in by_kind.items():
+        parts.append(f"## {_TITLES[kind]}\n")
+        parts.append(f"| type | runner | {' | '.join(DTYPES)} | why not in flight |")
+        parts.append("|---|---|" + "---|" * len(DTYPES) + "---|")
+        parts += [_line(row) for row in own]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _totals(rows: list[Row]) -> str:
+    loaded = [row for row in rows if row.runner != "-"]
+    wrong = [row.name for row in loaded if "wrong" in row.tokens]
+    in_flight = sum(row.is_in_flight for row in loaded)
+    alone = sum(row.is_in_flight and row.has_text_alone for row in loaded)
+    less = f" ({alone} of them measured with text alone)" if alone else ""
+    named = f" ({', '.join(wrong)})" if wrong else ""
+    return (
+        f"{len(rows)} types, {len(loaded)} load, {in_flight} in flight{less}, "
+        f"{len(wrong)} wrong{named}"
+    )
+
+
+def _line(row: Row) -> str:
+    why = row.why.replace("|", "/")
+    return f"| `{row.name}` | {row.runner} | {' | '.join(row.tokens)} | {why} |"
+
+
+def _measured(item: tuple[str, str]) -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        return measure(*item, Path(folder))
+
+
+def _begin() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def main(names: list[str]) -> int:
+    """Measures what is asked for, writes the page, and names what got worse."""
+    items = [(kind, name) for kind in KINDS for name in names_of(kind)]
+    before = read()
+    rows = {item: before[item] for item in items if item in before}
+    todo = [item for item in items if not names or item[1] in names]
+    found: Any
+    with multiprocessing.get_context("spawn").Pool(_PROCESSES, _begin) as pool:
+        for found in pool.imap_unordered(_measured, todo):
+            print(_line(found), flush=True)
+            rows[found.kind, found.name] = found
+    for item in todo:
+        if item in before and (lost := worse(rows[item], before[item])):
+            print(f"worse: {item[1]}: {lost}", file=sys.stderr)
+    PAGE.write_text(text([rows[item] for item in items if item in rows]), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

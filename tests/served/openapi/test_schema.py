@@ -1,0 +1,142 @@
+"""The served OpenAPI schema: of every route, and true of what is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_triton.ports.openai.app import OpenAiApp
+from hf_triton.ports.settings import EVERYBODY
+from tests.support.one_server import OneServer
+from tests.unit.openai_api.conftest import Starter, Translator, openai_port
+
+HERE = Path(__file__).parent
+needs_schemathesis = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="schemathesis needs Python 3.11"
+)
+# Patterns of paths, and a model for each.
+MODELS = {
+    "embed": "vectors",
+    "rank|score": "pairs",
+    "classify|predict": "labels",
+    "audio": "hears",
+    "": "echo",
+}
+SERVED = {"embed": "embedding", "audio": "whisper", "": "demo"}
+
+
+def conforms(url: str, models: dict[str, str], num_examples: int, folder: Path) -> None:
+    """Requests that match the schema and requests that don't: no 500, and all as it says."""
+    config = ("--config-file", str(HERE / "schemathesis.toml"))
+    asked = ("run", f"{url}/openapi.json", "--phases", "coverage,fuzzing")
+    command = (sys.executable, "-m", "schemathesis.cli", *config, *asked)
+    told = {
+        "SCHEMATHESIS_HOOKS": str(HERE / "schemathesis_hooks.py"),
+        "HF_TRITON_TEST_MODELS": json.dumps(models),
+    }
+    environment = {**os.environ, **told, "HYPOTHESIS_STORAGE_DIRECTORY": str(folder)}
+    ran = subprocess.run(
+        (*command, "--max-examples", str(num_examples)),
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        cwd=folder,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.threat("openai-schema")
+def test_every_route_has_a_schema(api: Translator) -> None:
+    nothing: Any = None
+    app = OpenAiApp(nothing, EVERYBODY, nothing, nothing, nothing).application()
+    routed = {
+        (route.resource.canonical, route.method.lower())
+        for route in app.router.routes()
+        if route.resource and route.method != "HEAD"
+    }
+    paths = api.get("/openapi.json").body["paths"]
+    assert routed == {(path, method) for path, methods in paths.items() for method in methods}
+
+
+@pytest.mark.threat("openai-schema")
+@needs_schemathesis
+def test_what_is_answered_is_as_the_schema_says(api: Translator, tmp_path: Path) -> None:
+    conforms(api.url, MODELS, 20, tmp_path)
+
+
+def test_the_page_tells_of_every_path_and_field_and_loads_nothing(api: Translator) -> None:
+    reply = api.get("/docs")
+    assert reply.headers["Content-Type"].startswith("text/html")
+    for page in (reply, api.get("/openapi.json")):
+        assert page.headers["X-Content-Type-Options"] == "nosniff"
+        assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"]
+    for path, methods in api.get("/openapi.json").body["paths"].items():
+        assert f" {path}</h2>" in reply.text
+        for name in _fields(methods):
+            assert f"<code>{name}</code>" in reply.text
+    assert "<script" not in reply.text
+    assert "http" not in reply.text.replace("<!doctype html>", "").partition("</style>")[2]
+
+
+def _fields(methods: dict[str, Any]) -> Iterator[str]:
+    for operation in methods.values():
+        for content in operation.get("requestBody", {"content": {}})["content"].values():
+            for one in content["schema"].get("anyOf", [content["schema"]]):
+                yield from one.get("required", ())
+
+
+@pytest.mark.threat("openai-metrics")
+def test_schema_and_page_need_no_key_and_metrics_do(starter: Starter) -> None:
+    fake, port = starter.triton()
+    api = starter.translator(fake, f"127.0.0.1:{port}", key="the-key")
+    assert [api.get(path).status for path in ("/openapi.json", "/docs")] == [200, 200]
+    assert api.get("/metrics").status == 401
+
+
+METRICS = '# TYPE nv_inference_count counter\nnv_inference_count{model="demo"} 3\n'
+
+
+def test_metrics_are_those_of_tritons_port(starter: Starter, tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(METRICS)}\r\n\r\n"
+        writer.write((head + METRICS).encode())
+        writer.close()
+
+    fake, port = starter.triton()
+    path = str(tmp_path / "metrics")
+    api = starter.translator(fake, f"127.0.0.1:{port}", metrics_socket=path)
+    assert api.get("/metrics").status == 503, "nobody listens there"
+    server = starter.loop.run(asyncio.start_unix_server(answer, path))
+    reply = api.get("/metrics")
+    starter.loop.loop.call_soon_threadsafe(server.close)
+    assert (reply.status, reply.text) == (200, METRICS)
+    assert reply.headers["Content-Type"].startswith("text/plain")
+
+
+def test_metrics_of_a_triton_elsewhere_are_at_its_own_port(api: Translator) -> None:
+    reply = api.get("/metrics")
+    assert reply.status == 404
+    assert "its own metrics port" in reply.error["message"]
+
+
+@needs_schemathesis
+def test_a_real_server_answers_as_the_schema_says(demo_url: str, tmp_path: Path) -> None:
+    """With few random requests: what is read and refused is the fake server's test."""
+    conforms(demo_url, SERVED, 5, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def demo_url(one_server: OneServer) -> Iterator[str]:
+    triton = one_server.with_models(*SERVED.values())
+    with openai_port(triton, None) as url:
+        yield url

@@ -1,0 +1,406 @@
+"""Tiny models with the files that sentence-transformers saves, and what its release 6.2 answers.
+
+The folders are the same at every call and on every machine. saved_answers.json has the numbers;
+``python -m tests.support.saved_models`` asks sentence-transformers again and writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from tests.model.encoders.sentence_model import write_json
+from tests.support.installed import environment_with, run_in
+from tests.support.tiny_encoders import tiny_tokenizer
+
+ANSWERS = Path(__file__).with_name("saved_answers.json")
+REQUIREMENTS = ("sentence-transformers==6.2.0", "transformers==5.23.0", "torch==2.13.0")
+_DRIVER = Path(__file__).parents[1] / "clients/drivers/drive_sentence_transformers.py"
+NUM_KEPT = 6  # numbers of each answer
+_HIDDEN = 32
+_SHAPE = {
+    "hidden_size": _HIDDEN,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 256,
+}
+_DECODER = {**_SHAPE, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
+_T5 = {
+    "d_model": _HIDDEN,
+    "d_kv": 8,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+}
+_SHAPES = {"bert": _SHAPE, "qwen3": _DECODER, "t5": _T5, "mt5": _T5}
+FLAT = (
+    "{% for m in messages %}[CLS] {{ m['role'] }} : {{ m['content'] | trim }} [SEP] "
+    "{% endfor %}{% if add_generation_prompt %}it is never good{% endif %}"
+)
+PARTS = (
+    "{% for m in messages %}[CLS] {{ m['role'] }} : {% for part in m['content'] %}"
+    "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %} [SEP] {% endfor %}"
+)
+USER_ALONE = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
+
+TEXTS = ("the cat sat", "Paris is THE capital", "a dog ran to the big red house . good")
+LONG = "the cat never sat on a green mat , it ran and ran to the old house of Peter ? " * 2
+PAIRS = (("who is Anna", "she lives in London"), ("what is blue", "the sky is blue"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """``shape`` and ``head`` are transformers' model type and class; ``whole`` is
+    config_sentence_transformers.json, ``transformer`` sentence_bert_config.json. ``calls`` are
+    arguments of sentence-transformers' ``encode`` or ``predict``.
+    """
+
+    shape: str = "bert"
+    head: str = "AutoModel"
+    template: str | None = None
+    folder: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    whole: Mapping[str, Any] = field(default_factory=dict)
+    transformer: Mapping[str, Any] = field(default_factory=dict)
+    pooling: Mapping[str, Any] = field(default_factory=dict)
+    later: tuple[str, ...] = ()
+    dense: Mapping[str, Any] = field(default_factory=dict)
+    texts: tuple[Any, ...] = TEXTS
+    prompt_name: str | None = None
+
+    @property
+    def is_cross_encoder(self) -> bool:
+        return self.head == "AutoModelForSequenceClassification"
+
+
+def _modalities(output: str, content: str | None = None) -> dict[str, Any]:
+    one = {"method": "forward", "method_output_name": output}
+    message = {} if content is None else {"message": {**one, "format": content}}
+    return {"text": one, **message}
+
+
+def embedder(content: str | None = None, **transformer: Any) -> dict[str, Any]:
+    """sentence_bert_config.json as release 6 writes it."""
+    return {
+        "transformer_task": "feature-extraction",
+        "modality_config": _modalities("last_hidden_state", content),
+        "module_output_name": "token_embeddings",
+        **transformer,
+    }
+
+
+def reranker(content: str | None = None, **transformer: Any) -> dict[str, Any]:
+    """The same of a cross-encoder."""
+    return {
+        "transformer_task": "sequence-classification",
+        "modality_config": _modalities("logits", content),
+        "module_output_name": "scores",
+        **transformer,
+    }
+
+
+def _scores(function: str, **whole: Any) -> dict[str, Any]:
+    return {
+        "model_type": "CrossEncoder",
+        "activation_fn": f"torch.nn.modules.{function}",
+        "prompts": {},
+        "default_prompt_name": None,
+        **whole,
+    }
+
+
+_ASKED = {"prompts": {"query": "who is it ?"}, "default_prompt_name": "query"}
+_ONE_LABEL = {"num_labels": 1}
+_CROSS: dict[str, Any] = {"head": "AutoModelForSequenceClassification", "config": _ONE_LABEL}
+_LAST = {"pooling_mode": "lasttoken"}
+_CHAT: dict[str, Any] = {"shape": "qwen3", "template": FLAT, "pooling": _LAST}
+_SKIPPED = {"prompts": {"query": "who is "}, "default_prompt_name": "query"}
+_FLAGS = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
+_IDENTITY, _SIGMOID = _scores("linear.Identity"), _scores("activation.Sigmoid")
+CASES: dict[str, Case] = {
+    "release 5": Case(transformer={"max_seq_length": 256, "do_lower_case": False}),
+    "release 6": Case(transformer=embedder(), whole=_ASKED, later=("Normalize",)),
+    **{
+        f"pooling_mode_{flag}": Case(pooling={f"pooling_mode_{flag}": True, "include_prompt": True})
+        for flag in (*_FLAGS, "lasttoken")
+    },
+    **{
+        f"include_prompt, {mode}": Case(
+            pooling={"pooling_mode": mode, "include_prompt": False}, whole=_SKIPPED
+        )
+        for mode in ("mean", "cls", "weightedmean")
+    },
+    "two flags": Case(
+        pooling={"pooling_mode_weightedmean_tokens": True, "pooling_mode_cls_token": True},
+        later=("Dense",),
+        dense={"in_features": 2 * _HIDDEN, "activation_function": "torch.nn.Identity"},
+    ),
+    "two modes": Case(
+        pooling={"pooling_mode": ["weightedmean", "cls"]},
+        later=("Dense",),
+        dense={"in_features": 2 * _HIDDEN, "activation_function": "torch.nn.Identity"},
+    ),
+    "LayerNorm": Case(later=("LayerNorm", "Normalize")),
+    "Dense, GELU": Case(
+        later=("Dense",), dense={"activation_function": "torch.nn.modules.activation.GELU"}
+    ),
+    "Dense, residual": Case(later=("Dense",), dense={"bias": False, "use_residual": True}),
+    "Dense, residual, as wide": Case(
+        later=("Dense",), dense={"out_features": _HIDDEN, "use_residual": True}
+    ),
+    "truncate_dim": Case(
+        transformer=embedder(), whole={"truncate_dim": 8}, later=("Dense", "Normalize")
+    ),
+    "truncate_dim, larger": Case(transformer=embedder(), whole={"truncate_dim": 64}),
+    "0_Transformer": Case(folder="0_Transformer", transformer={"max_seq_length": 12}),
+    "do_lower_case": Case(
+        transformer={"max_seq_length": None, "do_lower_case": True},
+        texts=("THE CAT [SEP] SAT", "The [MASK] is [UNK]", "paris"),
+    ),
+    "max_seq_length, longer": Case(transformer={"max_seq_length": 200}, texts=(LONG * 5, "a")),
+    "text.max_length": Case(
+        transformer=embedder(processing_kwargs={"text": {"max_length": 7}}), texts=(LONG, "a")
+    ),
+    "add_special_tokens": Case(
+        transformer=embedder(processing_kwargs={"common": {"add_special_tokens": False}}),
+        texts=(*TEXTS, LONG * 5),
+    ),
+    "add_eos_token": Case(
+        shape="qwen3",
+        pooling=_LAST,
+        transformer={"max_seq_length": 64, "tokenizer_args": {"add_eos_token": True}},
+    ),
+    "processor_kwargs": Case(
+        transformer=embedder(
+            processor_kwargs={"model_max_length": 9, "truncation_side": "left"},
+            config_kwargs={"hidden_act": "relu"},
+            model_kwargs={"torch_dtype": "float32"},
+        ),
+        texts=(LONG, "a"),
+    ),
+    "T5 alone": Case("t5", "AutoModelForTextEncoding", later=("Dense", "Normalize")),
+    "mT5 alone": Case("mt5", "AutoModelForTextEncoding", transformer={"max_seq_length": 9}),
+    "T5 whole": Case("t5", "AutoModelForSeq2SeqLM", transformer=embedder()),
+    "message": Case(**_CHAT, transformer=embedder("flat")),
+    "message, prompt": Case(**_CHAT, transformer=embedder("auto"), whole=_ASKED),
+    "message, parts": Case(
+        "qwen3",
+        template=PARTS,
+        transformer=embedder("structured"),
+        whole={"prompts": {"query": "who is it ?"}},
+        prompt_name="query",
+    ),
+    "message, auto": Case("qwen3", template=PARTS, transformer=embedder("auto")),
+    "message, cut": Case(
+        **_CHAT,
+        whole=_ASKED,
+        transformer=embedder(
+            "flat",
+            processing_kwargs={
+                "text": {"max_length": 30},
+                "chat_template": {"add_generation_prompt": True},
+            },
+        ),
+        texts=(LONG, LONG + "good", "a"),
+    ),
+    "message, cut without its end": Case(
+        **_CHAT,
+        transformer=embedder(
+            "flat",
+            processing_kwargs={
+                "chat_template": {"max_length": 20, "restore_suffix": False},
+            },
+        ),
+        texts=(LONG, "a"),
+    ),
+    "template without messages": Case(**_CHAT, transformer={"max_seq_length": 64}),
+    "cross-encoder, Identity": Case(**_CROSS, whole=_IDENTITY, transformer=reranker(), texts=PAIRS),
+    "cross-encoder, Sigmoid": Case(
+        head=_CROSS["head"],
+        config={**_ONE_LABEL, "problem_type": "regression"},
+        whole=_SIGMOID,
+        transformer=reranker(),
+        texts=PAIRS,
+    ),
+    "cross-encoder, Tanh": Case(
+        **_CROSS, whole=_scores("activation.Tanh"), transformer=reranker(), texts=PAIRS
+    ),
+    "cross-encoder, none": Case(
+        head=_CROSS["head"],
+        config={**_ONE_LABEL, "problem_type": "regression"},
+        whole={**_IDENTITY, "activation_fn": None},
+        transformer=reranker(),
+        texts=PAIRS,
+    ),
+    "cross-encoder, prompt": Case(
+        **_CROSS, whole={**_IDENTITY, **_ASKED}, transformer=reranker(), texts=PAIRS
+    ),
+    "cross-encoder, named prompt": Case(
+        **_CROSS,
+        whole={**_IDENTITY, "prompts": {"who": "who is it ?"}},
+        transformer=reranker(),
+        texts=PAIRS,
+        prompt_name="who",
+    ),
+    "cross-encoder, only_second": Case(
+        **_CROSS,
+        whole=_IDENTITY,
+        transformer=reranker(
+            processing_kwargs={"text": {"max_length": 12, "truncation": "only_second"}}
+        ),
+        texts=(("who is Anna", LONG),),
+    ),
+    "cross-encoder, release 5": Case(
+        head=_CROSS["head"],
+        config={
+            **_ONE_LABEL,
+            "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
+        },
+        texts=PAIRS,
+    ),
+    "cross-encoder, message": Case(
+        "qwen3",
+        **_CROSS,
+        template=FLAT,
+        whole=_SIGMOID,
+        transformer=reranker("flat"),
+        texts=PAIRS,
+    ),
+    "cross-encoder, message, prompt": Case(
+        "qwen3",
+        **_CROSS,
+        template=PARTS,
+        whole={**_IDENTITY, **_ASKED},
+        transformer=reranker("structured", processing_kwargs={"chat_template": {"max_length": 24}}),
+        texts=(*PAIRS, ("who is Anna", LONG)),
+    ),
+}
+
+
+def save(case: Case, folder: Path) -> Path:
+    """A case's files."""
+    root = folder / case.folder
+    tokenizer = tiny_tokenizer("distilbert")
+    if "add_eos_token" in str(case.transformer):
+        tokenizer.backend_tokenizer.post_processor = None
+    tokenizer.chat_template = case.template
+    shape = {"vocab_size": len(tokenizer), **_SHAPES[case.shape], **case.config}
+    config = transformers.AutoConfig.for_model(case.shape, **shape)
+    if case.head == "AutoModelForTextEncoding":
+        config.is_encoder_decoder = False  # as its class saves it
+    model = getattr(transformers, case.head).from_config(config)
+    fill(model)
+    model.save_pretrained(root)
+    tokenizer.save_pretrained(root)
+    kinds = ["Transformer", *([] if case.is_cross_encoder else ["Pooling"]), *case.later]
+    paths = [case.folder, *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], 1))]
+    if not case.transformer and case.is_cross_encoder:
+        return folder  # releases before 6 saved no modules of a cross-encoder
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"{_MODULES[kind]}.{kind}"}
+        for number, (path, kind) in enumerate(zip(paths, kinds, strict=True))
+    ]
+    write_json(folder / "modules.json", modules)
+    write_json(root / "sentence_bert_config.json", case.transformer)
+    write_json(folder / "config_sentence_transformers.json", case.whole)
+    if not case.is_cross_encoder:
+        pooling = {"word_embedding_dimension": _HIDDEN, **case.pooling}
+        write_json(folder / "1_Pooling/config.json", pooling)
+    for kind, path in zip(case.later, paths[2:], strict=True):
+        _save_module(kind, folder / path, case)
+    return folder
+
+
+_MODULES = {
+    **dict.fromkeys(
+        ("Transformer", "Dense", "LayerNorm", "Normalize"), "sentence_transformers.models"
+    ),
+    "Pooling": "sentence_transformers.sentence_transformer.modules.pooling",
+}
+
+
+def _save_module(kind: str, folder: Path, case: Case) -> None:
+    """A module after pooling: its configuration and its weights."""
+    from safetensors.torch import save_file
+
+    if kind == "Normalize":
+        return
+    modules: dict[str, torch.nn.Module] = {}
+    if kind == "LayerNorm":
+        modules["norm"], config = torch.nn.LayerNorm(_HIDDEN), {"dimension": _HIDDEN}
+    else:
+        config = {"in_features": _HIDDEN, "out_features": 16, **case.dense}
+        sizes = int(config["in_features"]), int(config["out_features"])
+        modules["linear"] = torch.nn.Linear(*sizes, bias=bool(config.get("bias", True)))
+        if config.get("use_residual") and sizes[0] != sizes[1]:
+            modules["residual"] = torch.nn.Linear(*sizes, bias=False)
+    whole = torch.nn.ModuleDict(modules)
+    fill(whole)
+    write_json(folder / "config.json", config)
+    save_file(whole.state_dict(), folder / "model.safetensors")
+
+
+@torch.no_grad()
+def fill(model: Any) -> None:
+    """Weights that look random and are the same everywhere: no generator of torch's is asked."""
+    for number, (name, weight) in enumerate(sorted(model.named_parameters())):
+        steps = torch.arange(1, weight.numel() + 1, dtype=torch.int64)
+        noise = ((steps * 48_271 + number * 7_919) * 69_621 % 65_537).double() / 65_537 - 0.5
+        scale, middle = (0.8, 0.0) if weight.dim() > 1 else (0.2, 1.0)
+        middle = 0.0 if name.endswith("bias") else middle
+        weight.copy_((noise * scale + middle).view_as(weight))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What sentence-transformers says: the first numbers of each case's answers, the keys of each
+    module's file, and its modules.
+    """
+
+    rows: dict[str, list[list[float]]]
+    keys: dict[str, list[str]]
+    modules: list[str]
+
+
+def ask_sentence_transformers(folder: Path) -> Answers:
+    """Asks it in an environment of its own."""
+    asked = {
+        name: {
+            "folder": str(save(case, folder / name.replace(" ", "_"))),
+            "is_cross_encoder": case.is_cross_encoder,
+            "texts": case.texts,
+            "prompt_name": case.prompt_name,
+        }
+        for name, case in CASES.items()
+    }
+    file = folder / "asked.json"
+    file.write_text(json.dumps(asked), encoding="utf-8")
+    installed, environment = environment_with(REQUIREMENTS), {**os.environ, "HF_HUB_OFFLINE": "1"}
+    said = run_in(installed, "python", str(_DRIVER), str(file), environment=environment)
+    assert said.returncode == 0, said.stderr
+    found = Answers(**json.loads(said.stdout.splitlines()[-1]))
+    for rows in found.rows.values():
+        rows[:] = [[round(number, 6) for number in row[:NUM_KEPT]] for row in rows]
+    return found
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        answers = ask_sentence_transformers(Path(folder)).rows
+    lines = [f"{json.dumps(name)}: {json.dumps(rows)}" for name, rows in answers.items()]
+    ANSWERS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""One server of three small models behind both proxies, for all that is hostile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.grpc_door import Door, door
+from tests.support.triton import Triton
+from tests.unit.openai_api.conftest import openai_port
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with door(tmp_path_factory.mktemp("door")) as started:
+        yield started
+
+
+@pytest.fixture
+def checked(server: Door) -> Iterator[Door]:
+    """The same, which must be well after the test."""
+    yield server
+    server.check()
+
+
+@pytest.fixture(scope="module")
+def openai_url(triton: Triton) -> Iterator[str]:
+    """OpenAI's port in front of the server of a module's own ``triton``."""
+    with openai_port(triton, None) as url:
+        yield url

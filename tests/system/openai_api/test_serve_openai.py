@@ -1,0 +1,267 @@
+"""``hf-triton serve --openai-port`` from outside. OpenAI's API leaves its echo models out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.support.served import Served, serve
+from tests.support.triton import Answer, eventually, free_ports, get
+from tests.unit.openai_api.conftest import Starter
+
+API_KEY = "a-key-of-alice-123"
+KEY = {"HF_TRITON_OPENAI_KEY": "secret-key"}
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "generator", "serve", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def children(served: Served) -> list[int]:
+    """The translator's process."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            line = (folder / "cmdline").read_text()
+        except OSError:
+            continue
+        if int(parent) == served.process.pid and "hf_triton.ports.openai" in line:
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    "arguments,said",
+    [
+        (["--triton-url", "localhost:8001"], "--triton-url needs --openai-port"),
+        (["--openai-key-file", "x"], "--openai-key-file needs --openai-port"),
+        *(
+            (["--openai-port", "9000", "--triton-url", "x:1", *ignored], f"leave out {ignored[0]}")
+            for ignored in (
+                *(["--verbose"], ["--watch"], ["--open-admin-apis"], ["--http-port", "8000"]),
+                *(["--drain-s", "0"], ["--max-restarts", "0"], ["--health-port", "0"]),
+                *(["--repository", "x"], ["--load-timeout-s", "9"], ["--admin-key-file", "x"]),
+            )
+        ),
+        (["--openai-port", "9000", "--triton-url", "http://x:1"], "expected HOST:PORT"),
+        (["--openai-port", "9000", "--triton-url", "x"], "expected HOST:PORT"),
+        (["--openai-port", "0"], "expected a port"),
+        (["--openai-cors", "https://a.example"], "--openai-cors needs --openai-port"),
+        (["--openai-port", "9000", "--openai-cors", "a.example"], "expected an origin such as"),
+    ],
+)
+def test_options_that_would_be_ignored_are_a_wrong_command_line(
+    arguments: list[str], said: str
+) -> None:
+    result = command(*arguments)
+    assert result.returncode == 2
+    assert said in result.stderr
+
+
+def test_a_key_that_can_not_be_read_is_said_before_anything_starts(tmp_path: Path) -> None:
+    result = command("--openai-port=9000", f"--openai-key-file={tmp_path / 'none'}")
+    assert result.returncode == 1
+    assert "can't be read: No such file" in result.stderr
+    result = command("--openai-port=9000", HF_TRITON_OPENAI_KEY="")
+    assert result.returncode == 1
+    assert "HF_TRITON_OPENAI_KEY: expected one word" in result.stderr
+
+
+def test_a_triton_that_is_not_there_is_exit_code_1() -> None:
+    port = free_ports().http_port
+    result = command(f"--openai-port={port}", "--triton-url=127.0.0.1:1")
+    assert result.returncode == 1
+    assert "no Triton answers at 127.0.0.1:1: " in result.stderr
+    assert "refused" in result.stderr
+
+
+def test_the_server_block_and_keys_hold_for_a_triton_elsewhere(
+    tmp_path: Path, starter: Starter
+) -> None:
+    if not shutil.which("openssl"):
+        pytest.skip("needs openssl to make a certificate")
+    names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    files = ("-keyout", tmp_path / "key.pem", "-out", tmp_path / "certificate.pem")
+    make = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names, *files)
+    subprocess.run(make, check=True, capture_output=True)
+    (tmp_path / "models.yaml").write_text(
+        "server: {tls: {certificate: certificate.pem, key: key.pem}, max_body_mib: 1,\n"
+        "  limits: {requests_per_minute: 2}, cors: [https://chat.example.com]}\n"
+    )
+    trusted = ssl.create_default_context(cafile=str(tmp_path / "certificate.pem"))
+    headers = {"Authorization": f"Bearer {API_KEY}", "Origin": "https://chat.example.com"}
+
+    def status(url: str, headers: dict[str, str], body: bytes | None = None) -> int:
+        request = urllib.request.Request(url, body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=trusted) as found:
+                allowed.append(found.headers["Access-Control-Allow-Origin"])
+                return int(found.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+
+    allowed: list[str] = []
+    port = free_ports().http_port
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "generator", "serve", f"--openai-port={port}"),
+            f"--triton-url=127.0.0.1:{starter.triton()[1]}",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "HF_TRITON_API_KEYS": f"alice {API_KEY}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout
+            url = f"https://127.0.0.1:{port}/v1"
+            line = process.stdout.readline()
+            assert line.startswith(
+                f'curl {url}/completions -H "Authorization: Bearer $HF_TRITON_API_KEY"'
+            )
+            assert status(f"{url}/models", {}) == 401
+            assert status(f"{url}/models", headers) == 200
+            assert allowed == ["https://chat.example.com"]
+            assert status(f"{url}/completions", headers, b" " * (2**20 + 1)) == 413
+            assert status(f"{url}/models", headers) == 429
+        finally:
+            process.terminate()
+        assert process.wait(60) == 0
+
+
+def test_what_is_wrong_in_the_server_block_is_said_for_a_triton_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "models.yaml").write_text("server: {max_body_mib: 0}\n")
+    for config, told in (("models.yaml", "models.yaml:1:24: "), ("none.yaml", "none.yaml: ")):
+        path = tmp_path / config
+        result = command("--openai-port=9000", "--triton-url=127.0.0.1:1", f"--config={path}")
+        assert (result.returncode, told in result.stderr) == (1, True), result.stderr
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with serve(tmp_path, "- name: plain\n", f"--openai-port={port}") as served:
+            assert served.exit_code() == 1
+            assert f"port {port} is in use; choose another with --openai-port" in served.err
+
+
+def test_the_api_lives_and_ends_with_its_triton(tmp_path: Path) -> None:
+    port = free_ports().http_port
+    url = f"http://127.0.0.1:{port}"
+    arguments = (f"--openai-port={port}",)
+    with serve(tmp_path, "- name: plain\n", *arguments, environment=KEY) as served:
+        served.wait_for("Ctrl-C stops")
+        assert f"OpenAI's API {url}/v1" in served.err
+        assert f"playground {url}/playground" in served.err
+        assert "<!doctype html>" in get(f"{url}/playground").body
+        assert get(f"{url}/health") == Answer(200, {"status": "ok"})
+        assert get(f"{url}/v1/models").status == 401
+        environment = Path(f"/proc/{served.tritonserver_pid()}/environ").read_text()
+        assert "secret-key" not in environment, "models have no business with it"
+        asked = urllib.request.Request(
+            f"{url}/metrics", headers={"Authorization": "Bearer secret-key"}
+        )
+        with urllib.request.urlopen(asked, timeout=10) as found:
+            assert b"nv_inference_count" in found.read()
+
+        killed = [kill_api(served), kill_api(served)]
+        assert (
+            "the OpenAI API died (exit code -9) and is started again in 1 s (2 deaths within"
+            in served.err
+        )
+        assert not {*killed} & {*children(served)}
+        assert get(f"{url}/v1/models").status == 401
+
+        alone_port = free_ports().http_port
+        alone = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "generator", "serve", f"--openai-port={alone_port}"),
+                *(f"--triton-url=127.0.0.1:{served.listen.grpc_port}", "--no-playground"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert alone.stdout is not None
+        line = alone.stdout.readline()
+        assert line.startswith(f"curl http://127.0.0.1:{alone_port}/v1/completions -d ")
+        assert get(f"http://127.0.0.1:{alone_port}/playground").status == 404
+        models = get(f"http://127.0.0.1:{alone_port}/v1/models")
+        assert (models.status, models.body["data"]) == (200, []), "echo is no task of OpenAI's"
+        alone.send_signal(signal.SIGINT)
+        _, err = alone.communicate(timeout=60)
+        assert alone.returncode == 0
+        assert err.endswith("hf-triton: stopped\n")
+
+        served.signal(signal.SIGTERM)
+        assert served.exit_code() == 0
+        assert "secret-key" not in served.out + served.err
+        assert served.leaves_nothing()
+        with pytest.raises(OSError, match="refused"):
+            get(f"{url}/health")
+
+
+def kill_api(served: Served) -> int:
+    """Returns once there is another one."""
+    back = "the OpenAI API is back"
+    times = served.err.count(back)
+    [child] = children(served)
+    os.kill(child, signal.SIGKILL)
+    assert eventually(lambda: served.err.count(back) > times), served.err
+    return child
+
+
+@pytest.mark.threat("hanging-processes")
+def test_an_api_that_hangs_or_does_not_start_is_told_of_and_ends_with_a_killed_serve(
+    tmp_path: Path,
+) -> None:
+    port = free_ports().http_port
+    arguments = (f"--openai-port={port}", "--max-restarts=0")
+    with serve(tmp_path, "- name: plain\n", *arguments) as served:
+        served.wait_for("Ctrl-C stops")
+        health = f"http://127.0.0.1:{port}/health"
+        ready = f"http://127.0.0.1:{served.listen.health_port}/ready"
+        [child] = children(served)
+        os.kill(child, signal.SIGSTOP)
+        served.wait_for("the OpenAI API was stopped and is started again (1 death")
+        served.wait_for("the OpenAI API is back")
+        assert get(health).status == 200
+        assert child not in children(served)
+
+        [child] = children(served)
+        os.kill(child, signal.SIGKILL)
+        assert eventually(lambda: not Path(f"/proc/{child}").exists())
+        served.wait_for("the OpenAI API died (exit code -9) and is started again in 1 s (2 deaths")
+        while "the OpenAI API did not start (see above)" not in served.err:
+            for child in children(served):
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.01)
+        assert "OpenAI API did not start" in get(ready).body["reason"]
+        assert get(ready).status == 503
+        assert served.generate("plain", "x").status == 200
+        assert get(health).status == 200, "who comes meanwhile waits"
+        assert eventually(lambda: get(ready).status == 200)
+
+        [child] = children(served)
+        served.process.kill()
+        assert eventually(lambda: not Path(f"/proc/{child}").exists())
+        assert served.leaves_nothing()

@@ -1,0 +1,59 @@
+"""serve --watch as a process of its own: every save is applied, whatever is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.served import Served, serve
+from tests.support.triton import eventually
+
+HOOKS = "def preprocess(request):\n    return request\n"
+
+
+def ready(served: Served, *models: str) -> bool:
+    return all(served.generate(model, "x").status == 200 for model in models)
+
+
+@pytest.mark.threat("yaml-file-kinds")
+def test_every_save_is_applied_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
+    config = tmp_path / "models.yaml"
+    with serve(tmp_path, "- {name: a}\n", "--watch") as served:
+        served.wait_for("serving 1 of 1 model")
+        text = config.read_text()
+        config.write_text(text + "  - {name: a}\n")
+        served.wait_for("already")
+        served.wait_for("nothing was changed; still watching")
+        config.unlink()
+        served.wait_for("models.yaml is gone")
+        os.mkfifo(config)
+        served.wait_for("it is a pipe, expected a regular file")
+        assert ready(served, "a")
+        config.unlink()
+        config.symlink_to("/dev/zero")
+        served.wait_for("it is a device, expected a regular file")
+        assert ready(served, "a")
+
+        scratch = tmp_path / "models.yaml.new"
+        scratch.write_text(text + "  - {name: b, hooks: hooks.py}\n")
+        (tmp_path / "hooks.py").write_text(HOOKS)
+        scratch.replace(config)  # as editors do
+        served.wait_for("b: ready after")
+        assert ready(served, "a", "b")
+        served.wait_for("1 added, 1 unchanged")
+        (tmp_path / "hooks.py").write_text(HOOKS + "# changed\n")
+        served.wait_for("b: b version 2 ready after")
+
+        config.write_text(text.replace("{name: a}", "{name: a, options: {fail: no weights}}"))
+        served.wait_for("model 'a' failed: RuntimeError: no weights; version 1 goes on serving")
+        served.wait_for("not all of it is served")
+        config.touch()  # what was wrong may be mended elsewhere
+        assert eventually(lambda: served.err.count("not all of it is served") == 2, 120)
+        assert ready(served, "a")
+        assert eventually(lambda: served.generate("b", "x").status != 200)
+        served.signal(signal.SIGTERM)
+        assert served.exit_code() == 0
+        assert served.leaves_nothing()

@@ -1,0 +1,71 @@
+"""The KServe target. Its own schema is not on PyPI: the pod in it is Kubernetes' and is held
+against that; of what KServe adds, the fields are listed here as the v1beta1 API has them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from tests.unit.deploy.conftest import Deploy
+
+# https://github.com/kserve/kserve, pkg/apis/serving/v1beta1/component.go: ComponentExtensionSpec.
+COMPONENT: dict[str, type] = {
+    "minReplicas": int,
+    "maxReplicas": int,
+    "labels": dict,
+    "annotations": dict,
+    "deploymentStrategy": dict,
+}
+VARIANTS = {
+    "plain": (),
+    "per model": ("--per-model", "--openai", "--network-policy"),
+    "shared claim": ("--shared-claim", "--namespace", "models"),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_object_is_right_by_the_schema(deploy: Deploy, variant: str) -> None:
+    rendered = deploy("kserve", *VARIANTS[variant])
+    assert rendered.code == 0, rendered.err
+    services = 0
+    for entry in rendered.objects():
+        if entry["kind"] == "InferenceService":
+            check_inference_service(entry)
+            services += 1
+        else:
+            kubernetes_validate.validate(entry, "1.31", strict=True)
+    assert services == (3 if variant == "per model" else 1)
+
+
+def check_inference_service(entry: dict[str, Any]) -> None:
+    assert entry["apiVersion"] == "serving.kserve.io/v1beta1"
+    assert set(entry) == {"apiVersion", "kind", "metadata", "spec"}
+    assert set(entry["spec"]) == {"predictor"}
+    predictor = dict(entry["spec"]["predictor"])
+    for name, kind in COMPONENT.items():
+        assert isinstance(predictor.pop(name), kind)
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": predictor}
+    kubernetes_validate.validate(pod, "1.31", strict=True)
+
+
+def test_a_name_too_long_for_what_kserve_makes_of_it_is_refused(deploy: Deploy, work: Path) -> None:
+    text = (work / "models.yaml").read_text()
+    (work / "models.yaml").write_text(text.replace("picture", "the-picture-of-dorian"))
+    refused = deploy("kserve", "--per-model", "--name", "a" * 40)
+    assert refused.code == 2
+    assert refused.err == (
+        f"hf-triton: the InferenceService '{'a' * 40}-the-picture-of-ef4b' would have 60 letters, "
+        "of which KServe takes 53: give a shorter --name\n"
+    )
+
+
+def test_an_ingress_is_left_to_kserve(deploy: Deploy) -> None:
+    refused = deploy("kserve", "--host", "models.example.org")
+    assert refused.code == 2
+    assert refused.err == (
+        "hf-triton: --host: KServe makes an InferenceService's Ingress itself; leave it out\n"
+    )

@@ -1,0 +1,296 @@
+"""The Kubernetes target: right by Kubernetes' own schemas, and right by what it is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from hf_triton.cli.main import make_parser
+from hf_triton.tritonserver import child_process, process
+from tests.unit.deploy.conftest import Deploy
+from tests.unit.deploy.workspace import LOCAL, Rendered, read_yaml, write_lock
+
+# The oldest that the package knows, one that many run, and the newest.
+VERSIONS = ("1.25", "1.31", "1.37")
+EVERYTHING = (
+    *("--openai", "--namespace", "models", "--replicas", "2", "--max-replicas", "5"),
+    *("--storage-class", "fast", "--storage-size", "50Gi", "--gpus", "4", "--cpu", "7.5"),
+    *("--memory", "64Gi", "--shm-size", "1Gi", "--image", "hub/hf-triton:1", "--network-policy"),
+    *("--host", "models.example.org", "--ingress-class", "nginx", "--tls-secret", "certificate"),
+    *("--image-pull-secret", "pull", "--node-selector", "pool=gpu"),
+    *("--node-selector", "example.org/zone=a"),
+)
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "plain": (),
+    "everything": EVERYTHING,
+    "per model": ("--per-model", *EVERYTHING),
+    "shared claim": ("--shared-claim", "--per-model"),
+    "no scaling": ("--max-replicas", "1"),
+    "replaced": ("--rollout", "replace"),
+    "local": ("--config", "local.yaml", "--local-models", "/srv/m", "--local-claim", "weights"),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_object_is_right_by_the_schema(deploy: Deploy, variant: str) -> None:
+    rendered = deploy("kubernetes", *VARIANTS[variant])
+    assert rendered.code == 0, rendered.err
+    for entry in rendered.objects():
+        for version in VERSIONS:
+            kubernetes_validate.validate(entry, version, strict=True)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_one_object_names_another_one_is(deploy: Deploy, variant: str) -> None:
+    rendered = deploy("kubernetes", *VARIANTS[variant])
+    objects = rendered.objects()
+    names = {(entry["kind"], entry["metadata"]["name"]) for entry in objects}
+    assert len(names) == len(objects)
+    for entry in objects:
+        if entry["kind"] == "Deployment":
+            check_deployment(entry, names, rendered)
+        if entry["kind"] == "HorizontalPodAutoscaler":
+            target = entry["spec"]["scaleTargetRef"]
+            assert (target["kind"], target["name"]) in names
+        if entry["kind"] == "Service":
+            pod = rendered.pod(entry["metadata"]["name"])
+            named = {port["name"] for port in pod["containers"][0]["ports"]}
+            assert {port["targetPort"] for port in entry["spec"]["ports"]} == named
+        if entry["kind"] == "Ingress":
+            for path in entry["spec"]["rules"][0]["http"]["paths"]:
+                assert ("Service", path["backend"]["service"]["name"]) in names
+
+
+def check_deployment(entry: Any, names: set[tuple[str, str]], rendered: Rendered) -> None:
+    template = entry["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    assert entry["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    service = rendered.object("Service", entry["metadata"]["name"])
+    assert service["spec"]["selector"].items() <= labels.items()
+    volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
+    for container in (*template["spec"].get("initContainers", ()), *template["spec"]["containers"]):
+        assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes)
+    assert ("ConfigMap", volumes["config"]["configMap"]["name"]) in names
+    claims = [volume["persistentVolumeClaim"]["claimName"] for volume in volumes.values()
+              if "persistentVolumeClaim" in volume]  # fmt: skip
+    for claim in claims:
+        assert claim == "weights" or ("PersistentVolumeClaim", claim) in names
+    probed = {template["spec"]["containers"][0][probe]["httpGet"]["port"]
+              for probe in ("startupProbe", "livenessProbe", "readinessProbe")}  # fmt: skip
+    assert probed == {"health"}
+
+
+@pytest.mark.threat("container-rights")
+def test_containers_can_do_nothing_that_they_need_not(deploy: Deploy) -> None:
+    pod = deploy("kubernetes", "--shared-claim").pod()
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in (*pod["initContainers"], *pod["containers"]):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_a_pod_has_time_to_drain_and_to_stop(deploy: Deploy) -> None:
+    rendered = deploy("kubernetes")
+    (drain_s,) = rendered.server()["lifecycle"]["preStop"]["exec"]["command"][1:]
+    longest_stop_s = process._STOP_TIMEOUT_S + child_process.STOP_TIMEOUT_S
+    assert rendered.pod()["terminationGracePeriodSeconds"] > int(drain_s) + longest_stop_s
+
+
+def test_commands_are_ones_that_the_command_line_takes(deploy: Deploy, work: Path) -> None:
+    write_lock(work)
+    pod = deploy("kubernetes", "--openai", "--shared-claim").pod()
+    for container in (*pod["initContainers"], *pod["containers"]):
+        program, *arguments = container["args"]
+        assert program == "hf-triton"
+        assert make_parser().parse_args(arguments).given_config == "/etc/hf-triton/models.yaml"
+
+
+def test_a_model_of_its_own_gets_a_gpu_only_where_it_uses_one(deploy: Deploy) -> None:
+    rendered = deploy("kubernetes", "--per-model")
+    found = {
+        entry["metadata"]["name"]: rendered.server(entry["metadata"]["name"])["resources"]["limits"]
+        for entry in rendered.objects()
+        if entry["kind"] == "Deployment"
+    }
+    gpus = {name: limits.get("nvidia.com/gpu", 0) for name, limits in found.items()}
+    assert gpus == {"hf-triton-chat-7b-4268": 2, "hf-triton-embedding": 0, "hf-triton-picture": 1}
+
+
+def test_each_server_has_the_models_and_the_files_that_it_serves(deploy: Deploy) -> None:
+    files = deploy("kubernetes", "--per-model").object("ConfigMap", "hf-triton-embedding")["data"]
+    assert set(files) == {"models.yaml", "mine.py"}
+    served = read_yaml(files["models.yaml"])
+    assert [model["name"] for model in served["models"]] == ["embedding"]
+    assert served["models"][0]["hooks"] == "mine.py"
+    assert served["defaults"] == {"dtype": "bfloat16"}
+
+
+def test_a_lock_is_followed_and_sizes_are_taken_from_it(deploy: Deploy, work: Path) -> None:
+    write_lock(work)
+    rendered = deploy("kubernetes", "--per-model")
+    assert rendered.err == ""
+    pod = rendered.pod("hf-triton-picture")
+    assert pod["initContainers"][0]["args"][-1] == "--locked"
+    (models,) = [volume for volume in pod["volumes"] if volume["name"] == "models"]
+    claim = models["ephemeral"]["volumeClaimTemplate"]["spec"]
+    assert claim["resources"]["requests"]["storage"] == "4Gi"
+    assert pod["containers"][0]["resources"]["limits"]["memory"] == "6Gi"
+    lock = rendered.object("ConfigMap", "hf-triton-picture")["data"]["models.lock"]
+    assert "org/picture" in lock
+    assert "org/chat" not in lock
+
+
+def test_a_shared_claim_holds_all_weights_and_every_pod_mounts_it(
+    deploy: Deploy, work: Path
+) -> None:
+    write_lock(work)
+    rendered = deploy("kubernetes", "--per-model", "--shared-claim", "--namespace", "models")
+    assert rendered.yaml("kustomization.yaml")["namespace"] == "models"
+    claim = rendered.object("PersistentVolumeClaim", "hf-triton-weights")["spec"]
+    assert claim["accessModes"] == ["ReadWriteMany"]
+    assert claim["resources"]["requests"]["storage"] == "29Gi"  # half as much again of each
+    for name in ("chat-7b-4268", "embedding", "picture"):
+        pod = rendered.pod(f"hf-triton-{name}")
+        assert {"claimName": "hf-triton-weights"} in [
+            volume.get("persistentVolumeClaim") for volume in pod["volumes"]
+        ]
+        for container in (pod["initContainers"][-1], *pod["containers"]):
+            assert "weights" in {mount["name"] for mount in container["volumeMounts"]}
+
+
+def test_without_gpus_computations_have_as_many_threads_as_cores(deploy: Deploy) -> None:
+    rendered = deploy("kubernetes", "--per-model", "--cpu", "2.5")
+    variables = {"name": "OMP_NUM_THREADS", "value": "2"}
+    assert variables in rendered.server("hf-triton-embedding")["env"]
+    assert variables not in rendered.server("hf-triton-picture")["env"]
+
+
+def test_without_a_lock_the_user_is_told(deploy: Deploy) -> None:
+    assert "without a models.lock every pod takes what the Hub has" in deploy("kubernetes").err
+
+
+def test_the_autoscaler_reads_what_the_models_publish(deploy: Deploy) -> None:
+    rendered = deploy("kubernetes", "--per-model")
+    metrics = {
+        entry["metadata"]["name"]: [
+            metric["pods"]["metric"]["name"] for metric in entry["spec"]["metrics"]
+        ]
+        for entry in rendered.objects()
+        if entry["kind"] == "HorizontalPodAutoscaler"
+    }
+    assert metrics == {
+        "hf-triton-chat-7b-4268": ["hf_triton_waiting", "hf_triton_slots_used_ratio"],
+        "hf-triton-embedding": ["hf_triton_open_requests"],
+        "hf-triton-picture": ["hf_triton_waiting"],
+    }
+    provided = rendered.yaml("monitoring/prometheus-adapter.yaml")["rules"]
+    assert {name for names in metrics.values() for name in names} == {
+        rule["name"]["as"] for rule in provided
+    }
+
+
+def test_what_scales_says_nothing_of_replicas(deploy: Deploy) -> None:
+    assert "replicas" not in deploy("kubernetes").object("Deployment")["spec"]
+    fixed = deploy("kubernetes", "--replicas", "3", "--max-replicas", "3")
+    assert fixed.object("Deployment")["spec"]["replicas"] == 3
+    assert "autoscaler.yaml" not in fixed.files
+
+
+def test_pods_are_replaced_when_what_they_serve_changes(deploy: Deploy, work: Path) -> None:
+    def annotations() -> dict[str, str]:
+        template = deploy("kubernetes").object("Deployment")["spec"]["template"]
+        found: dict[str, str] = template["metadata"]["annotations"]
+        return found
+
+    before = annotations()
+    assert annotations() == before
+    (work / "hooks/mine.py").write_text("def postprocess(response):\n    return response\n")
+    assert annotations() != before
+
+
+CANARY = """\
+defaults: {instance_group: [{kind: KIND_GPU, gpus: [5]}]}
+models:
+  - name: a
+    task: text-generation
+    model: org/a
+    canary:
+      arms:
+        - {name: stable, weight: 85}
+        - {name: new, weight: 10, model: ./weights/demo, hooks: hooks/mine.py,
+           instance_group: [{gpus: [7]}]}
+        - {name: other, weight: 5, to: b}
+  - {name: b, task: text-generation, model: org/b}
+  - {name: c, task: text-generation, model: org/c}
+"""
+
+
+def test_models_that_send_each_other_requests_stay_together(deploy: Deploy, work: Path) -> None:
+    (work / "models.yaml").write_text(CANARY)
+    rendered = deploy("kubernetes", "--per-model", "--local-models", "/srv/m", "--host", "x.y")
+    assert rendered.code == 0, rendered.err
+    served = read_yaml(rendered.object("ConfigMap", "hf-triton-a")["data"]["models.yaml"])
+    assert [model["name"] for model in served["models"]] == ["a", "b"]
+    arm = served["models"][0]["canary"]["arms"][1]
+    assert (arm["model"], arm["hooks"]) == ("/srv/m/weights/demo", "mine.py")
+    assert served["defaults"]["instance_group"][0]["gpus"] == [0]
+    assert arm["instance_group"][0]["gpus"] == [1]
+    assert rendered.server("hf-triton-a")["resources"]["limits"]["nvidia.com/gpu"] == 2
+    assert rendered.server("hf-triton-c")["resources"]["limits"]["nvidia.com/gpu"] == 1
+    rules = rendered.object("Ingress")["spec"]["rules"][0]["http"]["paths"]
+    assert [rule["path"] for rule in rules] == [
+        f"/v2/models/{name}{part}" for name in "abc" for part in ("", "_stream")
+    ]
+
+
+def test_local_models_are_found_where_the_flag_says(deploy: Deploy, work: Path) -> None:
+    (work / "adapters").mkdir()
+    (work / "local.yaml").write_text(f"{LOCAL}    adapters_from: [org/*, ./adapters]\n")
+    rendered = deploy("kubernetes", *VARIANTS["local"])
+    served = read_yaml(rendered.object("ConfigMap")["data"]["models.yaml"])
+    assert served["models"][0]["model"] == "/srv/m/weights/demo"
+    assert served["models"][0]["adapters_from"] == ["org/*", "/srv/m/adapters"]
+    assert {"name": "local", "mountPath": "/srv/m", "readOnly": True} in (
+        rendered.server()["volumeMounts"]
+    )
+    assert "initContainers" not in rendered.pod()
+
+
+def test_hooks_that_are_not_utf8_travel_too(deploy: Deploy, work: Path) -> None:
+    hooks = "# coding: latin-1\n# \xe4\ndef preprocess(request): return request\n"
+    (work / "hooks/mine.py").write_bytes(hooks.encode("latin-1"))
+    config = deploy("kubernetes").object("ConfigMap")
+    assert set(config["binaryData"]) == {"mine.py"}
+
+
+def test_files_too_large_for_a_configmap_are_refused(deploy: Deploy, work: Path) -> None:
+    (work / "hooks/mine.py").write_text("def preprocess(r): return r\n" + "#" * 1_040_000)
+    refused = deploy("kubernetes")
+    assert refused.code == 2
+    assert "of which a ConfigMap holds 1032192; the largest is mine.py" in refused.err
+
+
+def test_pods_are_replaced_one_by_one_where_there_is_no_room_for_both(deploy: Deploy) -> None:
+    for flags, unavailable, surge in ((), 0, 1), (("--rollout", "replace"), 1, 0):
+        deployment = deploy("kubernetes", *flags).object("Deployment", "hf-triton")
+        rolling = {"maxUnavailable": unavailable, "maxSurge": surge}
+        assert deployment["spec"]["strategy"]["rollingUpdate"] == rolling
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_pods_wait_for_each_other_at_a_shared_claim(
+    deploy: Deploy, work: Path, locked: bool
+) -> None:
+    if locked:
+        write_lock(work)
+    pod = deploy("kubernetes", "--shared-claim").pod("hf-triton")
+    fetch = pod["initContainers"][-1]["args"]
+    assert make_parser().parse_args(" ".join(fetch).rpartition("hf-triton ")[2].split()).wait

@@ -1,0 +1,237 @@
+"""``hf-triton deploy`` as a user meets it: what it writes, keeps, refuses, and says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hf_triton.cli import main as cli
+from tests.unit.deploy.conftest import Deploy
+from tests.unit.deploy.workspace import HOOKS, LOCAL
+
+TARGETS = ("compose", "kubernetes", "kserve")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_second_run_writes_nothing(deploy: Deploy, work: Path, target: str) -> None:
+    first = deploy(target)
+    number = len(first.files)
+    assert f"out: {number} written, 0 identical\n" in first.out
+    before = {path: path.stat().st_mtime_ns for path in (work / "out").rglob("*")}
+    second = deploy(target)
+    assert f"out: 0 written, {number} identical\n" in second.out
+    assert {path: path.stat().st_mtime_ns for path in (work / "out").rglob("*")} == before
+    assert second.files == first.files
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_path_of_this_machine_stands_in_a_file(deploy: Deploy, work: Path, target: str) -> None:
+    files = deploy(target).files
+    assert str(work) not in "".join(files.values())
+
+
+def test_diff_writes_nothing_and_tells_what_is_stale(deploy: Deploy, work: Path) -> None:
+    shown = deploy("kubernetes", "--diff")
+    assert (shown.code, shown.files) == (1, {})
+    assert "create out/deployment.yaml" in shown.out
+    number = len(deploy("kubernetes").files)
+    same = deploy("kubernetes", "--diff")
+    assert (same.code, same.out) == (0, f"out: {number} identical\n")
+    changed = deploy("kubernetes", "--diff", "--cpu", "9")
+    assert changed.code == 1
+    assert '+              cpu: "9"' in changed.out
+    assert not deploy("kubernetes", "--diff").code
+
+
+def test_a_file_edited_by_hand_is_kept(deploy: Deploy, work: Path) -> None:
+    deploy("kubernetes")
+    edited = work / "out/service.yaml"
+    edited.write_text("mine\n")
+    refused = deploy("kubernetes", "--cpu", "9")
+    assert refused.code == 1
+    assert refused.err == (
+        "hf-triton: conflict: out/service.yaml: edited by hand\n"
+        "nothing was written: move your edits away, or use --force\n"
+    )
+    assert edited.read_text() == "mine\n"
+    assert '"9"' not in refused.files["deployment.yaml"]
+    assert deploy("kubernetes", "--cpu", "9", "--force").code == 0
+    assert edited.read_text() != "mine\n"
+
+
+def test_a_folder_of_somebody_elses_is_not_taken(deploy: Deploy, work: Path) -> None:
+    (work / "out").mkdir()
+    (work / "out/notes.txt").write_text("mine")
+    refused = deploy("kubernetes")
+    assert refused.code == 1
+    assert "exists, holds notes.txt, and was not made by hf-triton" in refused.err
+    assert set(refused.files) == {"notes.txt"}
+
+
+def test_what_is_no_longer_needed_goes(deploy: Deploy) -> None:
+    assert "hf-triton-embedding/deployment.yaml" in deploy("kubernetes", "--per-model").files
+    files = deploy("kubernetes").files
+    assert not any(path.startswith("hf-triton-") for path in files)
+
+
+def test_the_commands_that_follow_are_printed(deploy: Deploy) -> None:
+    out = deploy("kubernetes", "--namespace", "models").out
+    assert out.splitlines()[1:] == [
+        (
+            "docker build --target gpu -t hf-triton:gpu .   # push it where the cluster pulls "
+            "from, and name it with --image"
+        ),
+        "kubectl create namespace models",
+        (
+            'kubectl -n models create secret generic hf-token --from-literal=token="$HF_TOKEN"'
+            "   # for gated models"
+        ),
+        (
+            "kubectl -n models create secret generic hf-triton-keys "
+            '--from-literal=admin="$(openssl rand -hex 32)"'
+        ),
+        "kubectl apply -k out",
+    ]
+
+
+ADVICE = (
+    "is a folder on this machine, which a cluster does not have: use a model on the Hub, or put it "
+    "into the image or a volume, and say with --local-models where relative paths start there"
+)
+REFUSALS = {
+    "local models": (
+        ("kubernetes", "--config", "local.yaml"),
+        f"1 mistake in local.yaml\nlocal.yaml:4:12: models[0].model: './weights/demo' {ADVICE}",
+        1,
+    ),
+    "missing file": (
+        ("kubernetes", "--config", "nowhere.yaml"),
+        "1 mistake in nowhere.yaml\nnowhere.yaml: no such file",
+        1,
+    ),
+    "claim alone": (
+        ("kubernetes", "--local-claim", "weights"),
+        "--local-claim needs --local-models",
+        2,
+    ),
+    "certificate alone": (("kubernetes", "--tls-secret", "c"), "--tls-secret needs --host", 2),
+    "two values of a label": (
+        ("kubernetes", "--node-selector", "pool=gpu", "--node-selector", "pool=cpu"),
+        "--node-selector gives pool more than one value",
+        2,
+    ),
+    "no memory beside what is shared": (
+        ("compose", "--memory", "1Gi", "--shm-size", "2Gi"),
+        (
+            "got --memory 1Gi, which has to hold shared memory too, of which 'Chat_7B', "
+            "'embedding', 'picture' get 2Gi: give more, or a smaller --shm-size"
+        ),
+        2,
+    ),
+    "fewer than replicas": (
+        ("kubernetes", "--replicas", "3", "--max-replicas", "2"),
+        "got --max-replicas 2 with --replicas 3, expected at least as many",
+        2,
+    ),
+    "no gpu": (
+        ("kubernetes", "--device", "cpu"),
+        (
+            "without GPUs (--device cpu, or --gpus 0), but instance groups of 'Chat_7B' are "
+            "KIND_GPU: leave the flag out, or change them"
+        ),
+        2,
+    ),
+    "too few gpus": (
+        ("kubernetes", "--gpus", "1"),
+        "got --gpus 1, but the instance groups of 'Chat_7B', 'embedding', 'picture' name 2 GPUs",
+        2,
+    ),
+    "gpus on cpu": (
+        ("compose", "--device", "cpu", "--gpus", "1"),
+        "--device cpu with --gpus 1: leave one of them out",
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_can_not_work_is_refused(deploy: Deploy, case: str) -> None:
+    arguments, text, code = REFUSALS[case]
+    refused = deploy(*arguments)
+    assert (refused.err, refused.code) == (f"hf-triton: {text}\n", code)
+    assert refused.files == {}
+
+
+def test_the_repository_is_no_place_for_it(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["deploy", "--repository", "out", "compose", "--output", "out"]
+    assert cli.main(flags) == 2
+    assert capsys.readouterr().err == (
+        "hf-triton: --output out is the model repository; expected a folder of its own\n"
+    )
+
+
+WRONG_VALUES = {
+    ("--name", "Mine"): "lower-case letters, digits and -, at most 40, a letter first",
+    ("--name", "a" * 41): "lower-case letters, digits and -, at most 40, a letter first",
+    ("--image", "a b"): "an image's name, such as my-registry/hf-triton:gpu",
+    ("--image", "http://hub/hf-triton"): "an image's name, such as my-registry/hf-triton:gpu",
+    ("--image", "hf-triton:gpu:1"): "an image's name, such as my-registry/hf-triton:gpu",
+    ("--image", "hub/"): "an image's name, such as my-registry/hf-triton:gpu",
+    ("--memory", "8GB"): "a whole number of Mi, Gi or Ti, such as 16Gi",
+    ("--shm-size", "0Gi"): "a whole number of Mi, Gi or Ti, such as 16Gi",
+    ("--cpu", "0"): "cores, such as 4 or 0.5",
+    ("--gpus", "-1"): "a whole number from 0 to 64",
+    ("--namespace", "a.b"): "lower-case letters, digits and -, at most 63",
+    ("--storage-class", "a_b"): "a name of lower-case letters, digits, - and .",
+    ("--node-selector", "gpu"): "a label such as pool=gpu",
+    ("--local-models", "weights"): "an absolute path",
+    ("--replicas", "0"): "a whole number from 1 to 10000",
+    ("--host", 'x"\nkind: Pod'): "a name of lower-case letters, digits, - and .",
+}
+
+
+@pytest.mark.parametrize("flag, value", WRONG_VALUES)
+def test_a_wrong_value_is_told_with_what_is_expected(deploy: Deploy, flag: str, value: str) -> None:
+    refused = deploy("kubernetes", f"{flag}={value}")
+    assert refused.code == 2
+    expected = WRONG_VALUES[flag, value]
+    assert f"argument {flag}: got {value[:80]!r}, expected {expected}\n" in refused.err
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["a", "hub:5000/a/b_c--d:1.0-gpu", f"a.b/c@sha256:{'0' * 64}", f"a:1@sha256:{'0' * 64}"],
+)
+def test_an_image_has_a_registry_a_tag_and_a_digest(deploy: Deploy, image: str) -> None:
+    assert f'image: "{image}"' in deploy("kubernetes", f"--image={image}").files["deployment.yaml"]
+
+
+def test_what_kubectl_can_not_note_is_applied_by_the_server(deploy: Deploy, work: Path) -> None:
+    (work / "hooks/mine.py").write_text(HOOKS + "# long\n" * 50_000)
+    said = deploy("kubernetes").out
+    assert said.endswith("kubectl apply --server-side -k out\n")
+
+
+def test_all_local_models_are_told_at_once(deploy: Deploy, work: Path) -> None:
+    entry = LOCAL.partition("\n")[2]
+    (work / "local.yaml").write_text(LOCAL + entry.replace("name: demo", "name: other"))
+    assert "2 mistakes in local.yaml" in deploy("kserve", "--config", "local.yaml").err
+
+
+def test_a_claim_holds_only_what_lies_in_its_folder(deploy: Deploy, work: Path) -> None:
+    (work / "configs").mkdir()
+    text = LOCAL.replace("./weights", "../weights")
+    (work / "configs/models.yaml").write_text(text)
+    flags = ("--config", "configs/models.yaml", "--local-models", "/srv/m", "--local-claim", "c")
+    refused = deploy("kubernetes", *flags)
+    assert refused.err.endswith(
+        "'../weights/demo' lies outside of --local-models /srv/m, where the claim is\n"
+    )
+
+
+def test_the_help_of_every_target_teaches(deploy: Deploy) -> None:
+    for target in TARGETS:
+        shown = deploy(target, "--help")
+        assert shown.code == 0
+        assert f"default: deploy/{target}" in shown.out

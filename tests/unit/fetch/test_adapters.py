@@ -1,0 +1,111 @@
+"""Adapters are fetched into their model's cache and locked as the model itself is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.weights.model_files import adapter_folders
+from tests.support.fake_hub import COMMIT, FakeHub, Repository
+from tests.unit.fetch.workplace import Workplace
+
+SAVED = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"low rank" * 100}
+LEFT_OUT = {
+    "README.md": b"#",
+    "optimizer.pt": b"o",
+    "tokenizer.json": b"{}",
+    "checkpoint-5/adapter_model.safetensors": b"older",
+}
+
+
+@pytest.fixture
+def adapted(work: Workplace, hub: FakeHub) -> Workplace:
+    """A model with an adapter on the Hub, and one beside models.yaml."""
+    hub.repositories["org/sql"] = Repository({**SAVED, **LEFT_OUT})
+    local = work.folder / "polite"
+    local.mkdir()
+    for name, content in SAVED.items():
+        (local / name).write_bytes(content)
+    write(work, {"name": "sql", "model": "org/sql"}, {"name": "polite", "model": "./polite"})
+    return work
+
+
+def write(work: Workplace, *adapters: dict[str, Any], **keys: Any) -> None:
+    model = {"name": "tiny", "task": "text-generation", "model": "org/tiny", "streaming": False}
+    work.write_models([{**model, "adapters": adapters, **keys}])
+
+
+def folders(work: Workplace) -> dict[str, Path]:
+    return adapter_folders(work.served())
+
+
+def test_an_adapters_two_files_come_into_the_models_cache(adapted: Workplace, hub: FakeHub) -> None:
+    ran = adapted.fetch()
+    assert f"tiny, adapter sql: org/sql ({COMMIT[:12]}), 2 files" in ran.out
+    assert "tiny, adapter polite: ./polite is local, nothing to fetch" in ran.out
+    assert set(adapted.lock["models"]) == {"org/tiny", "org/sql"}
+    assert set(adapted.lock["models"]["org/sql"]["main"]["files"]) == set(SAVED)
+    hub.fails = True
+    found = folders(adapted)
+    assert adapted.cache() in found["sql"].parents
+    assert sorted(path.name for path in found["sql"].iterdir()) == sorted(SAVED)
+    assert found["polite"] == adapted.folder / "polite"
+    assert adapted.run("verify").out.endswith("1 model as in models.lock\n")
+
+
+def test_without_a_fetch_the_server_downloads_the_same_files(adapted: Workplace) -> None:
+    found = folders(adapted)["sql"]
+    assert sorted(path.name for path in found.iterdir()) == sorted(SAVED)
+
+
+def test_one_that_is_not_as_locked_is_not_loaded(adapted: Workplace) -> None:
+    adapted.fetch()
+    weights = folders(adapted)["sql"] / "adapter_model.safetensors"
+    weights.resolve().write_bytes(b"another size")
+    with pytest.raises(LoadError) as raised:
+        folders(adapted)
+    assert str(raised.value).startswith(f"adapter sql: org/sql@{COMMIT}: adapter_model.safetensors")
+    assert "tiny, adapter sql: adapter_model.safetensors has 12 bytes" in adapted.run("verify").err
+    adapted.fetch()
+    assert folders(adapted)["sql"].is_dir()
+
+
+def test_one_that_is_not_locked_is_told_of_where_it_stands(
+    adapted: Workplace, hub: FakeHub
+) -> None:
+    adapted.fetch()
+    hub.repositories["org/new"] = Repository(dict(SAVED))
+    write(adapted, {"name": "new", "model": "org/new"})
+    said = adapted.refused("generate")
+    assert "models[0].adapters[0].model: org/new at main is not in models.lock" in said
+
+
+@pytest.mark.parametrize(
+    "files, said",
+    [
+        ({"model.safetensors": b"w"}, "it is no adapter of PEFT's: it has no adapter_config.json"),
+        ({"adapter_config.json": b"{}"}, "it has no weights: neither adapter_model.safetensors"),
+        (
+            {"adapter_config.json": b"{}", "adapter_model.bin": b"p"},
+            "it has weights only as a pickle (adapter_model.bin)",
+        ),
+    ],
+)
+def test_what_is_no_adapter_is_refused_and_the_model_comes_all_the_same(
+    adapted: Workplace, hub: FakeHub, files: dict[str, bytes], said: str
+) -> None:
+    hub.repositories["org/sql"] = Repository(files)
+    assert f"tiny, adapter sql: org/sql: {said}" in adapted.refused("fetch")
+    assert adapted.snapshots()
+
+
+def test_a_pickle_comes_where_it_is_allowed(adapted: Workplace, hub: FakeHub) -> None:
+    hub.repositories["org/sql"] = Repository(
+        {"adapter_config.json": b"{}", "adapter_model.bin": b"p"}
+    )
+    write(adapted, {"name": "sql", "model": "org/sql"}, allow_pickle=True)
+    adapted.fetch()
+    assert (folders(adapted)["sql"] / "adapter_model.bin").is_file()

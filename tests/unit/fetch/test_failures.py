@@ -1,0 +1,310 @@
+"""Each way a fetch can fail is one line that says what to do; the other models still come."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from generator.fetch import hub_client
+from tests.support.fake_hub import FakeHub, Repository
+from tests.support.full_disk import files_of_at_most
+from tests.unit.fetch.conftest import FILES
+from tests.unit.fetch.workplace import Workplace
+
+WEIGHTS = FILES["model.safetensors"]
+OTHER = {"config.json": b"{}", "model.safetensors": b"other"}
+
+
+def test_a_missing_model_is_one_line(work: Workplace) -> None:
+    work.write("tiny", model="org/typo")
+    assert work.refused("fetch") == (
+        "hf-triton: 1 of 1 failed\n"
+        "tiny: org/typo: the Hub has no such model (check 'model'), or it is private and HF_TOKEN "
+        "is not set to a token that may read it\n"
+    )
+
+
+def test_a_missing_revision_is_one_line(work: Workplace) -> None:
+    work.write("tiny", revision="v9")
+    assert work.refused("fetch").endswith(
+        "tiny: org/tiny@v9: the Hub has no such revision; check 'revision' in models.yaml\n"
+    )
+
+
+def test_a_locked_commit_that_is_gone_is_one_line(work: Workplace, hub: FakeHub) -> None:
+    work.fetch()
+    commit = hub.repositories["org/tiny"].commit
+    work.cache().rename(work.folder / "gone")
+    hub.repositories["org/tiny"].commit = "b" * 40
+    assert work.refused("fetch").endswith(
+        f"tiny: org/tiny: the Hub no longer has commit {commit}; lock another with --update\n"
+    )
+
+
+def test_a_gated_model_is_one_line(work: Workplace, hub: FakeHub) -> None:
+    hub.repositories["org/tiny"].gated = True
+    hub.repositories["org/tiny"].token = "hf_granted"
+    assert work.refused("fetch").endswith(
+        f"tiny: org/tiny is gated: accept its terms on {hub.url}/org/tiny and set HF_TOKEN to a "
+        "token that may read it\n"
+    )
+    assert not work.snapshots()
+
+
+def test_a_refused_token_is_one_line_without_it(
+    work: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_invalid")
+    text = work.refused("fetch")
+    assert text.endswith(
+        "tiny: org/tiny: the Hub refuses the token in HF_TOKEN (HTTP 401): set a valid one, or "
+        "none\n"
+    )
+    assert "hf_invalid" not in text
+
+
+def test_a_hub_out_of_reach_is_one_line(work: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    text = work.refused("fetch")
+    assert "tiny: org/tiny: http://127.0.0.1:9 can't be reached (ConnectError: " in text
+    assert text.endswith("): check the network, proxy settings and HF_ENDPOINT\n")
+
+
+def test_offline_mode_is_one_line_where_something_is_lacking(
+    work: Workplace, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert work.refused("fetch").endswith(
+        "tiny: org/tiny: not in the cache, and HF_HUB_OFFLINE is set: unset it to fetch\n"
+    )
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    work.fetch()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    work.fetch("--locked")
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("path", ["/api/models", "/resolve/", "/cdn/"])
+def test_a_hub_that_is_busy_is_asked_again(
+    work: Workplace, hub: FakeHub, status: int, path: str
+) -> None:
+    hub.statuses[path] = [status, status]
+    ran = work.fetch()
+    assert work.files() == FILES
+    assert f"tiny: HTTP {status}; trying again in 0 s" in ran.err
+
+
+def test_a_hub_that_stays_busy_is_one_line(work: Workplace, hub: FakeHub) -> None:
+    hub.statuses["/cdn/"] = [503] * 20
+    assert work.refused("fetch").endswith(
+        "tiny: org/tiny: the Hub has trouble (HTTP 503): run again later; what is here is kept\n"
+    )
+    hub.statuses.clear()
+    work.fetch()
+
+
+def test_a_wrong_hash_is_named_and_nothing_of_it_is_kept(work: Workplace, hub: FakeHub) -> None:
+    bad = b"weighty" * 1000
+    hub.repositories["org/tiny"].sent_instead["model.safetensors"] = bad
+    text = work.refused("fetch")
+    assert "tiny: org/tiny: model.safetensors as it came is not the expected file " in text
+    assert text.endswith("; it was discarded\n")
+    assert not work.snapshots()
+    assert not any(bad in path.read_bytes() for path in work.cache().rglob("*") if path.is_file())
+    hub.repositories["org/tiny"].sent_instead.clear()
+    work.fetch()
+    assert work.files() == FILES
+
+
+@pytest.mark.parametrize("instead", [b"{ }", b""])
+def test_a_wrong_file_outside_lfs_is_found_too(
+    work: Workplace, hub: FakeHub, instead: bytes
+) -> None:
+    hub.repositories["org/tiny"].sent_instead["config.json"] = instead
+    assert "tiny: org/tiny: config.json " in work.refused("fetch")
+    assert not work.snapshots()
+
+
+def test_what_differs_from_the_lock_is_refused_though_the_hub_calls_it_right(
+    work: Workplace, hub: FakeHub
+) -> None:
+    work.fetch()
+    work.cache().rename(work.folder / "gone")
+    hub.repositories["org/tiny"].files["model.safetensors"] = b"changed" * 1000
+    text = work.refused("fetch", "--locked")
+    assert "model.safetensors as it came is not the expected file" in text
+    expects = "models.lock expects it: if the new one is right, run hf-triton fetch --update tiny"
+    assert text.endswith(f"; it was discarded. {expects}\n")
+    assert not work.snapshots()
+
+
+def test_a_file_of_another_size_is_refused_before_it_is_downloaded(
+    work: Workplace, hub: FakeHub
+) -> None:
+    hub.repositories["org/tiny"].sent_instead["model.safetensors"] = b"w" * 9000
+    assert work.refused("fetch").endswith(
+        "tiny: org/tiny: model.safetensors has 9000 bytes at the Hub where 7000 are expected\n"
+    )
+
+
+@pytest.mark.threat("hub-file-names")
+def test_a_name_that_leaves_the_cache_is_refused(work: Workplace, hub: FakeHub) -> None:
+    hub.repositories["org/tiny"].files["../../../evil.safetensors"] = b"e"
+    assert work.refused("fetch").endswith("is not a path inside a repository\n")
+    assert not list(work.folder.rglob("evil*"))
+
+
+def test_the_other_models_still_come(work: Workplace, hub: FakeHub) -> None:
+    hub.repositories["org/other"] = Repository(dict(OTHER), gated=True, token="hf_granted")
+    models = [
+        {"name": name, "task": "feature-extraction", "model": model}
+        for name, model in (("tiny", "org/tiny"), ("other", "org/other"), ("typo", "org/typo"))
+    ]
+    work.write_models(models)
+    text = work.refused("fetch")
+    assert text.startswith("hf-triton: 2 of 3 failed\nother: org/other is gated")
+    assert work.files() == FILES
+    assert list(work.lock["models"]) == ["org/tiny"]
+
+
+def test_an_unwritable_repository_is_one_line(work: Workplace) -> None:
+    (work.folder / "model_repository").write_text("a file")
+    expected = f"model_repository/tiny/hf_cache: can't be written: {os.strerror(20)}\n"
+    assert work.refused("fetch") == f"hf-triton: {expected}"
+
+
+def test_an_unwritable_lock_loses_nothing(work: Workplace) -> None:
+    (work.folder / "models.lock").mkdir()
+    assert "models.lock: is a folder" in work.refused("fetch")
+    assert not work.snapshots()
+
+
+def test_two_fetches_of_a_model_at_once_are_one_too_many(work: Workplace) -> None:
+    work.fetch()
+    with (work.cache() / ".hf-triton-fetch.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert work.refused("fetch") == (
+            "hf-triton: model_repository/tiny/hf_cache: another hf-triton is fetching tiny; wait "
+            "for that one\n"
+        )
+    work.fetch()
+
+
+def test_a_fetch_waits_for_another_where_that_is_asked(
+    work: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work.fetch()
+    flock = fcntl.flock
+    with (work.cache() / ".hf-triton-fetch.lock").open("w") as file:
+        flock(file, fcntl.LOCK_EX)
+
+        def held_until_waited_for(descriptor: int, operation: int) -> None:
+            if operation == fcntl.LOCK_EX:
+                flock(file, fcntl.LOCK_UN)
+            flock(descriptor, operation)
+
+        monkeypatch.setattr(fcntl, "flock", held_until_waited_for)
+        ran = work.fetch("--wait")
+    expected = "another hf-triton is fetching tiny; waiting for that one\n"
+    assert ran.err == f"model_repository/tiny/hf_cache: {expected}"
+
+
+def test_a_full_disk_is_one_line_and_what_came_is_kept(
+    work: Workplace, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system's refusal as a write really gets it: no file may grow beyond a size."""
+    hub.chunk = 500
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # half a module would stay for others
+    with files_of_at_most(3_000):
+        text = work.refused("fetch")
+    assert "model.safetensors" not in text  # the part is named
+    assert text.endswith(" are free): make room and run again; what is here is kept\n")
+    assert "4.0 kB more of it are to come, " in text
+    assert not work.snapshots()
+    (part,) = work.cache().rglob("*.incomplete")
+    kept = part.stat().st_size
+    assert 0 < kept <= 3_000
+    hub.count_anew()
+    work.fetch()
+    assert hub.sent["model.safetensors"] == len(WEIGHTS) - kept
+    assert work.files() == FILES
+
+
+@pytest.mark.threat("hub-file-names")
+def test_a_link_where_a_part_belongs_is_not_followed(work: Workplace, hub: FakeHub) -> None:
+    import hashlib
+
+    precious = work.folder / "precious"
+    precious.write_text("mine")
+    part = hashlib.sha256(WEIGHTS).hexdigest() + ".incomplete"
+    place = work.cache() / "models--org--tiny/blobs" / part
+    place.parent.mkdir(parents=True)
+    place.symlink_to(precious)
+    assert f"{part} is in the way (" in work.refused("fetch")
+    assert precious.read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["blobs", "snapshots/{commit}/config.json", "refs"])
+def test_what_is_in_the_way_is_named(work: Workplace, hub: FakeHub, place: str) -> None:
+    commit = hub.repositories["org/tiny"].commit
+    path = work.cache() / "models--org--tiny" / place.format(commit=commit)
+    work.fetch()
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.mkdir() if place.endswith("json") else path.touch()
+    text = work.refused("fetch")
+    assert f"{path.relative_to(work.folder)} is in the way (" in text
+    assert text.endswith("): remove it and run again\n")
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    work.fetch()
+    assert work.files() == FILES
+
+
+def test_locked_and_update_exclude_each_other(work: Workplace) -> None:
+    with pytest.raises(SystemExit) as raised:
+        work.run("fetch", "--locked", "--update")
+    assert raised.value.code == 2
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many", "65"])
+def test_a_senseless_number_of_workers_is_refused(work: Workplace, count: str) -> None:
+    with pytest.raises(SystemExit) as raised:
+        work.run("fetch", "--max-workers", count)
+    assert raised.value.code == 2
+
+
+def test_nothing_that_failed_looks_complete_to_the_server(work: Workplace, hub: FakeHub) -> None:
+    hub.statuses["/cdn/"] = [404]
+    work.refused("fetch")
+    assert not work.snapshots()
+    assert not list(Path(work.cache()).glob("models--*/refs/*"))
+
+
+def test_credentials_in_the_hubs_address_are_not_shown(
+    work: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://user:secret@127.0.0.1:9")
+    ran = work.run("fetch")
+    assert "http://127.0.0.1:9 can't be reached" in ran.err
+    assert "secret" not in ran.out + ran.err
+
+
+def test_a_connection_that_falls_silent_is_given_up_and_gone_on_with(
+    work: Workplace, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 1.0)
+    # Where the machine is busy, others may fall silent for a second too.
+    monkeypatch.setattr(hub_client, "WAITS_S", (0.0,) * 60)
+    hub.chunk, over = 3_500, threading.Event()
+    hub.before_piece = lambda start: None if hub.ranges or not start else over.wait()
+    ran = work.fetch()
+    over.set()
+    assert "tiny: ReadTimeout: " in ran.err
+    assert "bytes=3500-" in hub.ranges
+    assert work.files() == FILES

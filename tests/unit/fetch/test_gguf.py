@@ -1,0 +1,79 @@
+"""A model of one .gguf file: the one that is asked for, if transformers reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.fake_hub import FakeHub, Repository
+from tests.support.gguf_files import head
+from tests.unit.fetch.workplace import Workplace
+
+TASK = "text-generation"
+WEIGHTS = b"w" * 2**22
+
+
+@pytest.fixture
+def files(hub: FakeHub) -> dict[str, bytes]:
+    found = {"q4.gguf": head(types=(12,)) + WEIGHTS, "q8.gguf": head(types=(8,)) + WEIGHTS}
+    hub.repositories["org/tiny"] = Repository(found)
+    return found
+
+
+def test_one_file_is_fetched_locked_and_served(work: Workplace, files: dict[str, bytes]) -> None:
+    work.write("tiny", task=TASK, gguf_file="q4.gguf")
+    work.fetch()
+    assert work.files() == {"q4.gguf": files["q4.gguf"]}
+    assert [*work.lock["models"]["org/tiny"]["main"]["files"]] == ["q4.gguf"]
+    assert work.served("tiny_stream").gguf_file == "q4.gguf"
+    assert work.loaded("tiny_stream") == work.snapshots()[0]
+
+
+def test_another_file_than_the_locked_one_is_looked_up_anew(
+    work: Workplace, files: dict[str, bytes]
+) -> None:
+    work.write("tiny", task=TASK, gguf_file="q4.gguf")
+    work.fetch()
+    work.write("tiny", task=TASK, gguf_file="q8.gguf")
+    assert "no file q8.gguf: its files of GGUF are q4.gguf; run hf-triton" in work.refused(
+        "generate"
+    )
+    work.fetch()
+    assert work.files() == {"q8.gguf": files["q8.gguf"]}
+
+
+def test_a_file_that_transformers_can_not_read_is_refused_before_its_weights_come(
+    work: Workplace, files: dict[str, bytes], hub: FakeHub
+) -> None:
+    files["q4.gguf"] = head(types=(41,)) + b"w" * 2**26
+    work.write("tiny", task=TASK, gguf_file="q4.gguf")
+    assert "tiny: org/tiny: q4.gguf has weights as Q1_0" in work.refused("fetch")
+    assert hub.sent["q4.gguf"] < 2**24
+    assert "models.lock" not in [path.name for path in work.folder.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "keys, told",
+    [
+        ({"options": {"engine": "vllm"}}, ".gguf_file: vLLM reads no .gguf file"),
+        ({"quantization": "int8"}, ".quantization: expected null: the weights of a .gguf file"),
+        ({"model": "here.gguf", "gguf_file": "q4.gguf"}, "of a local folder say model: FOLDER/"),
+        ({"model": "broken.gguf"}, "broken.gguf is no GGUF file"),
+    ],
+)
+def test_what_does_not_go_together_is_named(
+    work: Workplace, keys: dict[str, Any], told: str
+) -> None:
+    (work.folder / "here.gguf").write_bytes(head())
+    (work.folder / "broken.gguf").write_bytes(b"PK" * 99)
+    work.write("tiny", **{"task": TASK, "gguf_file": None if "model" in keys else "a.gguf", **keys})
+    assert told in work.refused("validate")
+
+
+def test_a_file_here_is_written_as_a_path_from_the_models_folder(work: Workplace) -> None:
+    (work.folder / "here.gguf").write_bytes(head())
+    work.write("tiny", task=TASK, model="./here.gguf", streaming=False)
+    served = work.served()
+    assert (served.model, served.gguf_file) == ("../../here.gguf", "here.gguf")
+    assert "here.gguf is local, nothing to fetch" in work.fetch().out

@@ -1,0 +1,194 @@
+"""The server loads exactly what is locked: everything is checked before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.weights import file_hashes
+from tests.support.fake_hub import COMMIT, FakeHub
+from tests.unit.fetch.conftest import FILES
+from tests.unit.fetch.test_verify import damage_missing, damage_short
+from tests.unit.fetch.workplace import Workplace
+
+NEW = "b" * 40
+
+
+def refusal(work: Workplace) -> str:
+    with pytest.raises(LoadError) as raised:
+        work.loaded()
+    text = str(raised.value)
+    assert "\n" not in text
+    return text
+
+
+def test_model_json_has_the_commit_and_the_files(work: Workplace) -> None:
+    work.fetch()
+    served = work.served()
+    assert served.revision == COMMIT
+    assert served.locked_files is not None
+    assert set(served.locked_files) == set(FILES)
+
+
+def test_without_a_lock_nothing_of_it_stands_in_model_json(work: Workplace) -> None:
+    served = work.served()
+    assert (served.revision, served.locked_files, served.allow_pickle) == (None, None, False)
+
+
+def test_models_that_share_a_repository_get_the_files_that_each_may_have(
+    work: Workplace, hub: FakeHub
+) -> None:
+    hub.repositories["org/tiny"].files["2_Dense/model.safetensors"] = b"d"
+    hub.repositories["org/tiny"].files["pytorch_model.bin"] = b"p"
+    work.write("tiny", "second")
+    work.fetch()
+    locked = work.served("second").locked_files
+    assert locked is not None
+    assert set(locked) == {*FILES, "2_Dense/model.safetensors"}
+
+
+def test_a_branch_that_moved_changes_nothing_that_is_served(work: Workplace, hub: FakeHub) -> None:
+    work.fetch()
+    hub.repositories["org/tiny"].push({"model.safetensors": b"better"}, NEW)
+    work.cache().rename(work.folder / "gone")
+    assert (work.loaded() / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+
+
+def test_hashing_is_done_once(work: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    work.fetch()
+
+    def refuse(*_: Any) -> str:
+        raise AssertionError("hashed again")
+
+    monkeypatch.setattr(file_hashes, "hash_file", refuse)
+    assert work.loaded() == work.snapshots()[0]
+
+
+def test_what_the_server_downloads_itself_is_checked_and_recorded(
+    work: Workplace, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work.fetch()
+    work.cache().rename(work.folder / "gone")
+    folder = work.loaded()
+    assert work.files() == FILES
+    monkeypatch.setattr(file_hashes, "hash_file", lambda *_: "another")
+    assert work.loaded() == folder
+
+
+def test_a_short_file_is_refused(work: Workplace) -> None:
+    work.fetch()
+    damage_short(work.snapshots()[0] / "model.safetensors")
+    assert refusal(work) == (
+        f"org/tiny@{COMMIT}: model.safetensors has 10 bytes where models.lock has 7000 (hf_cache/ "
+        "of tiny); nothing was loaded. `hf-triton fetch tiny` puts it right"
+    )
+    work.fetch()
+    work.loaded()
+
+
+@pytest.mark.threat("changed-files")
+def test_an_altered_file_is_refused(work: Workplace) -> None:
+    work.fetch()
+    path = work.snapshots()[0] / "model.safetensors"
+    fetched = path.stat()
+    path.write_bytes(b"v" + path.read_bytes()[1:])
+    # Some file systems' clocks tick every few milliseconds, and a fetch may take no longer.
+    os.utime(path, ns=(fetched.st_atime_ns, fetched.st_mtime_ns + 10**9))
+    for _ in range(2):
+        assert "model.safetensors has another SHA-256 than in models.lock" in refusal(work)
+    work.fetch()
+    work.loaded()
+
+
+@pytest.mark.threat("changed-files")
+def test_a_file_that_nobody_locked_is_refused(work: Workplace) -> None:
+    work.fetch()
+    (work.snapshots()[0] / "pytorch_model.bin").write_bytes(b"p")
+    assert "pytorch_model.bin is not in models.lock" in refusal(work)
+    work.fetch()
+    work.loaded()
+
+
+def test_a_linked_folder_that_nobody_locked_is_refused(work: Workplace) -> None:
+    work.fetch()
+    (work.snapshots()[0] / "1_Pooling").symlink_to("/tmp")
+    assert "1_Pooling is not in models.lock" in refusal(work)
+
+
+def test_a_half_deleted_cache_is_completed_from_the_hub(work: Workplace, hub: FakeHub) -> None:
+    work.fetch()
+    damage_missing(work.snapshots()[0] / "model.safetensors")
+    (work.snapshots()[0] / "config.json").unlink()
+    hub.count_anew()
+    work.loaded()
+    assert work.files() == FILES
+    assert hub.sent["vocab/words.txt"] == 0
+
+
+def test_a_half_deleted_cache_without_a_network_names_the_file(
+    work: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work.fetch()
+    damage_missing(work.snapshots()[0] / "model.safetensors")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # a Hub out of reach is tried for 23 s
+    text = refusal(work)
+    assert text.startswith(f"model.safetensors missing in hf_cache/: org/tiny@{COMMIT} could not ")
+    assert text.endswith("; run `hf-triton fetch tiny` where the Hub can be reached")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_without_a_lock_a_half_deleted_cache_is_completed_too(work: Workplace, name: str) -> None:
+    work.fetch()
+    (work.folder / "models.lock").unlink()
+    (work.snapshots()[0] / name).unlink()
+    work.loaded()
+    assert work.files() == FILES
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_a_cache_behind_a_link_is_used(work: Workplace, hub: FakeHub, locked: bool) -> None:
+    work.fetch()
+    (work.folder / "volume").mkdir()
+    work.cache().rename(work.folder / "volume/weights")
+    work.cache().symlink_to(work.folder / "volume/weights")
+    assert work.fetch("--locked").err == ""
+    assert work.run("verify").code == 0
+    if not locked:
+        (work.folder / "models.lock").unlink()
+    hub.fails = True
+    work.loaded()
+
+
+@pytest.mark.threat("changed-files")
+def test_a_hub_that_sends_something_else_is_refused_and_its_file_not_kept(
+    work: Workplace, hub: FakeHub
+) -> None:
+    work.fetch()
+    damage_missing(work.snapshots()[0] / "model.safetensors")
+    hub.repositories["org/tiny"].sent_instead["model.safetensors"] = b"weighty" * 1000
+    assert "model.safetensors has another SHA-256 than in models.lock" in refusal(work)
+    hub.repositories["org/tiny"].sent_instead.clear()
+    work.loaded()
+    assert work.files() == FILES
+
+
+def test_a_read_only_cache_is_served_from(work: Workplace) -> None:
+    work.fetch()
+    (work.cache() / file_hashes.RECORD_FILE).unlink()
+    (work.cache() / file_hashes.RECORD_FILE).mkdir()  # root may write anywhere, but not to this
+    assert work.loaded() == work.snapshots()[0]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"x": 1}', '{"a": [1, 2, 3]}'])
+def test_a_damaged_record_only_means_hashing_again(work: Workplace, content: str) -> None:
+    work.fetch()
+    Path(work.cache() / file_hashes.RECORD_FILE).write_text(content)
+    work.loaded()
+    record = json.loads((work.cache() / file_hashes.RECORD_FILE).read_text())
+    assert len(record) == len(FILES)

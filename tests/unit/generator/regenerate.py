@@ -1,0 +1,66 @@
+"""Rewrites the expected texts beside the YAMLs: ``python -m tests.unit.generator.regenerate``.
+
+Read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from generator.render.manifest import MANIFEST_FILE
+from generator.spec import task_folders
+from generator.spec.triton_models import LAUNCHER_FILE
+from hf_triton.cli import main as cli
+from tests.support.text_sections import tree_text
+from tests.unit.generator import workspace
+
+_DIGEST = re.compile('"[0-9a-f]{64}"')
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = workspace.make_templates(Path(scratch) / "templates")
+        task_folders.default_directory = lambda: folder
+        os.chdir(scratch)
+        for file in workspace.BROKEN.iterdir():
+            cases = workspace.read_broken(file)
+            new = [case._replace(says=report_of(case.text, Path(scratch))) for case in cases]
+            workspace.write_broken(file, new)
+        for case in workspace.golden_cases():
+            text = tree_text(rendered_case(case, Path(scratch)))
+            (workspace.GOLDEN / f"{case}.txt").write_text(text, encoding="utf-8")
+
+
+def rendered_case(case: str, work: Path) -> dict[str, str]:
+    """What ``generate`` makes of a YAML in golden/, but for manifests and digests, and for code,
+    which is copied. ``work`` is the current folder.
+    """
+    shutil.copytree(workspace.GOLDEN, work / "golden", dirs_exist_ok=True)
+    config = str(work / "golden" / f"{case}.yaml")
+    assert cli.main(["generate", "--config", config, "--repository", f"golden/{case}"]) == 0
+    return {
+        path: _DIGEST.sub('"..."', content.decode())
+        for path, content in workspace.snapshot(work / "golden" / case).items()
+        if not path.endswith((".py", LAUNCHER_FILE, MANIFEST_FILE))
+    }
+
+
+def report_of(models_yaml: str, work: Path) -> str:
+    """What ``validate`` says of a broken YAML, with the folder's own path left out."""
+    (work / "models.yaml").write_text(models_yaml, encoding="utf-8")
+    stderr = io.StringIO()
+    with contextlib.redirect_stderr(stderr):
+        code = cli.main(["validate"])
+    above = str(work.resolve().parent)
+    text = stderr.getvalue().replace(str(work.resolve()), "{work}").replace(f"{above}/", "{above}/")
+    return f"exit code {code}\n{text}"
+
+
+if __name__ == "__main__":
+    main()

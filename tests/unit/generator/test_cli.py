@@ -1,0 +1,295 @@
+"""The command line itself: exit codes, help, what goes where."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from generator.models_yaml import reading
+from generator.repository import progress
+from hf_triton.cli import main as cli
+from tests.unit.generator.conftest import Run
+from tests.unit.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        (ONE_MODEL, "1 model"),
+        (
+            ONE_STREAMING_MODEL + "  - {name: b, task: fake-task, model: o/n}\n",
+            "2 models (1 streaming)",
+        ),
+    ],
+)
+def test_validate_says_what_it_read(text: str, says: str, work: Path, run: Run) -> None:
+    (work / "models.yaml").write_text(text)
+    assert run("validate") == (0, f"models.yaml: {says}, no mistakes\n", "")
+    assert [path.name for path in work.iterdir()] == ["models.yaml"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["bake"],
+        ["validate", "--frobnicate"],
+        ["diff", "x"],
+        ["diff", "--config", ""],
+        ["generate", "--repository", "a\0b"],
+    ],
+)
+def test_a_wrong_command_line_ends_in_2(arguments: list[str], run: Run) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, near",
+    [
+        (["serve", "--http-prot", "8000"], "--http-prot; did you mean --http-port?"),
+        (["validate", "--confg=x"], "--confg=x; did you mean --config?"),
+        (["perf", "sweep", "--ulr", "x"], "--ulr; did you mean --url?"),
+        (["diff", "x"], "unrecognized arguments: x\n"),
+        (["diff", "--qqq"], "unrecognized arguments: --qqq\n"),
+    ],
+)
+def test_an_unknown_option_is_told_with_the_nearest(
+    arguments: list[str], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        cli.main(arguments)
+    assert near in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([verb, "--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    assert "--config FILE" in out
+    assert "--repository FOLDER" in out
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"hf-triton {version('hf-triton')}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments, unneeded",
+    [("--help", "yaml jinja2 google"), ("validate", "grpc numpy hf_triton.cli.verbs.serve")],
+)
+def test_a_verb_imports_what_it_needs_alone(work: Path, arguments: str, unneeded: str) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL.replace("fake-task", "feature-extraction"))
+    code = "import atexit, sys; from hf_triton.cli.main import main; atexit.register(lambda: print"
+    code += f"(sys.modules.keys() & {unneeded.split()})); sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "set()")
+
+
+INTERRUPTED = """
+import runpy, sys
+
+interrupted = sys.argv.pop(1)
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == interrupted:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module("generator", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["argparse", "hf_triton.cli.main", "hf_triton.cli.verbs.serve", "yaml", "msgspec"]
+)
+def test_an_interrupt_while_modules_are_imported_is_one_line(work: Path, module: str) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL.replace("fake-task", "feature-extraction"))
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, module, "serve"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "hf-triton: interrupted\n")
+
+
+def test_the_help_teaches_with_an_example_that_is_right(
+    work: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    out = capsys.readouterr().out
+    start, end = out.index("  models:"), out.index("  hf-triton validate")
+    (work / "models.yaml").write_text(out[start:end].replace("text-generation", "fake-task"))
+    assert run("validate")[0] == 0
+
+
+def test_a_bug_of_ours_ends_in_3_with_a_traceback(
+    work: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(reading, "find_source", broken)
+    (work / "models.yaml").write_text(ONE_MODEL)
+    code, _, err = run("validate")
+    assert code == 3
+    assert "ZeroDivisionError" in err
+    assert err.endswith("hf-triton: this is a bug in hf-triton; please report it\n")
+
+
+def test_tasks_lists_units_ranges_and_defaults(work: Path, run: Run) -> None:
+    assert (
+        run("tasks")[1]
+        == """\
+fake-stream (streams unless 'streaming: false')
+  limit: whole number, at least 1, tokens (default 8)
+      a limit
+
+fake-task
+  engine: fast | slow (default fast)
+      which engine
+  limit: whole number, 1 to 1024, tokens (default null)
+      a limit
+  rate: number, above 0 (default 0.5)
+      a rate
+  flag: true | false (default false)
+      a flag
+  label: text (default x)
+      a label
+"""
+    )
+
+
+def test_tasks_can_be_read_by_programs(work: Path, run: Run) -> None:
+    told = json.loads(run("tasks", "--json")[1])
+    assert {tag: task["streams"] for tag, task in told.items()} == {
+        "fake-stream": True,
+        "fake-task": False,
+    }
+    assert told["fake-task"]["options"]["limit"] == {
+        "type": "int",
+        "choices": None,
+        "nullable": True,
+        "default": None,
+        "unit": "tokens",
+        "min": 1,
+        "max": 1024,
+        "exclusive_min": None,
+        "engines": None,
+        "help": "a limit",
+    }
+
+
+def test_a_reader_that_leaves_early_is_no_traceback(work: Path) -> None:
+    command = f"{sys.executable} -m generator tasks | true"
+    home = Path(cli.__file__).parent.parent
+    result = subprocess.run(
+        ["bash", "-c", command], cwd=home, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in result.stderr
+
+
+def test_progress_is_shown_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "FIRST_AFTER_S", 0)
+    monkeypatch.setattr(progress, "EVERY_S", 0)
+    assert list(progress.track([1, 2], "writing")) == [1, 2]
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert list(progress.track([1, 2], "writing")) == [1, 2]
+    empty, half = "." * 30, "#" * 15 + "." * 15
+    shown = f"\rwriting [{empty}] 0/2\rwriting [{half}] 1/2\r\033[K"
+    assert capsys.readouterr().err == shown
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full")
+@pytest.mark.parametrize("output, code", [(">&-", 0), (">/dev/full", 1)])
+def test_an_output_that_takes_nothing_is_no_bug(work: Path, output: str, code: int) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL.replace("fake-task", "feature-extraction"))
+    command = f"{sys.executable} -m generator validate {output}"
+    root = Path(cli.__file__).parents[1]
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        cwd=work,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "bug" in done.stderr) == (code, False)
+    assert ("No space left on device" in done.stderr) == bool(code)
+
+
+@pytest.mark.parametrize(
+    "names, task, lack",
+    [
+        ((), "text-generation", "has no weights to serve: neither *.safetensors nor"),
+        (("pytorch_model.bin", "config.json"), "fill-mask", "has weights only as pickles"),
+        (("model.safetensors",), "text-generation", "has no config.json"),
+        (("model.safetensors", "config.json"), "feature-extraction", "has no tokenizer: neither"),
+        (
+            ("model.safetensors", "config.json", "tokenizer.json"),
+            "image-text-to-text",
+            "has no processor: neither preprocessor_config.json nor processor_config.json",
+        ),
+        (("model.safetensors", "config.json", "spiece.model"), "text2text-generation", ""),
+        (("adapter_config.json",), "text-generation", "is an adapter (adapter_config.json), not"),
+    ],
+)
+def test_validate_says_what_a_local_folder_lacks(
+    names: tuple[str, ...],
+    task: str,
+    lack: str,
+    work: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()  # the real tasks
+    monkeypatch.chdir(work)
+    folder = work / "saved"
+    folder.mkdir()
+    for name in names:
+        (folder / name).touch()
+    (work / "models.yaml").write_text(
+        f"models:\n  - name: m\n    task: {task}\n    model: ./saved\n"
+    )
+    code, _, err = run("validate")
+    assert code == bool(lack)
+    assert f"models.yaml:4:12: models[0].model: {folder} {lack}" in err or not lack
+
+
+def test_a_folder_that_can_only_be_read_stays_where_a_local_file_has_another_time(
+    work: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "weights").mkdir()
+    weights = work / "weights" / "model.safetensors"
+    weights.touch()
+    text = "models:\n- {name: a, task: fake-task, model: ./weights}\n"
+    (work / "models.yaml").write_text(text)
+    assert run("generate")[0] == 0
+    os.utime(weights, (2e9, 2e9))
+    config = work / "model_repository" / "a" / "config.pbtxt"
+    before = config.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)
+        assert run("generate")[0] == 0
+        assert config.read_bytes() == before
+    assert run("generate")[0] == 0
+    assert config.read_bytes() != before

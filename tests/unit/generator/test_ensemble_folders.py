@@ -1,0 +1,187 @@
+"""``layout: ensemble`` makes four of Triton's models of one: their configs, and their life."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generator.errors import TemplateError
+from generator.render import model_config
+from generator.render.curl_lines import curl_lines
+from tests.unit.generator.conftest import Run
+from tests.unit.generator.workspace import ONE_MODEL, snapshot
+
+ENSEMBLE = ONE_MODEL + "    layout: ensemble\n"
+FOLDERS = ["demo", "demo_model", "demo_postprocessing", "demo_tokenizer"]
+URL = "http://127.0.0.1:8000/v2/models"
+
+
+def configs(text: str, work: Path, run: Run) -> dict[str, Any]:
+    """Generates; each folder's config, parsed."""
+    (work / "models.yaml").write_text(text)
+    assert run("generate")[0] == 0
+    files = (work / "model_repository").glob("*/config.pbtxt")
+    return {file.parent.name: model_config.parse(file.read_text()) for file in sorted(files)}
+
+
+def full_dims(tensor: Any, config: Any) -> list[int]:
+    """With the batch dimension that Triton adds."""
+    return [-1, *tensor.dims] if config.max_batch_size else list(tensor.dims)
+
+
+@pytest.mark.parametrize("size", [0, 8])
+def test_callers_find_the_tensors_of_a_single_model(size: int, work: Path, run: Run) -> None:
+    batch = f"    max_batch_size: {size}\n"
+    single = configs(ONE_MODEL + batch, work, run)["demo"]
+    ensemble = configs(ENSEMBLE + batch, work, run)["demo"]
+    assert list(ensemble.input) == list(single.input)
+    assert list(ensemble.output) == list(single.output)
+    assert (ensemble.max_batch_size, ensemble.platform) == (size, "ensemble")
+
+
+NATIVE = "    ensemble: {{backend: {}, token_type_ids: false, model_max_batch_size: 4}}\n"
+BACKENDS = {
+    "python": "",
+    "onnxruntime": NATIVE.format("onnxruntime"),
+    "tensorrt": NATIVE.format("tensorrt"),
+}
+
+
+@pytest.mark.parametrize("size", [0, 8])
+@pytest.mark.parametrize("keys", BACKENDS.values(), ids=BACKENDS.keys())
+def test_each_tensor_has_one_type_and_shape_wherever_it_goes(
+    keys: str, size: int, work: Path, run: Run
+) -> None:
+    """As Triton checks it: dims with the batch dimension, which a step may have as its own."""
+    found = configs(f"{ENSEMBLE}    max_batch_size: {size}\n{keys}", work, run)
+    outer = found["demo"]
+    seen = {t.name: {(t.data_type, *full_dims(t, outer))} for t in (*outer.input, *outer.output)}
+    for step in outer.ensemble_scheduling.step:
+        config = found[step.model_name]
+        inputs = {tensor.name: tensor for tensor in config.input}
+        outputs = {tensor.name: tensor for tensor in config.output}
+        assert set(step.input_map) == set(inputs)
+        assert set(step.output_map) == set(outputs)
+        for tensors, names in ((inputs, step.input_map), (outputs, step.output_map)):
+            for name, tensor in tensors.items():
+                shape = (tensor.data_type, *full_dims(tensor, config))
+                seen.setdefault(names[name], set()).add(shape)
+    assert all(len(shapes) == 1 for shapes in seen.values()), seen
+
+
+def test_a_native_model_step_has_the_config_that_its_backend_reads(work: Path, run: Run) -> None:
+    keys = (
+        "    dynamic_batching: {preferred_batch_size: [32]}\n    ensemble: {backend: onnxruntime}\n"
+    )
+    step = configs(ENSEMBLE + keys, work, run)["demo_model"]
+    assert (step.backend, step.default_model_filename) == ("onnxruntime", "model.onnx")
+    assert step.max_batch_size == 64
+    assert list(step.dynamic_batching.preferred_batch_size) == [32]
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    assert [(t.name, t.data_type, list(t.dims)) for t in step.input] == [
+        (n, 9, [-1]) for n in names
+    ]
+    assert [(t.name, t.data_type, list(t.dims)) for t in step.output] == [("output", 11, [-1])]
+    assert sorted(snapshot(work / "model_repository/demo_model")) == [
+        ".hf-triton.json",
+        "1/model.json",
+        "config.pbtxt",
+    ]
+
+
+def test_each_step_has_its_own_instances(work: Path, run: Run) -> None:
+    keys = (
+        "    instance_group: [{count: 2, kind: KIND_GPU}]\n    ensemble: {tokenizer_instances: 4}\n"
+    )
+    found = configs(ENSEMBLE + keys, work, run)
+    groups = {
+        name: [(group.count, group.Kind.Name(group.kind)) for group in config.instance_group]
+        for name, config in found.items()
+    }
+    assert groups == {
+        "demo": [],
+        "demo_model": [(2, "KIND_GPU")],
+        "demo_postprocessing": [(1, "KIND_CPU")],
+        "demo_tokenizer": [(4, "KIND_CPU")],
+    }
+
+
+def test_curl_lines_are_those_of_a_single_model(work: Path, run: Run) -> None:
+    configs(ENSEMBLE, work, run)
+    infer, generate = map(shlex.split, curl_lines(work / "model_repository", "demo", URL))
+    assert infer[1] == f"{URL}/demo/infer"
+    assert json.loads(generate[3]) == {"IN": "I am going"}
+
+
+def test_all_folders_come_and_go_together(work: Path, run: Run) -> None:
+    configs(ENSEMBLE, work, run)
+    repository = work / "model_repository"
+    assert sorted(path.name for path in repository.iterdir()) == FOLDERS
+    assert run("diff")[0] == 0
+    (work / "models.yaml").write_text(ENSEMBLE.replace("demo", "other"))
+    run("generate")
+    assert len(run("prune")[1].splitlines()) == len(FOLDERS)
+    assert not [path for path in repository.iterdir() if path.name.startswith("demo")]
+
+
+def test_a_model_file_of_the_users_stays_through_generate_and_prune(work: Path, run: Run) -> None:
+    native = ENSEMBLE + "    ensemble: {backend: onnxruntime}\n"
+    configs(native, work, run)
+    theirs = work / "model_repository/demo_model/1/model.onnx"
+    theirs.write_bytes(b"onnx")
+    configs(native + "    max_batch_size: 8\n", work, run)
+    (work / "models.yaml").write_text(ONE_MODEL.replace("demo", "other"))
+    run("prune")
+    assert theirs.read_bytes() == b"onnx"
+
+
+def test_steps_are_told_of_by_their_ensembles_config(work: Path, run: Run) -> None:
+    configs(ENSEMBLE, work, run)
+    repository = work / "model_repository"
+    steps = ["demo_tokenizer", "demo_model", "demo_postprocessing"]
+    assert model_config.steps_of(repository / "demo/config.pbtxt") == steps
+    assert model_config.steps_of(repository / "demo_model/config.pbtxt") == []
+    assert model_config.steps_of(repository / "nowhere/config.pbtxt") == []
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ('platform: "ensemble"', 'backend: "python"', "belong to role ensemble, and only to it"),
+        ('"ensemble" }', '"whole" }', "belong to role ensemble, and only to it"),
+        (
+            'model_name: "demo_model"',
+            'model_name: "mine"',
+            "the steps must be <name>_tokenizer, <",
+        ),
+        ('output_map { key: "OUT" value: "OUT" }', "", "output OUT is made by no step"),
+        (
+            'output_map { key: "output" value: "_output" }',
+            "",
+            "step 3 reads _output, which no step before it makes",
+        ),
+        (
+            'input_map { key: "attention_mask" value: "_attention_mask" }',
+            "",
+            "_attention_mask is read by no step",
+        ),
+        (
+            'platform: "ensemble"',
+            'platform: "ensemble"\ninstance_group [{count: 1}]',
+            "no backend, instance_group or dynamic_batching of its own",
+        ),
+    ],
+)
+def test_what_triton_refuses_of_an_ensemble_is_refused_here(
+    old: str, new: str, message: str, work: Path, run: Run
+) -> None:
+    configs(ENSEMBLE, work, run)
+    text = (work / "model_repository/demo/config.pbtxt").read_text()
+    model_config.check(text, "demo")
+    assert text.count(old) == 1
+    with pytest.raises(TemplateError, match=message):
+        model_config.check(text.replace(old, new), "demo")

@@ -1,0 +1,414 @@
+"""Generating again and again: what is written, what is left alone, and what stands in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from generator.render import manifest, model_folder
+from generator.render.manifest import MANIFEST_FILE, digest
+from generator.repository import compare, writing
+from hf_triton.cli import main as cli
+from tests.unit.generator.conftest import Run
+from tests.unit.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL, snapshot
+
+TWO_MODELS = ONE_MODEL + ONE_MODEL.split("\n", 1)[1].replace("demo", "other")
+
+
+@pytest.fixture
+def made(work: Path, run: Run) -> Path:
+    """A repository with the model ``demo``, just generated."""
+    (work / "models.yaml").write_text(ONE_MODEL)
+    assert run("generate")[0] == 0
+    return work / "model_repository"
+
+
+def change_files(work: Path, model: str = ONE_MODEL) -> None:
+    """As a newer version of the task and another key would: one file changed, one new."""
+    add_to_model(work, "# newer")
+    (work / "mine.py").write_text("def preprocess(request): pass\n")
+    (work / "models.yaml").write_text(f"{model}    hooks: mine.py\n")
+
+
+def add_to_model(work: Path, line: str) -> str:
+    """Ends the task's model.py with one more line; returns its text."""
+    model = work.parent / "templates/fake_task/model.py.j2"
+    model.write_text(f"{model.read_text()}{line}\n")
+    model_folder._environment.cache_clear()  # a process reads a template once
+    return model.read_text()
+
+
+def test_the_first_run_says_what_it_created(work: Path, run: Run) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL)
+    expected = "create     demo (3 files)\nmodel_repository: 1 written, 0 identical\n"
+    assert run("generate") == (0, expected, "")
+
+
+def test_generating_again_touches_nothing(made: Path, run: Run) -> None:
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
+    assert run("generate") == (0, "model_repository: 0 written, 1 identical\n", "")
+    assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
+    assert run("diff") == (0, "model_repository: 1 identical\n", "")
+
+
+def test_only_what_changed_is_written(made: Path, work: Path, run: Run) -> None:
+    untouched = made / "demo/1/model.py"
+    before = untouched.stat().st_mtime_ns
+    (work / "models.yaml").write_text(ONE_MODEL + "    dtype: float16\n")
+    _, out, _ = run("generate")
+    assert (
+        out
+        == "update     demo: 1/model.json, config.pbtxt\nmodel_repository: 1 written, 0 identical\n"
+    )
+    assert untouched.stat().st_mtime_ns == before
+    assert json.loads((made / "demo/1/model.json").read_text())["dtype"] == "float16"
+
+
+def test_a_newer_task_updates_adds_and_removes_files(made: Path, work: Path, run: Run) -> None:
+    change_files(work)
+    assert "+1/hooks.py, 1/model.json, 1/model.py" in run("generate")[1]
+    (work / "models.yaml").write_text(ONE_MODEL)
+    assert "-1/hooks.py" in run("generate")[1]
+    assert not (made / "demo/1/hooks.py").exists()
+    assert run("diff")[0] == 0
+
+
+def test_a_folder_left_empty_by_removed_files_goes_too(made: Path, run: Run) -> None:
+    """Such as the packages that earlier releases copied beside model.py."""
+    package = made / "demo/1/engines"
+    (package / "__pycache__").mkdir(parents=True)
+    (package / "__pycache__/one.cpython-312.pyc").write_text("compiled while served")
+    (package / "one.py").write_text("")
+    known = manifest.parse((made / "demo" / MANIFEST_FILE).read_bytes())
+    files = {**known.files, "1/engines/one.py": manifest.digest(b"")}
+    (made / "demo" / MANIFEST_FILE).write_bytes(manifest.Manifest(files).to_bytes())
+    assert "-1/engines/one.py" in run("generate")[1]
+    assert not package.exists()
+
+
+def test_a_deleted_file_is_made_again(made: Path, run: Run) -> None:
+    (made / "demo/1/model.py").unlink()
+    assert run("diff")[0] == 1
+    assert run("generate")[0] == 0
+    assert run("diff")[0] == 0
+
+
+def test_a_lost_manifest_is_made_again(made: Path, run: Run) -> None:
+    before = (made / "demo" / MANIFEST_FILE).read_bytes()
+    (made / "demo" / MANIFEST_FILE).unlink()
+    assert run("diff")[1] == "update model_repository/demo: its manifest\n"
+    assert run("generate")[1].startswith("update     demo: its manifest\n")
+    assert (made / "demo" / MANIFEST_FILE).read_bytes() == before
+
+
+def test_a_file_edited_by_hand_is_a_conflict_and_kept(made: Path, work: Path, run: Run) -> None:
+    edited = made / "demo/config.pbtxt"
+    edited.write_text(edited.read_text() + "# mine\n")
+    (work / "models.yaml").write_text(TWO_MODELS.replace("org/name", "org/new"))
+    before = snapshot(made / "demo")
+    code, out, err = run("generate")
+    assert code == 1
+    assert out.splitlines()[0] == "create     other (3 files)"
+    assert err == (
+        "hf-triton: conflict: model_repository/demo/config.pbtxt: edited by hand\n"
+        "nothing was written for these models: move your edits away, or use --force\n"
+    )
+    assert snapshot(made / "demo") == before
+
+
+def test_an_edited_model_py_is_kept_and_told_and_served_anew(made: Path, run: Run) -> None:
+    edited, config = made / "demo/1/model.py", made / "demo/config.pbtxt"
+    before = config.read_text()
+    edited.write_text(edited.read_text() + "# mine\n")
+    note = "model_repository/demo/1/model.py: edited by hand, and kept\n"
+    code, told, _ = run("diff")
+    line = "edited model_repository/demo/1/model.py: by hand, and kept: servers load it anew"
+    assert (code, told.splitlines()[0]) == (1, line)
+    assert run("generate")[::2] == (0, note)
+    assert edited.read_text().endswith("# mine\n")
+    assert config.read_text() != before, "a running server has loaded another model.py"
+    assert run("diff")[0] == 0
+    assert run("generate")[::2] == (0, note)
+    edited.write_text(edited.read_text().removesuffix("# mine\n"))
+    assert run("generate")[::2] == (0, "")
+    assert config.read_text() == before
+    edited.write_text("def broken(:\n")
+    line = "model_repository/demo: 1/model.py:1: edited by hand, and no Python: "
+    assert run("generate")[2].startswith(f"hf-triton: conflict: {line}")
+    assert run("generate", "--force")[0] == 0
+    assert run("generate")[::2] == (0, "")
+
+
+def test_an_edited_model_py_is_told_of_another_model_in_its_docstring_alone(
+    made: Path, work: Path, run: Run
+) -> None:
+    template = work.parent / "templates/fake_task/model.py.j2"
+    template.write_text('"""A model.\n\nmodel  {{ values.model | docstring }}\n"""\n\ncode = 1\n')
+    model_folder._environment.cache_clear()
+    run("generate")
+    edited = made / "demo/1/model.py"
+    edited.write_text(edited.read_text() + "mine = 2\n")
+    (work / "models.yaml").write_text(ONE_MODEL.replace("org/name", "org/new"))
+    assert run("generate")[0] == 0
+    assert edited.read_text() == '"""A model.\n\nmodel  org/new\n"""\n\ncode = 1\nmine = 2\n'
+    assert run("diff")[0] == 0
+    add_to_model(work, "newer = 3")
+    assert run("generate")[2].startswith(
+        "hf-triton: conflict: model_repository/demo/1/model.py: edited by hand\n"
+    )
+    assert run("generate", "--force")[0] == 0
+    assert edited.read_text().endswith("code = 1\nnewer = 3\n")
+    assert run("diff")[0] == 0
+
+
+def test_force_overwrites_a_file_edited_by_hand(made: Path, run: Run) -> None:
+    before = snapshot(made)
+    (made / "demo/config.pbtxt").write_text("mine\n")
+    code, out, _ = run("generate", "--force")
+    assert (code, out.splitlines()[0]) == (0, "update     demo: !config.pbtxt")
+    assert snapshot(made) == before
+
+
+def test_an_edit_that_is_already_what_would_be_written_is_no_conflict(
+    made: Path, work: Path, run: Run
+) -> None:
+    (made / "demo/1/model.py").write_text(add_to_model(work, "# changed"))
+    assert run("generate")[0] == 0
+    assert run("diff")[0] == 0
+
+
+def test_an_edited_file_that_is_no_longer_generated_is_kept(
+    made: Path, work: Path, run: Run
+) -> None:
+    change_files(work)
+    run("generate")
+    (work / "models.yaml").write_text(ONE_MODEL)
+    (made / "demo/1/hooks.py").write_text("mine")
+    code, _, err = run("generate")
+    assert code == 1
+    assert "demo/1/hooks.py: no longer generated, but edited by hand" in err
+    assert (made / "demo/1/hooks.py").read_text() == "mine"
+
+
+def test_files_that_are_not_ours_are_left_alone(made: Path, work: Path, run: Run) -> None:
+    mine = {"notes.txt": "a", "2/model.py": "b", "1/extra.py": "c", "hf_cache/weights": "d"}
+    for path, text in mine.items():
+        (made / "demo" / path).parent.mkdir(exist_ok=True)
+        (made / "demo" / path).write_text(text)
+    change_files(work)
+    assert run("generate")[0] == 0
+    assert run("generate", "--force")[0] == 0
+    assert {path: (made / "demo" / path).read_text() for path in mine} == mine
+
+
+def test_a_model_of_the_user_is_never_mixed_with_ours(work: Path, run: Run) -> None:
+    theirs = work / "model_repository/demo"
+    theirs.mkdir(parents=True)
+    (theirs / "config.pbtxt").write_text('name: "demo"\n')
+    (work / "models.yaml").write_text(ONE_MODEL)
+    code, _, err = run("generate")
+    assert code == 1
+    message = "model_repository/demo: exists, holds config.pbtxt, and was not made by hf-triton"
+    assert message in err
+    assert run("diff")[0] == 1
+    assert snapshot(theirs) == {"config.pbtxt": b'name: "demo"\n'}
+
+
+def test_weights_that_came_first_are_no_conflict(work: Path, run: Run) -> None:
+    (work / "model_repository/demo/hf_cache").mkdir(parents=True)
+    (work / "models.yaml").write_text(ONE_MODEL)
+    assert run("generate")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "null",
+        '{"files": 3}',
+        '{"files": {"config.pbtxt": 7}}',
+        '{"files": {"../../secret": "%s"}}' % ("0" * 64),
+        '{"files": {"/etc/passwd": "%s"}}' % ("0" * 64),
+        '{"files": {"hf_cache/x": "%s"}}' % ("0" * 64),
+        '{"files": {".": "%s"}}' % ("0" * 64),
+        "[" * 100_000,
+    ],
+)
+def test_a_damaged_manifest_is_a_conflict(text: str, made: Path, run: Run) -> None:
+    (made / "demo" / MANIFEST_FILE).write_text(text)
+    code, _, err = run("generate")
+    assert code == 1
+    assert f"model_repository/demo: {MANIFEST_FILE} is damaged" in err
+    assert run("generate", "--force")[0] == 0
+    assert run("diff")[0] == 0
+
+
+@pytest.mark.threat("repository-links")
+@pytest.mark.parametrize("place", ["", "1"])
+def test_nothing_is_written_through_a_linked_folder(place: str, work: Path, run: Run) -> None:
+    outside = work / "outside"
+    outside.mkdir()
+    link = work / "model_repository/demo" / place
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    (work / "models.yaml").write_text(ONE_MODEL)
+    for arguments in ((), ("--force",)):
+        code, _, err = run("generate", *arguments)
+        assert code == 1
+        assert "conflict: model_repository/demo" in err
+    assert list(outside.iterdir()) == []
+
+
+def test_a_linked_file_is_a_conflict_and_force_replaces_the_link(made: Path, run: Run) -> None:
+    outside = made.parent / "outside"
+    outside.write_text("theirs")
+    config = made / "demo/config.pbtxt"
+    config.unlink()
+    config.symlink_to(outside)
+    assert "config.pbtxt: is a symbolic link" in run("generate")[2]
+    assert run("generate", "--force")[0] == 0
+    assert outside.read_text() == "theirs"
+    assert not config.is_symlink()
+
+
+def test_a_pipe_in_a_files_place_is_a_conflict(made: Path, run: Run) -> None:
+    (made / "demo/config.pbtxt").unlink()
+    os.mkfifo(made / "demo/config.pbtxt")
+    assert "config.pbtxt: is not a regular file" in run("generate")[2]
+
+
+def test_a_folder_in_a_files_place_is_a_message_even_by_force(made: Path, run: Run) -> None:
+    (made / "demo/config.pbtxt").unlink()
+    (made / "demo/config.pbtxt").mkdir()
+    assert "config.pbtxt: is not a regular file" in run("generate")[2]
+    code, _, err = run("generate", "--force")
+    assert code == 1
+    assert "Is a directory" in err
+
+
+@pytest.mark.parametrize("text, name", [(ONE_MODEL, "demo"), (ONE_STREAMING_MODEL, "demo_stream")])
+def test_a_linked_repository_keeps_paths_right(text: str, name: str, work: Path, run: Run) -> None:
+    (work / "weights").mkdir()
+    (work / "far/away").mkdir(parents=True)
+    (work / "model_repository").symlink_to(work / "far/away")
+    (work / "models.yaml").write_text(text.replace("org/name", "./weights"))
+    assert run("generate")[0] == 0
+    folder = work / "model_repository" / name
+    values = json.loads((folder / "1/model.json").read_text())
+    assert values["model"] == "../../../weights"
+    assert (folder / values["model"]).samefile(work / "weights")
+
+
+def test_a_file_in_the_repositorys_place_is_a_message(work: Path, run: Run) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL)
+    (work / "model_repository").write_text("")
+    code, _, err = run("generate")
+    assert code == 1
+    assert "Traceback" not in err
+
+
+def test_a_second_run_at_the_same_time_is_refused(made: Path, work: Path, run: Run) -> None:
+    change_files(work)
+    with writing.locked(made):
+        code, _, err = run("generate")
+    assert code == 1
+    who = f"another hf-triton (process {os.getpid()})"
+    assert err == f"hf-triton: model_repository: {who} is writing to it; wait for that one\n"
+    assert run("generate")[0] == 0
+
+
+class _Stopped(BaseException):
+    """A power cut: not an Exception, so that nothing cleans up after it."""
+
+
+@pytest.mark.parametrize(
+    "start, writes", [("nothing", n) for n in range(4)] + [("older", n) for n in range(5)]
+)
+def test_an_interrupted_run_is_finished_by_the_next(
+    start: str, writes: int, work: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL)
+    if start == "older":
+        run("generate")
+        change_files(work, ONE_MODEL.replace("org/name", "org/new"))
+    stop_after(writes, monkeypatch)
+    with pytest.raises(_Stopped):
+        cli.main(["generate"])
+    monkeypatch.undo()
+    monkeypatch.chdir(work)
+    monkeypatch.setattr(
+        "generator.spec.task_folders.default_directory", lambda: work.parent / "templates"
+    )
+    assert_no_file_is_half_written(work)
+    # The next run is of a version that is newer still: old, half-written and new are all ours.
+    add_to_model(work, "# newer still")
+    code, _, err = run("generate")
+    assert (code, err) == (0, "")
+    assert run("diff")[0] == 0
+    assert not list(work.rglob(f"*{compare.TEMPORARY_SUFFIX}"))
+    assert "replacing" not in (work / "model_repository/demo" / MANIFEST_FILE).read_text()
+
+
+def stop_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cuts the power between a temporary file and its taking its place, after some writes."""
+    left = [writes]
+    replace = os.replace
+
+    def replace_or_stop(source: str, target: str) -> None:
+        if left[0] == 0:
+            monkeypatch.setattr(os, "unlink", stopped)
+            raise _Stopped
+        left[0] -= 1
+        replace(source, target)
+
+    def stopped(path: str) -> None:
+        raise _Stopped
+
+    monkeypatch.setattr(os, "replace", replace_or_stop)
+
+
+def assert_no_file_is_half_written(work: Path) -> None:
+    folder = work / "model_repository/demo"
+    if not (folder / MANIFEST_FILE).exists():
+        return
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    for path, final in manifest["files"].items():
+        if (folder / path).exists():
+            known = [final, *manifest.get("replacing", {}).get(path, [])]
+            assert digest((folder / path).read_bytes()) in known
+
+
+def test_an_interrupt_ends_in_130(work: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    (work / "models.yaml").write_text(ONE_MODEL)
+    monkeypatch.setattr(writing, "apply", interrupted)
+    assert run("generate") == (130, "", "hf-triton: interrupted\n")
+
+
+def test_a_full_disk_is_a_message(work: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: str, target: str) -> None:
+        raise OSError(28, "No space left on device", source)
+
+    (work / "models.yaml").write_text(ONE_MODEL)
+    monkeypatch.setattr(os, "replace", full)
+    code, _, err = run("generate")
+    assert code == 1
+    assert "No space left on device" in err
+
+
+def test_a_thousand_models_are_generated_and_known_again(work: Path, run: Run) -> None:
+    entries = [f"  - {{name: m{i}, model: org/m{i}, max_batch_size: {i % 3}}}" for i in range(1000)]
+    head = ["defaults: {task: fake-task}", "models:"]
+    (work / "models.yaml").write_text("\n".join([*head, *entries]) + "\n")
+    assert run("generate")[1].splitlines()[-1] == "model_repository: 1000 written, 0 identical"
+    assert run("generate")[1] == "model_repository: 0 written, 1000 identical\n"
+    config = (work / "model_repository/m998/config.pbtxt").read_text()
+    assert 'name: "m998"' in config
+    assert "max_batch_size: 2" in config

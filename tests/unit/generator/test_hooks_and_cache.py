@@ -1,0 +1,186 @@
+"""``hooks``, ``metrics`` and ``response_cache`` of models.yaml, and what comes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from generator.models_yaml.reading import load
+from generator.spec.model_spec import Metric, ModelSpec, ResponseCache
+from generator.spec.task_folders import find_tasks
+from tests.unit.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
+
+Run = Callable[..., tuple[int, str, str]]
+
+HOOKS = "def preprocess(request):\n    request['IN'] = 'x'\n"
+WITH_HOOKS = "    hooks: my_hooks.py\n"
+
+
+def write(work: Path, yaml: str, hooks: str | bytes = HOOKS) -> None:
+    (work / "models.yaml").write_text(yaml)
+    content = hooks.encode() if isinstance(hooks, str) else hooks
+    (work / "my_hooks.py").write_bytes(content)
+
+
+def read_one(work: Path) -> ModelSpec:
+    return load(work / "models.yaml", find_tasks())[0]
+
+
+def mistakes(run: Run) -> list[str]:
+    code, _, err = run("validate")
+    assert code == 1
+    return [line for line in err.splitlines() if line.startswith("models.yaml:")]
+
+
+def make_deterministic(work: Path, task: str) -> None:
+    options = work.parent / "templates" / task / "options.py"
+    options.write_text(f"{options.read_text()}\nDETERMINISTIC = True\n")
+
+
+def test_hooks_are_copied_byte_for_byte_and_named_in_model_json(work: Path, run: Run) -> None:
+    hooks = b"# \xc3\xa9\r\n" + HOOKS.encode() + b"\n\n"
+    write(work, ONE_MODEL + WITH_HOOKS, hooks)
+    assert run("generate")[0] == 0
+    version = work / "model_repository" / "demo" / "1"
+    assert (version / "hooks.py").read_bytes() == hooks
+    assert json.loads((version / "model.json").read_text())["hooks"] == "my_hooks.py"
+    assert run("diff")[0] == 0
+
+
+def test_hooks_lie_with_the_engine_and_not_with_its_front(work: Path, run: Run) -> None:
+    write(work, ONE_STREAMING_MODEL + WITH_HOOKS)
+    assert run("generate")[0] == 0
+    repository = work / "model_repository"
+    assert (repository / "demo_stream" / "1" / "hooks.py").exists()
+    assert not (repository / "demo" / "1" / "hooks.py").exists()
+
+
+def test_the_path_is_found_from_the_yaml_and_not_from_here(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(work, ONE_MODEL + "    hooks: ./sub/../my_hooks.py\n")
+    (work / "sub").mkdir()
+    monkeypatch.chdir("/")
+    found = read_one(work).hooks
+    assert found is not None
+    assert found.path == work / "my_hooks.py"
+
+
+@pytest.mark.parametrize(
+    "hooks, message",
+    [
+        ("x = 1\ndef preprocess(request:\n", "my_hooks.py:2: '(' was never closed"),
+        ("\n\nreturn 3\n", "my_hooks.py:3: 'return' outside function"),
+        ("def process(request):\n    pass\n", "neither preprocess(request) nor postprocess"),
+        ("", "my_hooks.py has neither preprocess(request) nor postprocess(response) at its"),
+        ("def preprocess():\n    pass\n", "my_hooks.py:1: preprocess does not take one argument"),
+        ("def postprocess(a, b):\n    pass\n", "expected def postprocess(response)"),
+        ("def postprocess(a, *, b):\n    pass\n", "postprocess does not take one argument"),
+        ("async def preprocess(r):\n    pass\n", "my_hooks.py:1: preprocess is async, expected"),
+        ("class preprocess:\n    pass\n", "my_hooks.py:1: preprocess is a class, expected"),
+        (f"import os\nimport beside\n{HOOKS}", "my_hooks.py:2: imports beside from beside it"),
+        (f"from beside.x import y\n{HOOKS}", "my_hooks.py:1: imports beside from beside it"),
+        (f"from . import x\n{HOOKS}", "my_hooks.py:1: imports a file beside it, but only"),
+        ("\0", "my_hooks.py"),
+    ],
+)
+def test_a_mistake_in_the_hooks_file_has_both_places(
+    hooks: str, message: str, work: Path, run: Run
+) -> None:
+    write(work, ONE_MODEL + WITH_HOOKS, hooks)
+    (work / "beside.py").touch()
+    (line,) = mistakes(run)
+    assert line.startswith("models.yaml:5:12: models[0].hooks: my_hooks.py")
+    assert message in line
+
+
+def test_bytes_that_are_no_text_are_a_mistake_too(work: Path, run: Run) -> None:
+    write(work, ONE_MODEL + WITH_HOOKS, b"\xff\xfe\x00" + HOOKS.encode())
+    (line,) = mistakes(run)
+    assert line.startswith("models.yaml:5:12: models[0].hooks: my_hooks.py")
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        "def preprocess(request, factor=2): pass\n",
+        "def postprocess(*arguments, **more): pass\n",
+        "def preprocess(request, /): pass\n",
+        f"'''A bad \\escape.'''\n{HOOKS}",
+    ],
+)
+def test_whatever_can_be_called_with_one_argument_is_right(hooks: str, work: Path) -> None:
+    write(work, ONE_MODEL + WITH_HOOKS, hooks)
+    assert read_one(work).hooks is not None
+
+
+@pytest.mark.threat("hooks-at-validation")
+def test_hooks_are_never_run_by_the_generator(work: Path, run: Run) -> None:
+    write(work, ONE_MODEL + WITH_HOOKS, f"open('ran', 'w')\nimport no_such_module\n{HOOKS}")
+    assert run("generate")[0] == 0
+    assert not (work / "ran").exists()
+
+
+METRICS = """\
+    metrics:
+      answers_total: {type: counter, help: Answers, labels: [label]}
+      length: {type: histogram, buckets: [1, 2.5]}
+"""
+
+
+def test_metrics_are_read_and_stand_in_model_json(work: Path, run: Run) -> None:
+    write(work, ONE_MODEL + WITH_HOOKS + METRICS)
+    assert read_one(work).metrics == (
+        Metric("answers_total", "counter", "Answers", ("label",)),
+        Metric("length", "histogram", "length", (), (1.0, 2.5)),
+    )
+    run("generate")
+    values = json.loads((work / "model_repository/demo/1/model.json").read_text())
+    assert values["metrics"]["length"] == {
+        "type": "histogram",
+        "help": "length",
+        "labels": [],
+        "buckets": [1.0, 2.5],
+    }
+
+
+def test_two_models_may_share_a_metric(work: Path) -> None:
+    second = ONE_MODEL.removeprefix("models:\n").replace("demo", "second")
+    write(work, f"{ONE_MODEL}{WITH_HOOKS}{METRICS}{second}{WITH_HOOKS}{METRICS}")
+    specs = load(work / "models.yaml", find_tasks())
+    assert specs[0].metrics == specs[1].metrics
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("true", ResponseCache(64)),
+        ("{size_mib: 256}", ResponseCache(256)),
+        ("{}", ResponseCache(64)),
+        ("false", None),
+    ],
+)
+def test_a_deterministic_task_can_have_a_response_cache(
+    text: str, expected: ResponseCache | None, work: Path, run: Run
+) -> None:
+    make_deterministic(work, "fake_task")
+    write(work, f"{ONE_MODEL}    response_cache: {text}\n")
+    assert read_one(work).response_cache == expected
+    run("generate")
+    values = json.loads((work / "model_repository/demo/1/model.json").read_text())
+    assert values.get("response_cache_mib") == (expected and expected.size_mib)
+
+
+def test_a_streamed_answer_is_not_cached(work: Path, run: Run) -> None:
+    make_deterministic(work, "fake_stream")
+    write(work, f"{ONE_STREAMING_MODEL}    response_cache: true\n")
+    expected = "expected false: a streamed answer can't be kept; or set streaming: false"
+    assert mistakes(run)[-1] == f"models.yaml:5:21: models[0].response_cache: {expected}"
+
+
+def test_a_default_that_is_wrong_for_a_model_names_it(work: Path, run: Run) -> None:
+    write(work, f"defaults: {{response_cache: true}}\n{ONE_MODEL}")
+    assert mistakes(run)[-1].endswith("would be repeated (in models[0])")

@@ -1,0 +1,156 @@
+"""Nothing that a value holds can leave the string it stands in."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tritonclient.grpc import model_config_pb2
+
+from generator.errors import TemplateError
+from generator.models_yaml.reading import load
+from generator.render import model_config, model_folder
+from generator.spec.task_folders import Task, find_tasks
+from generator.spec.triton_models import TritonModel, triton_models
+from tests.unit.generator.workspace import ONE_MODEL
+
+EVIL = [
+    '"',
+    "\\",
+    "\n",
+    '"} backend: "x',
+    "{{ 7 * 7 }}",
+    "{% raw %}",
+    "}}",
+    "\x00",
+    "é😀",
+    "'",
+    "\\n",
+    "<<name>>",
+    "<<hf_triton_role>>",
+]
+
+
+@pytest.fixture
+def model(work: Path) -> TritonModel:
+    (work / "models.yaml").write_text(ONE_MODEL)
+    return triton_models(load(work / "models.yaml", find_tasks())[0])[0]
+
+
+@pytest.fixture
+def task(work: Path) -> Task:
+    return find_tasks()["fake-task"]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_quoted_string_is_read_back_as_it_was(text: str) -> None:
+    config = model_config_pb2.ModelConfig()
+    text_format.Parse(f"name: {model_folder.quote(text)}", config)
+    assert config.name == text
+
+
+@pytest.mark.parametrize("text", ["", "kind", "KIND GPU", 'X"', "KIND_GPU\n"])
+def test_a_word_is_only_a_word(text: str) -> None:
+    with pytest.raises(TemplateError):
+        model_folder.word(text)
+
+
+@pytest.mark.threat("model-name-in-yaml")
+@pytest.mark.parametrize("name", EVIL)
+def test_even_an_unchecked_name_stays_in_its_string(
+    name: str, model: TritonModel, task: Task
+) -> None:
+    spec = dataclasses.replace(model.spec, name=name, task=name, streaming=True)
+    for part in triton_models(spec):
+        config: Any = model_config.parse(model_folder.render_config(part, task))
+        assert config.name == part.name
+        assert model_config.parameters(config) == part.parameters
+        assert part.parameters["hf_triton_task"] == name
+
+
+@pytest.mark.parametrize(
+    "template, message",
+    [
+        ("{{ model.backend }}", "a template prints 'python' without quote, word, numbers or doc"),
+        ("{{ model.nothing }}", "has no attribute 'nothing'"),
+        ("{{ nothing | quote }}", "'nothing' is undefined"),
+        ("{% if %}", "Expected an expression"),
+        ("{{ model.is_decoupled }}", "a template prints False without"),
+        ("{{ model.spec.trust_remote_code }}", "has no attribute 'trust_remote_code'"),
+    ],
+)
+def test_a_broken_template_is_named(
+    template: str, message: str, model: TritonModel, task: Task
+) -> None:
+    (task.folder / "config.pbtxt.j2").write_text(template)
+    with pytest.raises(TemplateError, match=message):
+        model_folder.render_config(model, task)
+
+
+GOOD = """\
+name: "m"
+backend: "python"
+input [{name: "I" data_type: TYPE_INT32 dims: [1]}]
+output [{name: "O" data_type: TYPE_INT32 dims: [1]}]
+parameters {key: "hf_triton_task" value {string_value: "fake-task"}}
+parameters {key: "hf_triton_role" value {string_value: "whole"}}
+"""
+ENGINE = GOOD.replace('"whole"', '"engine"') + "model_transaction_policy { decoupled: true }\n"
+FRONT = (
+    GOOD.replace('"whole"', '"front"')
+    + 'parameters {key: "hf_triton_engine" value {string_value: "m_stream"}}\n'
+    + "instance_group [{count: 1 kind: KIND_CPU}]\n"
+)
+
+
+@pytest.mark.parametrize("text", [GOOD, ENGINE, FRONT], ids=["whole", "engine", "front"])
+def test_a_good_config_passes(text: str) -> None:
+    model_config.check(text, "m")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (GOOD.replace('"m"', '"n"'), 'has no line name: "m", its folder\'s name'),
+        (GOOD.replace('backend: "python"', ""), "backend is missing"),
+        (GOOD + "max_batch_size: -1", "max_batch_size is -1, must not be negative"),
+        (GOOD + "no_such_field: 1", "can't be parsed: 7:1 : "),
+        (GOOD + 'input [{name: "I" data_type: TYPE_INT32 dims: [1]}]', "input I is declared twice"),
+        (GOOD.replace("dims: [1]", "", 1), "input I has no dims"),
+        (GOOD.replace("dims: [1]", "dims: [0]", 1), r"input I has dims \[0\]"),
+        (GOOD.replace("data_type: TYPE_INT32", "", 1), "input I has no data_type"),
+        (GOOD.replace('name: "O" ', ""), "an output has no name"),
+        (GOOD[: GOOD.index("output")], "no output is declared"),
+        (
+            GOOD + "max_batch_size: 4\ndynamic_batching { preferred_batch_size: [8] }",
+            "preferred_batch_size 8 is not from 1 to max_batch_size, 4",
+        ),
+        (GOOD + "instance_group [{count: 0}]", "an instance_group has count 0"),
+        (
+            GOOD + "instance_group [{count: 1 kind: KIND_CPU gpus: [0]}]",
+            "an instance_group of KIND_CPU lists gpus",
+        ),
+        (GOOD + "instance_group [{count: 1 gpus: [0, 0]}]", "a negative one or one twice"),
+        (GOOD + "version_policy { latest { } }", "num_versions 0"),
+        (GOOD + "version_policy { specific { versions: [2] } }", "leaves out version 1"),
+        (GOOD.replace("hf_triton_task", "x"), "parameter hf_triton_task is missing"),
+        (GOOD.replace("hf_triton_role", "x"), "parameter hf_triton_role is None, must be whole"),
+        (GOOD.replace('"whole"', '"half"'), "parameter hf_triton_role is half, must be whole"),
+        (GOOD.replace('"whole"', '"engine"'), "decoupled where it is an engine and only there"),
+        (GOOD + "model_transaction_policy { decoupled: true }", "only there; this one is whole"),
+        (FRONT + "model_transaction_policy { decoupled: true }", "only there; this one is front"),
+        (FRONT.replace("m_stream", "n_stream"), "parameter hf_triton_engine must be <name>"),
+        (FRONT.replace("hf_triton_engine", "x"), "parameter hf_triton_engine must be <name>"),
+        (FRONT.replace('"front"', '"whole"'), "parameter hf_triton_engine must be <name>"),
+        (FRONT.replace("count: 1", "count: 2"), "a front has one instance of KIND_CPU"),
+    ],
+)
+def test_what_triton_refuses_at_load_is_refused_here(text: str, message: str) -> None:
+    with pytest.raises(TemplateError, match=message):
+        model_config.check(text, "m")

@@ -1,0 +1,138 @@
+"""A model that streams is two folders: written, shown, kept and removed together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from generator.render.manifest import MANIFEST_FILE
+from tests.unit.generator.conftest import Run
+from tests.unit.generator.workspace import ONE_STREAMING_MODEL, snapshot
+
+QUIET = ONE_STREAMING_MODEL + "    streaming: false\n"
+
+
+@pytest.fixture
+def made(work: Path, run: Run) -> Path:
+    """A repository with ``demo`` and ``demo_stream``, just generated."""
+    (work / "models.yaml").write_text(ONE_STREAMING_MODEL)
+    assert run("generate")[0] == 0
+    return work / "model_repository"
+
+
+def test_both_folders_are_created_and_then_left_alone(work: Path, run: Run) -> None:
+    (work / "models.yaml").write_text(ONE_STREAMING_MODEL)
+    code, out, _ = run("diff")
+    assert code == 1
+    assert "+++ b/demo/config.pbtxt" in out
+    assert "+++ b/demo_stream/config.pbtxt" in out
+    assert run("generate")[1].splitlines() == [
+        "create     demo (3 files)",
+        "create     demo_stream (3 files)",
+        "model_repository: 2 written, 0 identical",
+    ]
+    assert run("generate") == (0, "model_repository: 0 written, 2 identical\n", "")
+    assert run("diff") == (0, "model_repository: 2 identical\n", "")
+    assert run("prune") == (0, "model_repository: nothing to prune\n", "")
+
+
+def test_a_change_of_the_engine_alone_leaves_the_front_alone(
+    made: Path, work: Path, run: Run
+) -> None:
+    (work / "models.yaml").write_text(ONE_STREAMING_MODEL + "    dtype: float16\n")
+    written = "update     demo_stream: 1/model.json, config.pbtxt"
+    summary = "model_repository: 1 written, 1 identical"
+    assert run("generate") == (0, f"{written}\n{summary}\n", "")
+
+
+@pytest.mark.parametrize("edited", ["demo", "demo_stream"])
+def test_a_conflict_in_one_folder_keeps_the_other_as_it_is(
+    edited: str, made: Path, work: Path, run: Run
+) -> None:
+    (made / edited / "config.pbtxt").write_text("mine\n")
+    before = snapshot(made)
+    two_models = ONE_STREAMING_MODEL + "  - {name: other, task: fake-task, model: org/name}\n"
+    (work / "models.yaml").write_text("defaults: {max_batch_size: 8}\n" + two_models)
+    code, out, err = run("generate")
+    assert code == 1
+    assert out.splitlines()[0] == "create     other (3 files)"
+    assert err.splitlines()[0] == (
+        f"hf-triton: conflict: model_repository/{edited}/config.pbtxt: edited by hand"
+    )
+    assert {path: text for path, text in snapshot(made).items() if path in before} == before
+    assert run("generate", "--force")[0] == 0
+    assert run("diff")[0] == 0
+
+
+@pytest.mark.parametrize("taken", ["demo", "demo_stream"])
+def test_a_folder_of_the_user_in_the_way_keeps_both_from_being_written(
+    taken: str, work: Path, run: Run
+) -> None:
+    theirs = work / "model_repository" / taken
+    theirs.mkdir(parents=True)
+    (theirs / "notes.txt").write_text("mine")
+    (work / "models.yaml").write_text(ONE_STREAMING_MODEL)
+    code, _, err = run("generate")
+    assert code == 1
+    assert f"model_repository/{taken}: exists, holds notes.txt" in err
+    assert sorted(snapshot(work / "model_repository")) == [f"{taken}/notes.txt"]
+
+
+def test_a_link_in_one_folders_place_keeps_both_from_being_written_even_by_force(
+    work: Path, run: Run
+) -> None:
+    (work / "model_repository").mkdir()
+    (work / "model_repository/demo_stream").symlink_to(work)
+    (work / "models.yaml").write_text(ONE_STREAMING_MODEL)
+    assert run("generate", "--force")[0] == 1
+    assert not (work / "model_repository/demo").exists()
+
+
+def test_a_model_that_no_longer_streams_leaves_an_engine_to_prune(
+    made: Path, work: Path, run: Run
+) -> None:
+    (made / "demo_stream/hf_cache").mkdir()
+    (work / "models.yaml").write_text(QUIET)
+    code, _, err = run("generate")
+    message = "model_repository/demo_stream: is no longer in models.yaml; hf-triton prune removes"
+    assert (code, err) == (0, f"{message} it\n")
+    assert json.loads((made / "demo/1/model.json").read_text())["decoupled"] is False
+    assert run("diff")[0] == 1
+    assert run("prune", "--weights")[0] == 0
+    assert not (made / "demo_stream").exists()
+    assert run("diff")[0] == 0
+
+
+def test_a_model_that_begins_to_stream_keeps_its_weights_and_the_users_files(
+    work: Path, run: Run
+) -> None:
+    (work / "models.yaml").write_text(QUIET)
+    run("generate")
+    demo = work / "model_repository/demo"
+    (demo / "hf_cache").mkdir()
+    (demo / "hf_cache/weights").write_text("w")
+    (demo / "notes.txt").write_text("mine")
+    (work / "models.yaml").write_text(ONE_STREAMING_MODEL)
+    assert run("generate")[0] == 0
+    assert run("prune", "--weights", "--force")[0] == 0
+    assert sorted(snapshot(demo)) == [
+        MANIFEST_FILE,
+        "1/model.json",
+        "1/model.py",
+        "config.pbtxt",
+        "hf_cache/weights",
+        "notes.txt",
+    ]
+    assert run("diff")[0] == 0
+
+
+def test_both_folders_go_when_the_model_goes(made: Path, work: Path, run: Run) -> None:
+    (work / "models.yaml").write_text(ONE_STREAMING_MODEL.replace("demo", "other"))
+    run("generate")
+    assert run("prune")[1] == (
+        "remove     model_repository/demo (3 files)\n"
+        "remove     model_repository/demo_stream (3 files)\n"
+    )
+    assert sorted(path.name for path in made.iterdir()) == ["other", "other_stream"]

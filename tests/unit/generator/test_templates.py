@@ -1,0 +1,87 @@
+"""Task folders are found by their presence, and broken ones are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from generator.errors import TemplateError
+from generator.spec.task_folders import find_tasks
+from tests.unit.generator.conftest import Run
+from tests.unit.generator.workspace import ONE_MODEL
+
+HEAD = """\
+from __future__ import annotations
+from dataclasses import dataclass, field
+@dataclass(frozen=True)
+class Options:
+"""
+
+
+def test_a_folder_with_a_config_template_is_a_task(work: Path) -> None:
+    templates = work.parent / "templates"
+    (templates / "token_classification").mkdir()
+    (templates / "token_classification/config.pbtxt.j2").write_text("")
+    (templates / "not_a_task").mkdir()
+    assert list(find_tasks()) == ["fake-stream", "fake-task", "token-classification"]
+
+
+def test_no_task_at_all_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TemplateError, match="no task folder with a config"):
+        find_tasks(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "source, message",
+    [
+        (None, "no such file; a task folder needs its options"),
+        ("x = (", "can't be loaded: '\\(' was never closed"),
+        ("import no_such_module", "can't be loaded: No module named 'no_such_module'"),
+        ("Options = 3", "needs a dataclass named Options"),
+        (HEAD + "    a: int\n", "a: an option needs a default"),
+        (HEAD + "    a: int = 3\n", "a: metadata needs help and only"),
+        (HEAD + "    a: int = field(default=3, metadata={'help': 'h', 'minimum': 1})\n", "a: meta"),
+        (
+            HEAD + "    a: list[int] = field(default=3, metadata={'help': 'h'})\n",
+            "an option is int",
+        ),
+        (
+            HEAD + "    a: int | str = field(default=3, metadata={'help': 'h'})\n",
+            "an option is int",
+        ),
+        (HEAD + "    a: nothing = field(default=3, metadata={'help': 'h'})\n", "'nothing' is not"),
+    ],
+)
+def test_broken_options_are_named(source: str | None, message: str, work: Path) -> None:
+    task = find_tasks()["fake-task"]
+    path = task.folder / "options.py"
+    path.unlink() if source is None else path.write_text(source)
+    with pytest.raises(TemplateError, match=message):
+        _ = task.options
+
+
+@pytest.mark.parametrize(
+    "line, read, message",
+    [
+        ("STREAMS = 'yes'", "streams", "STREAMS is 'yes', must be True or False"),
+        ("OUTPUT = 'images'", "output", "OUTPUT is 'images', must be one of hidden, tokens"),
+    ],
+)
+def test_a_wrong_word_about_a_task_is_named(line: str, read: str, message: str, work: Path) -> None:
+    task = find_tasks()["fake-task"]
+    path = task.folder / "options.py"
+    path.write_text(f"{path.read_text()}{line}\n")
+    with pytest.raises(TemplateError, match=message):
+        getattr(task, read)
+
+
+@pytest.mark.parametrize(
+    "text, code",
+    [("''", 0), ("'query: '", 0), (r'"first\nsecond:\t"', 0), (r'"a\ab"', 1), ("3", 1)],
+)
+def test_a_text_option_may_be_empty_and_have_lines(
+    text: str, code: int, work: Path, run: Run
+) -> None:
+    (work / "models.yaml").write_text(f"{ONE_MODEL}    options: {{label: {text}}}\n")
+    assert run("validate")[0] == code

@@ -1,0 +1,224 @@
+"""A version beside another, and back, whenever the process is killed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generator.errors import RepositoryError
+from generator.repository import version_folders
+from generator.repository.compare import ModelPlan, folder_version, read_manifest
+from generator.repository.plan import make_plan
+from generator.spec.triton_models import LAUNCHER_FILE
+from tests.unit.generator.conftest import Run
+from tests.unit.generator.workspace import ONE_MODEL, snapshot
+
+WHOLE, HALF = "dtype: float32", "dtype: float16"
+_WRITES = frozenset(("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"))
+_killing: dict[str, int] = {}
+
+
+def _kill_at_a_write(event: str, arguments: tuple[Any, ...]) -> None:
+    writes = event in _WRITES or (event == "open" and arguments[2] & os.O_ACCMODE != os.O_RDONLY)
+    if _killing and writes:
+        _killing["writes_left"] -= 1
+        if _killing["writes_left"] < 0:
+            os._exit(9)
+
+
+sys.addaudithook(_kill_at_a_write)
+
+
+def is_killed(work: Callable[[], object], num_writes: int) -> bool:
+    """Whether a process that does ``work`` was killed: before its next write after so many."""
+    pid = os.fork()
+    if pid == 0:
+        _killing["writes_left"] = num_writes
+        work()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+
+
+def say(work: Path, dtype: str) -> None:
+    (work / "models.yaml").write_text(f"{ONE_MODEL}    {dtype}\n")
+
+
+def plan_of(work: Path) -> ModelPlan:
+    return make_plan(work / "models.yaml", work / "model_repository").models[0]
+
+
+@pytest.fixture
+def folder(work: Path, run: Run) -> Path:
+    say(work, WHOLE)
+    run("generate")
+    return work / "model_repository" / "demo"
+
+
+def add(work: Path, dtype: str, number: int, *keep: int) -> None:
+    say(work, dtype)
+    version_folders.add_version(plan_of(work), number, keep)
+
+
+def served(folder: Path, version: int) -> dict[str, bytes]:
+    """What Triton reads of a version."""
+    return {
+        path: content
+        for path, content in snapshot(folder).items()
+        if path == "config.pbtxt" or path.startswith(f"{version}/")
+    }
+
+
+def test_the_version_before_stays_with_its_own_config(work: Path, folder: Path, run: Run) -> None:
+    before = snapshot(folder)
+    add(work, HALF, 2)
+    assert folder_version(folder) == 2
+    assert run("diff")[0] == 0
+    after = snapshot(folder)
+    assert b"float16" in after["2/model.json"]
+    assert after["1/config.pbtxt"] == before["config.pbtxt"] != after["config.pbtxt"]
+    assert all(after[path] == before[path] for path in before if path.startswith("1/"))
+
+
+def test_only_the_version_before_and_those_to_keep_stay(work: Path, folder: Path) -> None:
+    for number, dtype in enumerate((HALF, WHOLE, HALF), start=2):
+        add(work, dtype, number)
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"3", "4"}
+    add(work, WHOLE, 5, 3)
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"3", "4", "5"}
+    configs = [(folder / path).read_bytes() for path in ("3/config.pbtxt", "4/config.pbtxt")]
+    assert configs[0] == (folder / "config.pbtxt").read_bytes() != configs[1]
+
+
+def test_dropping_a_version_leaves_what_was_before_byte_for_byte(work: Path, folder: Path) -> None:
+    before = snapshot(folder)
+    add(work, HALF, 2)
+    version_folders.drop_version(folder)
+    assert snapshot(folder) == before
+
+
+def test_the_only_version_is_not_dropped(folder: Path) -> None:
+    with pytest.raises(RepositoryError, match="has no version before"):
+        version_folders.drop_version(folder)
+
+
+def test_files_of_the_user_come_along_and_go_with_the_last_version(
+    work: Path, folder: Path
+) -> None:
+    (folder / "1" / "words").mkdir()
+    (folder / "1" / "words" / "list.txt").write_text("mine")
+    (folder / "1" / "link").symlink_to("words/list.txt")
+    (folder / "1" / "__pycache__").mkdir()
+    (folder / "1" / "__pycache__" / "model.cpython-311.pyc").write_bytes(b"x")
+    add(work, HALF, 2)
+    assert (folder / "2" / "link").read_text() == "mine"
+    assert not (folder / "2" / "__pycache__").exists()
+    assert (folder / "2/words/list.txt").samefile(folder / "1/words/list.txt")
+    add(work, WHOLE, 3)
+    assert (folder / "3/words/list.txt").read_text() == "mine"
+    assert not (folder / "1" / "words" / "list.txt").exists()
+
+
+def test_routing_that_the_old_version_reads_is_not_written(work: Path, folder: Path) -> None:
+    (folder / "routing.json").write_text("{}")
+    add(work, HALF, 2)
+    assert (folder / "routing.json").read_text() == "{}"
+
+
+def test_a_number_is_above_every_folder_whoever_made_it(folder: Path) -> None:
+    assert version_folders.next_version(folder) == 2
+    (folder / "7").mkdir()
+    (folder / "09").mkdir()
+    assert version_folders.next_version(folder) == 8
+    assert version_folders.next_version(folder / "nothing") == 1
+
+
+def test_an_older_version_can_be_read_as_it_was_rendered(work: Path, folder: Path) -> None:
+    before = {path: text for path, text in snapshot(folder).items() if path[0] != "."}
+    add(work, HALF, 2)
+    assert version_folders.files_of_version(folder, 1) == before
+    (folder / "1" / "model.json").write_text("edited")
+    assert version_folders.files_of_version(folder, 1) is None
+    assert version_folders.files_of_version(folder, 9) is None
+
+
+def test_what_starts_an_environment_is_there_while_a_version_has_one(
+    work: Path, folder: Path, run: Run
+) -> None:
+    (work / "needs.txt").write_text("tiny\n")
+    launcher, with_environment = folder / LAUNCHER_FILE, f"{WHOLE}\n    python_env: needs.txt"
+    add(work, with_environment, 2)
+    assert os.access(launcher, os.X_OK)
+    add(work, WHOLE, 3)
+    assert launcher.exists()
+    assert run("diff")[0] == 0
+    assert LAUNCHER_FILE in (version_folders.files_of_version(folder, 2) or {})
+    add(work, HALF, 4)
+    assert not launcher.exists()
+    assert run("diff")[0] == 0
+
+
+def assert_a_version_is_whole(folder: Path, wholes: list[dict[str, bytes]]) -> None:
+    """Triton, started now, would find the highest version whole, and either's config."""
+    number = version_folders.next_version(folder) - 1
+    files = served(folder, number)
+    config = files.pop("config.pbtxt")
+    assert config in [whole["config.pbtxt"] for whole in wholes]
+    code = {path.partition("/")[2]: content for path, content in files.items()}
+    code.pop("config.pbtxt", None)
+    assert code in [
+        {path[2:]: content for path, content in whole.items() if path != "config.pbtxt"}
+        for whole in wholes
+    ]
+
+
+@pytest.mark.parametrize("next_says", [WHOLE, HALF], ids=["undone", "finished"])
+def test_killed_while_a_version_is_added_the_next_run_ends_it(
+    work: Path, folder: Path, run: Run, next_says: str
+) -> None:
+    wholes = [served(folder, 1)]
+    num_writes = 0
+    while is_killed(lambda: add(work, HALF, 2), num_writes):
+        assert_a_version_is_whole(folder, [*wholes, _as_half(wholes[0], folder)])
+        say(work, next_says)
+        assert run("generate")[0] == 0
+        assert run("diff")[0] == 0
+        if folder_version(folder) == 2:
+            version_folders.drop_version(folder)
+        say(work, WHOLE)
+        run("generate")
+        assert run("diff") == (0, "model_repository: 1 identical\n", "")
+        assert not [path for path in folder.rglob("*") if path.name.endswith("tmp")]
+        assert not list(folder.glob("?/config.pbtxt"))
+        num_writes += 1
+    assert num_writes > 10
+
+
+def _as_half(whole: dict[str, bytes], folder: Path) -> dict[str, bytes]:
+    """The same model in half precision, whose config the folder may have already."""
+    json = whole["1/model.json"].replace(b"float32", b"float16")
+    return {**whole, "1/model.json": json, "config.pbtxt": served(folder, 1)["config.pbtxt"]}
+
+
+def test_killed_while_a_version_is_dropped_the_next_run_ends_it(
+    work: Path, folder: Path, run: Run
+) -> None:
+    before = snapshot(folder)
+    add(work, HALF, 2)
+    num_writes = 0
+    while is_killed(lambda: version_folders.drop_version(folder), num_writes):
+        if folder_version(folder) == 2:
+            version_folders.drop_version(folder)
+        say(work, WHOLE)
+        assert run("generate")[0] == 0
+        assert snapshot(folder) == before
+        add(work, HALF, 2)
+        num_writes += 1
+    assert num_writes > 10
+    assert read_manifest(folder).files.keys() == {
+        path for path in snapshot(folder) if path[0] != "."
+    }

@@ -1,0 +1,162 @@
+"""A folder's current version: whatever is rendered goes there, and older ones stay as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from generator.render.digest import digest_in, digest_of_served, with_digest
+from generator.render.digest import parameter_line as line
+from generator.render.manifest import MANIFEST_FILE, Manifest, digest
+from generator.repository.compare import folder_version
+from generator.repository.versions import (
+    at_version,
+    current_version,
+    renumbered,
+    served_by,
+    version_of,
+)
+from tests.unit.generator.conftest import Run
+from tests.unit.generator.workspace import ONE_MODEL, snapshot
+
+RENDERED = {"config.pbtxt": b'name: "m"\n', "1/model.py": b"code", "routing.json": b"{}"}
+
+
+def renumber(folder: Path, version: int) -> None:
+    """Makes version 1 of a generated folder ``version``, as after so many changes."""
+    (folder / "1").rename(folder / str(version))
+    files = snapshot(folder)
+    del files[MANIFEST_FILE]
+    hashes = {path: digest(content) for path, content in files.items()}
+    (folder / MANIFEST_FILE).write_bytes(Manifest(hashes).to_bytes())
+
+
+@pytest.fixture
+def folder(work: Path, run: Run) -> Path:
+    (work / "models.yaml").write_text(ONE_MODEL)
+    run("generate")
+    return work / "model_repository" / "demo"
+
+
+@pytest.mark.parametrize(
+    "path, version",
+    [("1/model.py", 1), ("12/a/b.py", 12), ("config.pbtxt", None), ("01/x", None), ("3", None)],
+)
+def test_a_version_is_what_triton_takes_for_one(path: str, version: int | None) -> None:
+    assert version_of(path) == version
+
+
+def test_the_current_version_is_the_highest_and_1_at_first() -> None:
+    assert current_version([]) == 1
+    assert current_version(["2/model.py", "10/model.py", "config.pbtxt"]) == 10
+
+
+def test_only_what_is_rendered_for_the_version_moves_with_it() -> None:
+    assert set(at_version(RENDERED, 3)) == {"config.pbtxt", "3/model.py", "routing.json"}
+    assert at_version(RENDERED, 1) == RENDERED
+
+
+def test_the_labels_that_config_names_move_with_its_version_and_back() -> None:
+    config = b'{ name: "logits", label_filename: "1/labels.txt" }'
+    rendered = {"config.pbtxt": config, "1/labels.txt": b""}
+    moved = at_version(rendered, 12)
+    assert moved["config.pbtxt"] == config.replace(b"1/", b"12/")
+    assert renumbered(moved, 12, 1) == rendered
+
+
+def test_the_digest_stands_in_the_config_and_depends_on_every_file() -> None:
+    first = digest_in(with_digest(RENDERED)["config.pbtxt"])
+    assert len(first) == 64
+    for path in ("config.pbtxt", "1/model.py"):
+        changed = with_digest({**RENDERED, path: RENDERED[path] + b"x"})
+        assert digest_in(changed["config.pbtxt"]) != first
+    assert digest_in(with_digest({**RENDERED, "1/new.py": b""})["config.pbtxt"]) != first
+
+
+def test_routing_that_is_read_while_serving_is_not_in_the_digest() -> None:
+    other = with_digest({**RENDERED, "routing.json": b"[]"})
+    assert other["config.pbtxt"] == with_digest(RENDERED)["config.pbtxt"]
+
+
+def test_adapters_that_are_read_while_serving_are_not_in_the_digest() -> None:
+    def digest_of(names: str, adapters: str = "1/adapters.json") -> str:
+        config = RENDERED["config.pbtxt"] + b"\n" + line("hf_triton_adapters", names).encode()
+        files = {**RENDERED, "config.pbtxt": config, adapters: names.encode()}
+        return digest_in(with_digest(files)["config.pbtxt"])
+
+    assert digest_of("a,b") == digest_of("c") != digest_in(with_digest(RENDERED)["config.pbtxt"])
+    assert digest_of("a,b", "1/model.json") != digest_of("c", "1/model.json")
+
+
+def test_a_config_without_a_digest_has_none() -> None:
+    assert digest_in(b'name: "m"') == digest_of_served(None) == digest_of_served({}) == ""
+    served = {"parameters": {"hf_triton_digest": {"string_value": "ab"}}}
+    assert digest_of_served(served) == "ab"
+
+
+def test_generating_again_writes_into_the_current_version(folder: Path, run: Run) -> None:
+    renumber(folder, 4)
+    assert run("diff")[0] == 0
+    (folder.parents[1] / "models.yaml").write_text(ONE_MODEL + "    dtype: float16\n")
+    code, out, _ = run("diff")
+    assert code == 1
+    assert "+++ b/demo/4/model.json" in out
+    run("generate")
+    assert b"float16" in (folder / "4" / "model.json").read_bytes()
+    assert not (folder / "1").exists()
+    assert folder_version(folder) == 4
+    assert run("diff")[0] == 0
+
+
+def test_a_version_before_the_current_one_is_left_as_it_is(folder: Path, run: Run) -> None:
+    renumber(folder, 1)
+    before = snapshot(folder)
+    old = {path.replace("1/", "1/old_", 1): text for path, text in before.items() if "1/" in path}
+    renumber(folder, 2)
+    for path, content in old.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    renumbered = {**snapshot(folder)}
+    del renumbered[MANIFEST_FILE]
+    hashes = {path: digest(content) for path, content in renumbered.items()}
+    (folder / MANIFEST_FILE).write_bytes(Manifest(hashes).to_bytes())
+    assert run("diff")[0] == 0
+    (folder.parents[1] / "models.yaml").write_text(ONE_MODEL + "    dtype: float16\n")
+    run("generate")
+    assert {path: (folder / path).read_bytes() for path in old} == old
+    assert run("diff")[0] == 0
+
+
+def test_pruning_takes_every_version(folder: Path, run: Run) -> None:
+    renumber(folder, 7)
+    (folder.parents[1] / "models.yaml").write_text(ONE_MODEL.replace("demo", "other"))
+    run("prune")
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "policy, versions",
+    [
+        ("", {3}),
+        ("    version_policy: {latest: {num_versions: 2}}\n", {2, 3}),
+        ("    version_policy: {all: {}}\n", {1, 2, 3}),
+        ("    version_policy: {specific: {versions: [1, 9]}}\n", {1}),
+    ],
+)
+def test_what_a_rendered_policy_serves(
+    work: Path, run: Run, policy: str, versions: set[int]
+) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL + policy)
+    assert run("generate")[0] == 0
+    config = (work / "model_repository/demo/config.pbtxt").read_bytes()
+    assert served_by(config, [1, 2, 3]) == versions
+
+
+def test_a_policy_that_leaves_the_current_version_out_is_refused(folder: Path, run: Run) -> None:
+    renumber(folder, 2)
+    policy = "    version_policy: {specific: {versions: [1]}}\n"
+    (folder.parents[1] / "models.yaml").write_text(ONE_MODEL + policy)
+    code, _, err = run("generate", "--force")
+    assert code == 1
+    assert "version_policy specific [1] leaves out version 2" in err

@@ -1,0 +1,261 @@
+"""A fake Triton and the translator in front of it, in one event loop of a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2_grpc
+
+from hf_triton.ports.grpc.server import serve_grpc
+from hf_triton.ports.openai.child_process import OpenAiProcess
+from hf_triton.ports.openai.key import with_key
+from hf_triton.ports.openai.process import serve
+from hf_triton.ports.openai.settings import Settings
+from hf_triton.ports.repeats import Model as Told
+from hf_triton.ports.repeats import Repeats, line_of
+from hf_triton.ports.settings import EVERYBODY, Access, ProxySettings
+from tests.support.triton import ADMIN_KEY, Triton, free_ports
+from tests.unit.openai_api.fake_triton import FakeTriton, Model
+
+Result = TypeVar("Result")
+STRANGE_INPUTS = (
+    *(("words", "TYPE_STRING", -1), ("times", "TYPE_INT32", 1)),
+    *(("scale", "TYPE_FP32", 1), ("loud", "TYPE_BOOL", 1)),
+)
+MODELS = (
+    Model("echo", "front"),
+    Model("echo_stream", "engine"),
+    Model("whole", "whole"),
+    Model("batched", "front", max_batch_size=8),
+    Model("batched_stream", "engine", max_batch_size=8),
+    Model("labels", "whole", task="text-classification"),
+    Model("pairs", "whole", task="text-classification", tells_cuts=True),
+    Model("pair_rows", "whole", max_batch_size=4, task="text-classification"),
+    Model("stranger", None, inputs=STRANGE_INPUTS),
+    Model("zero_shot", "whole", task="zero-shot-classification"),
+    Model("hears", "front", task="automatic-speech-recognition"),
+    Model("hears_stream", "engine", task="automatic-speech-recognition"),
+    Model("hears_rows", "whole", max_batch_size=4, task="automatic-speech-recognition"),
+    Model("translator", "whole", task="text2text-generation"),
+    Model("vectors", "whole", task="feature-extraction"),
+    Model("rows", "whole", max_batch_size=4, task="feature-extraction", tells_cuts=True),
+)
+
+
+@dataclass
+class Reply:
+    """An HTTP answer: its body as JSON, or the events of a stream."""
+
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        error: dict[str, Any] = self.body["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        return error
+
+    @property
+    def events(self) -> list[Any]:
+        assert self.headers["Content-Type"].startswith("text/event-stream")
+        lines = [line.removeprefix("data: ") for line in self.text.split("\n\n") if line]
+        return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+@dataclass
+class Translator:
+    """A running translator; ``triton`` is what it asks."""
+
+    url: str
+    triton: FakeTriton
+    loop: asyncio.AbstractEventLoop
+    stop: asyncio.Event
+    repeats: Repeats
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def tell(self, **models: Told) -> None:
+        """As the supervisor tells of Triton's models."""
+        self.loop.call_soon_threadsafe(self.repeats.follow, line_of(models))
+
+    def get(self, path: str) -> Reply:
+        return self.send("GET", path)
+
+    def post(self, path: str, **body: object) -> Reply:
+        return self.send("POST", path, json.dumps(body).encode())
+
+    def completion(self, **body: object) -> Reply:
+        return self.post("/v1/completions", **{"model": "echo", "prompt": "a b c", **body})
+
+    def chat(self, **body: object) -> Reply:
+        messages = [{"role": "user", "content": "a b c"}]
+        return self.post("/v1/chat/completions", **{"model": "echo", "messages": messages, **body})
+
+    def send(self, method: str, path: str, data: bytes | None = None) -> Reply:
+        request = urllib.request.Request(self.url + path, data, self.headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return Reply(response.status, dict(response.headers), response.read().decode())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Reply(error.code, dict(error.headers), error.read().decode())
+
+
+@contextlib.contextmanager
+def openai_port(triton: Triton, key: str | None) -> Iterator[str]:
+    """The translator of ``serve`` in front of a real server; its address."""
+    listen = replace(triton.server.listen, openai_port=free_ports().http_port)
+    repository = triton.server.repository
+    process = OpenAiProcess(listen, key, repository=repository, admin_key=ADMIN_KEY)
+    process.start()
+    try:
+        yield f"http://{listen.address(listen.openai_port)}"
+    finally:
+        process.begin_stop()
+        process.end(time.monotonic() + 5)
+
+
+class Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+@pytest.fixture(scope="session")
+def loop() -> Iterator[Loop]:
+    running = Loop()
+    yield running
+    running.close()
+
+
+@dataclass
+class Starter:
+    """Starts translators and fakes, and ends them with the test."""
+
+    loop: Loop
+    _endings: list[Coroutine[Any, Any, Any]] = field(default_factory=list)
+
+    def triton(self, port: int = 0) -> tuple[FakeTriton, int]:
+        return self.loop.run(self._triton(port))
+
+    def translator(
+        self,
+        triton: FakeTriton,
+        address: str,
+        key: str | None = None,
+        repository: Path | None = None,
+        media_hosts: tuple[str, ...] = (),
+        access: Access = EVERYBODY,
+        **further: Any,
+    ) -> Translator:
+        port = free_ports().http_port
+        settings = Settings(
+            *("127.0.0.1", port, address, with_key(access, key), repository, media_hosts),
+            **further,
+        )
+        return self.loop.run(self._translator(triton, settings))
+
+    def end(self) -> None:
+        while self._endings:
+            self.loop.run(self._endings.pop())
+
+    def end_last(self) -> None:
+        self.loop.run(self._endings.pop())
+
+    async def _triton(self, port: int) -> tuple[FakeTriton, int]:
+        fake = FakeTriton({model.name: model for model in MODELS})
+        server = grpc.aio.server()
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(fake, server)
+        port = server.add_insecure_port(f"127.0.0.1:{port}")
+        await server.start()
+        self._endings.append(server.stop(0))
+        return fake, port
+
+    def proxy(self, fake: FakeTriton, folder: Path) -> str:
+        """The gRPC port of a ``serve`` in front of a fake; its address."""
+        fake.abandoned_requests = f"{folder}/left_"
+        return self.loop.run(self._proxy(fake, folder))
+
+    async def _proxy(self, fake: FakeTriton, folder: Path) -> str:
+        server, listen = grpc.aio.server(), free_ports()
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(fake, server)
+        server.add_insecure_port(f"unix:{folder}/grpc")
+        await server.start()
+        ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
+        proxy = ProxySettings(
+            "127.0.0.1", *ports, "", "", f"{folder}/grpc", fake.abandoned_requests
+        )
+        stop, ready = asyncio.Event(), asyncio.Event()
+        repeats = Repeats()
+        repeats.follow(line_of({name: Told(is_ours=True) for name in fake.models}))
+        serving = asyncio.create_task(serve_grpc(proxy, stop, ready.set, repeats))
+        await ready.wait()
+
+        async def end() -> None:
+            stop.set()
+            await serving
+            await server.stop(0)
+
+        self._endings.append(end())
+        return listen.address(listen.grpc_port)
+
+    async def _translator(self, triton: FakeTriton, settings: Settings) -> Translator:
+        stop, ready, repeats = asyncio.Event(), asyncio.Event(), Repeats()
+        serving = asyncio.create_task(serve(settings, stop, ready.set, repeats))
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if serving.done():
+            serving.result()
+
+        async def end() -> None:
+            stop.set()
+            await serving
+
+        self._endings.append(end())
+        loop = asyncio.get_running_loop()
+        return Translator(f"http://127.0.0.1:{settings.port}", triton, loop, stop, repeats)
+
+
+@pytest.fixture
+def starter(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starter]:
+    # The fake is as busy as the machine.
+    monkeypatch.setattr("hf_triton.ports.openai.triton.client.QUESTION_TIMEOUT_S", 60.0)
+    starter = Starter(loop)
+    yield starter
+    starter.end()
+
+
+@pytest.fixture
+def api(starter: Starter, tmp_path: Path) -> Translator:
+    """A translator without a key, in front of a fake of its own, which it tells who has left."""
+    fake, port = starter.triton()
+    fake.abandoned_requests = f"{tmp_path}/left_"
+    return starter.translator(fake, f"127.0.0.1:{port}", abandoned_requests=fake.abandoned_requests)

@@ -1,0 +1,207 @@
+"""``/v1/embeddings``: what Triton is asked, and what the client is answered."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any
+
+import pytest
+
+from tests.support.triton import eventually
+from tests.unit.openai_api.conftest import Starter, Translator
+
+
+def embed(api: Translator, value: object, **body: object) -> Any:
+    reply = api.post("/v1/embeddings", **{"model": "vectors", "input": value, **body})
+    assert reply.status == 200, reply.text
+    return reply.body
+
+
+def vector(text: str) -> list[float]:
+    """What the fake Triton makes of a text."""
+    return [len(text), ord(text[0]), 0.5]
+
+
+def test_a_text_and_a_list_of_texts_are_one_request(api: Translator) -> None:
+    body = embed(api, "two words")
+    assert body == {
+        "object": "list",
+        "data": [{"object": "embedding", "index": 0, "embedding": vector("two words")}],
+        "model": "vectors",
+        "usage": {"prompt_tokens": 2, "total_tokens": 2},
+    }
+    texts = ["a", "bcd", "e f g"]
+    body = embed(api, texts, user="somebody")
+    assert [row["embedding"] for row in body["data"]] == [vector(text) for text in texts]
+    assert [row["index"] for row in body["data"]] == [0, 1, 2]
+    assert body["usage"]["total_tokens"] == 5
+    last = api.triton.encoder_requests[-1]
+    shapes = [(tensor.name, list(tensor.shape)) for tensor in last.inputs]
+    assert shapes == [("input_text", [3]), ("return_num_input_tokens", [1])]
+    assert last.parameters["user"].string_param == "somebody"
+
+
+def test_base64_is_the_vectors_own_bytes(api: Translator) -> None:
+    body = embed(api, ["abc"], encoding_format="base64")
+    data = base64.b64decode(body["data"][0]["embedding"])
+    assert list(struct.unpack("<3f", data)) == vector("abc")
+
+
+def test_a_model_with_batches_gets_no_more_rows_than_it_takes(api: Translator) -> None:
+    before = len(api.triton.encoder_requests)
+    texts = [f"{'x' * length}" for length in range(1, 11)]
+    body = embed(api, texts, model="rows", dimensions=3)
+    assert [row["embedding"] for row in body["data"]] == [vector(text) for text in texts]
+    asked = api.triton.encoder_requests[before:]
+    shapes = {(t.name, tuple(t.shape)) for request in asked for t in request.inputs}
+    assert shapes == {
+        *(("text_input", (rows, 1)) for rows in (2, 4)),
+        *(("dimensions", (rows, 1)) for rows in (2, 4)),
+        *(("return_num_input_tokens", (rows, 1)) for rows in (2, 4)),
+    }
+
+
+LONG = "long " * 25
+
+
+@pytest.mark.parametrize(
+    "path, model, body, told",
+    [
+        ("/v1/embeddings", "rows", {"input": ["x", LONG, "y", LONG]}, "input[1], input[3]"),
+        ("/v1/embeddings", "rows", {"input": ["x"] * 5 + [LONG]}, "input[5]"),
+        ("/v1/embeddings", "rows", {"input": "x"}, None),
+        ("/v1/embeddings", "vectors", {"input": LONG}, None),  # of an earlier release
+        (
+            "/v1/embeddings",
+            "rows",
+            {"input": [LONG] * 101},
+            ", ".join([*(f"input[{index}]" for index in range(100)), "..."]),
+        ),
+        ("/v1/rerank", "rows", {"query": LONG, "documents": ["x", LONG]}, "documents[1], query[0]"),
+        ("/v1/rerank", "pairs", {"query": "x", "documents": ["x", LONG]}, "documents[1]"),
+    ],
+)
+def test_a_header_names_the_texts_that_were_cut(
+    path: str, model: str, body: dict[str, Any], told: str | None, api: Translator
+) -> None:
+    reply = api.post(path, model=model, **body)
+    assert reply.status == 200, reply.text
+    assert reply.headers.get("X-Truncated-Inputs") == told
+
+
+def test_options_reach_the_model(api: Translator) -> None:
+    embed(api, "x", dimensions=2, truncate=True, prompt_name="query")
+    request = api.triton.encoder_requests[-1]
+    found = {
+        tensor.name: (tensor.datatype, list(tensor.shape), data)
+        for tensor, data in zip(request.inputs, request.raw_input_contents, strict=True)
+    }
+    assert found["dimensions"] == ("INT32", [1], struct.pack("<i", 2))
+    assert found["truncate"] == ("BOOL", [1], b"\x01")
+    assert found["prompt_name"][2][4:] == b"query"
+
+
+@pytest.mark.parametrize(
+    "sent, truncate, use",
+    [
+        ({"truncate": "END", "input_type": "passage"}, b"\x01", "search_document"),
+        ({"truncate": "NONE", "input_type": "query"}, b"\x00", "search_query"),
+        ({"truncate": False, "task": "separation"}, b"\x00", "clustering"),
+        ({"task": "text-matching"}, None, None),
+    ],
+)
+def test_the_words_of_nim_and_jina_reach_the_model(
+    api: Translator, sent: dict[str, Any], truncate: bytes | None, use: str | None
+) -> None:
+    embed(api, "x", **sent)
+    request = api.triton.encoder_requests[-1]
+    names = [tensor.name for tensor in request.inputs]
+    found = dict(zip(names, request.raw_input_contents, strict=True))
+    assert found.get("truncate") == truncate
+    assert (request.parameters["input_type"].string_param or None) == use
+
+
+def test_vectors_are_of_length_1_where_asked(api: Translator) -> None:
+    [row] = embed(api, "two", normalized=True, embedding_type="float")["data"]
+    assert row["embedding"] == pytest.approx([one / 116.0398 for one in vector("two")], rel=1e-4)
+
+
+def test_text_embeddings_inference_answers_a_bare_list(starter: Starter) -> None:
+    fake, port = starter.triton()
+    fake.models = {"vectors": fake.models["vectors"]}
+    api = starter.translator(fake, f"127.0.0.1:{port}")
+    found = api.post("/embed", inputs=["two", "a"], normalize=False).body
+    assert found == [vector("two"), vector("a")]
+    names = [tensor.name for tensor in fake.encoder_requests[-1].inputs]
+    assert "truncate" in names, "it cuts unless told not to"
+    [row] = api.post("/embed", inputs="two").body
+    assert sum(one * one for one in row) == pytest.approx(1)
+    assert api.post("/embed", inputs=5).body["error"].startswith("inputs: got 5")
+
+
+def test_without_a_name_one_model_must_be_meant(api: Translator) -> None:
+    reply = api.post("/embed", inputs="two")
+    assert (reply.status, reply.body["error"].partition(":")[0]) == (422, "model")
+    assert api.post("/embed", inputs="two", model="vectors").status == 200
+
+
+@pytest.mark.parametrize(
+    "body, param, message",
+    [
+        ({}, "input", "input: got none, allowed: a text or a list of texts"),
+        ({"input": ["a"] * 2049}, "input", "input: got a list of 2049"),
+        ({"input": [1, 2]}, "input", "input: got token ids, allowed: a text or a list of texts ("),
+        ({"input": [[1], [2]]}, "input", "check_embedding_ctx_length=False"),
+        ({"input": "x", "encoding_format": "int8"}, "encoding_format", "allowed: float or base64"),
+        ({"input": "x", "dimension": 3}, "dimension", "did you mean dimensions?"),
+        ({"input": "!400"}, "input", "input: got 900 tokens, this model takes at most 512"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    body: dict[str, Any], param: str, message: str, api: Translator
+) -> None:
+    reply = api.post("/v1/embeddings", **{"model": "vectors", **body})
+    assert reply.status == 400
+    assert reply.error["param"] == param
+    assert message in reply.error["message"]
+
+
+def test_an_empty_text_is_the_models_to_embed(api: Translator) -> None:
+    assert [row["embedding"][0] for row in embed(api, ["a", "", "b"])["data"]] == [1, 0, 1]
+
+
+@pytest.mark.parametrize("model", ["echo", "labels", "nobody"])
+def test_only_embedding_models_answer(model: str, api: Translator) -> None:
+    reply = api.post("/v1/embeddings", model=model, input="x")
+    assert reply.status == 404
+    assert reply.error["code"] == "model_not_found"
+    assert "rows, vectors" in reply.error["message"]
+    if model != "nobody":
+        assert "allowed here (feature-extraction): " in reply.error["message"]
+    assert api.completion(model="vectors").status == 404
+
+
+def test_an_overloaded_model_is_a_503_that_says_when_to_come_again(api: Translator) -> None:
+    reply = api.post("/v1/embeddings", model="vectors", input=["fine", "!503"])
+    assert reply.status == 503
+    assert reply.headers["Retry-After"] == "1"
+
+
+def test_a_missing_vector_is_an_error(api: Translator) -> None:
+    api.triton.most_answered = 1
+    try:
+        reply = api.post("/v1/embeddings", model="vectors", input=["a", "b"])
+    finally:
+        api.triton.most_answered = 10**6
+    assert reply.status == 500
+    assert "answered 1 of 2 texts" in reply.error["message"]
+
+
+def test_the_first_error_ends_the_other_requests(api: Translator) -> None:
+    api.triton.num_waiting_at_errors = 1
+    reply = api.post(
+        "/v1/embeddings", model="rows", input=["!waits", "b", "c", "d", "!503", "f", "g", "h"]
+    )
+    assert reply.status == 503
+    assert eventually(lambda: api.triton.left == ["!waits"])

@@ -1,0 +1,318 @@
+"""``/rerank``, ``/score``, ``/classify`` and TEI's paths: what is asked and answered."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from typing import Any
+
+import pytest
+
+from hf_triton.ports.openai.routes.encoders.embeddings import embed
+from hf_triton.ports.openai.routes.encoders.endpoint import Answers
+from hf_triton.ports.openai.routes.encoders.rankings import RERANK, SCORE
+from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.triton.catalog import ServedModel
+from tests.unit.openai_api.conftest import Translator
+
+RERANKS = ("/rerank", "/v1/rerank", "/v2/rerank")
+QUERY = "a cat sleeps"
+DOCUMENTS = ["the sun", "a cat sleeps here", "one cat", "no dog", "a dog sleeps"]
+SHARED = [0, 3, 1, 0, 2]  # words that each has with the query
+
+
+def answer(api: Translator, path: str, **body: object) -> Any:
+    reply = api.post(path, **body)
+    assert reply.status == 200, reply.text
+    return reply.body
+
+
+def rerank(api: Translator, path: str = "/v1/rerank", **body: object) -> Any:
+    given = {"model": "pairs", "query": QUERY, "documents": DOCUMENTS, **body}
+    return answer(api, path, **given)
+
+
+@pytest.mark.parametrize("path", RERANKS)
+def test_documents_come_the_best_first_and_as_they_were(path: str, api: Translator) -> None:
+    body = rerank(api, path)
+    assert body.pop("id").startswith("rerank-")
+    num_tokens = sum(3 + len(document.split()) for document in DOCUMENTS)
+    assert body == {
+        "model": "pairs",
+        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+        "results": [
+            {
+                "index": index,
+                "relevance_score": SHARED[index] / 2,
+                "document": {"text": DOCUMENTS[index]},
+            }
+            for index in (1, 4, 2, 0, 3)
+        ],
+    }
+
+
+def test_only_as_many_as_asked_for_are_answered_and_without_documents(api: Translator) -> None:
+    found = rerank(api, top_n=2, return_documents=False)["results"]
+    assert found == [{"index": 1, "relevance_score": 1.5}, {"index": 4, "relevance_score": 1.0}]
+    assert len(rerank(api, top_n=0)["results"]) == len(rerank(api, top_n=9)["results"]) == 5
+
+
+def test_equal_documents_have_equal_scores_in_the_order_they_came() -> None:
+    """Whatever is computed of a text beside longer ones differs in its last bits."""
+    asked = RERANK.read({"model": "m", "query": "q", "documents": ["a", "b", "a"]})
+    rows = {"score": [[0.5], [0.7], [0.50000003]], "logits": [[0.0]] * 3}
+    results = asked.write(Answers(rows, 0), "")["results"]
+    assert [(one["index"], one["relevance_score"]) for one in results] == [
+        *((1, 0.7), (0, 0.5), (2, 0.5)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "truncate, cuts", [({}, None), ({"truncate": "END"}, b"\x01"), ({"truncate": "NONE"}, b"\x00")]
+)
+def test_nvidias_rerankers_are_asked_for_logits(
+    truncate: dict[str, str], cuts: bytes | None, api: Translator
+) -> None:
+    """With what NVIDIARerank of langchain-nvidia-ai-endpoints and of LlamaIndex sends."""
+    passages = [{"text": document} for document in DOCUMENTS]
+    body = {"model": "pairs", **truncate, "query": {"text": QUERY}, "passages": passages}
+    found = answer(api, "/v1/ranking", **body)
+    assert found["rankings"] == [{"index": n, "logit": SHARED[n]} for n in (1, 4, 2, 0, 3)]
+    request = api.triton.encoder_requests[-1]
+    sent = dict(zip((one.name for one in request.inputs), request.raw_input_contents, strict=True))
+    assert sent.get("truncate") == cuts
+
+
+@pytest.mark.parametrize(
+    "told, scores",
+    [
+        (None, [1.0, 0.0]),
+        ([["cosine"]] * 3, [1.0, 0.0]),
+        ([["dot"]] * 3, [6.0, 0.0]),
+        ([["euclidean"]] * 3, [-1.0, -math.sqrt(5)]),
+        ([["manhattan"]] * 3, [-1.0, -3.0]),
+    ],
+)
+def test_embeddings_are_compared_as_their_model_says(told: Any, scores: list[float]) -> None:
+    asked = SCORE.read({"model": "m", "text_1": "a", "text_2": ["b", "c"]})
+    model = ServedModel(
+        "m", "m", "feature-extraction", False, 0, outputs=frozenset(("similarity",))
+    )
+    assert "similarity" in asked.batch(model).outputs
+    vectors = [array("f", row) for row in ((3, 0), (0, 1), (2, 0))]
+    rows = {"embedding": vectors, **({"similarity": told} if told else {})}
+    data = asked.write(Answers(rows, 0), "")["data"]
+    assert [one["score"] for one in data] == pytest.approx(scores)
+
+
+def test_a_document_may_be_an_object_with_its_text(api: Translator) -> None:
+    document = {"text": "a cat", "title": "kept"}
+    [found] = rerank(api, documents=[document])["results"]
+    assert found == {"index": 0, "relevance_score": 1.0, "document": document}
+
+
+def test_documents_of_a_model_without_batches_are_one_request(api: Translator) -> None:
+    before = len(api.triton.encoder_requests)
+    rerank(api, truncate=True, use_activation=False, user="somebody")
+    [request] = api.triton.encoder_requests[before:]
+    shapes = [(tensor.name, list(tensor.shape)) for tensor in request.inputs]
+    assert shapes == [
+        *(("input_text", [5]), ("text_pair", [5])),
+        *(("truncate", [1]), ("function_to_apply", [1])),
+    ]
+    assert request.parameters["user"].string_param == "somebody"
+
+
+def test_a_model_with_batches_gets_no_more_rows_than_it_takes(api: Translator) -> None:
+    before = len(api.triton.encoder_requests)
+    found = rerank(api, model="pair_rows", truncate_prompt_tokens=-1)["results"]
+    assert [result["index"] for result in found] == [1, 4, 2, 0, 3]
+    shapes = {
+        (tensor.name, tuple(tensor.shape))
+        for request in api.triton.encoder_requests[before:]
+        for tensor in request.inputs
+    }
+    names = ("text_input", "text_pair", "truncate")
+    assert shapes == {(name, (rows, 1)) for name in names for rows in (1, 4)}
+
+
+def cosine(first: str, second: str) -> float:
+    a, b = ([len(text), ord(text[0]), 0.5] for text in (first, second))
+    product = sum(x * y for x, y in zip(a, b, strict=True))
+    return product / math.hypot(*a) / math.hypot(*b)
+
+
+@pytest.mark.parametrize("model", ["vectors", "rows"])
+def test_an_embedding_models_score_is_the_cosine(model: str, api: Translator) -> None:
+    scores = [cosine(QUERY, document) for document in DOCUMENTS]
+    found = rerank(api, model=model)["results"]
+    assert [one["relevance_score"] for one in found] == pytest.approx(sorted(scores)[::-1])
+    body = answer(api, "/score", model=model, text_1=DOCUMENTS[:2], text_2=DOCUMENTS[1:3])
+    expected = [cosine(DOCUMENTS[0], DOCUMENTS[1]), cosine(DOCUMENTS[1], DOCUMENTS[2])]
+    assert [one["score"] for one in body["data"]] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
+def test_scores_keep_the_order_of_the_pairs(path: str, api: Translator) -> None:
+    body = answer(api, path, model="pairs", text_1=QUERY, text_2=DOCUMENTS)
+    assert body["data"] == [
+        {"index": index, "object": "score", "score": shared / 2}
+        for index, shared in enumerate(SHARED)
+    ]
+    assert body["object"] == "list"
+    assert body["id"].startswith("score-")
+    body = answer(
+        api, path, model="pairs", text_1=DOCUMENTS, text_2=DOCUMENTS, use_activation=False
+    )
+    assert [one["score"] for one in body["data"]] == [2, 4, 2, 2, 3]
+
+
+@pytest.mark.parametrize("path", ["/classify", "/v1/classify"])
+def test_probabilities_are_in_the_order_of_the_labels(path: str, api: Translator) -> None:
+    body = answer(api, path, model="labels", input=["four", ""])
+    assert [(one["label"], one["probs"]) for one in body["data"]] == [
+        ("c", [0, 0.5, 2]),
+        ("c", [0, 0.5, 0]),
+    ]
+    assert {one["num_classes"] for one in body["data"]} == {3}
+    assert body["usage"] == {"prompt_tokens": 1, "total_tokens": 1}
+    assert body["id"].startswith("classify-")
+
+
+def test_tei_ranks_its_texts_by_themselves(api: Translator) -> None:
+    """At the same path as Cohere's documents."""
+    found = answer(api, "/rerank", model="pairs", query=QUERY, texts=DOCUMENTS)
+    assert found == [{"index": n, "score": SHARED[n] / 2} for n in (1, 4, 2, 0, 3)]
+    asks = {"query": QUERY, "texts": DOCUMENTS[:2], "raw_scores": True, "return_text": True}
+    found = answer(api, "/models/pairs/rerank", **asks)
+    assert found == [{"index": n, "score": SHARED[n], "text": DOCUMENTS[n]} for n in (1, 0)]
+    assert answer(api, "/models/pairs/rerank", query="a", documents=["a"])["model"] == "pairs"
+
+
+LABELS = [{"label": "c", "score": 2}, {"label": "b", "score": 0.5}, {"label": "a", "score": 0}]
+
+
+def test_tei_predicts_of_texts_and_of_pairs(api: Translator) -> None:
+    path = "/models/labels/predict"
+    assert answer(api, path, inputs="four") == answer(api, path, inputs=["four"]) == LABELS
+    assert answer(api, path, inputs=[["four"], ["four"]], truncate=False) == [LABELS, LABELS]
+    assert answer(api, "/models/labels", inputs="four") == [LABELS], "as the Hub does it"
+    path = "/models/pairs/predict"
+    assert answer(api, path, inputs=["a b", "b"]) == [{"label": "RELEVANT", "score": 0.5}]
+    found = answer(api, path, inputs=[["a b", "b"], ["a", "c"]], raw_scores=True)
+    assert [[one["score"] for one in row] for row in found] == [[1], [0]]
+
+
+def test_the_hubs_parameters_reach_a_classifier(api: Translator) -> None:
+    parameters = {"top_k": 1, "function_to_apply": "none"}
+    answer(api, "/models/labels", inputs="four", parameters=parameters)
+    names = [one.name for one in api.triton.encoder_requests[-1].inputs]
+    assert names == ["input_text", "top_k", "truncate", "function_to_apply"]
+
+
+@pytest.mark.parametrize(
+    "path, body, message",
+    [
+        ("labels/predict", {"inputs": ["a", "b", "c"]}, "inputs: got a list of 3, allowed: a text"),
+        ("labels/predict", {"inputs": [["a"], "b"]}, "inputs: got a list with a text, allowed: a"),
+        ("pairs/predict", {"inputs": [["a"], ["b", "c"]]}, "inputs: got texts beside pairs"),
+        ("labels/predict", {"inputs": []}, "inputs: got a list of 0"),
+        ("labels/predict", {"inputs": "a", "parameters": {"top_k": 0}}, "parameters.top_k: got 0"),
+        ("pairs/rerank", {"query": "a", "texts": [5]}, "texts: got a list with 5"),
+        ("pairs/rerank", {"query": "a", "texts": "a", "top_n": 1}, "top_n: unknown or unsupported"),
+    ],
+)
+def test_what_is_wrong_is_named_in_teis_form(
+    path: str, body: dict[str, Any], message: str, api: Translator
+) -> None:
+    reply = api.post(f"/models/{path}", **body)
+    assert (reply.status, reply.body["error_type"]) == (422, "validation"), reply.text
+    assert reply.body["error"].startswith(message)
+
+
+def test_vectors_of_every_token_and_sparse_ones_are_refused_by_name(api: Translator) -> None:
+    for path in ("/embed_all", "/embed_sparse"):
+        reply = api.post(path, inputs="a")
+        assert (reply.status, reply.body["error"].partition(":")[0]) == (404, path)
+
+
+IMAGE = {"text": "a", "image": "data:image/png;base64,"}
+RANKING = {"model": "pairs", "query": "a", "documents": ["b"]}
+PASSAGES = {"model": "pairs", "query": {"text": "a"}, "passages": [{"text": "b"}]}
+PAIR = {"model": "pairs", "text_1": "a", "text_2": "b"}
+
+
+@pytest.mark.parametrize(
+    "path, body, param, message",
+    [
+        ("/rerank", {**RANKING, "documents": ["a"] * 2049}, "documents", "1 to 2048 texts"),
+        (
+            *("/rerank", {**RANKING, "documents": ["a", {"title": "b"}]}, "documents"),
+            "documents[1]: got an object without text, allowed: a text or",
+        ),
+        ("/rerank", {**RANKING, "documents": [{"text": 1}]}, "documents", "documents[0]: got 1"),
+        ("/rerank", {**RANKING, "max_tokens_per_doc": 9}, "max_tokens_per_doc", "unknown"),
+        (
+            "/rerank",
+            {**RANKING, "truncate_prompt_tokens": 9},
+            "truncate_prompt_tokens",
+            "-1 (nothing",
+        ),
+        ("/rerank", {**RANKING, "model": "labels"}, "model", "a classifier of 3 labels"),
+        ("/rerank", {**RANKING, "priority": 1}, "priority", "priority: got another value (1)"),
+        ("/v1/ranking", {**PASSAGES, "query": {}}, "query", "query: got an object without text"),
+        ("/v1/ranking", {**PASSAGES, "passages": [IMAGE]}, "passages", "passages[0].image: models"),
+        ("/score", {**PAIR, "text_1": ["a", "b"]}, "text_1", "text_1: got 2 texts for 1"),
+        ("/score", {"model": "pairs", "text_2": "a"}, "text_1", "text_1: got none"),
+        ("/classify", {"model": "labels"}, "input", "input: got none, allowed: a text or a list"),
+        ("/rerank", {**RANKING, "documents": [IMAGE]}, "documents", "documents[0].image: "),
+        (
+            "/rerank",
+            {**RANKING, "model": "zero_shot"},
+            "model",
+            "for the task zero-shot-classification",
+        ),
+        ("/classify", {"model": "zero_shot", "input": "a"}, "model", "/v2/models/zero_shot/infer"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    path: str, body: dict[str, Any], param: str, message: str, api: Translator
+) -> None:
+    reply = api.post(path, **body)
+    assert reply.status == 400, reply.text
+    assert reply.error["param"] == param
+    assert message in reply.error["message"]
+
+
+@pytest.mark.parametrize(
+    "first, row, told",
+    [(4, 3, "text_2: too long (row 7 of the batch)"), (8, 1, "text_1: too long (row 1 of the")],
+)
+def test_an_error_of_a_part_names_the_text_of_the_whole(first: int, row: int, told: str) -> None:
+    batch = embed(["a"] * 10, {}, ("text_2", "text_1"), num_first=8)
+    error = ApiError(400, f"text_input: too long (row {row} of the batch)", "text_input")
+    renamed = batch.renamed(error, first)
+    assert renamed.message.startswith(told)
+    assert renamed.param == told.partition(":")[0]
+
+
+@pytest.mark.parametrize(
+    "path, model, tasks",
+    [
+        ("/v1/rerank", "echo", "text-classification, feature-extraction"),
+        ("/score", "hears", "text-classification, feature-extraction"),
+        ("/classify", "vectors", "text-classification"),
+        ("/v1/embeddings", "pairs", "feature-extraction"),
+    ],
+)
+def test_a_model_of_another_task_is_told_which_have_the_path(
+    path: str, model: str, tasks: str, api: Translator
+) -> None:
+    bodies: dict[str, dict[str, Any]] = {
+        "/classify": {"input": "a"},
+        "/v1/embeddings": {"input": "a"},
+    }
+    body = {**bodies, "/score": PAIR}.get(path, RANKING)
+    reply = api.post(path, **{**body, "model": model})
+    assert (reply.status, reply.error["param"]) == (404, "model")
+    assert f"allowed here ({tasks}): " in reply.error["message"]

@@ -1,0 +1,253 @@
+"""Errors in OpenAI's format, models that come and go, the key, and a Triton that is away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from generator.errors import ServerError
+from generator.repository import served_record
+from hf_triton.ports.openai.key import VARIABLE, take_key
+from hf_triton.ports.openai.triton.catalog import Catalog
+from hf_triton.ports.openai.triton.statuses import of_text
+from hf_triton.serving.supervision.health import Health
+from hf_triton.serving.supervision.health_port import health_port
+from hf_triton.tritonserver.listen import Listen
+from tests.support.triton import eventually, free_ports
+from tests.unit.openai_api.conftest import Starter, Translator
+from tests.unit.openai_api.fake_triton import Model
+
+
+def test_models_are_listed_under_their_users_names(api: Translator) -> None:
+    listed = api.get("/v1/models").body
+    assert listed["object"] == "list"
+    encoders, hears = ("labels", "pair_rows", "pairs", "rows"), ("hears", "hears_rows")
+    names = ["batched", "echo", *hears, *encoders, "translator", "vectors", "whole"]
+    assert [model["id"] for model in listed["data"]] == names
+    assert api.get("/v1/models/echo").body == listed["data"][1]
+    assert {"id", "object", "created", "owned_by"} < set(listed["data"][1])
+
+
+@pytest.mark.parametrize("name", ["nobody", "echo_stream", "stranger"])
+def test_an_unknown_model_is_a_404_that_names_the_known(name: str, api: Translator) -> None:
+    for reply, known in (
+        (
+            api.get(f"/v1/models/{name}"),
+            "labels, pair_rows, pairs, rows, translator, vectors, whole",
+        ),
+        (api.completion(model=name), "batched, echo, translator, whole"),
+    ):
+        assert reply.status == 404
+        assert (reply.error["param"], reply.error["code"]) == ("model", "model_not_found")
+        assert known in reply.error["message"]
+
+
+def test_a_translator_completes_and_does_not_chat(api: Translator) -> None:
+    assert api.completion(model="translator").body["choices"][0]["text"] == "a b c"
+    reply = api.chat(model="translator")
+    assert reply.status == 404
+    assert "'translator' is a text2text-generation model" in reply.error["message"]
+    assert "audio-text-to-text): batched, echo, whole" in reply.error["message"]
+
+
+def test_models_come_and_go(api: Translator) -> None:
+    assert api.completion(model="late").status == 404
+    api.triton.models["late"] = Model("late", "whole")
+    assert eventually(lambda: api.completion(model="late").status == 200)
+    del api.triton.models["late"]
+    assert eventually(lambda: api.completion(model="late").status == 404)
+
+
+@pytest.mark.parametrize("name,folder", [("whole", "whole"), ("echo", "echo_stream")])
+def test_a_model_that_is_loaded_again_is_a_503_meanwhile(
+    name: str, folder: str, api: Translator
+) -> None:
+    gone = api.triton.models.pop(folder)
+    api.triton.loading.add(folder)
+    assert eventually(lambda: api.completion(model=name).status == 503)
+    reply = api.completion(model=name)
+    assert reply.error["message"] == f"model: '{name}' is being loaded; try again"
+    assert reply.headers["Retry-After"] == "1"
+    assert api.get(f"/v1/models/{name}").status == 503
+    assert api.completion(model=f"{name}:adapter").status == 503
+    api.triton.models[folder] = gone
+    api.triton.loading.clear()
+    assert eventually(lambda: api.completion(model=name).status == 200)
+
+
+def test_a_model_that_did_not_load_is_told_with_its_reason(starter: Starter) -> None:
+    fake, port = starter.triton()
+    fake.models.pop("whole")
+    fake.loading.add("whole")
+    health, listen = Health(), Listen("127.0.0.1", health_port=free_ports().health_port)
+    with health_port(listen, health):
+        url = f"http://127.0.0.1:{listen.health_port}/ready"
+        api = starter.translator(fake, f"127.0.0.1:{port}", health_url=url)
+        health.set_models({"whole": "no file config.json"})
+        reply = api.completion(model="whole")
+        health.set_models({"whole": "is being loaded"})
+        late = api.completion(model="whole")
+        failed = "failed to load: no file config.json"
+        health.set_models({"whole": failed})
+        stays = api.completion(model="whole")
+        health.set_models({"whole": f"{failed}; it is loaded again in 4 s (3 failed loads)"})
+        may_pass = api.completion(model="whole")
+    assert stays.status == may_pass.status == 503
+    assert (stays.headers.get("Retry-After"), stays.headers["x-should-retry"]) == (None, "false")
+    assert (may_pass.headers["Retry-After"], may_pass.headers.get("x-should-retry")) == ("1", None)
+    assert (reply.status, late.status) == (503, 503)
+    assert reply.error["message"] == "model: 'whole' is not ready: no file config.json"
+    assert late.error["message"] == "model: 'whole' is being loaded; try again"
+
+
+def test_what_is_to_be_served_is_known_by_the_repositorys_record(
+    starter: Starter, tmp_path: Path
+) -> None:
+    fake, port = starter.triton()
+    fake.loading.add("unloaded")
+    served_record.write_models(tmp_path, ["echo", "labels", "late"])
+    api = starter.translator(fake, f"127.0.0.1:{port}", repository=tmp_path)
+    assert api.completion(model="late").status == 503, "Triton is still to be told of it"
+    assert api.completion(model="labels").status == 404, "is of another task"
+    assert api.completion(model="unloaded").status == 404, "Triton remembers it"
+    assert api.completion(model="l" * 10_000).status == 404
+
+
+def test_many_requests_read_the_models_once(
+    api: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Catalog.models, "__defaults__", (600.0,))  # instead of two seconds
+    for _ in range(5):
+        api.completion()
+    assert api.triton.num_indexed == 1
+
+
+@pytest.mark.parametrize("model", ["echo", "whole"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [400, 500, 503])
+def test_a_models_error_keeps_its_status(
+    status: int, stream: bool, model: str, api: Translator
+) -> None:
+    reply = api.completion(model=model, prompt=f"!{status}", stream=stream)
+    assert reply.status == status
+    assert reply.error["type"] == ("invalid_request_error" if status == 400 else "server_error")
+    assert reply.error["param"] == ("top_k" if status == 400 else None)
+    assert ("Retry-After" in reply.headers) == (status == 503)
+
+
+def test_a_prompt_that_is_too_long_is_told_in_openais_words() -> None:
+    error = of_text(
+        "max_tokens: the prompt has 900 tokens and max_tokens is 200, together 1100; this model's "
+        "context holds 1024"
+    )
+    assert (error.status, error.code) == (400, "context_length_exceeded")
+    assert error.message.startswith("This model's maximum context length is 1024 tokens.")
+    assert "the prompt is too long: it has 900 tokens and max_tokens is 200" in error.message
+
+
+@pytest.mark.parametrize("rest", [" where 1024 tokens fit", ""])
+def test_a_prompt_whose_tokens_are_not_counted_is_too_long_as_well(rest: str) -> None:
+    why = f"got 99999 characters, allowed: at most 65536{rest}"
+    error = of_text(f"messages: {why}")
+    assert (error.status, error.code) == (400, "context_length_exceeded")
+    assert error.message == f"messages: the prompt is too long: {why}"
+
+
+def test_a_tensor_that_other_tasks_have_is_the_callers_mistake() -> None:
+    error = of_text("[request id: 7] unexpected inference input 'messages' for model 'translate'")
+    assert (error.status, error.param) == (400, "messages")
+
+
+def test_one_bad_prompt_fails_the_request(api: Translator) -> None:
+    api.triton.num_waiting_at_errors = 1
+    assert api.completion(prompt=["a", "!400", "b !waits"]).status == 400
+    assert eventually(lambda: api.triton.left == ["b !waits"])
+
+
+def test_an_error_after_the_first_chunk_is_an_event(api: Translator) -> None:
+    reply = api.completion(prompt="a !fails", stream=True)
+    assert reply.status == 200
+    *_, last = reply.events
+    assert last["error"]["type"] == "server_error"
+    assert last["error"]["code"] == "unavailable"
+
+
+@pytest.mark.parametrize(
+    "method,path,status",
+    [
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/v1/completions", 405),
+        ("DELETE", "/v1/models/echo", 405),
+    ],
+)
+def test_other_paths_and_methods(method: str, path: str, status: int, api: Translator) -> None:
+    reply = api.send(method, path)
+    assert reply.status == status
+    assert reply.error["type"] == "invalid_request_error"
+    assert ("Allow" in reply.headers) == (status == 405)
+
+
+@pytest.mark.threat("no-key")
+def test_the_key_guards_all_but_health(starter: Starter) -> None:
+    fake, port = starter.triton()
+    api = starter.translator(fake, f"127.0.0.1:{port}", key="secret-key")
+    assert api.get("/health").status == api.get("/ping").status == 200
+    assert api.get("/version").status == 401
+    for header in (
+        None,
+        "Bearer wrong",
+        "secret-key",
+        "Basic secret-key",
+        "Bearer ",
+        "Bearer sécret",
+    ):
+        api.headers = {"Authorization": header.encode("utf-8").decode("latin-1")} if header else {}
+        for reply in (api.get("/v1/models"), api.completion(), api.get("/nothing")):
+            assert reply.status == 401
+            assert reply.error["code"] == "invalid_api_key"
+            assert "secret" not in reply.text
+            assert reply.headers["WWW-Authenticate"] == "Bearer"
+    assert not fake.seen
+    api.headers = {"Authorization": "bearer secret-key"}
+    assert api.completion().status == 200
+
+
+def test_the_key_comes_from_the_file_before_the_environment(
+    tmp_path: pytest.TempPathFactory,
+) -> None:
+    file = tmp_path / "key"  # type: ignore[operator]
+    file.write_text("from-file\n")
+    environment = {VARIABLE: "from-environment"}
+    assert take_key(file, environment) == "from-file"
+    assert environment == {}, "models have no business with it"
+    assert take_key(None, {VARIABLE: "from-environment"}) == "from-environment"
+    assert take_key(None, {}) is None
+
+
+@pytest.mark.parametrize("key", ["", "  ", "two words", "é"])
+def test_a_key_that_protects_nothing_is_refused(key: str) -> None:
+    with pytest.raises(ServerError, match=VARIABLE):
+        take_key(None, {VARIABLE: key})
+
+
+def test_a_triton_that_goes_away_is_a_503_until_it_is_back(starter: Starter) -> None:
+    fake, port = starter.triton()
+    api = starter.translator(fake, f"127.0.0.1:{port}")
+    assert api.completion().status == 200
+    assert api.get("/health").status == 200
+    ending = starter._endings.pop(0)
+    starter.loop.run(ending)
+    reply = api.completion()
+    assert (reply.status, reply.error["code"]) == (503, "unavailable")
+    assert reply.error["message"] == "no connection to Triton; try again"
+    assert api.get("/health").status == 503
+    api.triton, _ = starter.triton(port)
+    starter._endings.reverse()  # the translator ends first
+    assert eventually(lambda: api.completion().status == 200)
+
+
+def test_a_triton_that_is_not_there_at_the_start_is_said(starter: Starter) -> None:
+    fake, _ = starter.triton()
+    with pytest.raises(ServerError, match=r"no Triton answers at 127.0.0.1:1: .*refused"):
+        starter.translator(fake, "127.0.0.1:1")

@@ -1,0 +1,132 @@
+"""Clients that leave, and a translator that is stopped."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from generator.spec.access import Limits
+from hf_triton.ports.settings import Access
+from tests.support.triton import eventually
+from tests.unit.openai_api.conftest import Reply, Starter, Translator
+
+
+def connect(api: Translator, **body: object) -> socket.socket:
+    """A request that was sent, and not answered yet."""
+    host, port = address_of(api)
+    connection = socket.create_connection((host, port), timeout=60)
+    data = json.dumps({"model": "echo", **body}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
+    connection.sendall(head.encode() + data)
+    return connection
+
+
+def address_of(api: Translator) -> tuple[str, int]:
+    host, port = api.url.removeprefix("http://").split(":")
+    return host, int(port)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", ["echo", "whole"])
+def test_a_client_that_leaves_is_told_of_by_the_proxy_of_a_serve_elsewhere(
+    model: str, stream: bool, starter: Starter, tmp_path: Path
+) -> None:
+    fake, _ = starter.triton()
+    api = starter.translator(fake, starter.proxy(fake, tmp_path))
+    assert eventually(lambda: api.completion(model=model).status == 200 and fake.is_told)
+    with connect(api, model=model, prompt="a !waits", stream=stream):
+        assert eventually(lambda: fake.num_waiting == 1)
+    assert eventually(lambda: (fake.left, fake.num_waiting) == (["a !waits"], 0))
+    assert not fake.cancelled
+
+
+@pytest.mark.threat("left-grpc-calls")
+@pytest.mark.parametrize("model", ["echo", "whole"])
+def test_a_triton_elsewhere_without_a_proxy_ends_what_is_left_by_itself(
+    model: str, starter: Starter, tmp_path: Path
+) -> None:
+    """It would die of what is cancelled. Until then it counts for who left it."""
+    fake, port = starter.triton()
+    fake.abandoned_requests = str(tmp_path / "ends")
+    one = Access(limits=Limits(concurrent_requests=1))
+    api = starter.translator(fake, f"127.0.0.1:{port}", access=one)
+    with connect(api, model=model, prompt="a !waits", stream=True):
+        assert eventually(lambda: fake.num_waiting == 1)
+    assert not eventually(lambda: bool(fake.cancelled), 1)
+    assert api.completion(model=model).status == 429
+    Path(fake.abandoned_requests).touch()
+    assert eventually(lambda: api.completion(model=model).status == 200)
+    assert (fake.left, fake.cancelled) == (["a !waits"], [])
+
+
+@pytest.mark.threat("left-grpc-calls")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", ["echo", "whole"])
+def test_a_client_that_leaves_cancels_nothing_at_a_triton_of_this_machine(
+    model: str, stream: bool, api: Translator, tmp_path: Path
+) -> None:
+    """It could die of them: the model is told instead."""
+    prompts = ["a !waits", "b !waits"]
+    with connect(api, model=model, prompt=prompts, stream=stream):
+        assert eventually(lambda: api.triton.num_waiting == 2)
+        assert not api.triton.left
+    assert eventually(lambda: sorted(api.triton.left) == prompts)
+    assert eventually(lambda: not list(tmp_path.iterdir())), "each was read to its end"
+    assert not api.triton.cancelled
+    assert api.completion(model=model).status == 200
+
+
+def test_stopping_waits_for_the_ends_of_what_was_left(api: Translator, starter: Starter) -> None:
+    with connect(api, prompt="a !waits", stream=True):
+        assert eventually(lambda: api.triton.num_waiting == 1)
+    starter.end_last()
+    assert (api.triton.left, api.triton.cancelled) == (["a !waits"], [])
+
+
+def test_stopping_accepts_nothing_more_and_lets_what_runs_end(api: Translator) -> None:
+    connection = connect(api, prompt="a b !waits", stream=True)
+    read_until(connection, b" b")
+    assert eventually(lambda: api.triton.num_waiting == 1)
+    api.loop.call_soon_threadsafe(api.stop.set)
+
+    def refused() -> bool:
+        try:
+            socket.create_connection(address_of(api), timeout=60).close()
+        except ConnectionError:
+            return True
+        return False
+
+    assert eventually(refused)
+    assert api.triton.num_waiting == 1, "the stream goes on"
+    connection.close()
+    assert eventually(lambda: api.triton.num_waiting == 0)
+
+
+def read_until(connection: socket.socket, mark: bytes) -> bytes:
+    found = b""
+    while mark not in found:
+        more = connection.recv(65536)
+        assert more, found
+        found += more
+    return found
+
+
+def test_requests_run_side_by_side(api: Translator) -> None:
+    replies: list[Reply] = []
+    waiting = [connect(api, prompt="a !waits") for _ in range(50)]
+    assert eventually(lambda: api.triton.num_waiting == 50)
+    threads = [
+        threading.Thread(target=lambda: replies.append(api.completion(stream=True)))
+        for _ in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [reply.status for reply in replies] == [200] * 20
+    for connection in waiting:
+        connection.close()

@@ -1,0 +1,387 @@
+"""``/v1/messages``: what reaches the model, and the blocks, events and errors of Anthropic's API.
+
+The fake model repeats the last message, so a message is also what the model would have written.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from hf_triton.ports.openai.routes import endpoint
+from tests.unit.openai_api.conftest import Reply, Starter, Translator
+from tests.unit.openai_api.test_responses import CALL, SCHEMA, events_of
+
+USAGE = {
+    "input_tokens": 6,
+    "output_tokens": 3,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 0,
+}
+TOOLS = [{"name": "weather", "description": "Looks.", "input_schema": SCHEMA}]
+
+SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+FOUND = {"type": "tool_result", "tool_use_id": "c1", "content": []}
+
+
+def _change(how: str, name: str | None = None, **tool: Any) -> dict[str, Any]:
+    return {"type": f"tool_{how}", "tool": {"type": "tool_reference", "name": name, **tool}}
+
+
+def ask(api: Translator, content: Any = "a b c", **body: Any) -> Reply:
+    messages = [{"role": "user", "content": content}]
+    return api.post(
+        "/v1/messages", **{"model": "echo", "max_tokens": 50, "messages": messages, **body}
+    )
+
+
+def parsed(text: str) -> Any:
+    return Reply(200, {}, text).body
+
+
+def test_a_message(api: Translator) -> None:
+    body = ask(api).body
+    assert body.pop("id").startswith("msg_")
+    assert body == {
+        "type": "message",
+        "role": "assistant",
+        "model": "echo",
+        "content": [{"type": "text", "text": "a b c"}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": USAGE,
+    }
+    assert ask(api, max_tokens=2).body["stop_reason"] == "max_tokens"
+
+
+def test_a_stream_has_anthropics_events_in_order(api: Translator) -> None:
+    start, *events = events_of(ask(api, stream=True))
+    message = start["message"]
+    assert (start["type"], message["content"]) == ("message_start", [])
+    assert message["usage"]["input_tokens"] == 6
+    assert events == [
+        {"type": "ping"},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": t}}
+            for t in ("a", " b", " c")
+        ),
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "usage": USAGE,
+        },
+        {"type": "message_stop"},
+    ]
+
+
+def test_the_end_of_the_context_is_told_apart_from_that_of_max_tokens(api: Translator) -> None:
+    long = "a " * 120  # the fake's context has 99
+    assert ask(api, long, max_tokens=32_000).body["stop_reason"] == "model_context_window_exceeded"
+    assert ask(api, long, max_tokens=99).body["stop_reason"] == "max_tokens"
+    assert ask(api, "!late", max_tokens=32_000).body["stop_reason"] == "max_tokens"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_stop_sequence_is_told_and_not_in_the_text(api: Translator, stream: bool) -> None:
+    """The fake does not stop by itself: its text ends with what the model would have left there."""
+    reply = ask(api, "a b END!", stop_sequences=["x", "END!"], stream=stream)
+    parameters = api.triton.seen[-1]["sampling_parameters"]
+    assert parameters["stop"] == ["x", "END!"]
+    assert parameters["include_stop_str_in_output"] is True
+    if stream:
+        events = events_of(reply)
+        deltas = [e["delta"]["text"] for e in events if e["type"] == "content_block_delta"]
+        assert "".join(deltas) == "a b "
+        ended = events[-2]["delta"]
+    else:
+        ended = reply.body
+        assert ended["content"] == [{"type": "text", "text": "a b "}]
+    assert (ended["stop_reason"], ended["stop_sequence"]) == ("stop_sequence", "END!")
+
+
+def test_what_only_begins_like_a_stop_sequence_is_text(api: Translator) -> None:
+    text = "an EN END en"
+    events = events_of(ask(api, text, stop_sequences=["END!", "en d"], stream=True))
+    deltas = [e["delta"]["text"] for e in events if e["type"] == "content_block_delta"]
+    assert "".join(deltas) == text
+    assert events[-2]["delta"]["stop_reason"] == "end_turn"
+
+
+def test_text_and_calls_are_blocks_of_their_own(api: Translator) -> None:
+    written = f"I look. {CALL}{CALL}"
+    body = ask(api, written, tools=TOOLS).body
+    assert body["stop_reason"] == "tool_use"
+    text, *calls = body["content"]
+    assert text == {"type": "text", "text": "I look. "}
+    assert [(call["name"], call["input"]) for call in calls] == [("weather", {"city": "Rome"})] * 2
+    events = events_of(ask(api, written, tools=TOOLS, stream=True))
+    for index in (1, 2):
+        own = [event for event in events if event.get("index") == index]
+        assert own[0]["content_block"]["input"] == {}
+        parts = [event["delta"]["partial_json"] for event in own[1:-1]]
+        assert "".join(parts) == '{"city": "Rome"}'
+        assert own[-1] == {"type": "content_block_stop", "index": index}
+    assert events[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_reasoning_is_a_block_before_the_answer(api: Translator) -> None:
+    reasons = {"chat_template_kwargs": {"chat_format": {"reasoning": "think"}}}
+    written = "<think>Let me see </think> It rains"
+    assert ask(api, written, **reasons).body["content"] == [
+        {"type": "thinking", "thinking": "Let me see", "signature": ""},
+        {"type": "text", "text": "It rains"},
+    ]
+    events = events_of(ask(api, written, **reasons, stream=True))
+    own = [event for event in events if event.get("index") == 0]
+    assert own[0]["content_block"] == {"type": "thinking", "thinking": "", "signature": ""}
+    kinds = [event["delta"]["type"] for event in own[1:-1]]
+    assert kinds == [*["thinking_delta"] * (len(kinds) - 1), "signature_delta"]
+    assert "".join(event["delta"].get("thinking", "") for event in own[1:-1]) == "Let me see"
+    assert own[-1]["type"] == "content_block_stop"
+
+
+@pytest.mark.parametrize(
+    "body, effort",
+    [
+        ({"thinking": {"type": "disabled"}, "output_config": {"effort": "max"}}, "none"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "medium"),
+        ({"thinking": {"type": "adaptive", "display": "omitted"}}, None),
+        ({"output_config": {"effort": "max", "task_budget": {"total": 9}}}, "max"),
+    ],
+)
+def test_a_model_is_told_how_much_to_reason_if_its_template_can(
+    api: Translator, body: dict[str, Any], effort: str | None
+) -> None:
+    assert ask(api, **body).status == 200
+    told = parsed(api.triton.seen[-1].get("chat_template_kwargs", "{}"))
+    assert told == ({"reasoning_effort?": effort} if effort else {})
+
+
+def test_a_call_that_is_cut_off_has_no_input(api: Translator) -> None:
+    choice = {"type": "tool", "name": "weather"}
+    reply = ask(api, '{"city": "New York"}', tools=TOOLS, tool_choice=choice, max_tokens=2)
+    assert reply.body["stop_reason"] == "max_tokens"
+    assert reply.body["content"][0]["input"] == {}
+
+
+def test_whole_numbers_of_a_call_are_told_with_all_digits(api: Translator) -> None:
+    choice = {"type": "tool", "name": "weather"}
+    for digits, told in (
+        ("1234567890123456789" * 3, {"city": int("1234567890123456789" * 3)}),
+        ("1" * 5000, {}),
+    ):
+        reply = ask(api, f'{{"city": {digits}}}', tools=TOOLS, tool_choice=choice)
+        assert reply.body["content"][0]["input"] == told
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_by_name(api: Translator, stream: bool) -> None:
+    choice = {"type": "tool", "name": "weather", "disable_parallel_tool_use": True}
+    reply = ask(api, '{"city": "Rome"}', tools=TOOLS, tool_choice=choice, stream=stream)
+    ended = events_of(reply)[-2]["delta"] if stream else reply.body
+    assert ended["stop_reason"] == "tool_use"
+    held = parsed(api.triton.seen[-1]["sampling_parameters"]["json_schema"])
+    assert held["properties"] == SCHEMA["properties"]
+
+
+def test_blocks_become_a_chat(api: Translator) -> None:
+    text = {"type": "text", "text": "Weather?", "cache_control": {"type": "ephemeral"}}
+    thought = {"type": "thinking", "thinking": "hm", "signature": "x"}
+    use = {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Rome"}}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": [{**text, "text": "sun"}]}
+    messages = [
+        {"role": "user", "content": [text]},
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "I look."}, use]},
+        {"role": "user", "content": [{"type": "text", "text": "Well?"}, result]},
+    ]
+    ask(api, messages=messages, system=[{**text, "text": "Be short."}], tools=TOOLS)
+    seen = api.triton.seen[-1]
+    function = {"name": "weather", "arguments": '{"city": "Rome"}'}
+    calls = [{"id": "c1", "type": "function", "function": function}]
+    assert parsed(seen["messages"]) == [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "I look.", "reasoning_content": "hm", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "sun"},
+        {"role": "user", "content": "Well?"},
+    ]
+    tool = {"name": "weather", "description": "Looks.", "parameters": SCHEMA}
+    assert parsed(seen["tools"]) == [{"type": "function", "function": tool}]
+
+
+def test_an_image_is_refused_by_a_model_of_texts(api: Translator) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"x").decode()}
+    image = {"type": "image", "source": source}
+    reply = ask(api, [image])
+    assert reply.status == 400
+    assert "reads texts alone" in reply.body["error"]["message"]
+    assert ask(api, [{**FOUND, "content": [image]}]).status == 200, "it says that it can't see it"
+    assert "image" not in api.triton.seen[-1]
+
+
+def test_an_answer_that_is_begun_is_continued(api: Translator) -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well,"}]
+    ask(api, messages=messages, metadata={"user_id": "ann"})
+    seen = api.triton.seen[-1]
+    assert parsed(seen["chat_template_kwargs"]) == {"continue_final_message": True}
+    assert seen["user"] == "ann"
+
+
+def test_tokens_are_counted(api: Translator) -> None:
+    messages = [{"role": "user", "content": "a b c"}]
+    choice = {"type": "any"}
+    body = {"model": "echo", "messages": messages, "tools": TOOLS, "tool_choice": choice}
+    assert api.post("/v1/messages/count_tokens", **body).body == {"input_tokens": 3}
+    seen = api.triton.seen[-1]
+    assert json.loads(seen.pop("tokenizer")) == {"ask": "tokenize"}, "nothing is generated"
+    assert set(seen) - {"sampling_parameters", "model"} == {"messages", "tools"}
+
+
+@pytest.mark.parametrize(
+    "content, offered",
+    [
+        ("Hi", ["weather"]),
+        (
+            [{**FOUND, "content": [{"type": "tool_reference", "tool_name": "now"}]}],
+            ["weather", "now"],
+        ),
+        ([_change("removal", "weather"), _change("addition", "b")], ["b"]),
+        ([_change("addition", definition={"name": "c"})], ["weather", "c"]),
+    ],
+)
+def test_a_model_sees_those_tools_that_it_can_call(
+    api: Translator, content: Any, offered: list[str]
+) -> None:
+    """None that Anthropic runs itself; one that is to be found first once it has been found."""
+    deferred = [
+        {"name": name, "input_schema": SCHEMA, "defer_loading": True} for name in ("now", "b")
+    ]
+    cached = {**TOOLS[0], "cache_control": {"type": "ephemeral"}, "strict": True}
+    assert ask(api, content, tools=[SEARCH, *deferred, cached]).status == 200
+    listed = parsed(api.triton.seen[-1]["tools"])
+    assert sorted(one["function"]["name"] for one in listed) == sorted(offered)
+
+
+def test_what_claude_code_sends_beside_a_chat_is_taken(api: Translator) -> None:
+    """Its books' header, by which no two conversations would begin alike, is not told."""
+    billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.c24;"}
+    later = {"role": "system", "content": "Agents: none", "clear_at": "next_user_message"}
+    said = {"role": "user", "content": "Hi"}
+    reply = ask(
+        api,
+        messages=[said, later, {"role": "assistant", "content": "Well"}, said, {**later}],
+        system=[billing, {"type": "text", "text": "Be kind."}],
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        metadata={"user_id": "{}"},
+        diagnostics={"previous_message_id": None},
+    )
+    assert reply.status == 200
+    assert [one["content"] for one in parsed(api.triton.seen[-1]["messages"])] == [
+        *("Be kind.", "Hi", "Well", "Hi", "Agents: none")
+    ]
+
+
+def test_a_thread_is_refused_in_words_that_anthropics_packages_know(api: Translator) -> None:
+    error = ask(api, thread={"type": "create"}).body["error"]
+    assert error["details"] == {
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["thread"],
+    }
+
+
+@pytest.mark.parametrize(
+    "given, arguments", [({"a": 1}, '{"a": 1}'), (None, "{}"), ([], "{}"), ('{"a', '{"a')]
+)
+def test_any_input_of_an_earlier_call_goes_to_the_model(
+    api: Translator, given: Any, arguments: str
+) -> None:
+    use = {"type": "tool_use", "id": "c1", "name": "weather", "input": given}
+    failed = {**FOUND, "content": None, "is_error": True}
+    turns = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [failed]}]
+    assert ask(api, messages=[{"role": "user", "content": "Hi"}, *turns]).status == 200
+    _, calling, told = parsed(api.triton.seen[-1]["messages"])
+    assert calling["tool_calls"][0]["function"]["arguments"] == arguments
+    assert told["content"] == "The tool failed."
+
+
+def test_an_answer_is_held_by_the_older_name_too(api: Translator) -> None:
+    ask(api, output_format={"type": "json_schema", "schema": SCHEMA})
+    assert parsed(api.triton.seen[-1]["sampling_parameters"]["json_schema"]) == SCHEMA
+
+
+def test_a_silent_stream_is_kept_alive(api: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "SILENT_S", 0.0)
+    events = events_of(ask(api, CALL.replace("Rome", "New York"), tools=TOOLS, stream=True))
+    assert [event["type"] for event in events].count("ping") > 1
+
+
+@pytest.mark.parametrize(
+    "body, told",
+    [
+        ({"max_tokens": None}, "max_tokens: got none"),
+        ({"messages": [{"role": "developer", "content": "x"}]}, "user, assistant or system"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "got document"),
+        ({"tools": [SEARCH], "tool_choice": {"type": "any"}}, "tools[0].type: got the hosted tool"),
+        (
+            {"tools": [*TOOLS, SEARCH], "tool_choice": {"type": "tool", "name": "web_search"}},
+            "tools[1].type: got the hosted tool web_search_20250305",
+        ),
+        ({"tools": [SEARCH, {"name": ""}]}, "tools[1].name: got an empty text"),
+        ({"tool_choice": {"type": "required"}}, "tool_choice.type"),
+        ({"stop": "x"}, "send stop_sequences"),
+        ({"temprature": 1}, "temprature: unknown or unsupported field, did you mean temperature"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_not_held_is_refused_by_its_name(
+    api: Translator, body: dict[str, Any], told: str
+) -> None:
+    reply = ask(api, **body)
+    assert (reply.status, reply.body["type"]) == (400, "error")
+    assert reply.body["error"]["type"] == "invalid_request_error"
+    assert told in reply.body["error"]["message"]
+    assert not api.triton.seen
+
+
+def test_errors_are_anthropics(api: Translator) -> None:
+    kinds = {}
+    for reply in (ask(api, "!400"), ask(api, "!500"), ask(api, "!503"), ask(api, model="no")):
+        kinds[reply.status] = reply.body["error"]["type"]
+    assert kinds == {
+        400: "invalid_request_error",
+        500: "api_error",
+        503: "overloaded_error",
+        404: "not_found_error",
+    }
+    reply = ask(api, "!400")
+    assert reply.body["request_id"] == reply.headers["request-id"]
+    last = events_of(ask(api, "a b!fails", stream=True))[-1]
+    assert last["error"]["type"] == "overloaded_error"
+
+
+def test_models_are_listed_for_anthropics_clients(api: Translator) -> None:
+    assert api.send("HEAD", "/").status == 200
+    assert api.get("/v1/models/echo").body["type"] == "chat"
+    api.headers["anthropic-version"] = "2023-06-01"
+    listed = api.get("/v1/models?limit=1000").body
+    first = listed["data"][0]
+    assert (first["type"], first["display_name"]) == ("model", "batched")
+    assert first["created_at"].startswith("20")
+    assert (listed["has_more"], listed["first_id"]) == (False, "batched")
+    assert listed["last_id"] == listed["data"][-1]["id"]
+
+
+def test_the_key_may_be_anthropics(starter: Starter) -> None:
+    fake, port = starter.triton()
+    api = starter.translator(fake, f"127.0.0.1:{port}", key="k")
+    refused = ask(api)
+    assert (refused.status, refused.body["error"]["type"]) == (401, "authentication_error")
+    api.headers["x-api-key"] = "wrong"
+    assert ask(api).status == 401
+    api.headers["x-api-key"] = "k"
+    assert ask(api).status == 200

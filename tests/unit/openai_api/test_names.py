@@ -1,0 +1,207 @@
+"""Errors name the fields that a caller sent, whatever they become on the way to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from hf_triton.ports.openai.app import _GENERATING
+from hf_triton.ports.openai.routes.encoders import ENCODING
+from hf_triton.ports.openai.routes.encoders.endpoint import EncoderEndpoint
+from hf_triton.ports.openai.routes.endpoint import Endpoint
+from hf_triton.ports.openai.schema.body import Body
+from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.json_body import anything, ignored
+from hf_triton.ports.openai.schema.names import top
+from hf_triton.ports.openai.triton.statuses import of_text
+from hf_triton.runtime.errors import RequestError
+from tests.model.engine.requests.test_chat import CHATML, template
+from tests.support.request_fields import fields, parse_request
+from tests.unit.openai_api.conftest import Translator
+from tests.unit.requests.test_request import READER
+
+LONG = "x" * 2**20
+VALUES: list[Any] = [
+    *(5, 3, -3, 2**40, 10**40, 0.5, 1e300, True, False),
+    *("", "x", "x" * 300, LONG),
+    *([], [1], [-1], [2**40], ["a"], ["a" * 300], [{}], [[1]], [*range(10_001)], ["a"] * 3000),
+    *({}, {"a": 1}, {"5": 1e9}, {"type": "json_schema"}, {"json": LONG}, {"regex": 5}),
+    *([{"role": 5, "content": "x"}], [{"role": "user", "content": 5}]),
+]
+CHAT = [{"role": "user", "content": "a"}]
+BASES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "a", "max_tokens": 9},
+    "/v1/chat/completions": {"messages": CHAT},
+    "/v1/responses": {"input": "a"},
+    "/v1/responses/input_tokens": {"input": "a"},
+    "/v1/messages": {"messages": CHAT, "max_tokens": 9},
+    "/v1/messages/count_tokens": {"messages": CHAT},
+    "/tokenize": {"messages": CHAT},
+    "/detokenize": {"tokens": [5]},
+    "/v1/embeddings": {"input": "a"},
+    "/embed": {"inputs": ["a"]},
+    **{path: {"inputs": "a"} for path in ("/generate", "/generate_stream", "/predict")},
+    "/v1/rerank": {"query": "a", "documents": ["a"]},
+    "/v1/ranking": {"query": {"text": "a"}, "passages": [{"text": "a"}]},
+    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["a"]}},
+    "/score": {"text_1": "a", "text_2": "a"},
+    "/classify": {"input": "a"},
+}
+# What must be sent beside a field for its own value to count.
+BESIDE: dict[str, dict[str, Any]] = {
+    "/v1/completions stream_options": {"stream": True},
+    "/v1/chat/completions top_logprobs": {"logprobs": True},
+    "/v1/responses top_logprobs": {"include": ["message.output_text.logprobs"]},
+    "/v1/responses/input_tokens top_logprobs": {"include": ["message.output_text.logprobs"]},
+    "/tokenize prompt": {"messages": None},
+}
+MOST = 2000  # tokens of the context
+
+
+def check_length(num_prompt_tokens: int, max_tokens: int) -> None:
+    if num_prompt_tokens + max_tokens > MOST:
+        raise RequestError(
+            f"max_tokens: the prompt has {num_prompt_tokens} tokens and max_tokens is {max_tokens}"
+            f", together too many; this model's context holds {MOST}"
+        )
+
+
+MODEL = replace(
+    READER,
+    check_length=check_length,
+    output_length=lambda _, asked, clamps: 16 if asked is None else asked,
+    render_chat=template(CHATML).render,
+)
+
+
+@dataclass(frozen=True)
+class Door:
+    """One path, and the fields that it declares."""
+
+    path: str
+    endpoint: Endpoint | EncoderEndpoint
+
+    def error(self, **body: Any) -> ApiError | None:
+        """What is said of a request, by the port or by the model that gets it."""
+        try:
+            asked = self.endpoint.read({"model": "m", **BASES[self.path], **body})
+        except ApiError as error:
+            return error
+        try:
+            for inputs in getattr(asked, "inputs", ()):
+                self._ask(inputs)
+        except RequestError as error:
+            return asked.names.of(of_text(str(error)))  # type: ignore[union-attr]
+        return None
+
+    def _ask(self, inputs: Mapping[str, Any]) -> None:
+        parameters = {name: inputs[name] for name in ("user", "cache_salt") if name in inputs}
+        rest = {name: one for name, one in inputs.items() if name not in {*parameters, "tokenizer"}}
+        lists = {name: [*one] if isinstance(one, tuple) else [one] for name, one in rest.items()}
+        parse_request(fields(lists, parameters), MODEL)
+
+
+DOORS = [Door(one.path, one) for one in _GENERATING if one.operation.body]
+DOORS += [Door(one.paths[0], one) for one in ENCODING if isinstance(one.operation.body, Body)]
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.path)
+def test_an_error_begins_with_the_field_that_was_sent(door: Door) -> None:
+    body = door.endpoint.operation.body
+    assert isinstance(body, Body)
+    wrong = []
+    for name, check in body.fields.items():
+        beside = BESIDE.get(f"{door.path} {name}", {})
+        errors = [door.error(**{**beside, name: value}) for value in VALUES]
+        told = [
+            (error.param or "", error.message)
+            for error in errors
+            if error and error.code != "context_length_exceeded"
+        ]
+        assert told or check in (anything, ignored), f"{name}: everything is taken"
+        wrong += [
+            f"{name}: {param}: {message[:100]}"
+            for param, message in told
+            if top(param) != name or not message.startswith(name)
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+PICTURE = {"type": "base64", "media_type": "image/png", "data": "?"}
+USE = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "c", "content": "sun"}
+TOOL = {"name": "f", "input_schema": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    "path, body, place",
+    [
+        ("/v1/messages", {"tools": [{"input_schema": {}}]}, "tools[0].name"),
+        ("/v1/messages", {"tools": [{**TOOL, "input_schema": 5}]}, "tools[0].input_schema"),
+        (
+            "/v1/messages",
+            {"tools": [TOOL], "tool_choice": {"type": "any"}},
+            "tools[0].input_schema.type",
+        ),
+        (
+            "/v1/messages",
+            {
+                "system": "Be short.",
+                "messages": [
+                    {"role": "user", "content": "a"},
+                    {"role": "assistant", "content": [USE]},
+                    {
+                        "role": "user",
+                        "content": [
+                            *(RESULT, {"type": "text", "text": "b"}),
+                            {"type": "image", "source": PICTURE},
+                        ],
+                    },
+                ],
+            },
+            "messages[2].content[2].source",
+        ),
+        (
+            "/v1/messages",
+            {"output_config": {"format": {"type": "json_schema", "schema": {"a": LONG}}}},
+            "output_config.format.schema",
+        ),
+        ("/v1/responses", {"tools": [{"type": "function", "name": 5}]}, "tools[0].name"),
+        (
+            "/v1/responses",
+            {"text": {"format": {"type": "json_schema", "schema": {"a": LONG}}}},
+            "text.format.schema",
+        ),
+        (
+            "/v1/completions",
+            {"structured_outputs": {"regex": "x" * 20_000}},
+            "structured_outputs.regex",
+        ),
+        ("/v1/completions", {"guided_choice": ["a", "a"]}, "guided_choice"),
+        (
+            "/v1/chat/completions",
+            {"guided_json": "{", "guided_regex": "a"},
+            "guided_json and guided_regex",
+        ),
+        ("/v1/chat/completions", {"top_logprobs": 10**6, "logprobs": True}, "top_logprobs"),
+        ("/v1/chat/completions", {"max_completion_tokens": 0}, "max_completion_tokens"),
+        ("/tokenize", {"add_generation_prompt": True, "continue_final_message": True}, "continue"),
+    ],
+    ids=str,
+)
+def test_an_errors_place_is_the_callers(path: str, body: dict[str, Any], place: str) -> None:
+    [door] = [door for door in DOORS if door.path == path]
+    error = door.error(**body)
+    assert error is not None
+    assert error.message.startswith(place), error.message
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_model_says_is_told_in_its_callers_names(api: Translator, stream: bool) -> None:
+    asked = [{"role": "user", "content": "!schema"}]
+    reply = api.chat(messages=asked, guided_json={}, stream=stream)
+    assert (reply.status, reply.error["param"]) == (400, "guided_json")
+    assert reply.error["message"] == "guided_json: too complex, allowed: a simpler one"

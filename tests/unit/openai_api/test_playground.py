@@ -1,0 +1,138 @@
+"""What the playground's page is served as, and what it asks beside OpenAI's API."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hf_triton.ports.openai.playground import pages
+from hf_triton.serving.supervision.health import Health
+from hf_triton.serving.supervision.health_port import health_port
+from hf_triton.tritonserver.listen import Listen
+from tests.support.triton import free_ports
+from tests.unit.openai_api.conftest import Starter, Translator
+
+PAGE = Path(pages.__file__).with_name("page")
+
+
+@pytest.mark.threat("playground-scripts")
+def test_every_file_comes_with_a_policy_that_lets_nothing_else_in(api: Translator) -> None:
+    for path in pages.PATHS - {"/playground"}:
+        reply = api.get(path)
+        assert reply.status == 200
+        policy = reply.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert reply.headers["X-Content-Type-Options"] == "nosniff"
+    assert api.get("/playground").text == api.get("/playground/").text
+
+
+def test_files_name_no_other_origin_and_make_no_markup_of_text() -> None:
+    for file in PAGE.iterdir():
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"https?://|innerHTML|insertAdjacent|\bstyle=|\bon\w+=\"", text), file
+
+
+@pytest.mark.threat("playground-scripts")
+def test_the_page_needs_no_key_and_what_it_asks_does(starter: Starter) -> None:
+    fake, port = starter.triton()
+    api = starter.translator(fake, f"127.0.0.1:{port}", "secret")
+    assert api.get("/playground/").status == 200
+    for path in ("/playground/models", "/playground/models/echo", "/playground/x"):
+        assert api.get(path).status == 401
+    assert api.post("/v2/models/stranger/generate", words="a").status == 401
+
+
+def test_a_playground_that_is_left_out_is_not_there(starter: Starter) -> None:
+    fake, port = starter.triton()
+    api = starter.translator(fake, f"127.0.0.1:{port}", has_playground=False)
+    for path in ("/playground", "/playground/", "/playground/models"):
+        assert api.get(path).status == 404
+    assert api.post("/v2/models/stranger/generate", words="a").status == 404
+
+
+def test_each_model_is_shown_once_with_its_state_and_the_reason(starter: Starter) -> None:
+    fake, port = starter.triton()
+    health, listen = Health(), Listen("127.0.0.1", health_port=free_ports().health_port)
+    reasons = {"echo": "", "late": "is being loaded", "whole": "no file config.json"}
+    health.set_models(reasons)
+    url = f"http://127.0.0.1:{listen.health_port}/ready"
+    with health_port(listen, health):
+        api = starter.translator(fake, f"127.0.0.1:{port}", health_url=url)
+        found = {one["name"]: one for one in api.get("/playground/models").body["models"]}
+    assert {"echo_stream", "batched_stream"}.isdisjoint(found)
+    assert {"echo", "labels", "stranger", "late"} <= found.keys()
+    assert found["echo"]["state"] == "ready"
+    assert found["echo"]["versions"] == ["1"]
+    assert found["echo"]["chats"]
+    assert not found["translator"]["chats"]
+    assert found["translator"]["completes"]
+    assert found["late"] == {"name": "late", "state": "loading", "reason": "is being loaded"}
+    assert (found["whole"]["state"], found["whole"]["reason"]) == ("failed", reasons["whole"])
+
+
+def test_a_supervisor_that_is_away_is_as_if_there_were_none(starter: Starter) -> None:
+    fake, port = starter.triton()
+    url = f"http://127.0.0.1:{free_ports().health_port}/ready"
+    api = starter.translator(fake, f"127.0.0.1:{port}", health_url=url)
+    states = {one["state"] for one in api.get("/playground/models").body["models"]}
+    assert states == {"ready"}
+
+
+def test_a_form_is_what_the_configuration_declares(api: Translator) -> None:
+    form = api.get("/playground/models/stranger").body
+    named = [(one["name"], one["datatype"], one["is_list"]) for one in form["inputs"]]
+    assert named == [
+        ("words", "BYTES", True),
+        ("times", "INT32", False),
+        ("scale", "FP32", False),
+        ("loud", "BOOL", False),
+    ]
+    assert form["sample"] == {"words": ""}
+    assert api.get("/playground/models/nobody").status == 404
+    assert api.get("/playground/models/..%2f..%2fx").status == 404
+
+
+def test_values_become_the_tensors_that_are_declared(api: Translator) -> None:
+    reply = api.post("/v2/models/stranger/generate", words=["a", "é"], times=2, scale=1, loud=True)
+    assert reply.body == {
+        "model_name": "stranger",
+        "model_version": "1",
+        "output": '[{"word": "a", "times": 2}, {"word": "\\u00e9", "times": 2}]',
+        "score": [0.5, None],
+    }
+    assert api.triton.seen == [{"words": ["a", "é"], "times": 2, "scale": 1.0, "loud": True}]
+    assert api.triton.shapes == [[2], [1], [1], [1]]
+
+
+@pytest.mark.parametrize(
+    "values,field,said",
+    [
+        ({"colour": "red"}, "colour", "unknown, allowed: words, times, scale, loud"),
+        ({"words": [1]}, "words", "got 1, allowed: a text or a list of texts"),
+        ({"times": 1.5}, "times", "got 1.5, allowed: INT32, or a list of them"),
+        ({"times": True}, "times", "got true, allowed: INT32, or a list of them"),
+        ({"times": 2**31}, "times", "got a number beyond it, allowed: what INT32 holds"),
+        ({"scale": "x"}, "scale", "got a text, allowed: FP32, or a list of them"),
+        ({"scale": 1e300}, "scale", "got a number beyond it, allowed: what FP32 holds"),
+        ({"loud": 1}, "loud", "got 1, allowed: BOOL, or a list of them"),
+        ({"times": -1}, "times", "got -1, allowed: 0 or more"),
+    ],
+)
+def test_an_error_names_the_input(
+    values: dict[str, object], field: str, said: str, api: Translator
+) -> None:
+    reply = api.post("/v2/models/stranger/generate", **{"words": "a", **values})
+    assert (reply.status, reply.error["param"]) == (400, field)
+    assert reply.error["message"] == f"{field}: {said}"
+
+
+def test_only_whole_models_that_are_there_are_asked(api: Translator) -> None:
+    assert api.post("/v2/models/nobody/generate", words="a").status == 404
+    reply = api.post("/v2/models/echo_stream/generate")
+    assert (reply.status, reply.error["param"]) == (400, None)
+    api.triton.loading.add("stranger")
+    assert api.post("/v2/models/stranger/generate", words="a").status == 503

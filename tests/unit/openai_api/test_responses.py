@@ -1,0 +1,294 @@
+"""``/v1/responses``: what reaches the model, and the items and events of its answer.
+
+The fake model repeats the last message, so a message is also what the model would have written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openai.types.responses import Response
+
+from tests.unit.openai_api.conftest import Reply, Translator
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOLS = [{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}]
+HOSTED = [{"type": kind} for kind in ("web_search", "web_search_preview_2025_03_11", "mcp")]
+HOSTED.append({"type": "local_shell"})
+ALLOWED = {"type": "allowed_tools", "tools": [{"type": "code_interpreter"}]}
+SPACE = {"type": "namespace", "name": "agents", "description": "Agents.", "tools": TOOLS}
+RULES = {"type": "grammar", "syntax": "regex", "definition": "a+|b"}
+PATCH = {"type": "custom", "name": "patch", "description": "Edits files.", "format": RULES}
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+
+
+def ask(api: Translator, **body: Any) -> Reply:
+    return api.post("/v1/responses", **{"model": "echo", "input": "a b c", **body})
+
+
+def events_of(reply: Reply) -> list[dict[str, Any]]:
+    """The events' data, whose types their names repeat."""
+    pairs = [event.split("\ndata: ") for event in reply.text.split("\n\n") if event]
+    found = [Reply(200, {}, data).body for _, data in pairs]
+    assert [name for name, _ in pairs] == [f"event: {event['type']}" for event in found]
+    return found
+
+
+def test_a_response_has_all_fields_that_the_package_needs(api: Translator) -> None:
+    body = ask(api, instructions="Be short.", metadata={"a": "b"}, store=True).body
+    response = Response.model_validate(body)
+    assert response.output_text == "a b c"
+    assert response.status == "completed"
+    assert response.usage is not None
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (6, 3)
+    assert (response.instructions, response.metadata) == ("Be short.", {"a": "b"})
+    assert body["store"] is True
+
+
+def test_a_stream_adds_up_to_the_whole(api: Translator) -> None:
+    events = events_of(ask(api, stream=True))
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        *("created", "in_progress", "output_item.added", "content_part.added"),
+        *["output_text.delta"] * 3,
+        *("output_text.done", "content_part.done", "output_item.done", "completed"),
+    ]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert "".join(event["delta"] for event in events if "delta" in event) == "a b c"
+    whole = ask(api).body
+    last = events[-1]["response"]
+    for response in (whole, last):
+        response["output"][0].pop("id")
+        for name in ("id", "created_at", "completed_at"):
+            response.pop(name)
+    assert last == whole
+    assert events[0]["response"]["output"] == []
+
+
+REASONS = {"chat_template_kwargs": {"chat_format": {"reasoning": "think"}}}
+
+
+def test_reasoning_is_an_item_before_the_answer(api: Translator) -> None:
+    reply = ask(api, input="<think>Let me see </think> It rains", **REASONS, stream=True)
+    events = events_of(reply)
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert kinds[2:8] == [
+        *("output_item.added", "content_part.added"),
+        *["reasoning_text.delta"] * 3,
+        "reasoning_text.done",
+    ]
+    assert kinds[8:12] == [
+        *("content_part.done", "output_item.done", "output_item.added", "content_part.added"),
+    ]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    response = Response.model_validate(events[-1]["response"])
+    assert response.output_text == "It rains"
+    reasoning, _ = response.output
+    assert reasoning.type == "reasoning"
+    assert [(part.type, part.text) for part in reasoning.content or ()] == [
+        ("reasoning_text", "Let me see")
+    ]
+
+
+@pytest.mark.parametrize("call", [False, True])
+def test_earlier_reasoning_goes_with_what_came_after_it(api: Translator, call: bool) -> None:
+    reasoning = {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "hm"}],
+    }
+    function = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    said = {"role": "assistant", "content": "Yes."}
+    asked = {"role": "user", "content": "Well?"}
+    ask(api, input=[asked, reasoning, function if call else said, asked])
+    message = Reply(200, {}, api.triton.seen[-1]["messages"]).body[1]
+    assert (message["role"], message["reasoning_content"]) == ("assistant", "hm")
+    assert message["content"] == (None if call else "Yes.")
+    assert ("tool_calls" in message) is call
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_cut_off_is_incomplete(api: Translator, stream: bool) -> None:
+    reply = ask(api, max_output_tokens=2, stream=stream)
+    body = reply.body if not stream else events_of(reply)[-1]["response"]
+    assert body["status"] == body["output"][0]["status"] == "incomplete"
+    assert body["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert api.triton.seen[-1]["sampling_parameters"]["max_tokens"] == 2
+
+
+def test_text_and_calls_are_items_of_their_own(api: Translator) -> None:
+    reply = ask(api, input=f"I look. {CALL}{CALL}", tools=TOOLS, stream=True)
+    events = events_of(reply)
+    output = events[-1]["response"]["output"]
+    assert [item["type"] for item in output] == ["message", "function_call", "function_call"]
+    assert output[0]["content"][0]["text"] == "I look. "
+    assert [item["arguments"] for item in output[1:]] == ['{"city": "Rome"}'] * 2
+    assert len({item["call_id"] for item in output[1:]}) == 2
+    for index, item in enumerate(output):
+        own = [event for event in events if event.get("output_index") == index]
+        assert own[0]["type"] == "response.output_item.added"
+        assert own[-1] == {**own[-1], "type": "response.output_item.done", "item": item}
+        assert {event["item_id"] for event in own if "item_id" in event} == {item["id"]}
+        deltas = "".join(event["delta"] for event in own if "delta" in event)
+        assert deltas == item.get("arguments", "I look. ")
+
+
+def test_items_become_a_chat(api: Translator) -> None:
+    part = {"type": "input_text", "text": "Weather?"}
+    items = [
+        {"role": "developer", "content": "Be kind."},
+        {"type": "message", "role": "user", "content": [part]},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call", "call_id": "c2", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "sun"},
+        {"type": "function_call_output", "call_id": "c2", "output": [{**part, "text": "rain"}]},
+    ]
+    choice = {"type": "function", "name": "weather"}
+    ask(api, input=items, instructions="Be short.", tools=TOOLS, tool_choice=choice)
+    seen = api.triton.seen[-1]
+    calls = [
+        {"id": c, "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+        for c in ("c1", "c2")
+    ]
+    assert Reply(200, {}, seen["messages"]).body == [
+        {"role": "system", "content": "Be short.\n\nBe kind."},
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "I look.", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "sun"},
+        {"role": "tool", "tool_call_id": "c2", "content": "rain"},
+    ]
+    function = {"name": "weather", "parameters": SCHEMA, "strict": True}
+    assert Reply(200, {}, seen["tools"]).body == [{"type": "function", "function": function}]
+    assert "json_schema" in seen["sampling_parameters"]
+
+
+def test_how_much_to_reason_is_for_a_template_that_takes_it(api: Translator) -> None:
+    body = ask(api, reasoning={"effort": "low", "summary": "detailed"}, text={"verbosity": "low"})
+    assert (body.body["reasoning"]["effort"], body.body["text"]["verbosity"]) == ("low", "low")
+    kwargs = Reply(200, {}, api.triton.seen[-1]["chat_template_kwargs"]).body
+    assert kwargs == {"reasoning_effort?": "low"}
+
+
+def test_a_format_holds_the_answer(api: Translator) -> None:
+    text = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}}
+    assert ask(api, text=text).body["text"] == text
+    held = api.triton.seen[-1]["sampling_parameters"]["json_schema"]
+    assert Reply(200, {}, held).body == SCHEMA
+
+
+def test_log_probabilities_where_they_are_included(api: Translator) -> None:
+    body = ask(api, include=["message.output_text.logprobs"], top_logprobs=2).body
+    logprobs = Response.model_validate(body).output[0].content[0].logprobs  # type: ignore[union-attr, index]
+    assert logprobs is not None
+    assert [entry.logprob for entry in logprobs] == [-1.5] * 3
+
+
+@pytest.mark.parametrize(
+    "body, told",
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id: not kept here, or no longer"),
+        ({"conversation": "conv_1"}, "conversations are not kept here; send previous_response_id"),
+        ({"background": True}, "allowed: false"),
+        ({"messages": []}, "send input"),
+        ({"max_tokens": 3}, "send max_output_tokens"),
+        ({"reasoning_effort": "high"}, "send reasoning.effort"),
+        (
+            {"input": [{"type": "item_reference", "id": "x"}]},
+            "input[0]: not kept here, or no longer",
+        ),
+        ({"input": [{"type": "mcp_call"}]}, "input[0].type: got mcp_call"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "got input_file"),
+        (
+            {"tools": [{"type": "web_search"}], "tool_choice": "required"},
+            "tool_choice: got a call of web_search, allowed: functions and custom tools",
+        ),
+        ({"tools": HOSTED, "tool_choice": {"type": "mcp"}}, "tool_choice: got a call of mcp"),
+        (
+            {"tools": HOSTED, "tool_choice": {**ALLOWED, "mode": "required"}},
+            "tool_choice.tools: got a call of code_interpreter",
+        ),
+        ({"tools": [SPACE, SPACE]}, "tools: got one function's name twice"),
+        (
+            {"tools": [{**SPACE, "tools": [{"type": "function", "name": 5}]}]},
+            "tools[0].tools[0].name: got 5",
+        ),
+        ({"tools": [*HOSTED, {**TOOLS[0], "parameters": 5}]}, "tools[4].parameters: got 5"),
+        ({"tools": [{**PATCH, "format": {"type": "ebnf"}}]}, "tools[0].format.type: got another"),
+        ({"reasoning": {"summary": "long"}}, "reasoning.summary: got another text"),
+        ({"truncation": "auto"}, 'allowed: "disabled"'),
+        ({"temprature": 1}, "temprature: unknown or unsupported field, did you mean temperature"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_not_held_is_refused_by_its_name(
+    api: Translator, body: dict[str, Any], told: str
+) -> None:
+    reply = ask(api, **body)
+    assert reply.status == 400
+    assert told in reply.error["message"]
+    assert not api.triton.seen
+
+
+def test_an_error_after_the_first_event_is_a_failed_response(api: Translator) -> None:
+    last = events_of(ask(api, input="a b!fails", stream=True))[-1]
+    assert last["type"] == "response.failed"
+    assert Response.model_validate(last["response"]).error is not None
+    assert ask(api, input="!503", stream=True).status == 503
+
+
+def test_hosted_tools_are_left_out(api: Translator) -> None:
+    body = ask(api, tools=[*HOSTED, *TOOLS], include=["web_search_call.results"]).body
+    assert [tool["name"] for tool in body["tools"]] == ["weather"], "what was offered is told"
+    assert len(Reply(200, {}, api.triton.seen[-1]["tools"]).body) == 1
+    assert ask(api, tools=HOSTED, tool_choice=ALLOWED | {"mode": "auto"}).status == 200
+    assert "tools" not in api.triton.seen[-1]
+
+
+def test_a_call_of_a_namespace_is_told_under_it(api: Translator) -> None:
+    tools = [*TOOLS, SPACE]
+    call = CALL.replace("weather", "agents__weather")
+    response = Response.model_validate(ask(api, input=f"{CALL}{call}", tools=tools).body)
+    calls = response.output
+    assert [(one.type, one.name, one.namespace) for one in calls] == [  # type: ignore[union-attr]
+        ("function_call", "weather", None),
+        ("function_call", "weather", "agents"),
+    ]
+    choice = {"type": "function", "name": "weather", "namespace": "agents"}
+    item = {**choice, "type": "function_call", "call_id": "c1", "arguments": "{}"}
+    ask(api, input=[item, {"role": "user", "content": "a"}], tools=tools, tool_choice=choice)
+    seen = api.triton.seen[-1]
+    names = [tool["function"]["name"] for tool in Reply(200, {}, seen["tools"]).body]
+    assert names == ["weather", "agents__weather"]
+    [call, _] = Reply(200, {}, seen["messages"]).body
+    assert call["tool_calls"][0]["function"]["name"] == "agents__weather"
+    assert ask(api, input=CALL, tools=[SPACE]).body["output"][0]["namespace"] == "agents"
+
+
+def test_a_custom_tool_takes_a_text(api: Translator) -> None:
+    call = CALL.replace("weather", "patch").replace("city", "input")
+    events = events_of(ask(api, input=call, tools=[PATCH], stream=True))
+    [item] = Response.model_validate(events[-1]["response"]).output
+    assert item.type == "custom_tool_call"
+    assert (item.name, item.input) == ("patch", "Rome")
+    kinds = [event["type"] for event in events if "custom_tool_call" in event["type"]]
+    assert kinds == [f"response.custom_tool_call_input.{kind}" for kind in ("delta", "done")]
+    output = {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "done"}
+    earlier = events[-1]["response"]["output"]
+    choice = {"type": "custom", "name": "patch"}
+    ask(api, input=[*earlier, output], tools=[PATCH], tool_choice=choice)
+    seen = api.triton.seen[-1]
+    [said, told] = Reply(200, {}, seen["messages"]).body
+    function = said["tool_calls"][0]["function"]
+    assert function == {"name": "patch", "arguments": '{"input": "Rome"}'}
+    assert (told["role"], told["content"]) == ("tool", "done")
+    schema = Reply(200, {}, seen["sampling_parameters"]["json_schema"]).body
+    assert schema["properties"] == {"input": {"type": "string", "pattern": "^(?:a+|b)$"}}
+    assert RULES["definition"] in Reply(200, {}, seen["tools"]).body[0]["function"]["description"]
+
+
+def test_tokens_of_items_are_counted(api: Translator) -> None:
+    counted = api.post("/v1/responses/input_tokens", model="echo", input="a b c", tools=TOOLS)
+    assert counted.body == {"object": "response.input_tokens", "input_tokens": 3}

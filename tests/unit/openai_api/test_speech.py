@@ -1,0 +1,255 @@
+"""``/v1/audio``: a file of a form becomes a tensor, and the answer text, JSON or subtitles."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+import openai
+import pytest
+
+from generator.spec.runtime_rules import CALL
+from hf_triton.ports.openai.routes import speech
+from hf_triton.ports.openai.triton.statuses import of_text
+from tests.unit.openai_api.conftest import Reply, Translator
+from tests.unit.openai_api.fake_triton import NO_IMAGE, NUMBERS, SEGMENTS
+
+SOUND = b"RIFF\r\n--\0\xff sound \r\n"
+TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
+
+
+def form(*parts: tuple[str, bytes | str]) -> bytes:
+    pieces = []
+    for name, value in parts:
+        filename = '; filename="a.wav"' if name == "file" else ""
+        data = value if isinstance(value, bytes) else value.encode()
+        head = f'--line\r\nContent-Disposition: form-data; name="{name}"{filename}\r\n\r\n'
+        pieces.append(head.encode() + data + b"\r\n")
+    return b"".join(pieces) + b"--line--\r\n"
+
+
+def send(api: Translator, path: str, data: bytes, kind: str = "multipart/form-data") -> Reply:
+    headers = {"Content-Type": f"{kind}; boundary=line", **api.headers}
+    request = urllib.request.Request(api.url + path, data, headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return Reply(response.status, dict(response.headers), response.read().decode())
+    except urllib.error.HTTPError as error:
+        return Reply(error.code, dict(error.headers), error.read().decode())
+
+
+def ask(api: Translator, path: str = TRANSCRIPTIONS, **fields: str) -> Reply:
+    given = {"model": "hears", **fields}
+    return send(api, path, form(("file", SOUND), *given.items()))
+
+
+@pytest.mark.parametrize("model", ["hears", "hears_rows"])
+def test_a_file_and_its_fields_become_tensors(api: Translator, model: str) -> None:
+    fields = {"language": "de", "prompt": "names: Zoë", "temperature": "0.5", "user": "me"}
+    reply = ask(api, model=model, **fields)
+    assert (reply.status, reply.body) == (200, {"text": "One. Two."})
+    seen = api.triton.seen[-1]
+    seen.pop(CALL)
+    assert seen.pop("model") == ("hears_stream" if model == "hears" else model)
+    assert seen == {
+        "audio": SOUND,
+        "language": b"de",
+        "prompt": "names: Zoë".encode(),
+        "temperature": 0.5,
+        "user": "me",
+    }
+    assert {tuple(shape) for shape in api.triton.shapes[-4:]} == {
+        (1,) if model == "hears" else (1, 1)
+    }
+
+
+def test_a_translation_is_asked_for(api: Translator) -> None:
+    assert ask(api, TRANSLATIONS).status == 200
+    assert api.triton.seen[-1]["task"] == b"translate"
+
+
+def test_verbose_json_has_segments(api: Translator) -> None:
+    body = ask(api, response_format="verbose_json").body
+    assert body == {
+        "task": "transcribe",
+        "language": "french",
+        "duration": 3.5,
+        "text": "One. Two.",
+        "segments": [{"id": n, **segment, **NUMBERS} for n, segment in enumerate(SEGMENTS)],
+    }
+    body = ask(api, TRANSLATIONS, response_format="verbose_json").body
+    assert (body["task"], body["language"]) == ("translate", "english")
+
+
+SRT = "1\n00:00:00,000 --> 00:00:01,500\nOne.\n\n2\n00:00:01,500 --> 01:01:01,250\nTwo.\n"
+VTT = "WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nOne.\n\n00:00:01.500 --> 01:01:01.250\nTwo.\n"
+
+
+@pytest.mark.parametrize(
+    "response_format, text",
+    [("text", "One. Two.\n"), ("srt", SRT), ("vtt", VTT)],
+    ids=["text", "srt", "vtt"],
+)
+def test_a_text_has_the_format_that_is_asked_for(
+    api: Translator, response_format: str, text: str
+) -> None:
+    reply = ask(api, response_format=response_format)
+    assert (reply.status, reply.text) == (200, text)
+    assert reply.headers["Content-Type"].startswith("text/plain")
+
+
+HEARS = [("file", SOUND), ("model", "hears")]
+
+
+@pytest.mark.parametrize(
+    "parts, message",
+    [
+        ([("model", "hears")], "file: got none, allowed: a sound"),
+        ([("file", SOUND)], "model: got none, allowed: a text"),
+        ([("file", SOUND), ("file", SOUND)], "file: got 2 values, allowed: one"),
+        ([("file", SOUND), ("stream", "true")], "stream: got another text, allowed: false (Triton"),
+        ([*HEARS, ("keywords[]", "a")], "keywords[]: unknown or unsupported field"),
+        (
+            [*HEARS, ("response_format", "xml")],
+            "response_format: got another text, allowed: json, text",
+        ),
+        ([*HEARS, ("temperature", "warm")], "temperature: got another text, allowed: a number"),
+        (
+            [*HEARS, ("timestamp_granularities[]", "word")],
+            "timestamp_granularities[]: got another text, allowed: segment",
+        ),
+        ([("file", NO_IMAGE), ("model", "hears")], "file: 4 bytes that are no sound; allowed: WAV"),
+    ],
+)
+def test_what_is_wrong_is_named(api: Translator, parts: list[Any], message: str) -> None:
+    reply = send(api, TRANSCRIPTIONS, form(*parts))
+    assert (reply.status, reply.error["param"]) == (400, message.partition(":")[0])
+    assert reply.error["message"].startswith(message)
+
+
+def test_a_body_that_is_no_form_is_refused(api: Translator) -> None:
+    assert send(api, TRANSCRIPTIONS, b"{}", "application/json").status == 415
+    reply = send(api, TRANSCRIPTIONS, b"no form at all")
+    assert (reply.status, reply.error["message"][:30]) == (400, "the body is no multipart form,")
+
+
+@pytest.mark.threat("openai-forms")
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        (form(*[("user", "me")] * 33), "the body: got more fields, allowed: at most 32"),
+        (form(*[("user", "me")] * 200_000), "the body: got more fields, allowed: at most 32"),
+        (form(("file", SOUND)).removesuffix(b"--\r\n"), "the body is no multipart form,"),
+        (
+            b"--line\r\n" + b"a: b\r\n" * 9999 + b"\r\n\r\n--line--",
+            "the body is no multipart form,",
+        ),
+        (b"\n" * 3_000_000, "the body is no multipart form,"),
+        (b"--line\r\n\r\nx\r\n--line--\r\n", "the body is no multipart form,"),
+        (form(("a\"; filename*=x''%ff", "x")), "a: unknown or unsupported field"),
+    ],
+    ids=["33 fields", "200,000", "no end", "heads", "lines", "no name", "encoded file name"],
+)
+def test_a_form_of_whatever_shape_is_read_in_no_time(
+    api: Translator, data: bytes, said: str
+) -> None:
+    began_s = time.process_time()
+    reply = send(api, TRANSCRIPTIONS, data)
+    assert (reply.status, reply.error["message"][: len(said)]) == (400, said)
+    assert time.process_time() - began_s < 3, "the translator is in this process"
+
+
+@pytest.mark.threat("openai-forms")
+def test_a_sound_may_hold_what_looks_like_a_boundary(api: Translator) -> None:
+    sound = b"x--line\r\n\r\n--lin\r\n\n--line--" * 3
+    assert send(api, TRANSCRIPTIONS, form(("file", sound), ("model", "hears"))).status == 200
+    assert api.triton.seen[-1]["audio"] == sound
+
+
+CHUNKS = [{"text": one["text"], "timestamp": [one["start"], one["end"]]} for one in SEGMENTS]
+
+
+@pytest.mark.parametrize("kind", ["application/json", "audio/flac", "application/octet-stream"])
+def test_a_file_may_be_posted_to_its_model(api: Translator, kind: str) -> None:
+    """With what huggingface_hub sends: JSON is what it calls bytes whose kind it can't guess."""
+    for path in ("/models/hears", "/models/hears_rows"):
+        reply = send(api, path, SOUND, kind)
+        assert (reply.status, reply.body) == (200, {"text": "One. Two."})
+        assert api.triton.seen[-1]["audio"] == SOUND
+
+
+def test_a_file_may_be_posted_in_json_with_parameters(api: Translator) -> None:
+    generation = {"max_new_tokens": 9, "temperature": 1, "do_sample": False}
+    kwargs = {"language": "german", "task": "translate"}
+    asked = {"return_timestamps": True, "generate_kwargs": kwargs}
+    asked["generation_parameters"] = generation
+    body = api.post("/models/hears", inputs="UklGRg==", parameters=asked).body
+    assert body == {"text": "One. Two.", "chunks": CHUNKS}
+    sent = api.triton.seen[-1]
+    assert (sent["audio"], sent["return_timestamps"]) == (b"UklGRg==", b"segments")
+    assert (sent["language"], sent["task"]) == (b"german", b"translate")
+    assert (sent["max_tokens"], sent["temperature"]) == (9, 1.0)
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (NO_IMAGE, "inputs: 4 bytes that are no sound"),
+        (b'{"inputs": 5}', "inputs: got 5, allowed: a text"),
+        (b"{}", "inputs: got none, allowed: a sound in base64"),
+        (
+            b'{"inputs": "a", "parameters": {"generation_parameters": {"num_beams": 5}}}',
+            "parameters.generation_parameters.num_beams: got another value (5), allowed: 1",
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named_in_the_hubs_form(
+    api: Translator, data: bytes, message: str
+) -> None:
+    reply = send(api, "/models/hears", data)
+    assert (reply.status, reply.body["error_type"]) == (422, "validation")
+    assert reply.body["error"].startswith(message)
+
+
+def test_a_model_that_does_not_hear_is_refused(api: Translator) -> None:
+    reply = ask(api, model="echo")
+    assert (reply.status, reply.error["code"]) == (404, "model_not_found")
+
+
+def test_the_openai_package_reads_the_answers(api: Translator) -> None:
+    key = api.headers.get("Authorization", "none").removeprefix("Bearer ")
+    client = openai.OpenAI(base_url=f"{api.url}/v1", api_key=key, max_retries=0)
+    audio = client.audio
+    assert audio.transcriptions.create(model="hears", file=SOUND).text == "One. Two."
+    found = audio.transcriptions.create(
+        model="hears",
+        file=SOUND,
+        response_format="verbose_json",
+        timestamp_granularities=["segment"],
+    )
+    assert [segment.end for segment in found.segments or ()] == [1.5, 3661.25]
+    assert [segment.avg_logprob for segment in found.segments or ()] == [-0.5, -0.5]
+    whole = audio.transcriptions.create(
+        model="hears", file=SOUND, stream=False, include=["logprobs"], chunking_strategy="auto"
+    )
+    assert whole.text == "One. Two."
+    text: Any = audio.transcriptions.create(model="hears", file=SOUND, response_format="srt")
+    assert str(text).startswith("1\n00:00:00,000")
+
+
+@pytest.mark.parametrize(
+    "told, here",
+    [
+        (
+            "task: got translate, this model can only transcribe: send none",
+            "model: got translate, this model can only transcribe: use /v1/audio/transcriptions",
+        ),
+        ("return_timestamps: got segments, but", "response_format: got segments, but"),
+        ("language: got xx, allowed: none", "language: got xx, allowed: none"),
+    ],
+)
+def test_a_models_errors_name_the_fields_of_the_form(told: str, here: str) -> None:
+    assert speech.NAMES.of(of_text(told)).message == here

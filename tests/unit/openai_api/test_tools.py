@@ -1,0 +1,423 @@
+"""Tools of a chat: what reaches the model of them, and its calls in OpenAI's form.
+
+The fake model repeats the last message, so a message is also what the model would have written.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from generator.spec.runtime_rules import ChatFormat
+from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.tools import Tools, read_tools
+from hf_triton.ports.openai.tool_calls.forced_calls import ListedCalls
+from hf_triton.ports.openai.tool_calls.found_calls import FoundCalls
+from hf_triton.ports.openai.tool_calls.read import whole_calls
+from hf_triton.text_generation.structured.constraint import Constraint
+from hf_triton.text_generation.structured.llguidance_grammars import grammar_text
+from tests.unit.openai_api.conftest import Translator
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "now"}},
+]
+WEATHER = '{"name": "weather", "arguments": {"city": "Pa} </tool_call> ris"}}'
+NOW = '{"name": "now", "parameters": {}}'
+BOTH = [("weather", '{"city": "Pa} </tool_call> ris"}'), ("now", "{}")]
+
+
+def read_in_pieces(written: str, size: int, *, parallel: bool = True) -> Any:
+    """What is text, the calls, and why it ends."""
+    tools = Tools(TOOLS, frozenset(["weather", "now"]), None, parallel)
+    reading = FoundCalls(tools, ChatFormat().tool_form)
+    text, parts = "", []
+    for at in range(0, len(written), size):
+        read = reading.read(written[at : at + size], ends=at + size >= len(written))
+        text += read.text
+        parts += read.calls
+    calls = [tuple(call["function"].values()) for call in whole_calls(parts)]
+    return text, calls, reading.finish_reason("stop")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize(
+    "written, text, calls",
+    [
+        (f"<tool_call>{WEATHER}</tool_call>\n<tool_call>\n{NOW}\n</tool_call>\n", "", BOTH),
+        (f" {WEATHER}", "", BOTH[:1]),
+        (f"<tool_call>{WEATHER}", "", BOTH[:1]),
+        *(
+            (text, text, [])
+            for text in (
+                *("hello", " \n", "a < b <tool_cal", "<tool_call>", "{curly} words", "[]", "{}"),
+                *("[1] and [2, 3] <tool", '{"answer": 42}', '{"name": tru', '{"name": "wea'),
+                *('{"name": "other", "arguments": {}}', "<tool_call>nonsense</tool_call>"),
+                *('{"name": "now", "arguments": 3}', '[{"name": "now"}, 3]'),
+            )
+        ),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_calls_are_found_however_the_text_comes(
+    written: str, text: str, calls: list[Any], size: int
+) -> None:
+    assert read_in_pieces(written, size) == (text, calls, "tool_calls" if calls else "stop")
+
+
+@pytest.mark.parametrize("size", [3, 10_000])
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"x": NaN}', '{"x": -Infinity}', f'{{"x": {"1" * 5000}}}'],
+    ids=lambda value: value[:20],
+)
+def test_arguments_that_no_json_can_hold_are_text(arguments: str, size: int) -> None:
+    written = f'{{"name": "weather", "arguments": {arguments}}}'
+    assert read_in_pieces(written, size) == (written, [], "stop")
+
+
+@pytest.mark.parametrize("size", [3, 10_000])
+@pytest.mark.parametrize("name", ['["weather"]', '{"first": "Ann"}', "null"])
+def test_a_name_that_is_no_text_is_text(name: str, size: int) -> None:
+    for written in (f'{{"name": {name}}}', f'<tool_call>{{"name": {name}}}</tool_call>'):
+        assert read_in_pieces(written, size) == (written, [], "stop")
+
+
+@pytest.mark.parametrize(
+    "written, told", [("1e999", "1.7976931348623157e+308"), (r'"é\ud800"', r'"\u00e9\ud800"')]
+)
+def test_arguments_are_json_that_can_be_sent(written: str, told: str) -> None:
+    call = f'{{"name": "weather", "arguments": {{"x": {written}}}}}'
+    _, [(name, arguments)], _ = read_in_pieces(call, 5)
+    assert (name, arguments) == ("weather", f'{{"x": {told}}}')
+
+
+@pytest.mark.threat("endless-tool-call")
+@pytest.mark.parametrize(
+    "family, text, forced",
+    [
+        ("json", '{"name": "weather", "arguments": {"x": [' + "1, " * 10_000, None),
+        ("pythonic", "[weather(x=" + "[" * 30_000, None),
+        ("json", '[{"name": "' + "a" * 30_000, ""),
+    ],
+    ids=["json", "python", "forced"],
+)
+def test_what_waits_is_not_looked_at_with_each_piece(
+    family: str, text: str, forced: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = Tools(TOOLS, frozenset(["weather", "now"]), forced, True)
+    reading: Any = ListedCalls()
+    if forced is None:
+        reading = FoundCalls(tools, ChatFormat(family).tool_form)
+    name = "_take" if forced is None else "_take_head"
+    looked_at, take = [], getattr(reading, name)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        looked_at.append(len(reading._waiting))
+        return take(*args, **kwargs)
+
+    monkeypatch.setattr(reading, name, counted)
+    for at in range(0, len(text), 3):
+        reading.read(text[at : at + 3], ends=False)
+    assert 0 < sum(looked_at) < 50 * len(text)  # with each piece it would be 5,000 times
+
+
+def test_json_that_is_nested_too_deeply_is_text() -> None:
+    written = "<tool_call>" + "[" * 20_000
+    assert read_in_pieces(written, 5000) == (written, [], "stop")
+
+
+def test_without_parallel_calls_the_first_is_the_only_one() -> None:
+    _, calls, _ = read_in_pieces(f"[{WEATHER}, {NOW}]", 5, parallel=False)
+    assert calls == BOTH[:1]
+
+
+def ask(api: Translator, content: str, **options: Any) -> Any:
+    messages = [{"role": "user", "content": content}]
+    return api.chat(messages=messages, tools=TOOLS, **options)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_call_is_answered_as_one(api: Translator, n: int) -> None:
+    body = ask(api, f"<tool_call>\n{WEATHER}\n</tool_call>", n=n).body
+    assert len(body["choices"]) == n
+    for choice in body["choices"]:
+        assert choice["finish_reason"] == "tool_calls"
+        message = choice["message"]
+        assert message["content"] is None
+        [call] = message["tool_calls"]
+        assert len(call.pop("id")) == 9
+        assert call == {"type": "function", "function": dict(zip(_KEYS, BOTH[0], strict=True))}
+
+
+_KEYS = ("name", "arguments")
+
+
+def test_a_stream_has_text_first_and_then_the_calls(api: Translator) -> None:
+    content = f"I look. <tool_call>{WEATHER}</tool_call> <tool_call>{NOW}</tool_call>"
+    *events, done = ask(api, content, stream=True).events
+    assert done == "[DONE]"
+    deltas = [choice["delta"] for event in events for choice in event["choices"]]
+    assert "".join(delta.get("content") or "" for delta in deltas) == "I look. "
+    parts = [part for delta in deltas for part in delta.get("tool_calls", ())]
+    assert [part["index"] for part in parts] == [0, 1]
+    assert [tuple(part["function"].values()) for part in parts] == BOTH
+    assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_the_hidden_tokens_of_a_call_are_no_events(api: Translator) -> None:
+    *events, _ = ask(api, f"[{WEATHER}, {NOW}]", tool_choice="required", stream=True).events
+    choices = [choice for event in events for choice in event["choices"]]
+    assert choices[0]["delta"]["role"] == "assistant"
+    assert all(one["delta"] or one["finish_reason"] for one in choices)
+
+
+def test_text_without_a_call_stays_text(api: Translator) -> None:
+    [choice] = ask(api, "no call here").body["choices"]
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": "no call here",
+        "refusal": None,
+    }
+    assert choice["finish_reason"] == "stop"
+
+
+def test_a_call_that_must_be_is_held_to_the_tools_schemas(api: Translator) -> None:
+    ask(api, f"[{WEATHER}]", tool_choice="required")
+    schema = json.loads(api.triton.seen[0]["sampling_parameters"]["json_schema"])
+    assert schema["type"] == "array"
+    names = [one["properties"]["name"]["const"] for one in schema["items"]["anyOf"]]
+    assert names == ["weather", "now"]
+    assert json.loads(api.triton.seen[0]["tools"]) == TOOLS
+
+    ask(api, WEATHER, tool_choice="required", parallel_tool_calls=False)
+    schema = json.loads(api.triton.seen[1]["sampling_parameters"]["json_schema"])
+    assert len(schema["anyOf"]) == 2
+
+
+def of_one(parameters: Any, name: str = "a b#%") -> dict[str, Any]:
+    """A request whose one tool, of any name, must be called."""
+    function = {"name": name, "parameters": parameters}
+    return {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+
+
+@pytest.mark.parametrize("parameters", [{"$defs": {}}, {"type": ["object", "null"]}])
+def test_arguments_are_an_object_whether_the_tool_says_so_or_not(parameters: Any) -> None:
+    tools = read_tools(of_one(parameters))
+    assert tools is not None
+    schema = json.loads(tools.constraint()["json_schema"])["items"]["anyOf"][0]
+    arguments = schema["properties"]["arguments"]
+    assert arguments == {**parameters, "$id": "http://tool/0/arguments", "type": "object"}
+
+
+def _reading(key: str, kind: str, **more: Any) -> dict[str, Any]:
+    """A tool that reads a tree of such values."""
+    tree = {"type": "object", "properties": {"v": {"type": kind}, "of": {"$ref": key}}}
+    function = {"name": kind, "parameters": {**tree, **more}}
+    return {"type": "function", "function": function}
+
+
+@pytest.mark.parametrize(
+    "key, names",
+    [
+        *(("#", {"$id": one}) for one in ("same", "http://a.b/c", "Output Format", 5)),
+        ("same", {"$id": "same"}),
+        ("#", {}),
+    ],
+    ids=str,
+)
+def test_tools_whose_schemas_have_one_name_are_told_apart(key: str, names: Any) -> None:
+    tools = [_reading(key, kind, **names) for kind in ("integer", "string")]
+    held = read_tools({"tools": tools, "tool_choice": "required"})
+    assert held is not None
+    tokenizer = LLTokenizer("byte")
+    grammar = grammar_text(Constraint("json_schema", (held.constraint()["json_schema"],)))
+    for name, value, fits in (("integer", 1, True), ("integer", "x", False), ("string", "x", True)):
+        text = json.dumps([{"name": name, "arguments": {"of": {"v": value}}}])
+        matcher = LLMatcher(tokenizer, grammar)
+        assert (matcher.validate_tokens(tokenizer.tokenize_str(text)) == len(text)) == fits, name
+
+
+CLOSED = {**SCHEMA, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    "parameters, held",
+    [
+        (None, {"properties": {}, "additionalProperties": False}),
+        (
+            {"properties": {"a": SCHEMA}},
+            {"properties": {"a": CLOSED}, "additionalProperties": False},
+        ),
+        ({"$defs": {"b": {"items": SCHEMA}}}, {"$defs": {"b": {"items": CLOSED}}}),
+        ({"anyOf": [SCHEMA], "properties": {}}, {"anyOf": [CLOSED], "properties": {}}),
+        *(
+            (given, given)
+            for given in ({**SCHEMA, "additionalProperties": {}}, {"allOf": [SCHEMA]})
+        ),
+    ],
+)
+def test_arguments_have_no_other_names_where_the_schema_says_nothing(
+    parameters: Any, held: Any
+) -> None:
+    choice = {"type": "function", "function": {"name": "f"}}
+    tools = read_tools({**of_one(parameters, "f"), "tool_choice": choice})
+    assert tools is not None
+    assert json.loads(tools.constraint()["json_schema"]) == {"type": "object", **held}
+
+
+def test_arguments_that_are_to_be_no_object_are_refused() -> None:
+    tools = read_tools(of_one({"type": "string"}))
+    assert tools is not None
+    with pytest.raises(ApiError, match=r"tools\[0\].function.parameters.type: got another type"):
+        tools.constraint()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_named_call_is_its_arguments(api: Translator, stream: bool) -> None:
+    choice = {"type": "function", "function": {"name": "weather"}}
+    reply = ask(api, '{"city": "Par is"}', tool_choice=choice, stream=stream)
+    held = {**SCHEMA, "additionalProperties": False}
+    assert json.loads(api.triton.seen[0]["sampling_parameters"]["json_schema"]) == held
+    if stream:
+        choices = [choice for event in reply.events[:-1] for choice in event["choices"]]
+        parts = [part for one in choices for part in one["delta"].get("tool_calls", ())]
+        assert len(parts) > 1
+        [call], reason = whole_calls(parts), choices[-1]["finish_reason"]
+    else:
+        [answer] = reply.body["choices"]
+        [call], reason = answer["message"]["tool_calls"], answer["finish_reason"]
+    assert call["function"] == {"name": "weather", "arguments": '{"city": "Par is"}'}
+    assert reason == "stop"  # as OpenAI has it
+
+
+def test_messages_of_tools_go_to_the_template_as_they_are(api: Translator) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "when?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "noon"},
+    ]
+    assert api.chat(messages=messages, tools=TOOLS).status == 200
+    assert json.loads(api.triton.seen[0]["messages"]) == messages
+
+
+FUNCTIONS = [tool["function"] for tool in TOOLS]
+
+
+def ask_functions(api: Translator, content: str, **options: Any) -> Any:
+    messages = [{"role": "user", "content": content}]
+    return api.chat(messages=messages, functions=FUNCTIONS, **options)
+
+
+def test_functions_are_tools_under_their_older_name(api: Translator) -> None:
+    [choice] = ask_functions(api, f"[{WEATHER}, {NOW}]").body["choices"]
+    assert choice["finish_reason"] == "function_call"
+    call = dict(zip(_KEYS, BOTH[0], strict=True))
+    told = {"role": "assistant", "content": None, "refusal": None}
+    assert choice["message"] == {**told, "function_call": call}
+    assert json.loads(api.triton.seen[0]["tools"]) == TOOLS
+
+    *events, _ = ask_functions(api, f"So: <tool_call>{WEATHER}</tool_call>", stream=True).events
+    deltas = [choice["delta"] for event in events for choice in event["choices"]]
+    assert [one["function_call"] for one in deltas if "function_call" in one] == [call]
+    assert events[-1]["choices"][0]["finish_reason"] == "function_call"
+    assert not any("tool_calls" in one for one in deltas)
+
+
+def test_a_function_may_have_to_be_called_or_none(api: Translator) -> None:
+    named = {"name": "weather"}
+    *events, _ = ask_functions(api, '{"city": "Par is"}', function_call=named, stream=True).events
+    choices = [choice for event in events for choice in event["choices"]]
+    parts = [one["delta"]["function_call"] for one in choices if "function_call" in one["delta"]]
+    assert parts[0]["name"] == "weather"
+    assert "".join(part["arguments"] for part in parts) == '{"city": "Par is"}'
+    assert json.loads(api.triton.seen[0]["sampling_parameters"]["json_schema"]) == CLOSED
+    [choice] = ask_functions(api, f"[{NOW}]", function_call="none").body["choices"]
+    assert choice["message"]["content"] == f"[{NOW}]"
+
+
+def test_earlier_calls_of_functions_go_to_the_template_as_those_of_tools(api: Translator) -> None:
+    """As ``model_dump()`` of the openai package has them."""
+    function = {"name": "now", "arguments": "{}"}
+    called = {"role": "assistant", "content": None, "function_call": function, "tool_calls": None}
+    told = {"role": "function", "name": "now", "content": "noon"}
+    messages = [{"role": "user", "content": "when?"}, called, told]
+    assert api.chat(messages=messages, functions=FUNCTIONS).status == 200
+    _, call, output = json.loads(api.triton.seen[0]["messages"])
+    [made] = call["tool_calls"]
+    assert made == {"id": "000000001", "type": "function", "function": function}
+    assert output == {**told, "role": "tool", "tool_call_id": made["id"]}
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"functions": [{"name": ""}]}, "functions[0].name: got an empty text, allowed: a text"),
+        ({"functions": [{"name": "a", "parameters": 5}]}, "functions[0].parameters: got 5"),
+        ({"functions": [{"name": "a"}] * 2}, "functions: got one function's name twice"),
+        ({"function_call": {"name": "x"}}, "function_call: got a function that is none of tools"),
+        ({"function_call": {}}, "function_call: got an object, allowed: "),
+        ({"function_call": "must"}, 'function_call: got another text, allowed: none, auto or {"na'),
+        ({"tools": TOOLS}, "functions: got it beside tools, allowed: one of them"),
+    ],
+    ids=str,
+)
+def test_what_functions_can_not_be_is_named(
+    api: Translator, options: dict[str, Any], message: str
+) -> None:
+    reply = api.chat(**{"functions": FUNCTIONS, **options})
+    assert reply.status == 400
+    assert reply.error["message"].startswith(message)
+    assert reply.error["param"] == message.partition(":")[0]
+
+
+@pytest.mark.parametrize(
+    "options, param",
+    [
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+        ({"tools": [*TOOLS, TOOLS[0]]}, "tools"),
+        ({"tools": TOOLS * 65}, "tools"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_what_can_not_be_is_named(api: Translator, options: dict[str, Any], param: str) -> None:
+    reply = api.chat(**{"tools": TOOLS, **options})
+    assert reply.status == 400
+    assert reply.error["param"] == param
+    assert not api.triton.seen
+
+
+def test_a_call_that_must_be_leaves_no_text_to_a_response_format(api: Translator) -> None:
+    named = {"type": "function", "function": {"name": "weather"}}
+    api.chat(tools=TOOLS, tool_choice=named, response_format={"type": "json_object"})
+    found = api.triton.seen[0]["sampling_parameters"]["json_schema"]
+    assert json.loads(found)["required"] == ["city"]
+
+
+def test_vllms_names_go_to_the_model_as_they_are(api: Translator) -> None:
+    extra = {"guided_regex": "a+", "structured_outputs": {"choice": ["a"]}, "guided_json": SCHEMA}
+    api.chat(**extra)
+    asked = {"temperature": 1, "clamp_max_tokens": True, **extra}
+    assert api.triton.seen[0]["sampling_parameters"] == asked
+
+
+@pytest.mark.parametrize(
+    "answer, num_calls",
+    [
+        ('[{ "name": "weather", "', 0),
+        ('[{"name": "time", "arguments": {}}, ', 1),
+        ('[{"name": "time", "arguments": {}}, { "name": "wea', 1),
+        ('{"name": "time", "arguments": {}}', 1),
+    ],
+)
+def test_what_is_cut_off_between_forced_calls_is_no_text(answer: str, num_calls: int) -> None:
+    read = ListedCalls().read(answer, ends=True)
+    assert read.text == ""
+    assert sum("id" in call for call in read.calls) == num_calls

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generator.errors import PerfError
+from hf_triton.cli import main as cli
+from perf.report.comparison.loads import compare, failures
+from perf.report.comparison.noise import difference, rejected, t_quantile, t_tail, together
+from perf.report.comparison.shown import to_markdown, write_comparison
+from perf.report.results import Results
+from perf.report.schema import Measurement, Run
+from tests.unit.perf.report import example_runs
+from tests.unit.perf.report.test_renderings import EVIL, Page
+
+RUN = example_runs.RUN
+
+
+def results(slower: float = 1.0, seed: int = 0, run: Run = RUN, **more: Any) -> Results:
+    return Results(run, list(sweep(slower=slower, seed=seed, **more)))
+
+
+def sweep(models: Sequence[str] = ("demo",), **more: Any) -> Iterator[Measurement]:
+    more = {"endpoints": ("http-infer", "grpc-infer"), "concurrencies": (1, 8, 64), **more}
+    return example_runs.sweep(models, **more)
+
+
+@pytest.mark.parametrize(
+    "freedom, t", [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (30, 2.042)]
+)
+def test_quantiles_are_those_of_the_tables(freedom: int, t: float) -> None:
+    assert t_quantile(0.975, freedom) == pytest.approx(t, abs=0.0005)
+    assert t_tail(t, freedom) == pytest.approx(0.025, abs=2e-5)
+    assert t_tail(-t, freedom) == pytest.approx(0.975, abs=2e-5)
+
+
+def test_a_difference_is_judged_by_the_scatter_of_the_repeats() -> None:
+    near = difference([100, 101, 99], [110, 111, 109])
+    far = difference([100, 130, 80], [110, 140, 85])
+    assert near is not None
+    assert far is not None
+    assert near.ratio == pytest.approx(1.1, abs=0.001)
+    assert not near.is_noise
+    assert far.is_noise
+
+
+def test_one_repeat_can_not_be_judged() -> None:
+    found = difference([100], [200, 201])
+    assert found is not None
+    assert found.ratio == pytest.approx(2.005, abs=0.001)
+    assert (found.is_judged, found.interval(), found.chance_of_more_than(1.05)) == (False, None, 1)
+    assert difference([], [1.0]) is None
+    assert difference([0.0], [1.0]) is None
+
+
+def test_repeats_that_are_all_the_same_leave_no_doubt() -> None:
+    found = difference([100, 100], [110, 110])
+    assert found is not None
+    assert not found.is_noise
+    assert found.chance_of_more_than(1.05) == 0.0
+    assert found.chance_of_more_than(1.2) == 1.0
+
+
+def test_many_loads_together_tell_more_than_one() -> None:
+    each = difference([100, 104, 96], [103, 107, 99])
+    assert each is not None
+    assert each.is_noise
+    all_of_them = together([each] * 20)
+    assert all_of_them is not None
+    assert not all_of_them.is_noise
+    assert all_of_them.ratio == pytest.approx(each.ratio)
+
+
+def test_holm_rejects_step_by_step() -> None:
+    assert rejected([0.01, 0.04, 0.03]) == [True, False, False]
+    assert rejected([0.01, 0.02, 0.04]) == [True, True, True]
+    assert rejected([]) == []
+
+
+def test_the_same_server_measured_twice_is_not_slower() -> None:
+    assert [failures(compare(results(seed=n), results(seed=n + 50)), 0.05) for n in range(10)] == [
+        []
+    ] * 10
+
+
+def test_a_slower_server_is_found() -> None:
+    found = compare(results(), results(1.2, seed=1))
+    slow = failures(found, 0.05)
+    assert {failure.compared.metric.name for failure in slow if failure.pair is None} >= {
+        "throughput_per_s",
+        "latency_p50_ms",
+    }
+    assert failures(compare(results(1.2), results(seed=1)), 0.05) == []
+    assert failures(found, 0.5) == []
+
+
+def test_what_differs_stands_before_the_ratios() -> None:
+    other = replace(RUN, commit="fedcba", hardware={**RUN.hardware, "cores": 4, "load_average": 9})
+    text = to_markdown(compare(results(), results(run=other, concurrencies=(1, 128))))
+    top = text.partition("B/A")[0]
+    assert "commit: 0123456789ab in A, fedcba in B" in top
+    assert "hardware: cores: 2 in A, 4 in B" in top
+    assert "average" not in top
+    assert "**only in A**: demo, http-infer, concurrency 64" in top
+    assert "**only in B**: demo, http-infer, concurrency 128" in top
+
+
+def test_without_repeats_a_reader_is_told_how_to_get_them() -> None:
+    text = to_markdown(compare(results(repeats=1), results(repeats=1, seed=1)))
+    assert "`repeats: 3`" in text
+    assert "noise |" not in text
+
+
+def test_loads_can_be_matched_across_targets() -> None:
+    a, b = results(), results(models=("other",))
+    with pytest.raises(PerfError, match=r"no load is in both runs; .*--ignore target"):
+        compare(a, b)
+    assert len(compare(a, b, ("target",)).pairs) == len(compare(a, a).pairs)
+    with pytest.raises(PerfError, match="--ignore concurrency makes loads of A equal"):
+        compare(a, b, ("concurrency",))
+
+
+def test_the_files_are_whole_and_harmless(tmp_path: Path) -> None:
+    evil = replace(RUN, title=EVIL, commit=EVIL)
+    found = compare(
+        results(models=(EVIL,), endpoints=("http-infer",)),
+        results(models=(EVIL,), endpoints=("http-infer",), run=evil),
+    )
+    write_comparison(tmp_path / "new", found)
+    page = Page((tmp_path / "new/compare.html").read_text())
+    assert page.open == []
+    assert "script" not in page.tags
+    document = json.loads((tmp_path / "new/compare.json").read_text())
+    assert document["loads"][0]["figures"][0]["ratio"] == 1.0
+    assert document["loads"][0]["figures"][0]["verdict"] == "noise"
+    assert (tmp_path / "new/compare.md").read_text() == to_markdown(found)
+
+
+def run_cli(*arguments: object) -> int:
+    return cli.main(["perf", *map(str, arguments)])
+
+
+def test_the_exit_code_says_whether_b_is_too_slow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = example_runs.write(tmp_path / "a", sweep())
+    b = example_runs.write(tmp_path / "b", sweep(slower=1.3, seed=1))
+    single = example_runs.write(tmp_path / "single", sweep(repeats=1))
+    assert run_cli("compare", a, b) == 0
+    assert run_cli("compare", a, b, "--fail-above", "5%") == 1
+    assert "slower: all loads together: throughput: 0.7" in capsys.readouterr().err
+    assert run_cli("compare", b, a, "--fail-above", "0.05") == 0
+    assert run_cli("compare", a, single, "--fail-above", "5%") == 1
+    assert "no telling noise" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        run_cli("compare", a, b, "--fail-above", "5")
+
+
+def test_requests_that_fail_in_b_only_are_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = example_runs.write(tmp_path / "a", sweep())
+    failing = (replace(each, num_errors=1) for each in sweep())
+    b = example_runs.write(tmp_path / "b", failing)
+    assert run_cli("compare", a, b, "--fail-above", "5%") == 1
+    assert "fails in B only: demo, http-infer, concurrency 1" in capsys.readouterr().err
+
+
+def test_report_names_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = example_runs.write(tmp_path / "a", sweep(repeats=1, concurrencies=(1,)))
+    assert run_cli("report", folder, "--p99-ms", "500") == 0
+    names = capsys.readouterr().out.split()
+    assert [Path(name).name for name in names] == ["run.html", "run.md", "run.csv", "report.json"]
+    assert all(Path(name).is_file() for name in names)
+    assert "at most 500 ms" in (folder / "run.md").read_text()
+
+
+def test_report_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli("report", tmp_path / "nothing") == 1
+    assert "not found; expected a folder with run.json" in capsys.readouterr().err
+    folder = example_runs.write(tmp_path / "a", sweep(repeats=1, concurrencies=(1,)))
+    (folder / "run.html").mkdir()
+    assert run_cli("report", folder) == 1
+    assert "run.html: Is a directory" in capsys.readouterr().err
+    assert not list(folder.glob(".*.new"))

@@ -1,0 +1,38 @@
+"""Which perf_analyzer is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perf.sweep.analyzer import finding as analyzers
+from tests.unit.perf.sweep.conftest import FakeAnalyzer
+
+
+def test_the_one_on_path_comes_first(
+    analyzer: FakeAnalyzer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(analyzer.folder))
+    found = analyzers.find()
+    assert (found.path, found.origin, found.version) == (analyzer.path, "PATH", "2.51.0")
+
+
+def test_one_that_does_not_run_is_passed_over_for_the_wheels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "perf_analyzer"
+    broken.write_text("#!/bin/sh\necho cannot open shared object file\nexit 127\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if analyzers.installed_file("tritonclient", "bin/perf_analyzer") is None:
+        pytest.skip("tritonclient's wheel has no perf_analyzer here")
+    found = analyzers.find()
+    assert found.version == "2.51.0"
+    assert "tritonclient" in found.origin
+
+
+def test_a_given_one_is_the_only_one(tmp_path: Path) -> None:
+    with pytest.raises(analyzers.AnalyzerMissingError, match="--perf-analyzer"):
+        analyzers.find(str(tmp_path / "nowhere"))

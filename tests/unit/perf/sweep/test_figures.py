@@ -1,0 +1,201 @@
+"""From exports and metrics to a measurement's figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf.load.measure import Record
+from perf.report.schema import Load
+from perf.sweep.measuring import Export, ExportError, doubts, read_export
+from perf.sweep.plan import Planned
+from perf.sweep.requests.bodies import Requests
+from perf.sweep.requests.targets import Target, of_json
+from perf.sweep.scenario.model import Measuring
+from perf.sweep.server.machine_use import Look, between, machine_figures
+from perf.sweep.server.metrics import Difference, Sample, parse_metrics, server_figures
+from perf.sweep.server.triton import DEFAULT, TritonView
+from tests.unit.perf.sweep.fake_triton import config
+
+MS = 1_000_000
+PLANNED = Planned(
+    load=Load("demo", "http-infer", concurrency=2),
+    repeat=0,
+    target=Target("demo", "http-infer", "demo", of_json(config())),
+    requests=Requests([{"return_num_output_tokens": [True]}]),
+    input_file="",
+    measuring=Measuring(),
+    distribution="constant",
+    server=TritonView(DEFAULT),
+)
+Figures = Callable[..., dict[str, Any]]
+
+
+def request(sent_ms: int, *responses_ms: int, outputs: list[Any] | None = None) -> dict[str, Any]:
+    return {
+        "timestamp": sent_ms * MS,
+        "response_timestamps": [one * MS for one in responses_ms],
+        "response_outputs": outputs or [{"num_output_tokens": 2}] * len(responses_ms),
+    }
+
+
+@pytest.fixture
+def figures(tmp_path: Path) -> Figures:
+    """Of an export with two windows of half a second."""
+
+    def read(
+        requests: list[dict[str, Any]], *, streams: bool = True, counts_tokens: bool = True
+    ) -> dict[str, Any]:
+        windows = [0, 500 * MS, 1000 * MS]
+        experiment = {"requests": requests, "window_boundaries": windows}
+        file = tmp_path / "e.json"
+        file.write_text(json.dumps({"experiments": [experiment]}))
+        return read_export(file, streams, counts_tokens).figures()
+
+    return read
+
+
+def test_a_streams_times_and_tokens(figures: Figures) -> None:
+    found = figures([request(0, 100, 150, 250), request(100, 300, 350, 400)])
+    assert (found["num_requests"], found["duration_s"], found["requests_per_s"]) == (2, 1.0, 2.0)
+    assert found["output_tokens_per_s"] == 12
+    assert (found["latency"].mean_ms, found["latency"].p99_ms) == (275, 300)
+    assert found["time_to_first_token"].p50_ms == 100
+    between = found["inter_token_latency"]
+    assert (between.p50_ms, between.p99_ms) == (50, 100)
+
+
+def test_a_last_response_without_content_only_ends_the_stream(figures: Figures) -> None:
+    outputs = [{"num_output_tokens": 2}, {}]
+    assert figures([request(0, 100, 900, outputs=outputs)])["latency"].p50_ms == 100
+
+
+def test_what_an_empty_last_response_holds_is_not_counted(figures: Figures) -> None:
+    """perf_analyzer exports what lies in memory for outputs that were not sent."""
+    last = {"text_output": "", "finish_reason": "length", "num_output_tokens": 1}
+    garbage = {"text_output": "", "finish_reason": "", "num_output_tokens": 3154116752}
+    outputs = [{"text_output": "a", "num_output_tokens": 2}, last, garbage]
+    found = figures([request(0, 100, 150, 900, outputs=outputs)])
+    assert found["output_tokens_per_s"] == 3
+    assert found["latency"].p50_ms == 150
+
+
+def scrape(requests: int, sequences: int, tokens: int) -> list[Sample]:
+    lines = (
+        f'nv_inference_request_success{{model="demo"}} {requests}',
+        f'hf_triton_finished_total{{model="demo",finish_reason="length"}} {sequences}',
+        f'hf_triton_generated_tokens_total{{model="demo"}} {tokens}',
+    )
+    return parse_metrics("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    "requests, sequences, tokens, said",
+    [
+        (100, 100, 1000, ""),
+        (103, 103, 1010, ""),  # two were in flight when it was asked
+        (120, 120, 1200, "clients saw 100 requests answered where the server counted 120"),
+        (100, 100, 1100, "clients saw 10.0 tokens a request where the server counted 11.0"),
+        (100, 200, 2000, ""),  # two choices a request
+        (0, 0, 0, ""),  # another server, or one that was started again
+    ],
+)
+def test_a_figure_that_the_server_counted_otherwise_is_doubted(
+    requests: int, sequences: int, tokens: int, said: str
+) -> None:
+    records = [Record(0, at / 100, at / 100 + 0.02, 0, 10) for at in range(100)]
+    export = Export(records, [0, 2 * 10**9])
+    scrapes = {0: scrape(7, 7, 7), 2 * 10**9: scrape(7 + requests, 7 + sequences, 7 + tokens)}
+    looks = [Look(at_ns, samples=samples) for at_ns, samples in scrapes.items()]
+    assert list(doubts(export, looks, PLANNED)) == [said] * bool(said)
+
+
+def test_a_request_that_was_never_answered_does_not_count(figures: Figures) -> None:
+    found = figures([request(0), request(0, 5)], streams=False, counts_tokens=False)
+    assert found["num_requests"] == 1
+    assert found["output_tokens_per_s"] is found["time_to_first_token"] is None
+
+
+def test_tokens_are_counted_in_flat_json_too(figures: Figures) -> None:
+    body = [{"response": json.dumps({"num_output_tokens": 7, "text_output": "x"})}]
+    assert figures([request(0, 5, outputs=body)], streams=False)["output_tokens_per_s"] == 7
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"experiments": []}', '{"experiments": [{}]}'])
+def test_an_export_that_is_not_whole_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "e.json").write_text(text)
+    with pytest.raises(ExportError):
+        read_export(tmp_path / "e.json", False, False)
+
+
+def test_an_engines_own_times_come_before_tritons() -> None:
+    labels = 'model="demo",version="1"'
+    before = f"""\
+# TYPE hf_triton_queue_time_seconds_sum counter
+hf_triton_queue_time_seconds_sum{{{labels}}} 1
+hf_triton_queue_time_seconds_count{{{labels}}} 10
+hf_triton_batch_size_sum{{{labels}}} 100
+hf_triton_batch_size_count{{{labels}}} 50
+# TYPE hf_triton_kv_tokens gauge
+hf_triton_kv_tokens{{{labels}}} 200
+# TYPE hf_triton_kv_tokens_used gauge
+hf_triton_kv_tokens_used{{{labels}}} 0
+nv_inference_request_duration_us{{model="other"}} 7
+"""
+    after = before.replace("_sum{" + labels + "} 1\n", "_sum{" + labels + "} 2\n")
+    after = after.replace("} 10\n", "} 20\n").replace("_used{" + labels + "} 0", "_used{x} 0")
+    after = after.replace("} 100\n", "} 340\n").replace("} 50\n", "} 110\n")
+    after = after.replace("_used{x} 0", "_used{" + labels + "} 100")
+    seen = Difference([parse_metrics(before), parse_metrics(after)], ["demo"])
+    found = server_figures(seen, latency_ms=400.0)
+    assert found["queue_ms"] == 100
+    assert found["queue_share"] == 0.25
+    assert found["compute_ms"] == 300
+    assert found["batch_occupancy"] == 4
+    assert (found["kv_cache_share"], found["kv_cache_share_max"]) == (0.25, 0.5)
+
+
+def test_tritons_own_counters_tell_of_models_that_have_none() -> None:
+    def text(scale: int) -> str:
+        values = {
+            "request_success": 4, "count": 16, "exec_count": 2, "request_duration_us": 4000,
+            "queue_duration_us": 1000, "compute_input_duration_us": 500,
+            "compute_infer_duration_us": 2000, "compute_output_duration_us": 500,
+        }  # fmt: skip
+        return "\n".join(
+            f'nv_inference_{name}{{model="m"}} {value * scale}' for name, value in values.items()
+        )
+
+    seen = Difference([parse_metrics(text(1)), parse_metrics(text(2))], ["m"])
+    found = server_figures(seen, None)
+    assert found["queue_share"] == 0.25
+    assert (found["queue_ms"], found["compute_ms"]) == (0.25, 0.75)
+    assert found["batch_occupancy"] == 8
+
+
+def test_a_server_that_was_started_again_counts_nothing_below_zero() -> None:
+    line = 'nv_inference_request_success{model="m"} '
+    seen = Difference([parse_metrics(f"{line}9"), parse_metrics(f"{line}2")], ["m"])
+    assert seen.grown("nv_inference_request_success") == 0
+
+
+def test_lines_that_are_no_metrics_are_left_out() -> None:
+    assert parse_metrics('nonsense\nname{a="b\n<html>\nname nan_or_so\n# HELP x\n') == []
+
+
+def test_a_machines_use_is_what_grew_in_the_counted_time() -> None:
+    looks = [
+        Look(0, 0.0, 0.0, 0.0, 1.0, None),
+        Look(10**9, 10.0, 5.0, 1.0, 2.0, (0.5, 3.0, 100.0)),
+        Look(3 * 10**9, 10.2, 6.0, 1.5, 4.0, (1.0, 5.0, 300.0)),
+        Look(9 * 10**9, 99.0, 99.0, 9.0, 9.0, None),
+    ]
+    found = machine_figures(between(looks, int(1.5e9), int(2.5e9)))
+    assert found["server_cpu_cores"] == 0.5
+    assert found["load_generator_cores"] == 0.25
+    assert (found["memory_gib"], found["memory_gib_max"]) == (3.0, 4.0)
+    assert (found["gpu_share"], found["gpu_power_w_max"]) == (0.75, 300.0)

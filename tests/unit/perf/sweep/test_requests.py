@@ -1,0 +1,92 @@
+"""What is sent: texts of exact lengths, and a form for each endpoint."""
+
+from __future__ import annotations
+
+import json
+from math import gcd
+from pathlib import Path
+
+import pytest
+
+from generator.errors import PerfError
+from perf.sweep.requests.bodies import RequestError, Texts, counter, requests_of
+from perf.sweep.requests.targets import Target, of_json
+from perf.sweep.scenario.model import Inputs
+from perf.sweep.scenario.ranges import Lengths
+from tests.unit.perf.sweep.fake_triton import config
+
+DEMO = Path(__file__).parents[4] / "demo" / "model" / "tokenizer.json"
+NOWHERE = Path("/nowhere")
+
+
+def target(endpoint: str = "http-infer") -> Target:
+    return Target("demo", endpoint, "demo", of_json(config()))
+
+
+def test_texts_have_the_length_in_tokens_that_was_asked_for() -> None:
+    count = counter(DEMO)
+    texts = Texts(0, count)
+    for length in (3, 17, 64, 301):
+        assert count(texts.draw(length)) == length
+
+
+def test_without_a_tokenizer_words_are_counted_and_said() -> None:
+    (found,) = requests_of(target(), Inputs(prompt=(Lengths((5,)),)), NOWHERE, 0)
+    assert {len(entry["text_input"][0].split()) for entry in found.entries} == {5}
+    assert found.prompt == "5 words"
+    assert "counted in words" in found.note
+
+
+def test_a_file_that_is_no_tokenizer_is_told(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text("{}")
+    with pytest.raises(PerfError, match="not a tokenizer"):
+        counter(tmp_path / "t.json")
+
+
+def test_lengths_are_mixed_evenly_and_every_caller_meets_all() -> None:
+    inputs = Inputs(words=(Lengths((4,)),), output=(Lengths((8, 16)),))
+    (found,) = requests_of(target("grpc-stream"), inputs, NOWHERE, 0)
+    asked = [entry["max_tokens"][0] for entry in found.entries]
+    assert abs(asked.count(8) - asked.count(16)) <= 1
+    assert {gcd(len(asked), callers) for callers in range(1, 127)} == {1}
+    assert found.entries[0]["stream"] == [True]
+    assert found.output == "8/16"
+
+
+def test_a_stream_is_asked_how_it_ends() -> None:
+    """perf_analyzer tells no empty last response from one without text otherwise."""
+    inputs = Inputs(words=(Lengths((4,)),))
+    (found,) = requests_of(target("grpc-stream"), inputs, NOWHERE, 0)
+    assert found.entries[0]["return_finish_reason"] == [True]
+    (found,) = requests_of(target("grpc-infer"), inputs, NOWHERE, 0)
+    assert "return_finish_reason" not in found.entries[0]
+
+
+def test_the_same_seed_sends_the_same() -> None:
+    inputs = Inputs(words=(Lengths(between=(4, 9)),))
+    first, again = (requests_of(target(), inputs, NOWHERE, 3) for _ in range(2))
+    other = requests_of(target(), inputs, NOWHERE, 4)
+    assert first == again != other
+
+
+def test_flat_json_has_single_values(tmp_path: Path) -> None:
+    file = tmp_path / "f.json"
+    entry = {"text_input": {"content": ["hi"], "shape": [1]}, "max_tokens": [3]}
+    file.write_text(json.dumps({"data": [entry]}))
+    (found,) = requests_of(target("http-generate"), Inputs(file=str(file)), NOWHERE, 0)
+    (sent,) = json.loads(found.content("http-generate"))["data"]
+    assert sent == {"payload": [{"text_input": "hi", "max_tokens": 3}]}
+    assert json.loads(found.content("http-infer"))["data"] == [entry]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"data": []}', '{"data": [3]}'])
+def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "f.json").write_text(text)
+    with pytest.raises(PerfError, match="expected perf_analyzer's form"):
+        requests_of(target(), Inputs(file=str(tmp_path / "f.json")), NOWHERE, 0)
+
+
+def test_a_file_with_an_input_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "f.json").write_text('{"data": [{"imgae": [1]}]}')
+    with pytest.raises(RequestError, match="has an input imgae, model 'demo' has: text_input"):
+        requests_of(target(), Inputs(file=str(tmp_path / "f.json")), NOWHERE, 0)

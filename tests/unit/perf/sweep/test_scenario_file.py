@@ -1,0 +1,139 @@
+"""Scenario files: what they may say, and what is told of mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from generator.errors import SpecError, UsageError
+from perf.sweep.scenario.file import parse_addresses, read_sweep
+from perf.sweep.scenario.model import Addresses, Measuring
+from perf.sweep.scenario.ranges import Lengths
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "perf" / "sweep.yaml"
+MISTAKES = """\
+titel: x
+url: http://user:secret@host:8000
+scenarios:
+  - name: a
+    models: [demo]
+    endpoints: [http-infer, http-genrate]
+    concurrency: 8:1
+    batch_sizes: []
+    input: {prompt_tokens: 9-3, output_tokens: {mixed: []}, fil: x}
+    measurement: {windows_s: 3, repeats: 0}
+  - name: a
+    concurrency: 1:8:x1
+    request_rate: [0, 1, 1]
+"""
+TOLD = """\
+1:1: titel: unknown key; did you mean 'title'?
+2:6: url: got an address with a user or a password, expected HOST:PORT of Triton
+6:29: scenarios[0].endpoints[1]: got 'http-genrate', expected one of http-infer, http-generate
+7:18: scenarios[0].concurrency: got '8:1', an empty range: its start is above its end
+8:18: scenarios[0].batch_sizes: got an empty list, expected whole numbers from 1
+9:28: scenarios[0].input.prompt_tokens: got '9-3', an empty range: its start is above its end
+9:48: scenarios[0].input.output_tokens: expected {mixed: [...]} with at least one length
+9:61: scenarios[0].input.fil: unknown key; did you mean 'file'?
+10:19: scenarios[0].measurement.windows_s: unknown key; did you mean 'window_s'?
+10:42: scenarios[0].measurement.repeats: got 0, expected a whole number from 1 to 100
+11:5: scenarios[1]: missing key 'models'
+11:11: scenarios[1].name: got 'a' twice; each needs its own
+12:18: scenarios[1].concurrency: got '1:8:x1', which never ends; expected a factor above 1
+13:20: scenarios[1].request_rate[0]: got 0, expected numbers above 0
+13:26: scenarios[1].request_rate[2]: got 1 twice
+"""
+
+
+def written(folder: Path, scenario: str, top: str = "") -> Path:
+    path = folder / "s.yaml"
+    path.write_text(f"{top}\nscenarios:\n  - {{name: a, models: m, {scenario}}}\n")
+    return path
+
+
+def test_all_mistakes_are_told_at_once_and_no_password(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(MISTAKES)
+    with pytest.raises(SpecError) as caught:
+        read_sweep(path)
+    told = str(caught.value).splitlines()
+    for line, expected in zip(told, TOLD.splitlines(), strict=True):
+        assert line.startswith(f"{path}:{expected}")
+    assert "secret" not in str(caught.value)
+
+
+def test_more_loads_than_anyone_waits_for_are_refused(tmp_path: Path) -> None:
+    text = "concurrency: '1:200', input: {prompt_tokens: [1, 2, 3]}, measurement: {repeats: 20}"
+    with pytest.raises(SpecError, match=r"scenarios: 12,000 loads, expected at most 10,000"):
+        read_sweep(written(tmp_path, text))
+
+
+def test_the_example_is_right() -> None:
+    sweep = read_sweep(EXAMPLE)
+    assert [scenario.name for scenario in sweep.scenarios] == ["chat", "endpoints", "arrivals"]
+    assert sweep.scenarios[0].concurrency == (1, 4, 16)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("8", (8,)),
+        ("[1, 8]", (1, 8)),
+        ("1:4", (1, 2, 3, 4)),
+        ("1:16:5", (1, 6, 11, 16)),
+        ("1:64:x2", (1, 2, 4, 8, 16, 32, 64)),
+        ("1:50:x4", (1, 4, 16)),
+    ],
+)
+def test_ranges(tmp_path: Path, text: str, expected: tuple[int, ...]) -> None:
+    (scenario,) = read_sweep(written(tmp_path, f"concurrency: {text}")).scenarios
+    assert scenario.concurrency == expected
+
+
+@pytest.mark.parametrize("text", ["1:4096:x1.5", "1:4000", "1:8:0", "0", "1.5", "true", "1:5000"])
+def test_ranges_that_make_no_sense_are_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(SpecError, match=r"scenarios\[0\]\.concurrency: got"):
+        read_sweep(written(tmp_path, f"concurrency: {text}"))
+
+
+def test_a_list_of_lengths_is_several_loads_and_a_mixture_one(tmp_path: Path) -> None:
+    text = "input: {prompt_tokens: [16, 8-64], output_tokens: {mixed: [8, 32]}}"
+    inputs = read_sweep(written(tmp_path, text)).scenarios[0].inputs
+    assert inputs.prompt == (Lengths((16,)), Lengths(between=(8, 64)))
+    assert [one.label for one in inputs.prompt] == ["16", "8-64"]
+    assert [one.label for one in inputs.output] == ["8/32"]
+
+
+def test_a_scenarios_measurement_changes_only_what_it_says(tmp_path: Path) -> None:
+    top = "measurement: {window_requests: 40, repeats: 3}"
+    path = written(tmp_path, "measurement: {max_trials: 4}", top)
+    found = read_sweep(path).scenarios[0].measurement
+    assert found == Measuring(window_requests=40, repeats=3, max_trials=4)
+
+
+@pytest.mark.parametrize(
+    "scenario, told",
+    [
+        ("input: {file: nowhere.json}", "there is no file"),
+        ("input: {prompt_tokens: 4, prompt_words: 4}", "has both prompt_tokens and prompt_words"),
+        ("endpoints: http-generate, batch_sizes: 4", "carries one request at a time"),
+        ("measurement: {window_s: 1, window_requests: 5}", "has both window_s and window_requests"),
+        ("grpc_url: 'a:1'", "needs 'url'"),
+        ("endpoints: http-generate-stream", r"3:37: .*use grpc-stream here, or AIPerf or GuideLLM"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(
+    tmp_path: Path, scenario: str, told: str
+) -> None:
+    with pytest.raises(SpecError, match=told):
+        read_sweep(written(tmp_path, scenario))
+
+
+def test_further_ports_follow_the_first() -> None:
+    assert parse_addresses("http://gpu-box:8000/", None, "other:9") == Addresses(
+        "gpu-box:8000", "gpu-box:8001", "other:9"
+    )
+    with pytest.raises(UsageError, match="--url: got an address with a user") as caught:
+        parse_addresses("user:secret@host:1", None, None)
+    assert "secret" not in str(caught.value)

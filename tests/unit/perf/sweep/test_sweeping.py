@@ -1,0 +1,192 @@
+"""A sweep from its beginning to its end, over a fake server and a fake perf_analyzer."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from generator.errors import PerfError, SpecError
+from perf.in_use import in_use
+from perf.report.schema import read_measurements, read_run
+from perf.sweep import run_folder, sweeping
+from perf.sweep.sweeping import Options
+from tests.unit.perf.sweep.conftest import FakeAnalyzer
+from tests.unit.perf.sweep.fake_triton import FakeTriton
+
+MakeOptions = Callable[[str], Options]
+SCENARIO = """\
+measurement: {warm_up_requests: 0}
+scenarios:
+  - {name: a, models: demo, endpoints: http-infer, concurrency: [1, 2], input: {prompt_words: 4}}
+"""
+
+
+def test_every_load_becomes_a_measurement(options: MakeOptions) -> None:
+    given = options(SCENARIO)
+
+    assert sweeping.run(given) == 0
+
+    found = read_measurements(given.folder)
+    assert [one.load.concurrency for one in found] == [1, 2]
+    assert {(one.num_requests, one.duration_s, one.requests_per_s) for one in found} == {(2, 1, 2)}
+    assert found[0].output_tokens_per_s == 10
+    assert found[0].latency
+    assert found[0].latency.p99_ms == 200
+    assert found[0].load.prompt_tokens == "4 words"
+    assert "cpu_share" in found[0].machine
+    run = read_run(given.folder)
+    assert (run.kind, run.versions["perf_analyzer"]) == ("sweep", "2.51.0")
+    assert (given.folder / "run.html").is_file()
+
+
+def test_the_same_command_measures_only_what_is_missing(
+    options: MakeOptions, analyzer: FakeAnalyzer
+) -> None:
+    given = options(SCENARIO)
+    sweeping.run(given)
+    file = given.folder / "measurements.jsonl"
+    file.write_text(file.read_text().splitlines(keepends=True)[0])
+
+    assert sweeping.run(given) == 0
+
+    assert [("range 1 " in call, "range 2 " in call) for call in analyzer.calls()] == [
+        (True, False),
+        (False, True),
+        (False, True),
+    ]
+    assert len(read_measurements(given.folder)) == 2
+
+
+def test_a_failed_load_is_kept_with_its_error_and_tried_again(
+    options: MakeOptions, analyzer: FakeAnalyzer
+) -> None:
+    given = options(SCENARIO)
+    analyzer.go_wrong("fail the queue is full")
+    assert sweeping.run(given) == 1
+    assert {one.first_error for one in read_measurements(given.folder)} == {"the queue is full"}
+    analyzer.go_wrong("")
+
+    assert sweeping.run(given) == 0
+
+    assert {one.first_error for one in read_measurements(given.folder)} == {None}
+    assert len(read_measurements(given.folder)) == 2
+
+
+@pytest.mark.parametrize(
+    "how, then", [("unstable", "--stability-percentage 999999"), ("nothing", "count_windows")]
+)
+def test_windows_that_are_of_no_use_are_measured_again_and_marked(
+    options: MakeOptions, analyzer: FakeAnalyzer, how: str, then: str
+) -> None:
+    given = options(SCENARIO.replace("[1, 2]", "1"))
+    analyzer.go_wrong(how)
+
+    assert sweeping.run(given) == 0
+
+    (found,) = read_measurements(given.folder)
+    assert not found.stable
+    assert then in found.command
+
+
+def test_another_scenario_does_not_overwrite_what_is_there(options: MakeOptions) -> None:
+    sweeping.run(options(SCENARIO))
+    other = options(SCENARIO.replace("[1, 2]", "[1, 2, 4]"))
+
+    with pytest.raises(PerfError, match="holds a sweep of another scenario"):
+        sweeping.run(other)
+    assert len(read_measurements(other.folder)) == 2
+
+    assert sweeping.run(replace(other, fresh=True)) == 0
+    assert len(read_measurements(other.folder)) == 3
+
+
+def test_a_server_that_dies_keeps_what_is_measured(
+    options: MakeOptions,
+    analyzer: FakeAnalyzer,
+    fake_triton: FakeTriton,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = options(SCENARIO)
+    monkeypatch.setattr(sweeping, "_RECOVERY_S", 0.0)
+    analyzer.go_wrong("kill")
+
+    with pytest.raises(PerfError, match=r"no longer answers \(the connection broke\); .* goes on"):
+        sweeping.run(given)
+
+    assert [one.load.concurrency for one in read_measurements(given.folder)] == [1]
+    assert (given.folder / "run.html").is_file()
+    fake_triton.is_up = True
+    analyzer.go_wrong("")
+    assert sweeping.run(given) == 0
+    assert [one.load.concurrency for one in read_measurements(given.folder)] == [1, 2]
+
+
+def test_two_sweeps_do_not_write_in_one_folder(options: MakeOptions) -> None:
+    given = options(SCENARIO)
+    with in_use(given.folder), pytest.raises(PerfError, match="another measurement is writing"):
+        sweeping.run(given)
+    assert not given.folder.exists()
+    assert sweeping.run(given) == 0
+
+
+def test_a_server_that_is_down_is_told_with_the_command_that_starts_it(
+    options: MakeOptions, fake_triton: FakeTriton
+) -> None:
+    fake_triton.is_up = False
+    with pytest.raises(PerfError, match="start it with `hf-triton serve --config"):
+        sweeping.run(options(SCENARIO))
+
+
+def test_mistakes_that_only_the_server_shows_are_told_all_at_once(options: MakeOptions) -> None:
+    text = """\
+scenarios:
+  - {name: a, models: [dmeo], endpoints: [http-infer]}
+  - {name: b, models: demo_stream, endpoints: [grpc-infer]}
+  - {name: c, models: demo, endpoints: http-infer, batch_sizes: [1, 8]}
+  - {name: d, models: demo, endpoints: http-infer, input: {tensors: {temprature: 1}}}
+"""
+    with pytest.raises(SpecError) as caught:
+        sweeping.run(options(text))
+    told = str(caught.value).replace(caught.value.file, "s.yaml").splitlines()
+    assert [line.split(": ")[0] for line in told] == [
+        "s.yaml:2:24", "s.yaml:3:48", "s.yaml:4:69", "s.yaml:5:59",
+    ]  # fmt: skip
+    assert told[0].endswith("; there are: demo, demo_stream; did you mean 'demo'?")
+    assert told[1].endswith("answers only streams: grpc-stream")
+    assert told[2].endswith("model 'demo' takes at most 1 in a batch")
+    assert "has no input temprature; it has: text_input, max_tokens" in told[3]
+
+
+def test_without_perf_analyzer_the_containers_commands_are_printed(
+    options: MakeOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = replace(options(SCENARIO), perf_analyzer="/nowhere", sdk_image="an-image")
+    with pytest.raises(PerfError, match="no perf_analyzer runs here"):
+        sweeping.run(given)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("docker run --rm --network=host")
+    assert " an-image perf_analyzer -m demo " in lines[0]
+    (sent,) = (given.folder / "inputs").iterdir()
+    assert sent.name in lines[0]
+
+
+def test_a_dry_run_writes_nothing(options: MakeOptions, capsys: pytest.CaptureFixture[str]) -> None:
+    given = options(SCENARIO)
+    assert sweeping.dry_run(given) == 0
+    assert capsys.readouterr().out.count("perf_analyzer -m demo") == 2
+    assert not given.folder.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full")
+def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+    with (
+        pytest.raises(PerfError, match=r"no space left on device .*; 3 are kept"),
+        run_folder.disk(tmp_path, "; 3 are kept"),
+    ):
+        raise OSError(errno.ENOSPC, "no space left on device")

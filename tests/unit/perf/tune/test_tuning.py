@@ -1,0 +1,122 @@
+"""A whole search with a fake bench: what is printed, kept, written, and the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from generator.errors import PerfError
+from generator.spec.task_folders import find_tasks
+from perf.report.schema import Measurement, read_measurements
+from perf.tune.goal import Goal
+from perf.tune.question import Request
+from perf.tune.settings.space import Dimension, Settings, Space
+from perf.tune.study import Effort
+from perf.tune.tuning import Tuning, opened
+from tests.support.triton import DEMO_MODEL
+from tests.unit.perf.tune.fake_bench import SEQS, FakeBench
+
+YAML = f"""\
+models:
+  - name: demo
+    task: text-generation
+    model: {DEMO_MODEL}
+    options: {{max_num_seqs: 4}}  # few
+"""
+SPACE = Space((Dimension.of(SEQS, [1, 2, 8, 16, 32], 4),), {SEQS: 4})
+QUESTION = {"model": "demo", "goal": "highest throughput", "current": {SEQS: 4}}
+
+
+@dataclass
+class NumberedBench(FakeBench):
+    """Numbers repeats, as the real one does."""
+
+    folder: Path = Path()
+
+    def _measure(self, settings: Settings, seconds: float) -> Measurement:
+        measured = super()._measure(settings, seconds)
+        before = [each for each in read_measurements(self.folder) if each.load == measured.load]
+        return replace(measured, repeat=len(before))
+
+
+def run(folder: Path, goal: Goal, interrupt_at: int | None = None, write: bool = False) -> int:
+    config = folder / "models.yaml"
+    config.write_text(YAML)
+    request = Request(
+        model="demo",
+        config=config,
+        repository=folder,
+        goal=goal,
+        effort=Effort(trials=6, seconds=3.0),
+        concurrency=8,
+        repeats=3,
+        seed=0,
+        write=write,
+    )
+    results = folder / "results"
+    bench = NumberedBench(interrupt_at=interrupt_at, folder=results)
+    with opened(results, QUESTION, "hf-triton perf tune demo"):
+        return Tuning(request, SPACE, bench, results, find_tasks()).run()
+
+
+def test_the_winner_is_told_from_noise_and_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, Goal("throughput"), write=True) == 0
+    said = capsys.readouterr().out
+    assert "best: trial" in said
+    assert "8.00 times the current settings' throughput" in said
+    assert "beyond noise" in said
+    assert "+    options: {max_num_seqs: 32}  # few" in said
+    assert "hf-triton apply" in said
+    assert "{max_num_seqs: 32}  # few" in (tmp_path / "models.yaml").read_text()
+    made = {path.name for path in (tmp_path / "results").iterdir()}
+    assert {"run.json", "measurements.jsonl", "optuna.journal", "report.json", "run.html"} <= made
+
+
+def test_a_bound_that_nothing_meets_ends_in_1_and_names_the_nearest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, Goal("throughput", max_p99_ms=5), write=True) == 1
+    said = capsys.readouterr().out
+    assert "nothing meets the bounds (highest throughput with p99 at most 5 ms)" in said
+    assert "max_num_seqs=1" in said.splitlines()[-1]
+    assert (tmp_path / "models.yaml").read_text() == YAML
+
+
+def test_an_interrupt_prints_the_ranking_so_far_and_ends_in_130(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, Goal("throughput"), interrupt_at=2) == 130
+    said = capsys.readouterr()
+    assert "0 current" in said.out
+    assert "the same command goes on from here" in said.err
+    assert (tmp_path / "results" / "report.json").is_file()
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Callable[[str], None]:
+    def open_for(goal: str) -> None:
+        with opened(tmp_path, {**QUESTION, "goal": goal}, "hf-triton perf tune demo"):
+            pass
+
+    return open_for
+
+
+def test_a_folder_of_another_search_is_refused(results: Callable[[str], None]) -> None:
+    results("highest throughput")
+    results("highest throughput")
+    with pytest.raises(PerfError, match="holds another search \\(different: goal\\)"):
+        results("lowest p99 latency")
+
+
+def test_a_folder_that_another_search_writes_to_is_refused(tmp_path: Path) -> None:
+    with (
+        opened(tmp_path, QUESTION, ""),
+        pytest.raises(PerfError, match="another measurement is writing"),
+        opened(tmp_path, QUESTION, ""),
+    ):
+        pass

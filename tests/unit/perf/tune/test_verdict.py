@@ -1,0 +1,125 @@
+"""Bounds, the repeats of the winner and the current settings, and what is said of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perf.report.schema import Measurement, append
+from perf.tune.goal import Goal
+from perf.tune.trials import Outcome, ranked
+from perf.tune.verdict import Confirmation, Verdict, in_turns, told
+from tests.unit.perf.tune.fake_bench import SEQS, FakeBench, measurement
+
+THROUGHPUT = Goal("throughput")
+CURRENT, WINNER = {SEQS: 4}, {SEQS: 32}
+
+
+def several(settings: dict[str, int], *tokens: float, p99_ms: float = 10.0) -> list[Measurement]:
+    return [measurement(settings, each, p99_ms) for each in tokens]
+
+
+def outcome(number: int, settings: dict[str, int], tokens: float, p99: float = 10.0) -> Outcome:
+    return Outcome(number, "measured", measurement(settings, tokens, p99))
+
+
+@pytest.mark.parametrize(
+    "goal, tokens, p99, ttft, met",
+    [
+        (Goal("throughput", max_p99_ms=100), 1, 100.0, None, True),
+        (Goal("throughput", max_p99_ms=100), 1, 101.0, None, False),
+        (Goal("throughput", max_ttft_ms=100), 1, 900.0, 100.0, True),
+        (Goal("throughput", max_ttft_ms=100), 1, 900.0, None, False),
+        (Goal("latency", min_throughput=50), 50, 900.0, None, True),
+        (Goal("latency", min_throughput=50), 49, 900.0, None, False),
+    ],
+)
+def test_a_bound_is_met_up_to_itself(
+    goal: Goal, tokens: float, p99: float, ttft: float | None, met: bool
+) -> None:
+    assert goal.is_met(measurement({}, tokens, p99, ttft)) is met
+
+
+def test_settings_that_refuse_requests_meet_no_bounds() -> None:
+    assert not THROUGHPUT.is_met(measurement({}, 100, 10.0, error="HTTP 503: the queue is full"))
+
+
+def test_whatever_meets_the_bounds_ranks_before_what_does_not() -> None:
+    goal = Goal("throughput", max_p99_ms=100)
+    fast, near, far = outcome(0, {}, 900, 300), outcome(1, {}, 5, 110), outcome(2, {}, 9, 400)
+    slow = outcome(3, {}, 1, 90)
+    order = [each.number for each in ranked([fast, near, far, slow], goal)]
+    assert order == [3, 1, 0, 2]
+
+
+def test_runs_that_do_not_overlap_are_beyond_noise() -> None:
+    confirmation = Confirmation(several(WINNER, 110, 120, 115), several(CURRENT, 100, 109, 90))
+    assert confirmation.is_beyond_noise(THROUGHPUT)
+    assert confirmation.ratio(THROUGHPUT) == pytest.approx(1.15)
+
+
+def test_runs_that_overlap_are_within_noise() -> None:
+    confirmation = Confirmation(several(WINNER, 110, 99, 115), several(CURRENT, 100, 109, 90))
+    assert not confirmation.is_beyond_noise(THROUGHPUT)
+
+
+def test_one_run_of_each_tells_nothing_of_noise() -> None:
+    confirmation = Confirmation(several(WINNER, 110), several(CURRENT, 100))
+    assert not confirmation.is_beyond_noise(THROUGHPUT)
+
+
+def test_both_are_measured_in_turns_and_never_twice(tmp_path: Path) -> None:
+    current, winner = outcome(0, CURRENT, 40), outcome(3, WINNER, 320)
+    for each in (current, winner):
+        append(tmp_path, each.measurement)
+    append(tmp_path, measurement(CURRENT, 41, 10.0, repeat=1))
+    bench = CountingBench(tmp_path)
+    confirmation = in_turns(bench, tmp_path, winner, current, repeats=2, seconds=1.0)
+    assert bench.served == [WINNER, CURRENT, WINNER]
+    assert [len(confirmation.winner), len(confirmation.current)] == [2, 2]
+
+
+class CountingBench(FakeBench):
+    """Numbers its measurements of the same settings, as the real one does."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def _measure(self, settings: object, seconds: float) -> Measurement:
+        from dataclasses import replace
+
+        from perf.report.schema import read_measurements
+
+        measured = super()._measure(settings, seconds)  # type: ignore[arg-type]
+        before = [each for each in read_measurements(self.folder) if each.load == measured.load]
+        return replace(measured, repeat=len(before))
+
+
+def test_a_winner_within_noise_is_not_worth_writing() -> None:
+    confirmation = Confirmation(several(WINNER, 110, 99, 115), several(CURRENT, 100, 109, 90))
+    verdict = Verdict(outcome(3, WINNER, 110), outcome(0, CURRENT, 100), confirmation, None)
+    assert not verdict.is_worth_writing(THROUGHPUT)
+    assert "within noise" in "\n".join(told(verdict, THROUGHPUT))
+
+
+def test_a_winner_is_worth_writing_where_the_current_settings_miss_the_bounds() -> None:
+    goal = Goal("throughput", max_p99_ms=100)
+    verdict = Verdict(outcome(3, WINNER, 50, 90), outcome(0, CURRENT, 100, 300), None, None)
+    assert verdict.is_worth_writing(goal)
+
+
+def test_where_nothing_fits_the_nearest_is_named() -> None:
+    goal = Goal("throughput", max_p99_ms=1)
+    lines = list(told(Verdict(None, None, None, outcome(2, WINNER, 50)), goal))
+    assert lines == [
+        "nothing meets the bounds (highest throughput with p99 at most 1 ms)",
+        "nearest: trial 2: max_num_seqs=32",
+    ]
+
+
+def test_current_settings_that_are_the_best_stay() -> None:
+    verdict = Verdict(outcome(0, CURRENT, 50), outcome(0, CURRENT, 50), None, None)
+    assert not verdict.is_worth_writing(THROUGHPUT)
+    assert list(told(verdict, THROUGHPUT)) == ["the current settings are the best that was found"]

@@ -1,0 +1,109 @@
+"""What the proxies do about calls that need the admin key, and about an empty last response."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2
+
+from hf_triton.ports.admin import GRPC_HEADER, HTTP_HEADER
+from hf_triton.ports.settings import Access, Caller
+from tests.unit.ports.grpc_ports import grpc_port
+from tests.unit.ports.http_ports import open_port
+
+KEY = "the-admin-key-of-this-test"
+OPTION = "--open-admin-apis"
+KEYED = Access(callers=(Caller("ann", "k" * 16),))
+
+
+def posted(path: str, header: str = "", body: str = "{}") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: a\r\n{header}Content-Length: {len(body)}\r\n\r\n"
+    return (head + body).encode()
+
+
+@pytest.mark.threat("read-only-apis")
+async def test_the_index_is_asked_for_with_the_admin_key() -> None:
+    async with open_port(admin_key=KEY) as port:
+        assert (await port.ask(posted("/v2/repository/index"))).status == 200
+        assert port.triton.asked[0].headers[HTTP_HEADER.decode()] == KEY
+
+
+@pytest.mark.parametrize(
+    "body, told",
+    [
+        *(
+            ('{"ready": "x"}', "ready: "),
+            ('{"ready": 1}', "ready: "),
+            ('{"ready": null}', "ready: "),
+        ),
+        *(("[]", "the body: "), ("5", "the body: "), ("{", "the body: ")),
+        *(('{"ready": true}', ""), ('{"ready" : false }', "")),
+    ],
+)
+async def test_what_the_index_does_not_understand_is_a_mistake_of_its_caller(
+    body: str, told: str
+) -> None:
+    async with open_port() as port:
+        got = await port.ask(posted("/v2/repository/index", body=body))
+        assert got.status == (400 if told else 200)
+        assert told in (got.json["error"] if told else "")
+        assert len(port.triton.asked) == (not told)
+
+
+async def test_a_key_that_was_sent_is_tritonservers_to_judge() -> None:
+    async with open_port(admin_key=KEY) as port:
+        wrong = f"{HTTP_HEADER.decode()}: wrong\r\n"
+        for path in ("/v2/repository/index", "/v2/logging"):
+            assert (await port.ask(posted(path, wrong))).status == 200
+        assert [one.headers[HTTP_HEADER.decode()] for one in port.triton.asked] == ["wrong"] * 2
+
+
+@pytest.mark.threat("read-only-apis")
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v2/repository/models/x/load", "/v2/repository/index/", "/v2/systemsharedmemory/status"),
+        *("/v2/models/x/trace/setting", "/v2/logging"),
+    ],
+)
+async def test_other_calls_without_it_are_told_what_opens_them(path: str) -> None:
+    async with open_port(admin_key=KEY) as port:
+        refused = await port.ask(posted(path))
+        assert refused.status == 403
+        assert OPTION in refused.json["error"]
+        assert not port.triton.asked
+
+
+@pytest.mark.threat("read-only-apis")
+async def test_the_index_needs_a_callers_key_where_there_are_keys() -> None:
+    async with open_port(KEYED, admin_key=KEY) as port:
+        assert (await port.ask(posted("/v2/repository/index"))).status == 401
+
+
+async def test_without_an_admin_key_all_goes_on_as_it_is() -> None:
+    async with open_port() as port:
+        assert (await port.ask(posted("/v2/logging"))).status == 200
+        assert HTTP_HEADER.decode() not in port.triton.asked[0].headers
+
+
+@pytest.mark.threat("read-only-apis")
+async def test_grpc_calls_are_told_apart_in_the_same_way(tmp_path: Path) -> None:
+    async with grpc_port(tmp_path, KEY) as (triton, stub):
+        await stub.RepositoryIndex(service_pb2.RepositoryIndexRequest())
+        sent = [(GRPC_HEADER.decode(), "wrong")]
+        await stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(), metadata=sent)
+        assert triton.keys == [KEY, "wrong"]
+        with pytest.raises(grpc.aio.AioRpcError, match=OPTION) as refused:
+            await stub.SystemSharedMemoryStatus(service_pb2.SystemSharedMemoryStatusRequest())
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_a_model_is_told_who_wants_an_empty_last_response(tmp_path: Path) -> None:
+    plain, asking = (service_pb2.ModelInferRequest(model_name="x") for _ in range(2))
+    asking.parameters["triton_enable_empty_final_response"].bool_param = True
+    async with grpc_port(tmp_path, KEY) as (triton, stub):
+        call = stub.ModelStreamInfer(iter((plain, asking, plain)))
+        assert len([one async for one in call]) == 3
+    assert triton.told == [False, True, False]

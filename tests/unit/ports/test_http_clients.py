@@ -1,0 +1,190 @@
+"""Clients of the HTTP port that go, do not read, or take much room: what is left for the others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+import pytest
+
+from hf_triton.ports.settings import MIB, Access
+from tests.unit.ports.http_ports import (
+    CLASSIFIED,
+    GENERATE,
+    INFER,
+    ONE_AT_ONCE,
+    Client,
+    FakeTriton,
+    Message,
+    Port,
+    answer,
+    answering,
+    echo,
+    never,
+    open_port,
+)
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_client_that_goes_ends_its_request(has_begun: bool) -> None:
+    begun = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with open_port(ONE_AT_ONCE, script=answering(begun) if has_begun else never) as port:
+        client = await port.client()
+        client.post(GENERATE, b"{}")
+        await port.until(lambda: len(port.triton.asked) == 1)
+        client.writer.transport.abort()
+        await port.until(lambda: port.triton.num_open == 0)
+        port.triton.script = echo
+        assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
+
+
+async def test_a_client_that_goes_while_a_check_is_under_way_leaves_nothing() -> None:
+    go = asyncio.Event()
+
+    async def script(request: Message, writer: asyncio.StreamWriter) -> None:
+        await go.wait()
+        await echo(request, writer)
+
+    async with open_port(ONE_AT_ONCE, script=script) as port:
+        client = await port.client()
+        client.post(INFER, json.dumps(CLASSIFIED).encode())
+        await port.until(lambda: len(port.triton.asked) == 1)
+        client.writer.transport.abort()
+        await port.until(lambda: len(port.proxy.connections) == 0)
+        go.set()
+        assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
+        assert len(port.triton.asked) == 2
+        client = await port.client()  # goes before the check has begun
+        client.post(INFER, json.dumps(CLASSIFIED).encode())
+        client.writer.close()
+        await port.until(lambda: len(port.proxy.connections) == 1)
+
+
+async def test_clients_may_go_at_any_byte() -> None:
+    whole = (
+        f"POST {GENERATE} HTTP/1.1\r\nHost: a\r\nContent-Length: 30\r\n\r\n".encode()
+        + b"{}"
+        + b" " * 28
+    )
+    async with open_port(ONE_AT_ONCE) as port:
+        for cut in range(1, len(whole) + 1):
+            client = await port.client()
+            client.send(whole[:cut])
+            await asyncio.sleep(0)
+            client.writer.close()
+        await port.until(lambda: len(port.proxy.connections) == 0)
+        assert (await port.ask(whole)).status == 200
+
+
+@pytest.mark.threat("unread-answers")
+async def test_a_client_that_does_not_read_holds_up_nobody() -> None:
+    large = answer(b"x" * 8 * MIB)
+    async with open_port(script=answering(large)) as port:
+        client = await port.client()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.get("/large")
+        client.get("/next")
+        await port.until(lambda: len(port.triton.asked) == 1)
+        port.triton.script = echo
+        assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
+        assert [asked.first for asked in port.triton.asked][1:] == ["GET /v2 HTTP/1.1"]
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert len((await client.answer()).body) == 8 * MIB
+        assert (await client.answer()).json[0] == "GET /next HTTP/1.1"
+
+
+@pytest.mark.threat("unread-answers")
+async def test_a_kept_connection_is_read_again_after_one_who_did_not_read() -> None:
+    async with open_port(script=answering(answer(b"x" * 200_000))) as port:
+        small = socket.socket()
+        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        number = port._number
+        await asyncio.get_running_loop().run_in_executor(None, small.connect, ("127.0.0.1", number))
+        for _ in range(40):
+            small.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        await asyncio.sleep(0.3)
+        for _ in range(3):
+            assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
+        await port.pass_time(121)
+        await port.until(lambda: len(port.proxy.connections) <= 3)
+        small.close()
+
+
+async def send_part(port: Port, num_bytes: int) -> Client:
+    """A client that has sent so much of a body that is twice as long."""
+    client = await port.client()
+    head = f"POST {GENERATE} HTTP/1.1\r\nHost: a\r\nContent-Length: {2 * num_bytes}\r\n\r\n"
+    before = port.proxy.num_buffered
+    client.send(head.encode() + b" " * num_bytes)
+    await port.until(lambda: port.proxy.num_buffered == before + num_bytes)
+    return client
+
+
+@pytest.mark.threat("http-bodies")
+async def test_bodies_that_wait_have_a_room_of_bounded_size() -> None:
+    async with open_port() as port:
+        port.proxy._max_buffered = MIB
+        waiting = await send_part(port, MIB - 1000)
+        client = await port.client()
+        client.post(GENERATE, b" " * 100_000)
+        got = await client.answer()
+        assert (got.status, got.headers["retry-after"]) == (503, "1")
+        assert await client.is_closed()
+        small = b'{"text_input": "%s"}' % (b"x" * 2000)
+        client = await port.client()
+        client.post(GENERATE, small)
+        assert (await client.answer()).status == 200
+        waiting.writer.close()
+        await port.until(lambda: port.proxy.num_buffered == 0)
+
+
+async def test_the_largest_body_that_is_allowed_has_room() -> None:
+    async with open_port(Access(max_body_mib=1024)) as port:
+        assert port.proxy.has_room(1024 * MIB, 1024 * MIB)
+
+
+@pytest.mark.threat("http-bodies")
+async def test_a_body_counts_until_tritonserver_has_read_it() -> None:
+    reading = asyncio.Event()
+
+    class SlowTriton(FakeTriton):
+        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reading.wait()
+            await super().serve(reader, writer)
+
+    async with open_port() as port:
+        path = port.proxy.pool._path + ".slow"
+        triton = SlowTriton()
+        server = await asyncio.start_unix_server(triton.serve, path)
+        port.proxy.pool._path = path
+        clients = [await port.client() for _ in range(2)]
+        for client in clients:
+            client.post(GENERATE, b'{"text_input": "%s"}' % (b"x" * 4 * MIB))
+        await port.until(lambda: port.proxy.num_buffered > 8 * MIB)
+        clients[0].writer.transport.abort()
+        await port.until(lambda: port.proxy.num_buffered < 5 * MIB)
+        assert port.proxy.num_buffered > 4 * MIB
+        reading.set()
+        assert (await clients[1].answer()).status == 200
+        assert port.proxy.num_buffered == 0
+        server.close()
+
+
+@pytest.mark.threat("slow-http-clients")
+async def test_where_there_are_too_many_connections_an_idle_one_goes() -> None:
+    async with open_port(script=never) as port:
+        port.proxy.connections.most = 3
+        busy = await port.client()
+        busy.get("/busy")
+        await port.until(lambda: len(port.triton.asked) == 1)
+        oldest = await port.client()
+        await port.until(lambda: len(port.proxy.connections) == 2)
+        await port.pass_time(1)
+        others = [await port.client() for _ in range(4)]
+        assert await oldest.is_closed()
+        await port.until(lambda: len(port.proxy.connections) == 3)
+        port.triton.script = echo
+        others[-1].get("/v2")
+        assert (await others[-1].answer()).status == 200
+        assert not busy.reader.at_eof()

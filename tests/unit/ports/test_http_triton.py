@@ -1,0 +1,131 @@
+"""The HTTP port before a tritonserver that is busy, that dies, or that must be asked first."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+import pytest
+
+from tests.unit.ports.http_ports import (
+    CLASSIFIED,
+    GENERATE,
+    INFER,
+    ONE_AT_ONCE,
+    Message,
+    answer,
+    answering,
+    echo,
+    open_port,
+)
+
+
+async def test_a_tritonserver_that_dies_is_told_of() -> None:
+    async with open_port(ONE_AT_ONCE, script=answering(then=lambda w: w.close())) as port:
+        client = await port.client()
+        client.get("/v2")
+        got = await client.answer()
+        assert (got.status, got.headers["connection"]) == (503, "close")
+        assert got.headers["retry-after"] == "1"
+        assert "ended" in got.error
+        assert await client.is_closed()
+        port.triton.script = answering(answer(b"12345")[:-1], then=lambda w: w.close())
+        client = await port.client()
+        client.get("/v2")
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.answer()  # cut off: no end that looks like one
+        port.triton.script = echo
+        assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
+
+
+async def test_an_answer_after_which_tritonserver_closes_is_whole() -> None:
+    script = answering(answer(headers="Connection: close\r\n"), then=lambda w: w.close())
+    async with open_port(script=script) as port:
+        for _ in range(2):
+            client = await port.client()
+            client.get("/v2")
+            assert (await client.answer()).json == {}
+            assert await client.is_closed()
+
+
+async def test_what_nobody_asked_for_goes_to_nobody() -> None:
+    writers: list[asyncio.StreamWriter] = []
+
+    async def script(request: Message, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await echo(request, writer)
+
+    async with open_port(script=script) as port:
+        client = await port.client()
+        client.get("/1")
+        await client.answer()
+        writers[0].write(answer(b'"stray"'))
+        await port.until(lambda: port.triton.num_open == 0)
+        client.get("/2")
+        assert (await client.answer()).json[0] == "GET /2 HTTP/1.1"
+
+
+async def test_where_tritonserver_does_not_listen_yet_is_said() -> None:
+    async with open_port(ONE_AT_ONCE) as port:
+        port.proxy.pool._path += ".not-there"
+        client = await port.client()
+        for _ in range(2):
+            client.post(GENERATE, b"{}")
+            got = await client.answer()
+            assert (got.status, got.headers["retry-after"]) == (503, "1")
+            assert got.headers["connection"] == "keep-alive"
+            assert "being started" in got.error
+
+
+async def test_more_at_once_than_tritonserver_accepts_at_once_are_served() -> None:
+    async with open_port() as port:
+        path = port.proxy.pool._path + ".slow"
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(path)
+        listening.listen(1)
+        port.proxy.pool._path = path
+        clients = [await port.client() for _ in range(5)]
+        for client in clients:
+            client.get("/v2")
+        await asyncio.sleep(0.05)
+        server = await asyncio.start_unix_server(port.triton.serve, sock=listening, backlog=1)
+        assert [(await client.answer()).status for client in clients] == [200] * 5
+        server.close()
+
+
+@pytest.mark.parametrize(
+    "body, expected",
+    [
+        (b'{"error": "unknown model"}', "unknown model"),
+        *((body, "status 503") for body in (b"", b"{}", b"[]", b"<html>")),
+    ],
+)
+async def test_an_error_of_tritonservers_is_one_whatever_it_says(
+    body: bytes, expected: str
+) -> None:
+    script = answering(answer(body, status="503 Service Unavailable"))
+    async with open_port(ONE_AT_ONCE, script=script) as port:
+        client = await port.client()
+        client.post(INFER, json.dumps(CLASSIFIED).encode())
+        refused = await client.answer()
+        assert refused.status == 503
+        assert expected in refused.error
+
+
+@pytest.mark.parametrize("kind, status", [("FP32", 200), ("BYTES", 400)])
+async def test_classes_are_of_numbers(kind: str, status: int) -> None:
+    async def script(request: Message, writer: asyncio.StreamWriter) -> None:
+        if request.first.startswith("GET"):
+            found = {"inputs": [], "outputs": [{"name": "y", "datatype": kind}]}
+            writer.write(answer(json.dumps(found).encode()))
+        else:
+            await echo(request, writer)
+
+    async with open_port(ONE_AT_ONCE, script=script) as port:
+        client = await port.client()
+        for _ in range(2):
+            client.post(INFER, json.dumps(CLASSIFIED).encode())
+            assert (await client.answer()).status == status
+        assert port.triton.asked[0].first == "GET /v2/models/m HTTP/1.1"
+        assert port.triton.num_connections == 1

@@ -1,0 +1,225 @@
+"""JSON on its way to tritonserver: what goes on, and what does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from generator.spec.runtime_rules import CALL, CALLER
+from hf_triton.ports.http.json_bodies import (
+    MAX_KEYS,
+    MAX_VALUES,
+    asked_of,
+    checked_generate,
+    checked_infer,
+    checked_object,
+    texts_with_zero_byte,
+)
+from hf_triton.ports.refusal import RefusedError
+
+TENSOR = {"name": "x", "datatype": "INT32", "shape": [2], "data": [1, 2]}
+
+
+def infer(**changes: Any) -> bytes:
+    return json.dumps({"inputs": [TENSOR], **changes}).encode()
+
+
+def tensor(**changes: Any) -> bytes:
+    return infer(inputs=[{**TENSOR, **changes}])
+
+
+def test_a_request_goes_on_with_all_that_it_says() -> None:
+    asked: dict[str, Any] = {
+        "id": "7",
+        "parameters": {"max_tokens": 5, "big": 2**63},
+        "inputs": [{**TENSOR, "parameters": {"a": 1.5, "b": True}}, {**TENSOR, "shape": [0, 3]}],
+        "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+    }
+    body = json.dumps(asked).encode()
+    head, classified = checked_infer(body, len(body))
+    assert json.loads(head) == asked
+    assert classified == []
+
+
+def test_null_is_as_good_as_nothing() -> None:
+    asked = infer(parameters=None, outputs=None, id=None)
+    assert json.loads(checked_infer(asked, len(asked))[0]) == json.loads(asked)
+
+
+def test_data_is_copied_byte_by_byte() -> None:
+    data = b'[1.50, 1e0, "\\u00e9\\ud83d\\ude00", "\xc3\xa9"]'
+    body = b'{"inputs":[{"name":"x","datatype":"BYTES","shape":[4],"data":' + data + b"}]}"
+    assert checked_infer(body, len(body))[0] == body
+
+
+@pytest.mark.parametrize(
+    "shape", [[10_000_000_000], [-1], [2**32, 2**32], [0, 10_000_000_000], [1] * 1000, [10**30]]
+)
+def test_a_shape_without_that_much_data_is_refused(shape: list[int]) -> None:
+    body = tensor(shape=shape)
+    with pytest.raises(RefusedError, match=r"input 'x': got (a )?shape"):
+        checked_infer(body, len(body))
+
+
+@pytest.mark.threat("request-smuggling")
+@pytest.mark.parametrize("key", ['"shape"', '"sh\\u0061pe"'])
+def test_a_key_that_comes_twice_means_what_was_checked(key: str) -> None:
+    twice = f'{{"name":"x","datatype":"INT32",{key}:[10000000000],"shape":[2],"data":[1,2]}}'
+    body = f'{{"inputs":[{twice}]}}'.encode()
+    sent = checked_infer(body, len(body))[0]
+    assert b"10000000000" not in sent
+    assert json.loads(sent)["inputs"] == [TENSOR]
+
+
+def test_a_tensor_in_shared_memory_may_be_larger_than_the_body() -> None:
+    body = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "x",
+                    "datatype": "FP32",
+                    "shape": [1 << 30],
+                    "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 1 << 32},
+                }
+            ]
+        }
+    ).encode()
+    assert json.loads(checked_infer(body, len(body))[0]) == json.loads(body)
+
+
+def test_outputs_to_be_classified_are_told() -> None:
+    outputs = [{"name": "y", "parameters": {"classification": 3}}, {"name": "z"}]
+    body = infer(outputs=outputs)
+    assert checked_infer(body, len(body))[1] == ["y"]
+
+
+@pytest.mark.parametrize(
+    "body, expected",
+    [
+        (b"", "truncated"),
+        (b"[]", "Expected `object`"),
+        (b"text_input=x", "malformed"),
+        (b'{"inputs": 1}', r"\$\.inputs"),
+        (b'{"inputs": [{}]}', r"missing required field .* `\$\.inputs\[0\]`"),
+        (b'{"inputs": [{"name":"x","datatype":"INT32","shape":["1"]}]}', r"shape\[0\]"),
+        (b'{"inputs":' + b"[" * 100_000, "Expected|nested too deep"),
+        (tensor(data=0).replace(b": 0}", b": " + b"[" * 40_000 + b"]" * 40_000 + b"}"), "nested"),
+        ('{"inputs": []}'.encode("utf-16"), "UTF-8"),
+        (tensor(name="_").replace(b"_", b"\xff"), "UTF-8"),
+        (infer(inputs=[TENSOR] * (MAX_KEYS + 1)), f"inputs: got {MAX_KEYS + 1} entries"),
+        (infer(parameters={str(i): i for i in range(60_000)}), "parameters: got 60000 entries"),
+        (infer(parameters={"nested": [[]]}), r"parameters"),
+        (b'{"inputs": [' + b"1," * MAX_VALUES + b"1]}", "values in JSON"),
+    ],
+)
+def test_what_triton_could_not_read_is_refused(body: bytes, expected: str) -> None:
+    with pytest.raises(RefusedError, match=expected) as caught:
+        checked_infer(body, len(body))
+    assert caught.value.status == 400
+
+
+@pytest.mark.threat("alike-salts")
+@pytest.mark.parametrize(
+    "body, where",
+    [
+        (infer(id="a\0b"), "id"),
+        (infer(parameters={"cache_salt": "T\0A"}), "parameters"),
+        (infer(parameters={"cache_salt\0x": "T"}), "parameters"),
+        (tensor(name="x\0y"), r"inputs\[0\]"),
+        (tensor(datatype="INT32\0"), r"inputs\[0\]"),
+        (tensor(parameters={"shared_memory_region": "a\0b"}), r"inputs\[0\]"),
+        (infer(outputs=[{"name": "y"}, {"name": "y\0z"}]), r"outputs\[1\]"),
+    ],
+)
+def test_what_triton_would_read_another_text_in_is_refused(body: bytes, where: str) -> None:
+    with pytest.raises(RefusedError, match=f"^{where}: got a text with a zero byte in it$"):
+        checked_infer(body, len(body))
+
+
+def test_zero_bytes_in_data_and_what_only_looks_like_one_go_on() -> None:
+    body = tensor(datatype="BYTES", shape=[1], data=["a\0b"])
+    assert checked_infer(body, len(body))[0] == body.replace(b": ", b":").replace(b", ", b",")
+    body = infer(parameters={"cache_salt": "\\u0000"})
+    assert json.loads(checked_infer(body, len(body))[0])["parameters"]["cache_salt"] == "\\u0000"
+
+
+@pytest.mark.threat("alike-salts")
+def test_fields_of_generate_with_a_zero_byte_are_told() -> None:
+    fields = {"a": "x\0y", "b": "\\u0000", "c": ["x\0"], "d": 1}
+    assert texts_with_zero_byte(checked_object(json.dumps(fields).encode())) == ["a"]
+    for refused in ({"a\0b": 1}, {"parameters": {"a": "\0"}}, {"parameters": {"\0": 1}}):
+        with pytest.raises(RefusedError, match="zero byte"):
+            checked_object(json.dumps(refused).encode())
+
+
+@pytest.mark.threat("alike-salts")
+@pytest.mark.parametrize("text", [rb"\ud800", rb"\udc00", b"\xff", b"\xed\xa0\x80"])
+def test_what_is_no_text_of_unicode_is_refused(text: bytes) -> None:
+    for body in (b'{"a":"%b"}' % text, b'{"parameters":{"a":"%b"}}' % text):
+        with pytest.raises(RefusedError, match="the body: "):
+            checked_object(body)
+
+
+def test_a_flat_object_goes_on_with_each_key_once() -> None:
+    body = b'{"text_input": "a", "parameters": {"n": 1, "n": 2}, "text_input": "b", "list": [1, 2]}'
+    sent = checked_object(body)
+    assert sent == b'{"text_input":"b","parameters":{"n":2},"list":[1, 2]}'
+
+
+@pytest.mark.parametrize("place", ["top", "parameters"])
+def test_too_many_keys_are_refused(place: str) -> None:
+    many = {str(index): index for index in range(60_000)}
+    body = json.dumps(many if place == "top" else {"parameters": many}).encode()
+    with pytest.raises(RefusedError, match="got 60000 entries, allowed: 256"):
+        checked_object(body)
+
+
+@pytest.mark.threat("callers-name")
+def test_only_the_proxy_names_a_caller_to_a_model() -> None:
+    """A name in another case is read beside it, see tests/unit/requests/test_cache_salt.py."""
+    asked = infer(parameters={CALLER: "somebody else", "a": 1})
+    for alias, expected in (("", {"a": 1}), ("me", {"a": 1, CALLER: "me"})):
+        sent = json.loads(checked_infer(asked, len(asked), alias)[0])
+        assert sent["parameters"] == expected
+    flat = json.dumps(
+        {CALLER: "x", CALL: "x", "parameters": {CALLER: "x", CALL: "x", "a": 1}}
+    ).encode()
+    assert json.loads(checked_object(flat)) == {"parameters": {"a": 1}}
+    assert json.loads(checked_generate(flat, "me")) == {"parameters": {"a": 1}, CALLER: "me"}
+
+
+def test_an_empty_list_for_a_tensor_is_left_out() -> None:
+    """From 26.04 on Triton answers one with a 400."""
+    body = b'{"a": "x", "b": [ \n], "c": [[]], "d": "[]", "parameters": {"e": 1}, "f":[]}'
+    assert list(json.loads(checked_generate(body))) == ["a", "c", "d", "parameters"]
+    assert json.loads(checked_object(body)) == json.loads(body)
+
+
+@pytest.mark.parametrize(
+    "path, model, endpoint",
+    [
+        ("/v2/models/m/infer", "m", "infer"),
+        ("/v2/models/m/versions/1/generate_stream", "m", "generate_stream"),
+        ("/v2/models/a%2Fb/%69nfer", "", ""),
+        ("/v2/models/m/%69nfer", "m", "infer"),
+        ("/v2/models/m", "m", ""),
+        ("/v2/models/m/versions/1/", "m", ""),
+        ("/v2/repository/index", "", ""),
+    ],
+)
+def test_what_is_asked_of_a_model(path: str, model: str, endpoint: str) -> None:
+    assert asked_of(path) == (model, endpoint)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e309", "1" * 400, "[0.5, 2E+400]"])
+def test_a_number_that_no_float_holds_is_refused(number: str) -> None:
+    """Triton answers one with a 500."""
+    with pytest.raises(RefusedError, match="allowed: 64-bit floats"):
+        checked_generate(f'{{"a": {number}}}'.encode())
+
+
+def test_numbers_that_look_like_it_are_passed_on() -> None:
+    body = b'{"a":"1e999","b":1e308,"c":1e-999}'
+    assert checked_generate(body) == body

@@ -1,0 +1,101 @@
+"""Who shares what was computed: a request's caller and its ``cache_salt`` together."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.abandoned_requests import CALL
+from hf_triton.runtime.request.cache_salt import CACHE_SALT, CALLER, read_parameters, salt_of
+from tests.support.request_fields import fields
+
+WITHOUT_SALT = "cache_salt: got {}, allowed: a text of 1 to 256 characters"
+
+
+def test_requests_without_either_share() -> None:
+    assert salt_of({}) is None
+    assert salt_of({"user": "somebody"}) is None
+
+
+def test_caller_and_salt_both_separate() -> None:
+    salts = [
+        salt_of(parameters)
+        for parameters in (
+            {},
+            {CACHE_SALT: "a"},
+            {CACHE_SALT: "b"},
+            {CALLER: "a"},
+            {CALLER: "b"},
+            {CALLER: "a", CACHE_SALT: "b"},
+            {CALLER: "ab", CACHE_SALT: "b"},
+            {CALLER: "a", CACHE_SALT: "bb"},
+        )
+    ]
+    assert all(one != other for one, other in itertools.combinations(salts, 2))
+    assert salt_of({CALLER: "a", CACHE_SALT: "b", "user": "c"}) == salts[5]
+
+
+def test_a_salt_of_the_greatest_length_is_taken() -> None:
+    assert salt_of({CACHE_SALT: "é" * 256})
+
+
+@pytest.mark.parametrize(
+    "given, got",
+    [
+        ("", "an empty text"),
+        ("x" * 257, "257 characters"),
+        (1234, "a value of another type"),
+        (True, "a value of another type"),
+    ],
+)
+def test_what_is_no_salt_is_refused_unquoted(given: Any, got: str) -> None:
+    with pytest.raises(RequestError) as refusal:
+        salt_of({CACHE_SALT: given})
+    assert str(refusal.value) == WITHOUT_SALT.format(got)
+
+
+def test_every_task_takes_a_salt_and_checks_it() -> None:
+    given = {"text_input": [b"abc"]}
+    fields(given, {CACHE_SALT: "a", CALLER: "b"}).check_parameters(["top_k"])
+    with pytest.raises(RequestError, match="got an empty text, allowed"):
+        fields(given, {CACHE_SALT: ""}).check_parameters(["top_k"])
+
+
+@pytest.mark.parametrize("name", [CALLER, "HF-Triton-Caller"])
+def test_headers_are_read_however_they_are_spelt(name: str) -> None:
+    assert read_parameters(json.dumps({name: "a", "top_k": 3})) == {CALLER: "a", "top_k": 3}
+
+
+def test_the_call_that_a_request_came_with_is_none_of_its_parameters() -> None:
+    """It is another one each time, and a response cache goes by parameters."""
+    assert read_parameters(json.dumps({CALL: "a" * 32, "top_k": 3})) == {"top_k": 3}
+
+
+@pytest.mark.threat("callers-name")
+def test_nobody_becomes_another_caller_by_a_parameter_of_that_name() -> None:
+    """Triton appends the header to the body's parameters, so that a name can be there twice."""
+    victim = salt_of(read_parameters('{"hf-triton-caller": "victim"}'))
+    for text in (
+        '{"hf-triton-caller": "victim", "hf-triton-caller": "attacker"}',
+        '{"hf-triton-caller": "attacker", "hf-triton-caller": "victim"}',
+        '{"HF-Triton-Caller": "victim", "hf-triton-caller": "attacker"}',
+        '{"hf-triton-caller": "attacker", "HF-TRITON-CALLER": "victim"}',
+    ):
+        assert salt_of(read_parameters(text)) not in (victim, None)
+
+
+@pytest.mark.threat("alike-salts")
+def test_two_callers_are_none_whose_name_looks_like_both() -> None:
+    two = read_parameters('{"hf-triton-caller": "a", "hf-triton-caller": "b"}')
+    one = read_parameters('{"hf-triton-caller": "a,b"}')
+    assert salt_of(two) != salt_of(one)
+    assert read_parameters(json.dumps(two)) == two, "hooks get them as parameters again"
+
+
+@pytest.mark.parametrize("text", ["", "{}"])
+def test_a_request_without_parameters_has_none(text: str) -> None:
+    assert read_parameters(text) == {}

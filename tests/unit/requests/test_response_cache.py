@@ -1,0 +1,181 @@
+"""A kept answer is given to whoever asks the very same, and an error never is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hf_triton.runtime.errors import OverloadedError, RequestError
+from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.runtime.request.responder import Responder
+from hf_triton.runtime.request.response_cache import ResponseCache, request_key
+from tests.support.intake_driver import Array, Caller, driving, strings
+
+ALL = ("text_output", "score")
+
+
+def numbers(cache: ResponseCache) -> dict[str, float]:
+    prefix = "hf_triton_response_cache_"
+    return {f.name.removeprefix(prefix): f.samples[0].value for f in cache.families()}
+
+
+def test_the_same_request_is_computed_once(tmp_path: Path) -> None:
+    with driving(tmp_path, cache_mib=1) as driver:
+        first, second, other = driver.ask("a"), driver.ask("a"), driver.ask("b")
+        assert first.responses == second.responses
+        assert other.responses[0]["text_output"] == [b"b"]
+        assert [r.inputs["text_input"][0] for r in driver.taken] == [b"a", b"b"]
+
+
+@pytest.mark.threat("response-cache")
+def test_every_part_of_a_request_counts() -> None:
+    one = np.array([1], dtype=np.int32)
+    different: list[tuple[dict[str, Array], dict[str, Any], tuple[str, ...]]] = [
+        ({"text_input": strings("ab")}, {}, ALL),
+        ({"text_input": strings("a", "b")}, {}, ALL),
+        ({"text_input": strings("a|1|b")}, {}, ALL),
+        ({"text_input": strings("a", "b").reshape(2, 1)}, {}, ALL),
+        ({"words": strings("ab")}, {}, ALL),
+        ({"text_input": strings("ab"), "top_k": one}, {}, ALL),
+        ({"text_input": strings("ab"), "top_k": one + 1}, {}, ALL),
+        ({"text_input": strings("ab"), "top_k": one.astype(np.int64)}, {}, ALL),
+        ({"text_input": strings("ab"), "flag": one}, {}, ALL),
+        ({"text_input": strings("ab")}, {"top_k": 1}, ALL),
+        ({"text_input": strings("ab")}, {"top_k": "1"}, ALL),
+        ({"text_input": strings("ab")}, {}, ALL[:1]),
+    ]
+    keys = {request_key(PlainRequest(i, p), listed) for i, p, listed in different}
+    assert len(keys) == len(different)
+
+
+def test_what_says_nothing_to_the_model_does_not_count() -> None:
+    inputs = {"text_input": strings("ab"), "flag": np.array([True])}
+    backwards = dict(reversed(inputs.items()))
+    plain = request_key(PlainRequest(inputs, {}), ALL)
+    assert plain == request_key(PlainRequest(backwards, {"id": "7"}), reversed(ALL))
+    assert plain == request_key(PlainRequest(inputs, {"triton_final_response": True}), ALL)
+
+
+@pytest.mark.threat("shared-prefix-timing")
+def test_answers_of_another_salt_are_not_given(tmp_path: Path) -> None:
+    parameters: list[dict[str, Any]] = [
+        {},
+        {"cache_salt": "a"},
+        {"cache_salt": "b"},
+        {"hf-triton-caller": "a"},
+        {"hf-triton-caller": "a", "cache_salt": "a"},
+    ]
+    with driving(tmp_path, cache_mib=1) as driver:
+        for _ in range(2):
+            for given in parameters:
+                assert driver.ask("the same", parameters=given).text == "the same"
+        assert len(driver.taken) == len(parameters)
+
+
+def test_a_salt_that_can_not_be_one_is_the_requests_own_error(tmp_path: Path) -> None:
+    with driving(tmp_path, cache_mib=1) as driver:
+        error = driver.ask("the same", parameters={"cache_salt": 7}).error
+        assert isinstance(error, RequestError)
+        assert driver.taken == []
+
+
+def test_a_caller_gets_the_outputs_that_it_lists(tmp_path: Path) -> None:
+    with driving(tmp_path, cache_mib=1) as driver:
+        for listed in (("text_output",), ("score",), ALL, ("text_output",)):
+            (answer,) = driver.ask("a", listed=listed).responses
+            assert tuple(answer) == listed
+        assert len(driver.taken) == 3
+
+
+def test_an_error_is_never_kept(tmp_path: Path) -> None:
+    is_busy = True
+
+    def task(request: PlainRequest, listed: Iterable[str], responder: Responder) -> None:
+        if is_busy:
+            responder.fail(OverloadedError("try again"))
+        else:
+            responder.send({"text_output": strings("x")}, final=True)
+
+    with driving(tmp_path, cache_mib=1) as driver:
+        driver.take = task
+        assert isinstance(driver.ask("a").error, OverloadedError)
+        assert isinstance(driver.ask("a").error, OverloadedError)
+        is_busy = False
+        assert driver.ask("a").text == "x"
+        assert driver.ask("a").text == "x"
+        assert len(driver.taken) == 3
+
+
+def test_hooks_run_for_every_request_and_change_no_kept_answer(tmp_path: Path) -> None:
+    hooks = (
+        "import itertools\nnumbers = itertools.count()\n"
+        "def preprocess(request):\n    request['text_input'] = request.text('text_input').upper()\n"
+        "def postprocess(response):\n    response['score'] += next(numbers)\n"
+    )
+    with driving(tmp_path, hooks, cache_mib=1) as driver:
+        answers = [driver.ask(text).responses[0] for text in ("a", "A", "a")]
+        assert [answer["score"] for answer in answers] == [[0.5], [1.5], [2.5]]
+        assert {answer["text_output"][0] for answer in answers} == {b"A"}
+        assert len(driver.taken) == 1
+
+
+def test_what_was_not_asked_for_the_longest_is_forgotten_first() -> None:
+    cache = ResponseCache(3000)
+    for text in "abcde":
+        if text == "d":
+            assert was_kept(cache, "a")
+        ask(cache, text, np.zeros(100, dtype=np.float32))
+    assert [text for text in "abcde" if was_kept(cache, text)] == ["a", "d", "e"]
+    found = numbers(cache)
+    assert (found["entries"], found["hits_total"]) == (3, 4)
+    assert found["bytes"] <= 3000
+
+
+def test_an_answer_that_is_larger_than_all_is_not_kept() -> None:
+    cache = ResponseCache(3000)
+    ask(cache, "a", np.zeros(10, dtype=np.float32))
+    ask(cache, "b", np.zeros(10_000, dtype=np.float32))
+    ask(cache, "c", strings("x" * 10_000))
+    assert [text for text in "abc" if was_kept(cache, text)] == ["a"]
+
+
+def test_an_answer_kept_twice_is_counted_once() -> None:
+    cache = ResponseCache(10_000)
+    late: list[Responder] = []
+    for _ in range(2):  # both arrive before either is answered
+        cache.receive(request("a"), ALL, Caller(), lambda *given: late.append(given[2]))
+    for responder in late:
+        responder.send({"score": np.zeros(100, dtype=np.float32)}, final=True)
+    assert numbers(cache) == {"hits_total": 0, "misses_total": 2, "entries": 1, "bytes": 912}
+
+
+def request(text: str) -> PlainRequest:
+    return PlainRequest({"text_input": strings(text)}, {})
+
+
+def ask(cache: ResponseCache, text: str, answer: Array) -> None:
+    cache.receive(
+        request(text), ALL, Caller(), lambda *given: given[2].send({"score": answer}, final=True)
+    )
+
+
+def was_kept(cache: ResponseCache, text: str) -> bool:
+    computed: list[object] = []
+    cache.receive(request(text), ALL, Caller(), lambda *given: computed.append(given))
+    return not computed
+
+
+def test_without_a_cache_every_request_is_computed(tmp_path: Path) -> None:
+    with driving(tmp_path) as driver:
+        driver.ask("a")
+        driver.ask("a")
+        assert len(driver.taken) == 2
+
+
+@pytest.mark.parametrize("name", ["hits_total", "misses_total", "entries", "bytes"])
+def test_what_is_counted_begins_at_zero(name: str) -> None:
+    assert numbers(ResponseCache(1))[name] == 0

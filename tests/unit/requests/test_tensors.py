@@ -1,0 +1,133 @@
+"""Requests are read row by row, from tensors or parameters, and never quoted in an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.request.tensors import boolean, integer, number, text
+from tests.support.request_fields import fields
+
+SECRET = b"a prompt that no log may show"
+
+
+def error_of(call: Callable[[], Any]) -> str:
+    with pytest.raises(RequestError) as raised:
+        call()
+    assert raised.value.status == "INVALID_ARG"
+    return str(raised.value)
+
+
+def test_a_request_without_batching_is_one_row() -> None:
+    one = fields({"text_input": [b"caf\xc3\xa9"], "max_tokens": [5]}, {})
+    assert one.count_rows("text_input") == 1
+    assert one.optional_texts("text_input") == ["café"]
+    assert one.num_rows == 1
+    assert one.values("max_tokens", integer, None) == [5]
+    assert one.values("top_k", integer, 7) == [7]
+
+
+def test_a_client_batch_is_read_row_by_row() -> None:
+    batch = fields(
+        {"text_input": [[b"a"], [b"b"]], "max_tokens": [[5], [6]], "stop_words": [[b"x", b""]] * 2},
+        {"top_k": 3},
+        batched=True,
+    )
+    assert batch.count_rows("text_input") == 2
+    assert batch.optional_texts("text_input") == ["a", "b"]
+    assert batch.values("max_tokens", integer, None) == [5, 6]
+    assert batch.values("top_k", integer, 0) == [3, 3]
+    assert batch.values("min_tokens", integer, 0) == [0, 0]
+    assert batch.text_lists("stop_words") == [("x",), ("x",)]
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [(["a"], ("a",)), (["", "b"], ("b",)), ([], ()), ([""], ())],
+)
+def test_empty_stop_words_are_left_out(given: list[str], expected: tuple[str, ...]) -> None:
+    one = fields({"text_input": [b"t"], "stop_words": [text.encode() for text in given]}, {})
+    assert one.text_lists("stop_words") == [expected]
+
+
+def test_text_that_is_not_utf8_is_refused_without_quoting_it() -> None:
+    one = fields({"text_input": [SECRET + b"\xff"]}, {})
+    expected = f"text_input: not valid UTF-8 at byte {len(SECRET)}"
+    assert error_of(lambda: one.optional_texts("text_input")) == expected
+
+
+def test_a_value_given_twice_is_refused() -> None:
+    one = fields({"text_input": [b"t"], "max_tokens": [5]}, {"max_tokens": 5})
+    expected = "max_tokens: given as a tensor and as a parameter, send one of them"
+    assert error_of(lambda: one.values("max_tokens", integer, None)) == expected
+
+
+@pytest.mark.parametrize(
+    "convert, value, expected",
+    [
+        (integer, 1.5, "f: got 1.5, allowed: an integer"),
+        (integer, True, "f: got true, allowed: an integer"),
+        (integer, SECRET.decode(), "f: got a text, allowed: an integer"),
+        (number, False, "f: got false, allowed: a number"),
+        (number, SECRET.decode(), "f: got a text, allowed: a number"),
+        (integer, [SECRET], "f: got a list, allowed: an integer"),
+        (integer, {"a": SECRET}, "f: got an object, allowed: an integer"),
+        (number, None, "f: got null, allowed: a number"),
+        (number, 10**400, "f: got an integer too large for a number"),
+        (boolean, 10**100, "f: got an integer of more than 30 digits, allowed: true or false"),
+        (text, 5, "f: got 5, allowed: a text"),
+        (boolean, 1, "f: got 1, allowed: true or false"),
+        (boolean, "true", "f: got a text, allowed: true or false"),
+    ],
+)
+def test_a_wrong_type_is_refused_without_quoting_a_text(
+    convert: Callable[[str, Any], Any], value: Any, expected: str
+) -> None:
+    assert error_of(lambda: convert("f", value)) == expected
+
+
+def test_a_stop_word_of_another_type_is_refused() -> None:
+    one = fields({"text_input": [b"t"]}, {"stop_words": 5})
+    assert error_of(lambda: one.text_lists("stop_words")) == "stop_words: got 5, allowed: a text"
+
+
+def test_numbers_pass_as_they_are() -> None:
+    assert integer("f", 2**63) == 2**63
+    assert number("f", 3) == 3.0
+    assert boolean("f", False) is False
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("max_tokns", "max_tokns: unknown parameter, did you mean max_tokens? allowed: "),
+        ("zzz", "zzz: unknown parameter; allowed: "),
+    ],
+)
+def test_an_unknown_parameter_is_refused_with_the_nearest(name: str, expected: str) -> None:
+    one = fields({"text_input": [b"t"]}, {name: 1})
+    known = ("max_tokens", "top_k")
+    assert error_of(lambda: one.check_parameters(known)) == expected + "max_tokens, top_k"
+
+
+@pytest.mark.parametrize("name", ["id", "timeout", "priority", "binary_data_output", "triton_x"])
+def test_tritons_own_parameters_pass(name: str) -> None:
+    fields({"text_input": [b"t"]}, {name: 1}).check_parameters(("max_tokens",))
+
+
+def test_rows_are_counted_by_the_first_tensor_that_is_there() -> None:
+    names = ("text_input", "messages")
+    assert fields({"messages": [[b"a"], [b"b"], [b"c"]]}, {}, batched=True).count_rows(*names) == 3
+    assert fields({"messages": [b"a"]}, {}).count_rows(*names) == 1
+    assert fields({}, {"messages": "a"}).count_rows(*names) == 1
+
+
+def test_a_text_that_may_be_missing_is_none_and_an_empty_one_empty() -> None:
+    batch = fields({"messages": [[b"a"], [b""]]}, {"tools": "t"}, batched=True)
+    batch.count_rows("messages")
+    assert batch.optional_texts("messages") == ["a", ""]
+    assert batch.optional_texts("text_input") == [None, None]
+    assert batch.optional_texts("tools") == ["t", "t"]

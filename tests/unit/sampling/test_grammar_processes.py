@@ -1,0 +1,378 @@
+"""Constraints that never end, or take all memory, end their own process and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from hf_triton.runtime.errors import OverloadedError, RequestError
+from hf_triton.text_generation.structured import frames, grammar_processes
+from hf_triton.text_generation.structured.compiling import Compiler, Started
+from hf_triton.text_generation.structured.constraint import Constraint
+from hf_triton.text_generation.structured.following import Following, Limits, wait_for_masks
+from hf_triton.text_generation.structured.grammar import Grammar
+from hf_triton.text_generation.structured.grammar_processes import GrammarProcesses
+from tests.support.triton import ROOT, eventually
+
+MIB = 2**20
+SMALL = Constraint("regex", ("[a-c]+d",))
+LARGE = "a{900000000}"  # about 100 MiB
+
+
+class ByteTokenizer:
+    """A token for each byte, and one that ends texts; as transformers' fast tokenizers look."""
+
+    def __init__(self) -> None:
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        vocabulary = {character: number for number, character in enumerate(alphabet)}
+        self.backend_tokenizer = Tokenizer(models.BPE({**vocabulary, "<end>": 256}, []))
+        self.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        self.backend_tokenizer.decoder = decoders.ByteLevel()
+        self.eos_token_id = 256
+        self.added_tokens_decoder: dict[int, Any] = {}
+        self.ids = vocabulary
+
+    def __len__(self) -> int:
+        return 257
+
+
+def endless(depth: int = 40) -> Constraint:
+    """A schema of 3 KB in which llguidance follows 2 to the power of ``depth`` references."""
+    one: dict[str, Any] = {
+        f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(depth)
+    }
+    schema = {"$defs": {**one, f"d{depth}": {"type": "string"}}, "$ref": "#/$defs/d0"}
+    return Constraint("json_schema", (json.dumps(schema),))
+
+
+@pytest.fixture
+def processes() -> Iterator[GrammarProcesses]:
+    processes = GrammarProcesses(ByteTokenizer(), 257, [256])
+    processes.prepare()
+    yield processes
+    processes.close()
+
+
+def made(processes: GrammarProcesses, constraint: Constraint) -> Following:
+    following = processes.begin(constraint, 60.0)
+    assert following.wait(70.0)
+    return following
+
+
+def children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    return [int(one) for one in listed.split()]
+
+
+def program_id(processes: GrammarProcesses) -> int:
+    assert processes._server.pid is not None
+    return processes._server.pid
+
+
+def follow_often(grammar: Grammar, token_id: int) -> None:
+    for _ in range(3):
+        grammar.follow(token_id)
+
+
+class Told:
+    """Waits for what a Compiler tells."""
+
+    def __init__(self, compiler: Compiler, constraint: Constraint) -> None:
+        self._said: list[Started | Exception] = []
+        self._done = threading.Event()
+        compiler.when_ready([constraint], self._take, self._take)
+
+    def _take(self, answer: Started | Exception) -> None:
+        self._said.append(answer)
+        self._done.set()
+
+    def wait(self) -> Started | Exception:
+        assert self._done.wait(60)
+        return self._said[0]
+
+
+@pytest.mark.threat("endless-grammars")
+def test_six_that_never_end_delay_nobody_and_are_gone_in_time(
+    processes: GrammarProcesses,
+) -> None:
+    compiler = Compiler(processes, time_limit_s=2.0)
+    assert isinstance(Told(compiler, SMALL).wait(), dict)
+    began_s = time.monotonic()
+    hostile = [Told(compiler, endless(40 + number)) for number in range(6)]
+    time.sleep(0.1)
+    others = []
+    for number in range(5):
+        asked_s = time.monotonic()
+        assert isinstance(Told(compiler, Constraint("regex", (f"a{number}",))).wait(), dict)
+        others.append(time.monotonic() - asked_s)
+    said = [told.wait() for told in hostile]
+    assert time.monotonic() - began_s < 15
+    assert sorted(others)[2] < 2, others
+    assert all(isinstance(one, RequestError | OverloadedError) for one in said)
+    assert any("takes more than 2 s to prepare (max_grammar_s)" in str(one) for one in said)
+    # What is kept goes on, and nothing else is left.
+    assert eventually(lambda: len(children(program_id(processes))) == 6)
+    assert isinstance(Told(compiler, SMALL).wait(), dict)
+    compiler.close()
+
+
+def test_a_model_that_is_unloaded_does_not_wait_for_what_never_ends(
+    processes: GrammarProcesses,
+) -> None:
+    compiler = Compiler(processes, time_limit_s=600.0)
+    hostile = [Told(compiler, endless(40 + number)) for number in range(6)]
+    assert eventually(lambda: processes._server.runs and bool(children(program_id(processes))))
+    began_s = time.monotonic()
+    compiler.close()
+    assert time.monotonic() - began_s < 5
+    assert all(isinstance(told.wait(), OverloadedError) for told in hostile)
+
+
+def test_a_fork_that_begins_while_the_program_ends_does_not_outlive_it() -> None:
+    for delay_s in (0.0, 0.0005, 0.001, 0.002, 0.004) * 4:
+        processes = GrammarProcesses(ByteTokenizer(), 257, [256])
+        begun = [processes.begin(endless(), 20.0) for _ in range(4)]
+        time.sleep(delay_s)
+        processes.close()
+        assert all(following.wait(10.0) for following in begun)
+
+
+def test_what_is_kept_is_made_again_where_its_process_was_killed(
+    processes: GrammarProcesses,
+) -> None:
+    compiler = Compiler(processes, time_limit_s=60.0)
+    first = Told(compiler, SMALL).wait()
+    (worker,) = children(program_id(processes))
+    os.kill(worker, signal.SIGKILL)
+    assert eventually(lambda: not Path("/proc", str(worker)).exists())
+    again = Told(compiler, SMALL).wait()
+    assert isinstance(first, dict)
+    assert isinstance(again, dict)
+    assert again[SMALL] is not first[SMALL]
+    grammar = again[SMALL]()
+    grammar.follow(ByteTokenizer().ids["a"])
+    compiler.close()
+
+
+@pytest.mark.threat("endless-grammars")
+def test_what_takes_too_much_memory_ends_alone(processes: GrammarProcesses) -> None:
+    neighbour = made(processes, SMALL)()
+    processes.limits = Limits(max_bytes=64 * MIB)
+    assert made(processes, Constraint("regex", (LARGE,))).has_ended
+    neighbour.follow(ByteTokenizer().ids["a"])
+    assert not neighbour.is_complete
+
+
+@pytest.mark.threat("endless-grammars")
+def test_a_token_that_takes_too_long_ends_the_process(processes: GrammarProcesses) -> None:
+    neighbour = made(processes, Constraint("regex", ("a+",)))()
+    processes.limits = Limits(step_s=1e-6)
+    following = made(processes, SMALL)
+    with pytest.raises(RequestError, match="regex: too complex to follow any further"):
+        follow_often(following(), ByteTokenizer().ids["a"])
+    assert following.has_ended
+    follow_often(neighbour, ByteTokenizer().ids["a"])
+    assert eventually(lambda: len(children(program_id(processes))) == 1)
+
+
+@pytest.mark.threat("endless-grammars")
+def test_all_together_have_a_limit_and_the_largest_goes_first(
+    processes: GrammarProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = made(processes, SMALL)
+    first = made(processes, Constraint("regex", (LARGE,)))
+    assert 60 * MIB < first.num_bytes < 400 * MIB
+    monkeypatch.setattr(grammar_processes, "MAX_BYTES", first.num_bytes + 40 * MIB)
+    second = made(processes, Constraint("regex", (LARGE + "b",)))
+    assert first.has_ended or second.has_ended
+    assert not small.has_ended
+    assert processes.num_bytes <= grammar_processes.MAX_BYTES
+    assert eventually(lambda: len(children(program_id(processes))) == 2)
+
+
+def test_a_process_ends_when_nothing_refers_to_it(processes: GrammarProcesses) -> None:
+    following = made(processes, SMALL)
+    grammar = following()
+    grammar.follow(ByteTokenizer().ids["a"])
+    del following
+    assert len(children(program_id(processes))) == 1
+    del grammar
+    assert eventually(lambda: not children(program_id(processes)))
+    assert not processes.num_bytes
+
+
+@pytest.mark.threat("grammar-processes")
+def test_a_busy_process_ends_too_when_nothing_refers_to_it(processes: GrammarProcesses) -> None:
+    following = processes.begin(endless(), 600.0)
+    assert not following.wait(0.2)
+    assert len(children(program_id(processes))) == 1
+    del following
+    assert eventually(lambda: not children(program_id(processes)))
+
+
+def test_more_different_ones_than_may_be_open_are_refused(
+    processes: GrammarProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_processes, "MAX_PROCESSES", 2)
+    kept = [made(processes, Constraint("regex", (text,))) for text in "ab"]
+    with pytest.raises(OverloadedError, match="2 different constraints are in use, allowed: at"):
+        processes.begin(SMALL, 1.0)
+    assert not processes.num_bytes  # small ones don't count towards MAX_BYTES
+    kept.pop()
+    made(processes, SMALL)
+
+
+@pytest.mark.threat("grammar-processes")
+def test_the_program_has_no_torch_no_secret_and_no_descriptor_of_the_engines(
+    processes: GrammarProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes.close()
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with socket.socket() as listening:
+        listening.set_inheritable(True)
+        again = GrammarProcesses(ByteTokenizer(), 257, [256])
+        held = made(again, SMALL)
+        proc = Path("/proc", str(program_id(again)))
+        (worker,) = children(program_id(again))
+        links = {str(one.readlink()) for one in (proc / "fd").iterdir()}
+        own = {str(one.readlink()) for one in Path("/proc", str(worker), "fd").iterdir()}
+    assert "torch" not in (proc / "maps").read_text()
+    assert b"hf_secret" not in (proc / "environ").read_bytes()
+    assert len([one for one in links if one.startswith("socket:")]) == 1
+    assert len([one for one in own if one.startswith("socket:")]) == 1
+    assert not links & own & {one for one in links if one.startswith("socket:")}
+    assert not held.has_ended
+    again.close()
+
+
+def test_one_that_somebody_else_has_killed_is_no_fault_of_the_grammars(
+    processes: GrammarProcesses,
+) -> None:
+    grammar = made(processes, SMALL)()
+    grammar.follow(ByteTokenizer().ids["a"])
+    (worker,) = children(program_id(processes))
+    os.kill(worker, signal.SIGKILL)
+    with pytest.raises(OverloadedError, match="went away before it answered: try again"):
+        follow_often(grammar, ByteTokenizer().ids["a"])
+
+
+def test_the_program_that_died_is_started_again(processes: GrammarProcesses) -> None:
+    before, held = program_id(processes), made(processes, SMALL)
+    grammar = held()
+    (worker,) = children(before)
+    os.kill(before, signal.SIGKILL)
+    assert eventually(lambda: not Path("/proc", str(worker)).exists())
+    with pytest.raises(OverloadedError, match="went away before it answered: try again"):
+        follow_often(grammar, ByteTokenizer().ids["a"])
+    assert held.has_ended
+    assert not made(processes, SMALL).has_ended
+    assert program_id(processes) != before
+
+
+KILLED = """
+import os, signal, sys
+from tests.unit.sampling.test_grammar_processes import *
+processes = GrammarProcesses(ByteTokenizer(), 257, [256])
+busy = processes.begin(endless(), 600.0)
+busy.wait(0.5)
+print(program_id(processes), *children(program_id(processes)), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.threat("grammar-processes")
+def test_all_processes_end_with_a_killed_engine_even_busy_ones() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", KILLED],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    pids = [int(pid) for pid in ran.stdout.split()]
+    assert len(pids) == 2, ran.stderr
+    assert eventually(lambda: not any(Path("/proc", str(pid)).exists() for pid in pids))
+
+
+class SilentProcess:
+    """A process that answers as it is told, at the other end of a Following."""
+
+    def __init__(self, step_s: float) -> None:
+        here, self.connection = socket.socketpair()
+        calls = (lambda: None, lambda: None, lambda: False)
+        self.following = Following(here, SMALL, {}, Limits(step_s), *calls)
+        self.say(frames.STATE, 0, bytes([frames.GOES_ON]))
+        self.say(frames.MASK, 0, b"\x01" * 4)
+        assert self.following.wait(10)
+
+    def say(self, kind: int, number: int, payload: bytes) -> None:
+        self.connection.sendall(frames.answer(kind, number, 0, payload))
+
+
+@pytest.fixture
+def silent() -> Iterator[SilentProcess]:
+    silent = SilentProcess(step_s=0.1)
+    yield silent
+    silent.connection.close()
+
+
+@pytest.mark.threat("endless-grammars")
+def test_a_process_that_says_no_more_is_not_waited_for_for_ever(silent: SilentProcess) -> None:
+    grammar, other = silent.following(), silent.following()
+    silent.say(frames.STATE, 1, bytes([frames.GOES_ON]))
+    grammar.follow(7)
+    assert not grammar.is_ready
+    assert not wait_for_masks([grammar, other], 0.05)
+    assert other.is_ready
+    assert grammar.mask() == b"\x01" * 4  # anything: the next token is refused
+    with pytest.raises(RequestError, match=r"^regex: too complex to follow any further"):
+        grammar.follow(7)
+
+
+def test_answers_may_come_in_pieces_and_for_others_first(silent: SilentProcess) -> None:
+    first, second = silent.following(), silent.following()
+    first.tell(7)
+    second.tell(8)
+    answers = b"".join(
+        frames.answer(kind, number, 0, payload)
+        for number in (2, 1)
+        for kind, payload in ((frames.STATE, b"\0"), (frames.MASK, bytes([number]) * 4))
+    )
+
+    def send() -> None:
+        for place in range(len(answers)):
+            silent.connection.sendall(answers[place : place + 1])
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    first.follow(7)
+    second.follow(8)
+    assert [grammar.mask()[0] for grammar in (first, second)] == [1, 2]
+    sending.join()
+
+
+def test_orders_that_a_busy_process_does_not_read_do_not_block(silent: SilentProcess) -> None:
+    grammars = [silent.following() for _ in range(5000)]
+    for grammar in grammars:
+        grammar.tell(3)
+    assert silent.following._unsent
+    received = bytearray()
+    numbers: list[int] = []
+    while len(numbers) < 5000:
+        silent.following._flush()
+        received += silent.connection.recv(2**16)
+        numbers += [number for _, number, _ in frames.take_orders(received)]
+    assert numbers == list(range(1, 5001))

@@ -1,0 +1,38 @@
+"""docs/security.md has a defence against every threat, and tests that are marked with its key."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.triton import ROOT
+
+TEXT = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+ROWS = [
+    line
+    for line in TEXT.splitlines()
+    if line.startswith("| ") and not line.startswith(("| Threat |", "|---"))
+]
+
+
+def test_each_threat_has_a_key_of_its_own_and_a_defence() -> None:
+    keys = [re.match(r'\| <a id="([a-z0-9-]+)"></a>[^|]+ \| [^|]+ \|$', row) for row in ROWS]
+    assert not [row for row, key in zip(ROWS, keys, strict=True) if key is None]
+    assert len({key[1] for key in keys if key}) == len(ROWS) > 25
+
+
+def test_each_threat_has_a_test_and_each_mark_a_threat(request: pytest.FixtureRequest) -> None:
+    """Of the tests that are run: of all, where nothing else was asked for."""
+    found = {
+        key
+        for item in request.session.items
+        for mark in item.iter_markers("threat")
+        for key in mark.args
+    }
+    threats = set(re.findall(r'^\| <a id="(.*?)"', TEXT, re.MULTILINE))
+    assert found <= threats
+    option = request.config.option
+    layers = {item.nodeid.split("/")[1] for item in request.session.items}
+    if layers >= {"unit", "model", "served", "system"} and not (option.keyword or option.lf):
+        assert found == threats

@@ -1,0 +1,294 @@
+"""How models are brought back, on a server without processes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from generator.repository.writing import locked_model
+from hf_triton.serving.supervision import healing, processes
+from hf_triton.serving.supervision.healing import Healer
+from hf_triton.serving.supervision.health import Health
+from hf_triton.serving.supervision.served_models import ServedModels
+from hf_triton.serving.supervision.stub_deaths import StubDeaths
+from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
+from tests.support.triton import eventually
+from tests.unit.supervision.fake_server import FakeServer
+
+ENSEMBLE = """\
+platform: "ensemble"
+ensemble_scheduling { step [ { model_name: "e_one" }, { model_name: "e_two" } ] }
+"""
+FRONT = 'parameters [ { key: "hf_triton_engine" value: { string_value: "f_stream" } } ]\n'
+
+
+class Clinic:
+    """A healer and all that it works on."""
+
+    def __init__(self, repository: Path, server: FakeServer, *models: str, restarts: int = 5):
+        self.server, self.health, self.said = server, Health(), list[str]()
+        self.served = ServedModels(repository, models)
+        for folder in ("e", "f"):
+            (repository / folder).mkdir(exist_ok=True)
+        (repository / "e" / "config.pbtxt").write_text(ENSEMBLE)
+        (repository / "f" / "config.pbtxt").write_text(FRONT)
+        self.health.set_models(dict.fromkeys(models, ""))
+        deaths = StubDeaths(server, server.find, server.alive, lambda pid: "")
+        self.healer = Healer(
+            server,
+            deaths,
+            self.served,
+            self.health,
+            RestartPolicy(max_restarts=restarts),
+            self.said.append,
+            lambda: ["the last line"],
+        )
+        self.healer.look(sweep=True)
+
+    def heal(self) -> None:
+        """One look, and the wait for what comes of it."""
+        self.healer.look(sweep=True)
+        assert eventually(lambda: not self.healer.is_healing()), self.healer.reasons()
+
+    def metric(self, sample: str) -> float:
+        lines = self.health.metrics_text().splitlines()
+        return float(next(line for line in lines if line.startswith(sample)).split()[-1])
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Restarts without delays; the delays that would have been."""
+    delays: list[float] = []
+    died, failed = Restarts.died, Restarts.failed
+
+    def died_at_once(restarts: Restarts) -> float:
+        delays.append(died(restarts))
+        return 0.0
+
+    def failed_at_once(restarts: Restarts) -> float | None:
+        delay_s = failed(restarts)
+        if delay_s is None:
+            return None
+        delays.append(delay_s)
+        return 0.0
+
+    monkeypatch.setattr(Restarts, "died", died_at_once)
+    monkeypatch.setattr(Restarts, "failed", failed_at_once)
+    monkeypatch.setattr(healing, "_SURVIVORS_END_S", 0.0)
+    return delays
+
+
+def test_what_died_is_unloaded_and_loaded_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    server = FakeServer("a", "b")
+    clinic = Clinic(tmp_path, server, "a", "b")
+    server.kill("a")
+    clinic.heal()
+    assert server.calls == ["unload a", "load a"]
+    assert len(server.pids("a")) == 1
+    assert clinic.metric('hf_triton_model_deaths_total{model="a"}') == 1
+    assert clinic.metric('hf_triton_model_restarts_total{model="a"}') == 1
+    assert clinic.said[0].startswith(
+        "model 'a': its Python process died; it is loaded again (1 death"
+    )
+    assert clinic.said[1].startswith("model 'a' is back after")
+
+
+def test_an_engine_is_brought_back_without_its_front_and_told_by_the_models_name(
+    tmp_path: Path,
+) -> None:
+    server = FakeServer("f", "f_stream")
+    clinic = Clinic(tmp_path, server, "f")
+    server.kill("f_stream")
+    clinic.heal()
+    assert server.calls == ["unload f_stream", "load f_stream"]
+    assert clinic.said[0].startswith("model 'f':")
+
+
+def test_a_step_is_brought_back_and_its_ensemble_where_triton_has_not(tmp_path: Path) -> None:
+    server = FakeServer("e_one", "e_two")
+    server.configs["e"] = {"backend": "", "platform": "ensemble"}
+    clinic = Clinic(tmp_path, server, "e")
+    server.kill("e_one")
+    clinic.heal()
+    assert server.calls == ["unload e_one", "load e_one", "load e"]
+
+
+def test_a_failed_load_is_tried_again_later_each_time(
+    tmp_path: Path, no_waiting: list[float]
+) -> None:
+    server = FakeServer("a")
+    server.refusals["a"] = ["out of memory", "out of memory"]
+    clinic = Clinic(tmp_path, server, "a")
+    server.kill("a")
+    clinic.heal()
+    assert server.states["a"] == "READY"
+    assert no_waiting == [0, 1, 2]
+    assert "model 'a': failed to load: out of memory; it is loaded again" in clinic.said[1]
+    assert clinic.metric('hf_triton_model_deaths_total{model="a"}') == 1
+
+
+def test_deaths_of_what_was_ready_are_never_too_many(
+    tmp_path: Path, no_waiting: list[float]
+) -> None:
+    server = FakeServer("a", "b")
+    clinic = Clinic(tmp_path, server, "a", "b", restarts=0)
+    for _ in range(8):
+        server.kill("a")
+        clinic.heal()
+    assert server.states["a"] == "READY"
+    assert no_waiting == [0, 1, 2, 4, 8, 16, 32, 60]
+    assert clinic.said[-2].endswith("died; it is loaded again (8 deaths within 10 minutes)")
+    assert clinic.health.given_up() == []
+
+
+def test_a_model_that_no_longer_loads_is_given_up_until_somebody_loads_it(tmp_path: Path) -> None:
+    server = FakeServer("a", "b")
+    clinic = Clinic(tmp_path, server, "a", "b", restarts=1)
+    server.refusals["a"] = ["no weights"] * 2
+    server.kill("a")
+    clinic.heal()
+    assert server.calls == ["unload a", "load a", "load a"]
+    assert clinic.healer.given_up() == {"a"}
+    assert clinic.health.given_up() == ["a"]
+    assert "no weights; given up after 2 failed loads in a row" in clinic.said[-1]
+    assert "\n    the last line" in clinic.said[-1]
+    clinic.heal()
+    assert server.calls[-1] == "load a", "it is left alone"
+    assert len(server.calls) == 3
+
+    server.load("a")
+    clinic.healer.on_ready(["a", "b"])
+    assert clinic.healer.given_up() == set()
+    assert clinic.health.given_up() == []
+    clinic.healer.look(sweep=True)
+    server.refusals["a"] = ["no weights"]
+    server.kill("a")
+    clinic.heal()
+    assert server.states["a"] == "READY", "old failures are forgiven"
+
+
+def test_who_changes_the_model_goes_first_and_what_is_healed_then_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    server = FakeServer("a")
+    clinic = Clinic(tmp_path, server, "a")
+    with locked_model(tmp_path / "a"):
+        server.kill("a")
+        clinic.healer.look()
+        assert clinic.healer.reasons()["a"] == "its Python process died"
+        assert server.calls == []
+        server.unload("a")
+        server.load("a")
+    assert eventually(lambda: not clinic.healer.is_healing())
+    assert server.calls == ["unload a", "load a"], "not once more"
+    assert clinic.said == []
+
+
+def test_a_model_that_is_taken_away_while_it_waits_is_not_loaded_again(tmp_path: Path) -> None:
+    server = FakeServer("a", "b")
+    clinic = Clinic(tmp_path, server, "a", "b")
+    clinic.served.record()
+    server.kill("a")
+    with locked_model(tmp_path / "a"):
+        clinic.healer.look()
+        ServedModels(tmp_path, ["b"]).record()
+    assert eventually(lambda: not clinic.healer.is_healing())
+    assert "load a" not in server.calls
+
+
+def test_a_server_that_goes_away_ends_it_without_a_word(tmp_path: Path) -> None:
+    server = FakeServer("a")
+    clinic = Clinic(tmp_path, server, "a")
+    with locked_model(tmp_path / "a"):
+        server.kill("a")
+        clinic.healer.look()
+        server.is_reachable = False
+    threads = threading.active_count()
+    clinic.healer.end()
+    assert eventually(lambda: threading.active_count() < threads)
+    assert not clinic.healer.is_healing()
+    assert clinic.said == []
+
+
+def test_a_model_is_brought_back_by_a_server_that_did_not_answer_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(healing, "_TRIED_AGAIN_S", 0.01)
+    server = FakeServer("a")
+    clinic = Clinic(tmp_path, server, "a")
+    unload = server.unload
+
+    def unload_and_fall_silent(name: str) -> str | None:
+        failure = unload(name)
+        server.is_reachable = False
+        threading.Timer(0.1, lambda: setattr(server, "is_reachable", True)).start()
+        return failure
+
+    monkeypatch.setattr(server, "unload", unload_and_fall_silent)
+    server.kill("a")
+    clinic.heal()
+    assert server.states["a"] == "READY"
+    assert clinic.metric('hf_triton_model_restarts_total{model="a"}') == 1
+
+
+def test_nothing_is_loaded_after_the_end(tmp_path: Path) -> None:
+    server = FakeServer("a")
+    clinic = Clinic(tmp_path, server, "a")
+    threads = threading.active_count()
+    with locked_model(tmp_path / "a"):
+        server.kill("a")
+        clinic.healer.look()
+        clinic.healer.end()
+    assert eventually(lambda: threading.active_count() <= threads)
+    assert server.calls == []
+
+
+def test_a_server_that_ends_between_unload_and_load_leaves_no_model_being_healed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = FakeServer("a")
+    clinic = Clinic(tmp_path, server, "a")
+    unload = server.unload
+
+    def unload_at_the_end(name: str) -> str | None:
+        failure = unload(name)
+        clinic.healer.end()
+        return failure
+
+    monkeypatch.setattr(server, "unload", unload_at_the_end)
+    threads = threading.active_count()
+    server.kill("a")
+    clinic.healer.look()
+    assert eventually(lambda: server.calls == ["unload a"] and threading.active_count() <= threads)
+    assert not clinic.healer.is_healing()
+    assert clinic.said == []
+
+
+def test_a_model_that_does_not_come_back_with_the_server_is_tried_again(tmp_path: Path) -> None:
+    server = FakeServer("f_stream")
+    clinic = Clinic(tmp_path, server, "f")
+    clinic.healer.bring_back("f", "out of memory")
+    assert eventually(lambda: not clinic.healer.is_healing())
+    assert server.calls == ["load f"], "its engine is there"
+    assert clinic.said[0].startswith("model 'f': failed to load: out of memory; it is loaded again")
+
+
+def test_what_no_longer_answers_is_named_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = FakeServer("a")
+    clinic = Clinic(tmp_path, server, "a")
+    killed: list[frozenset[int]] = []
+
+    def kill(living: object, folder: str, pids: frozenset[int]) -> None:
+        killed.append(pids)
+        server.kill(folder)
+
+    monkeypatch.setattr(processes, "kill", kill)
+    before = frozenset(server.pids("a"))
+    clinic.healer.end_processes("a", "it said that it is not ready")
+    clinic.heal()
+    assert killed[0] == before
+    assert clinic.said[0].startswith("model 'a': it said that it is not ready; it is loaded again")

@@ -1,0 +1,89 @@
+"""What a server may not have: told at the start, and where it dies for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_triton.serving.supervision import limits
+from tests.support.triton import free_ports
+
+GIB = 2**30
+STRICT_MACHINE = "MemTotal: 9 kB\nCommitLimit:    8388608 kB\nCommitted_AS:   2097152 kB\n"
+
+
+def in_process(code: str, **wanted: tuple[int, int]) -> str:
+    """What the code prints, in a process with these limits."""
+    lines = [f"resource.setrlimit(resource.{name}, {pair})" for name, pair in wanted.items()]
+    source = "\n".join(["import resource", *lines, code])
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+SHORTAGE = "from hf_triton.serving.supervision import limits; print(limits.shortage_of_memory())"
+STACK = """
+from hf_triton.tritonserver.guard import give_deep_stacks
+give_deep_stacks()
+print(resource.getrlimit(resource.RLIMIT_STACK)[0] >> 20)
+"""
+
+
+@pytest.mark.parametrize("name,flag", [("RLIMIT_AS", "-v"), ("RLIMIT_DATA", "-d")])
+def test_a_limit_is_named_with_how_to_lift_it(name: str, flag: str) -> None:
+    said = in_process(SHORTAGE, **{name: (8 * GIB, 8 * GIB)})
+    assert f"limited to 8.0 GiB for each process (ulimit {flag})" in said
+
+
+def test_a_limit_that_may_be_raised_is_raised() -> None:
+    raised = SHORTAGE.replace("print", "limits.raise_all(); print")
+    assert in_process(raised, RLIMIT_AS=(8 * GIB, 16 * GIB)).startswith(
+        "addresses are limited to 16"
+    )
+    unlimited = "resource.getrlimit(resource.RLIMIT_AS)[1] == resource.RLIM_INFINITY"
+    if in_process(f"print({unlimited})") == "True":
+        assert "addresses" not in in_process(raised, RLIMIT_AS=(8 * GIB, -1))
+
+
+def test_strict_overcommit_is_named_with_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("_OVERCOMMIT", "2\n"), ("_MEMORY", STRICT_MACHINE)):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(limits, name, tmp_path / name)
+    said = limits.shortage_of_memory()
+    assert (
+        "promises 8.0 GiB of memory at most (vm.overcommit_memory is 2), of which 2.0 GiB" in said
+    )
+    (tmp_path / "_OVERCOMMIT").write_text("0\n")
+    assert "overcommit" not in limits.shortage_of_memory()
+
+
+@pytest.mark.parametrize("gib,stack_mib", [(1, 8), (16, 16), (64, 64)])
+def test_threads_stacks_leave_room_where_addresses_are_limited(gib: int, stack_mib: int) -> None:
+    hard = in_process("print(resource.getrlimit(resource.RLIMIT_STACK)[1])")
+    if 0 <= int(hard) < stack_mib << 20:
+        pytest.skip("this machine allows no deep stacks")
+    assert in_process(STACK, RLIMIT_AS=(gib * GIB, gib * GIB)) == str(stack_mib)
+
+
+def test_a_server_that_addresses_are_refused_ends_with_the_reason(tmp_path: Path) -> None:
+    ports = free_ports()
+    (tmp_path / "models.yaml").write_text(
+        f"models: [{{name: a, task: text-generation, model: {Path('demo/model').resolve()}}}]\n"
+    )
+    serve = [
+        *(sys.executable, "-m", "generator", "serve", "--config=models.yaml"),
+        *(f"--http-port={ports.http_port}", f"--grpc-port={ports.grpc_port}"),
+        *(f"--metrics-port={ports.metrics_port}", f"--health-port={ports.health_port}"),
+    ]
+    limited = ["bash", "-c", 'ulimit -v 1000000; exec "$@"', "bash", *serve]
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "hf-triton: warning: addresses are limited to 1.0 GiB" in done.stderr
+    assert "perhaps for lack of memory: addresses are limited to 1.0 GiB" in done.stderr
