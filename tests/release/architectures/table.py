@@ -47,8 +47,8 @@ some of which join in mid-flight or begin like another, with images among them w
 takes images ("text alone": none could be made for it). "equal": the greedy tokens are those of \
 transformers' own `generate`, prompt by prompt, in that dtype; "near tie": up to a token that is \
 as likely, within rounding; "random": the model's own tokens differ from run to run. Written by \
-`{command}` (with names of types: those alone); `make test-release` fails where a type has no row or \
-gets worse in float32, or the first type of a runner in bfloat16.
+`{command}` (with names of types: those alone); `make test-release` fails where a type has no row \
+or gets worse in float32, or the first type of a runner in bfloat16.
 
 {totals}
 """

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from hf_triton.encoder.optimize.engines import PLAIN, Candidate
+from hf_triton.cli.verbs import optimize
+from hf_triton.encoder.optimize.engines import ENGINES, PLAIN, Candidate
 from hf_triton.encoder.optimize.report import Report, choice, to_json, to_text
 from hf_triton.encoder.optimize.timing import MIN_ROUNDS, Timing, percentile, timings
 from hf_triton.encoder.runners.runner import Runner, RunnerSetup
@@ -228,3 +229,7 @@ def test_an_interrupt_tells_what_is_done(work: Path) -> None:
     assert "8192 texts" not in out
     file = work / "model_repository" / "tiny" / "hf_cache" / "optimize.json"
     assert json.loads(file.read_text())["complete"] is False
+
+
+def test_the_verb_offers_the_engines_that_the_comparison_knows() -> None:
+    assert tuple(ENGINES) == optimize.ENGINES

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from hf_triton.cli import main as cli
-from hf_triton.cli.verbs import optimize
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL
 
@@ -56,9 +55,3 @@ def test_a_wrong_command_line_says_what_is_allowed(
         cli.main(["optimize", *model, *arguments])
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_the_engines_are_those_that_the_comparison_knows() -> None:
-    from hf_triton.encoder.optimize.engines import ENGINES
-
-    assert tuple(ENGINES) == optimize.ENGINES

@@ -251,3 +251,11 @@ def test_a_triton_that_is_not_there_at_the_start_is_said(starter: Starter) -> No
     fake, _ = starter.triton()
     with pytest.raises(ServerError, match=r"no Triton answers at 127.0.0.1:1: .*refused"):
         starter.translator(fake, "127.0.0.1:1")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_model_says_is_told_in_its_callers_names(api: Translator, stream: bool) -> None:
+    asked = [{"role": "user", "content": "!schema"}]
+    reply = api.chat(messages=asked, guided_json={}, stream=stream)
+    assert (reply.status, reply.error["param"]) == (400, "guided_json")
+    assert reply.error["message"] == "guided_json: too complex, allowed: a simpler one"

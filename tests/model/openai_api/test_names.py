@@ -20,7 +20,6 @@ from hf_triton.ports.openai.triton.statuses import of_text
 from hf_triton.runtime.errors import RequestError
 from tests.model.engine.requests.test_chat import CHATML, template
 from tests.support.request_fields import fields, parse_request
-from tests.unit.openai_api.conftest import Translator
 from tests.unit.requests.test_request import READER
 
 LONG = "x" * 2**20
@@ -197,11 +196,3 @@ def test_an_errors_place_is_the_callers(path: str, body: dict[str, Any], place: 
     error = door.error(**body)
     assert error is not None
     assert error.message.startswith(place), error.message
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_what_a_model_says_is_told_in_its_callers_names(api: Translator, stream: bool) -> None:
-    asked = [{"role": "user", "content": "!schema"}]
-    reply = api.chat(messages=asked, guided_json={}, stream=stream)
-    assert (reply.status, reply.error["param"]) == (400, "guided_json")
-    assert reply.error["message"] == "guided_json: too complex, allowed: a simpler one"
