@@ -66,24 +66,6 @@ class Answers:
         assert reply.texts("finish_reason") == ["stop"]
         assert reply.number("num_output_tokens") == expected.num_output_tokens
 
-    def test_min_tokens_keeps_a_text_from_ending(
-        self, model: Model, reference: Reference, how: str
-    ) -> None:
-        prompt = reference.prompt_that_ends(120)
-        too_few = reference.answer(prompt, 120).num_output_tokens
-        expected = reference.answer(prompt, too_few + 5, min_tokens=too_few + 5)
-
-        reply = model.ask(
-            how,
-            prompt,
-            max_tokens=too_few + 5,
-            min_tokens=too_few + 5,
-            return_num_output_tokens=True,
-        )
-
-        assert reply.text() == expected.text
-        assert reply.number("num_output_tokens") == too_few + 5
-
     def test_repetition_penalty_is_transformers_own(
         self, model: Model, reference: Reference, how: str
     ) -> None:
@@ -106,16 +88,6 @@ class Answers:
         assert [reply.text() for reply in replies] == [
             reference.text(prompt, length) for prompt, length in asked
         ]
-
-    def test_a_prompt_may_fill_the_context(
-        self, model: Model, reference: Reference, how: str
-    ) -> None:
-        prompt = reference.prompt_of(reference.context - 8)
-
-        reply = model.ask(how, prompt, max_tokens=8)
-
-        assert reply.ok, reply.error
-        assert reply.text() == reference.text(prompt, 8)
 
 
 class Sampling:

@@ -49,14 +49,6 @@ class ClientBatches:
         assert reply.outputs["num_input_tokens"].tolist() == [[count] for count in counts]
         assert reply.outputs["num_output_tokens"].tolist()[:2] == [[3], [9]]
 
-    def test_rows_with_seeds_are_what_they_are_alone(self, model: Model) -> None:
-        options = {"max_tokens": 9, "temperature": 1.3}
-        alone = [model.ask("tensors", "Once", seed=seed, **options).text() for seed in range(3)]
-
-        batch = rows(["Once"] * 3, max_tokens=[9] * 3, temperature=[1.3] * 3, seed=range(3))
-
-        assert model.infer(batch).texts() == alone
-
     def test_rows_of_a_batch_stream_side_by_side(self, model: Model, reference: Reference) -> None:
         lengths = [3, 14, 9]
         request = rows(
@@ -90,20 +82,6 @@ class ClientBatches:
         ]
         assert reply.outputs["text_output"].shape == (2, 2)
         assert reply.texts() == [text for texts in alone for text in texts]
-
-    def test_batches_at_the_same_time_keep_their_rows(
-        self, model: Model, reference: Reference
-    ) -> None:
-        prompts = [[f"{text} {n}" for text in PROMPTS[: 1 + n % 3]] for n in range(8)]
-        lengths = [[2 + 3 * row for row in range(len(texts))] for texts in prompts]
-
-        replies = model.infer_together(
-            [rows(texts, max_tokens=counts) for texts, counts in zip(prompts, lengths, strict=True)]
-        )
-
-        for reply, texts, counts in zip(replies, prompts, lengths, strict=True):
-            expected = zip(texts, counts, strict=True)
-            assert reply.texts() == [reference.text(text, count) for text, count in expected]
 
     def test_a_bad_row_is_named_and_fails_its_request_alone(
         self, model: Model, reference: Reference

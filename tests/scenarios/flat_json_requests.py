@@ -50,14 +50,6 @@ class FlatJson:
         assert answer["text_output"] == reference.text(prompt, 120)
         assert set(answer) == {"model_name", "model_version", "text_output"}
 
-    def test_stop_words_may_be_a_list(self, model: Model, reference: Reference) -> None:
-        text, pieces = reference.text(PROMPT, 16), reference.answer(PROMPT, 16).pieces
-        words = ["never said", pieces[6]]
-
-        answer = answered(model, {"text_input": PROMPT, "max_tokens": 16, "stop_words": words})
-
-        assert answer["text_output"] == text[: text.index(pieces[6])]
-
     def test_what_clients_add_is_taken(self, model: Model, reference: Reference) -> None:
         body = {"id": "request-7", "text_input": [PROMPT], "max_tokens": [4], "stream": False}
 

@@ -42,25 +42,6 @@ class SamplingParameters:
 
             assert reply.text() == reference.text(PROMPT, 4)
 
-    def test_the_stop_word_is_included_where_that_is_wanted(
-        self, model: Model, reference: Reference
-    ) -> None:
-        said = reference.answer(PROMPT, 16)
-        word = said.pieces[6]
-
-        reply = model.sample(PROMPT, max_tokens=16, stop=word, include_stop_str_in_output=True)
-
-        assert reply.text() == said.text[: said.text.index(word) + len(word)]
-
-    def test_ignore_eos_goes_on(self, model: Model, reference: Reference) -> None:
-        prompt = reference.prompt_that_ends(120)
-        length = reference.answer(prompt, 120).num_output_tokens + 4
-
-        reply = model.sample(prompt, max_tokens=length, ignore_eos=True)
-
-        assert reply.texts("finish_reason") == ["length"]
-        assert reply.number("num_output_tokens") == length
-
     def test_what_it_can_not_mean_is_a_400_that_names_it(self, model: Model) -> None:
         reply = model.sample(PROMPT, max_tokns=3)
 
@@ -81,15 +62,6 @@ class MoreOptions:
         assert expected.text != reference.text("Once", 24)
 
         assert model.ask(how, "Once", max_tokens=24, **options).text() == expected.text
-
-    def test_bad_words_are_transformers_own(self, model: Model, reference: Reference) -> None:
-        word = next(p.strip() for p in reference.answer("Once", 24).pieces[3:] if p.strip())
-        expected = reference.answer("Once", 24, bad_words=[word])
-        assert expected.text != reference.text("Once", 24)
-
-        for words in ([word], ["", word]):
-            reply = model.ask("tensors", "Once", max_tokens=24, bad_words=words)
-            assert reply.text() == expected.text
 
     def test_choices_differ_and_a_seed_repeats_them(self, model: Model) -> None:
         options = {"max_tokens": 10, "temperature": 1.5, "seed": 3, **FLAGS}
@@ -129,12 +101,3 @@ class MoreOptions:
             total = math.fsum(float(table[row, i]) for row, i in enumerate(token_ids))
             cumulative = reply.numbers("cumulative_logprob")[0]
             assert cumulative == pytest.approx(total, abs=TOLERANCE * len(token_ids))
-
-    def test_log_probabilities_alone_are_the_tokens_own(
-        self, model: Model, reference: Reference
-    ) -> None:
-        reply = model.ask("tensors", PROMPT, max_tokens=6, return_logprobs=True)
-
-        assert [list(entry) for entry in sampled(reply)] == [
-            [token_id] for token_id in reference.answer(PROMPT, 6).token_ids
-        ]

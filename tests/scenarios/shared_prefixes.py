@@ -25,20 +25,6 @@ FEW = 12
 class SharedPrefixes:
     """``read_metric`` gives one number of ``model`` by its name."""
 
-    def test_a_shared_beginning_is_computed_once_and_changes_no_answer(
-        self, model: Model, reference: Reference, read_metric: ReadMetric
-    ) -> None:
-        before = read_metric(REUSED)
-        for question in QUESTIONS:
-            prompt = SYSTEM * 3 + question
-            reply = model.ask("tensors", prompt, max_tokens=12)
-            assert reply.ok, reply.error
-            assert reply.text() == reference.text(prompt, 12)
-
-        for number in range(ENOUGH):
-            assert model.ask("tensors", f"{LONG}{number}?", max_tokens=1).ok
-        assert eventually(lambda: read_metric(REUSED) > before)
-
     @pytest.mark.threat("shared-prefix-timing")
     def test_a_shared_beginning_of_another_salt_is_computed_anew(
         self, model: Model, reference: Reference, read_metric: ReadMetric
@@ -60,13 +46,6 @@ class SharedPrefixes:
 
 class CacheSalts:
     """``cache_salt``, on every engine."""
-
-    def test_it_changes_no_answer(self, model: Model, reference: Reference) -> None:
-        prompt = SYSTEM * 2 + QUESTIONS[0]
-        for salt in ("one", "another", "one"):
-            reply = model.ask("parameters", prompt, max_tokens=4, cache_salt=salt)
-            assert reply.ok, reply.error
-            assert reply.text() == reference.text(prompt, 4)
 
     def test_a_chat_and_a_stream_take_a_salt(self, model: Model) -> None:
         messages = json.dumps([{"role": "user", "content": QUESTIONS[0]}])

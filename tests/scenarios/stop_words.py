@@ -49,28 +49,6 @@ class StopWords:
 
         assert (reply.text(), reply.texts("finish_reason")) == ("", ["stop"])
 
-    def test_the_first_of_several_stop_words_ends_the_text(
-        self, model: Model, said: Expected
-    ) -> None:
-        early, late = said.pieces[4], said.pieces[9] + said.pieces[10]
-        first = min(said.text.index(early), said.text.index(late))
-
-        assert ask(model, "never said", late, early) == (said.text[:first], "stop")
-
-    def test_stop_words_wait_for_min_tokens(self, model: Model, said: Expected) -> None:
-        word = said.pieces[2]
-        again = said.text.find(word, len("".join(said.pieces[:8])))
-        expected = (said.text, "length") if again < 0 else (said.text[:again], "stop")
-
-        assert ask(model, word, min_tokens=8) == expected
-
-    def test_a_parameter_is_one_stop_word(self, model: Model, said: Expected) -> None:
-        word = said.pieces[5]
-
-        reply = model.infer(model.by_parameters(PROMPT, max_tokens=LENGTH, stop_words=word))
-
-        assert reply.text() == said.text[: said.text.index(word)]
-
     def test_each_request_has_its_own_stop_words(self, model: Model, said: Expected) -> None:
         words = [said.pieces[n] for n in (3, 5, 7)] + ["never said"]
 

@@ -45,20 +45,6 @@ class Timeouts:
         assert reply.status == 503, reply
         assert str(SOON_MS) in reply.error or "timeout" in reply.error
 
-    def test_a_stream_ends_with_the_error(self, model: Model) -> None:
-        *chunks, last = model.engine.stream(PROMPT, on_timeout="error", timeout_ms=SOON_MS, **LONG)
-
-        assert all(chunk.ok for chunk in chunks)
-        assert not last.ok
-
-    def test_flat_json_has_a_time_too(self, model: Model) -> None:
-        body = {"text_input": PROMPT, "timeout_ms": SOON_MS, "return_finish_reason": True, **LONG}
-
-        status, answer = model.generate(body)
-
-        assert status == 200, answer
-        assert answer["finish_reason"] == "timeout"
-
     def test_a_time_beyond_the_ceiling_is_refused_with_both_numbers(self, model: Model) -> None:
         reply = model.ask("tensors", PROMPT, max_tokens=4, timeout_ms=60_001)
 

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
-from tritonclient.utils import InferenceServerException
 
 from tests.support.one_server import OneServer
-from tests.support.triton import Triton, post, post_for_events
+from tests.support.triton import Triton, post_for_events
 
 ID = "r\n7"
 LABEL = "[request id: r\\n7] top_p: "
@@ -22,43 +21,30 @@ def triton(one_server: OneServer) -> Triton:
     return one_server.with_models("demo")
 
 
-def inputs() -> list[Any]:
+def test_an_error_over_http_names_its_request_once(triton: Triton) -> None:
+    body: dict[str, Any] = {"text_input": "Once upon", "top_p": 7}
+    named = {**body, "id": ID}
+    url = triton.url("demo_stream", "generate_stream")
+    [event] = post_for_events(url, {**named, "stream": True})[1]
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["Once upon"]}
+    for told in (
+        triton.generate("demo", **named).body,
+        triton.infer("demo", tensor, id=ID, parameters={"top_p": 7}).body,
+        event,
+    ):
+        assert told["error"].startswith(LABEL)
+    assert triton.generate("demo", **body).body["error"].startswith("top_p: ")
+
+
+def test_an_error_over_grpc_names_its_request_once(triton: Triton) -> None:
     text = grpc_client.InferInput("text_input", [1], "BYTES")
     text.set_data_from_numpy(np.array([b"Once upon"], dtype=np.object_))
-    return [text]
-
-
-def test_a_request_through_a_front_is_named_once(triton: Triton) -> None:
-    answer = triton.generate("demo", text_input="Once upon", top_p=7, id=ID)
-    assert answer.status == 400
-    assert answer.body["error"].startswith(LABEL)
-    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["Once upon"]}
-    body = {"inputs": [tensor], "id": ID, "parameters": {"top_p": 7}}
-    answer = post(triton.url("demo", "infer"), body)
-    assert answer.status == 400
-    assert answer.body["error"].startswith(LABEL)
-
-
-def test_an_event_of_a_stream_names_its_request(triton: Triton) -> None:
-    body = {"text_input": "Once upon", "top_p": 7, "stream": True, "id": ID}
-    _, events = post_for_events(triton.url("demo_stream", "generate_stream"), body)
-    assert events[-1]["error"].startswith(LABEL)
-
-
-def test_grpc_requests_and_streams_are_named(triton: Triton) -> None:
-    parameters = {"top_p": 7}
+    asked: dict[str, Any] = {"inputs": [text], "request_id": ID, "parameters": {"top_p": 7}}
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with grpc_client.InferenceServerClient(triton.grpc) as client:
-        with pytest.raises(InferenceServerException) as caught:
-            client.infer("demo", inputs(), request_id=ID, parameters=parameters)
-        assert str(caught.value.message()).startswith(LABEL)
-        answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        client.async_stream_infer("demo_stream", inputs(), request_id=ID, parameters=parameters)
-        _, error = answers.get(timeout=60)
-        assert str(error.message()).startswith(LABEL)
+        client.async_infer("demo", callback=lambda result, error: answers.put(error), **asked)
+        client.start_stream(lambda result, error: answers.put(error))
+        client.async_stream_infer("demo_stream", **asked)
+        for _ in range(2):
+            assert str(answers.get(timeout=60).message()).startswith(LABEL)
         client.stop_stream()
-
-
-def test_without_an_id_an_error_is_as_it_is(triton: Triton) -> None:
-    answer = triton.generate("demo", text_input="Once upon", top_p=7)
-    assert answer.body["error"].startswith("top_p: ")

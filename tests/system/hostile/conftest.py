@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.grpc_door import Door, door
-from tests.support.triton import Triton
-from tests.unit.openai_api.conftest import openai_port
 
 
 @pytest.fixture(scope="session")
@@ -22,10 +20,3 @@ def checked(server: Door) -> Iterator[Door]:
     """The same, which must be well after the test."""
     yield server
     server.check()
-
-
-@pytest.fixture(scope="module")
-def openai_url(triton: Triton) -> Iterator[str]:
-    """OpenAI's port in front of the server of a module's own ``triton``."""
-    with openai_port(triton, None) as url:
-        yield url

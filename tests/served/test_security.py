@@ -1,52 +1,26 @@
-"""How a request's caller reaches its model: a header that Triton passes on."""
+"""What callers, and other users of the machine, can tell of requests on a real server."""
 
 from __future__ import annotations
 
-import re
+import stat
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
 from generator.spec.runtime_rules import CALLER
-from hf_triton.tritonserver.restrictions import forwarding
+from hf_triton.tritonserver.stubs import find_stubs
 from tests.scenarios.metrics import settled
 from tests.support.one_server import OneServer
 from tests.support.triton import Triton, eventually
 
-OURS = [f"--{protocol}-header-forward-pattern=(?i:^{CALLER}$)" for protocol in ("http", "grpc")]
 REUSED = "hf_triton_reused_prompt_tokens_total"
 PROMPT = "Tell me about the rivers, the hills and the towns of this country. " * 15
 FEW, ENOUGH = 12, 60  # see tests/scenarios/shared_prefixes.py
-
-
-def test_the_callers_header_is_passed_on() -> None:
-    assert forwarding([]) == OURS
-    assert forwarding(["--log-verbose=1"]) == [*OURS, "--log-verbose=1"]
-
-
-@pytest.mark.parametrize(
-    "flag",
-    [
-        *("--http-header-forward-pattern", "--http-header", "--http-h"),
-        *("--grpc-header-forward-pattern", "--grpc-he"),
-    ],
-)
-def test_a_pattern_of_ones_own_holds_beside_it(flag: str) -> None:
-    [*ours, widened] = forwarding([f"{flag}=^x-(a|b)=c$"])
-    assert ours == OURS
-    name, _, pattern = widened.partition("=")
-    assert name == flag
-    for header in ("x-a=c", "x-b=c", CALLER, "HF-Triton-Caller"):
-        assert re.search(pattern, header), header
-    for header in ("x-c", f"x-{CALLER}", f"{CALLER}-x"):
-        assert not re.search(pattern, header), header
-
-
-def test_an_empty_pattern_is_none() -> None:
-    assert forwarding(["--http-header-forward-pattern="])[-1] == OURS[0]
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +49,14 @@ def test_callers_that_a_header_names_share_nothing(triton: Triton, protocol: str
         for _ in range(ENOUGH):
             ask(f"{protocol} 0")
         assert eventually(lambda: reused() > before)
+
+
+@pytest.mark.threat("shared-memory-readers")
+def test_a_models_memory_is_private_as_soon_as_it_is_ready(triton: Triton) -> None:
+    """By itself: nobody supervises this server."""
+    found = find_stubs(triton.server.pid)
+    stubs = [stub for stub in found if stub.model.startswith("demo")]
+    assert stubs
+    for stub in stubs:
+        region = Path("/dev/shm", psutil.Process(stub.pid).cmdline()[2])
+        assert stat.S_IMODE(region.stat().st_mode) == 0o600

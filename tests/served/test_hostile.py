@@ -1,0 +1,274 @@
+"""Requests that take much or make a model compute nonsense, and the others beside them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.model.speech.test_on_stub import asking
+from tests.scenarios.triton_endpoints import HttpEndpoint
+from tests.support import media_bombs as bombs
+from tests.support.media_files import base64_text, png, sound_file
+from tests.support.one_server import OneServer
+from tests.support.tiny_whisper import speech
+from tests.support.triton import Answer, Triton, post, post_for_events
+
+PATIENCE_S = 120.0
+RATIO = 30  # of a neighbour's time, beside something hostile, to its time alone
+MODELS = ("demo", "padded")  # the in-flight engine behind a front, and the generate engine
+CHAT = "/v1/chat/completions"
+HELLO = {"role": "user", "content": "Hello"}
+Ask = Callable[[], Answer]
+
+
+@pytest.fixture(scope="module")
+def triton(one_server: OneServer) -> Triton:
+    more = ("tools", "embedding", "whisper", "thorough", "see", "poisoned")
+    return one_server.with_models(*MODELS, *more)
+
+
+class Beside:
+    """Asks, each from a thread of its own; ``answers`` are in the order in which they came."""
+
+    def __init__(self, *asks: Ask) -> None:
+        self.answers: list[Answer] = []
+        self._threads = [threading.Thread(target=self._ask, args=(ask,)) for ask in asks]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def is_going_on(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+    def _ask(self, ask: Ask) -> None:
+        self.answers.append(ask())
+
+
+def sent(url: str, *bodies: dict[str, Any]) -> list[Ask]:
+    return [partial(post, url, body, PATIENCE_S) for body in bodies]
+
+
+def text(triton: Triton, model: str) -> Ask:
+    """What a neighbour asks."""
+    return partial(triton.generate, model, text_input="I am going", max_tokens=5)
+
+
+def beside(neighbour: Ask, *asks: Ask) -> list[Answer]:
+    """What is answered to something hostile, while the neighbour's answers come in their time."""
+
+    def taken_s() -> float:
+        began_s = time.monotonic()
+        answer = neighbour()
+        assert answer.status == 200, answer.body
+        return time.monotonic() - began_s
+
+    alone_s = max(taken_s() for _ in range(5))
+    hostile, taken = Beside(*asks), [taken_s()]
+    while hostile.is_going_on:
+        taken.append(taken_s())
+    assert max(taken) < RATIO * alone_s
+    return hostile.answers
+
+
+@pytest.mark.threat("unlimited-answers")
+def test_answers_without_a_limit_keep_nobody_waiting_for_their_end(
+    triton: Triton, openai_url: str
+) -> None:
+    """Each goes on to the end of the context, which is far behind a neighbour's few tokens."""
+    body = {"model": "demo", "messages": [HELLO], "ignore_eos": True}
+    hostile = Beside(*sent(f"{openai_url}{CHAT}", body, {**body, "max_tokens": 32_000}))
+    time.sleep(0.5)  # until they are being generated
+    assert text(triton, "demo")().status == 200
+    assert not hostile.answers, "the neighbour comes first"
+    while hostile.is_going_on:
+        time.sleep(0.01)
+    choices = [one.body["choices"][0] for one in hostile.answers]
+    assert {one["finish_reason"] for one in choices} == {"length"}
+    used = {one.body["usage"]["total_tokens"] for one in hostile.answers}
+    assert len(used) == 1, "both end with the context"
+
+
+def endless(depth: int) -> dict[str, Any]:
+    """A schema of 3 KB that is never prepared: each of its references doubles the last."""
+    chain: dict[str, Any] = {
+        f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(depth)
+    }
+    return {"$defs": {**chain, f"d{depth}": {"type": "string"}}, "$ref": "#/$defs/d0"}
+
+
+@pytest.mark.threat("endless-grammars")
+@pytest.mark.parametrize("model", MODELS)
+def test_schemas_that_are_never_prepared_delay_nobody_by_any_door(
+    triton: Triton, openai_url: str, model: str
+) -> None:
+    """For max_grammar_s, 10 s; the others go on in the meantime."""
+    direct = [{"text_input": "I am", "json_schema": json.dumps(endless(40 + i))} for i in range(6)]
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": endless(50)}}
+    tool = {"type": "function", "function": {"name": "x", "parameters": endless(51)}}
+    asked: dict[str, Any] = {"model": model, "messages": [HELLO]}
+    by_tool = {**asked, "model": "tools", "tools": [tool], "tool_choice": "required"}
+    answers = beside(
+        text(triton, model),
+        *sent(triton.url(model, "generate"), *direct),
+        *sent(f"{openai_url}{CHAT}", {**asked, "response_format": form}, by_tool),
+    )
+    assert {answer.status for answer in answers} <= {400, 503}
+    said = [answer.body["error"] for answer in answers]
+    assert sum("takes more than 10 s" in str(one) for one in said) <= 3, "one of each model"
+    assert any(str(one).startswith("{'message': 'tools: ") for one in said)
+
+
+@pytest.mark.threat("kept-responses")
+def test_kept_responses_delay_nobody(triton: Triton, openai_url: str) -> None:
+    """Items that no prompt shows may be long; each request has them read again."""
+    url = f"{openai_url}/v1/responses"
+    thoughts = {"type": "reasoning", "summary": [[]] * 80_000, "encrypted_content": "x" * 2**23}
+    asked: dict[str, Any] = {"model": "demo", "max_output_tokens": 2}
+    before = None
+    for _ in range(3):
+        body = {**asked, "input": [thoughts, HELLO], "previous_response_id": before}
+        before = post(url, body, PATIENCE_S).body["id"]
+    hostile = sent(url, *[{**asked, "input": "Hi", "previous_response_id": before}] * 8)
+    [neighbour] = sent(url, {**asked, "input": "Hello", "store": False})
+    assert {answer.status for answer in beside(neighbour, *hostile)} == {200}
+
+
+WORD = "I am going home "
+HUGE = WORD * 2_500_000  # 40 MB
+TOO_LONG = "the prompt is too long: got 40000000 characters"
+
+
+@pytest.mark.threat("huge-input")
+@pytest.mark.parametrize(
+    "route, body, said",
+    [
+        ("/tokenize", {"model": "demo", "prompt": HUGE}, f"prompt: {TOO_LONG}"),
+        ("/v1/completions", {"model": "demo", "prompt": HUGE}, f"prompt: {TOO_LONG}"),
+        ("/v1/embeddings", {"model": "embedding", "input": HUGE}, "input: got 40000000 characters"),
+    ],
+    ids=lambda value: str(value)[:16],
+)
+def test_a_text_that_can_not_fit_is_refused_at_every_door(
+    triton: Triton, openai_url: str, route: str, body: dict[str, Any], said: str
+) -> None:
+    [answer] = beside(text(triton, "demo"), *sent(openai_url + route, body))
+    assert answer.status == 400
+    assert said in json.dumps(answer.body)
+
+
+@pytest.mark.threat("huge-input")
+def test_a_text_that_is_cut_is_not_tokenised_whole(triton: Triton, openai_url: str) -> None:
+    given = {"model": "embedding", "truncate_prompt_tokens": -1}
+    url = f"{openai_url}/v1/embeddings"
+    part = post(url, {**given, "input": WORD * 2000}, PATIENCE_S)
+    [whole] = beside(text(triton, "demo"), *sent(url, {**given, "input": HUGE}))
+    assert whole.body["data"] == part.body["data"]
+
+
+JOINED = [[HELLO, *[{"role": role, "content": "x"}] * 40_000] for role in ("system", "tool")]
+
+
+@pytest.mark.threat("endless-chats", "misplaced-messages", "huge-input")
+@pytest.mark.parametrize(
+    "neighbour, model, body, said",
+    [
+        ("demo", "whisper", {"audio": "aGVsbG8=", "prompt": WORD * 200_000}, "prompt: got 3200000"),
+        ("demo", "thorough", [HELLO] * 25_000, "chat template takes more than"),
+        ("thorough", "thorough", [HELLO] * 25_000, "chat template takes more than"),
+        # The demo model's template takes neither where they stand.
+        ("demo", "demo", JOINED[0], ""),
+        ("demo", "demo", JOINED[1], ""),
+    ],
+    ids=["a long prompt", "a long chat", "beside its like", "system", "tool"],
+)
+def test_what_takes_a_model_long_to_read_is_refused(
+    triton: Triton, neighbour: str, model: str, body: Any, said: str
+) -> None:
+    if isinstance(body, list):
+        body = {"text_input": "", "max_tokens": 2, "messages": json.dumps(body)}
+    [answer] = beside(text(triton, neighbour), *sent(triton.url(model, "generate"), body))
+    assert answer.status == 400
+    assert said in answer.body["error"]
+    if not said:
+        assert "context holds" in answer.body["error"] or "characters" in answer.body["error"]
+
+
+def image(file: bytes, **more: Any) -> dict[str, Any]:
+    shown = base64_text(file)
+    return {"text_input": "What colour is it?", "image": shown, "max_tokens": 1, **more}
+
+
+@pytest.mark.threat("slow-media")
+def test_images_that_take_long_delay_no_text(triton: Triton) -> None:
+    many, slow = (image(bombs.jpeg_of_scans(number)) for number in (2000, 256))
+    triton.generate("see", **slow)
+    chat = json.dumps([{"role": "user", "content": "What colour is it?"}])
+    neighbour = partial(triton.generate, "see", messages=chat, max_tokens=4)
+    hostile = sent(triton.url("see", "generate"), many, many, *[slow] * 6)
+    refused = [one.body["error"] for one in beside(neighbour, *hostile) if one.status != 200]
+    said = "image[0]: got a JPEG image of 2000 scans, at most 256 of 4194304 pixels each"
+    assert [text[: len(said)] for text in refused] == [said] * 2
+    late = triton.generate("see", **{**slow, "timeout_ms": 50})
+    assert "timeout_ms: the time is up" in late.body["error"]
+    assert triton.generate("see", **image(png())).status == 200
+
+
+@pytest.mark.threat("media-bombs")
+def test_small_images_that_would_be_huge_are_refused(triton: Triton) -> None:
+    answer = triton.generate("see", **image(bombs.tiff_of_tile(26_000)))
+    assert answer.status == 400
+    said = "image[0]: got a TIFF image in tiles of 26000 x 26000 pixels"
+    assert answer.body["error"].startswith(said)
+    assert triton.generate("see", **image(bombs.tiff_of_shared_bytes(2000, 2**20))).status == 200
+
+
+@pytest.mark.threat("model-file-kinds")
+def test_a_model_of_hostile_files_is_refused_and_its_neighbour_serves(triton: Triton) -> None:
+    answer = triton.control("piped", "load")
+    assert answer.status == 400
+    assert "config.json: it is a pipe, expected a regular file" in answer.body["error"]
+    assert text(triton, "demo")().status == 200
+
+
+_ALIKE = "There is always something new to see on the farm. If it is snowy, we stay at home. "
+PROMPTS = ("I am going", "Once upon a time there was", f"{_ALIKE}Then", "We", f"{_ALIKE}The dog")
+POISON = ("Q", f"{_ALIKE}Q and then", f"{_ALIKE}Then Q", "I am Q going")
+
+
+@pytest.mark.threat("no-numbers")
+def test_a_text_that_is_no_number_is_an_error_and_in_no_other_answer(triton: Triton) -> None:
+    def texts() -> list[str]:
+        asked = [{"text_input": prompt, "max_tokens": 16} for prompt in PROMPTS]
+        answers = [triton.generate("poisoned", **body) for body in asked]
+        return [answer.body["text_output"] for answer in answers]
+
+    expected = texts()
+    bodies = [{"text_input": prompt, "max_tokens": 16} for prompt in POISON]
+    for _ in range(3):
+        hostile = Beside(*sent(triton.url("poisoned", "generate"), *bodies, *bodies))
+        while hostile.is_going_on:
+            assert texts() == expected
+        assert all(answer.status >= 400 for answer in hostile.answers)
+        assert all("no number" in answer.body["error"] for answer in hostile.answers)
+    url = triton.url("poisoned_stream", "generate_stream")
+    assert "no number" in str(post_for_events(url, {**bodies[0], "stream": True}))
+    assert texts() == expected
+
+
+@pytest.mark.threat("loud-samples")
+def test_a_sound_of_huge_samples_is_refused_and_in_no_other_answer(triton: Triton) -> None:
+    endpoint, sound = HttpEndpoint(triton), speech(1.0)
+    expected = endpoint.infer("whisper", asking(sound)).text()
+    for loud in (1e38, 1e12):
+        body = {"audio": base64_text(sound_file(sound * np.float32(loud)))}
+        answer = triton.generate("whisper", **body)
+        assert answer.status == 400
+        assert answer.body["error"].startswith("audio: got a sample of ")
+        assert endpoint.infer("whisper", asking(sound)).text() == expected
