@@ -95,16 +95,10 @@ def test_the_last_response_is_empty_for_who_asks_for_it(asks: bool, decoupled: b
     assert request.sender() is None
 
 
-def test_an_error_is_the_last_response_of_any_request() -> None:
-    request = Request({EMPTY_FINAL: True})
-    TritonResponder(request, pb_utils, decoupled=True).fail(EngineError("broken"))
-    assert (request.sent, request.num_empty) == ([FINAL], 0)
-
-
 def test_a_sender_goes_with_an_error_which_is_the_last_response() -> None:
-    request = Request()
-    responder = TritonResponder(request, pb_utils)
+    request = Request({EMPTY_FINAL: True})
+    responder = TritonResponder(request, pb_utils, decoupled=True)
     responder.fail(EngineError("broken"))
     responder.send(OUTPUTS, final=False)
     assert request.sender() is None
-    assert request.sent == [FINAL]
+    assert (request.sent, request.num_empty) == ([FINAL], 0)

@@ -74,13 +74,7 @@ def test_answers_of_another_salt_are_not_given(tmp_path: Path) -> None:
             for given in parameters:
                 assert driver.ask("the same", parameters=given).text == "the same"
         assert len(driver.taken) == len(parameters)
-
-
-def test_a_salt_that_can_not_be_one_is_the_requests_own_error(tmp_path: Path) -> None:
-    with driving(tmp_path, cache_mib=1) as driver:
-        error = driver.ask("the same", parameters={"cache_salt": 7}).error
-        assert isinstance(error, RequestError)
-        assert driver.taken == []
+        assert isinstance(driver.ask("a", parameters={"cache_salt": 7}).error, RequestError)
 
 
 def test_a_caller_gets_the_outputs_that_it_lists(tmp_path: Path) -> None:
@@ -125,6 +119,7 @@ def test_hooks_run_for_every_request_and_change_no_kept_answer(tmp_path: Path) -
 
 def test_what_was_not_asked_for_the_longest_is_forgotten_first() -> None:
     cache = ResponseCache(3000)
+    assert not any(numbers(cache).values())
     for text in "abcde":
         if text == "d":
             assert was_kept(cache, "a")
@@ -167,15 +162,3 @@ def was_kept(cache: ResponseCache, text: str) -> bool:
     computed: list[object] = []
     cache.receive(request(text), ALL, Caller(), lambda *given: computed.append(given))
     return not computed
-
-
-def test_without_a_cache_every_request_is_computed(tmp_path: Path) -> None:
-    with driving(tmp_path) as driver:
-        driver.ask("a")
-        driver.ask("a")
-        assert len(driver.taken) == 2
-
-
-@pytest.mark.parametrize("name", ["hits_total", "misses_total", "entries", "bytes"])
-def test_what_is_counted_begins_at_zero(name: str) -> None:
-    assert numbers(ResponseCache(1))[name] == 0
