@@ -41,3 +41,9 @@ def sound_file(samples: Samples, rate: int = 16_000, file_format: str = "WAV") -
 
 def base64_text(content: bytes) -> str:
     return base64.b64encode(content).decode()
+
+
+def packed(one: Any, file_format: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    one.save(file, format=file_format, **options)
+    return file.getvalue()

@@ -25,22 +25,25 @@ def test_the_pause_follows_what_asking_costs(
     assert pause_s(num_asked, round_s, step_s) == pytest.approx(expected_s)
 
 
-def test_a_server_that_can_not_tell_once_is_asked_again(
+def test_a_server_that_can_not_tell_once_is_asked_again_and_not_while_nothing_waits(
     log_lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hf_triton.runtime.request.cancellation._LONGEST_PAUSE_S", 0.01)
-    asked, num_rounds = threading.Event(), 0
+    asked, num_rounds = threading.Semaphore(0), 0
 
     def ask_all() -> int:
         nonlocal num_rounds
         num_rounds += 1
         if num_rounds == 1:
             raise OSError("no shared memory left")
-        asked.set()
+        asked.release()
         return 0
 
     watch = CancellationWatch(ask_all)
-    assert asked.wait(60)
+    assert asked.acquire(timeout=60)
+    assert not asked.acquire(timeout=0.05)
+    watch.wake()
+    assert asked.acquire(timeout=60)
     watch.close()
     [line] = log_lines
     assert "could not ask whether callers have left: OSError at test_cancellation.py" in line

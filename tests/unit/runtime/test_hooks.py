@@ -40,14 +40,6 @@ def error_of(caller: Caller) -> str:
     return str(caller.error)
 
 
-def test_without_hooks_the_task_gets_the_request_itself(tmp_path: Path) -> None:
-    with driving(tmp_path) as driver:
-        request = PlainRequest({}, {})
-        taken = []
-        driver.intake.receive(request, (), Caller(), lambda *given: taken.append(given[0]))
-    assert taken[0] is request
-
-
 class Edited:
     """What a user makes of a model.py."""
 
@@ -144,7 +136,7 @@ def test_a_tensor_that_is_set_takes_the_place_of_a_parameter(tmp_path: Path) -> 
 def test_a_dict_replaces_all_tensors(tmp_path: Path) -> None:
     with driving(tmp_path, pre("return {'text_input': 'y'}")) as driver:
         driver.ask("x", top_k=np.array([3], dtype=np.int32))
-        assert list(driver.taken[0].inputs) == ["text_input"]
+    assert list(driver.taken[0].inputs) == ["text_input"]
 
 
 def test_a_postprocess_changes_and_adds_outputs(tmp_path: Path) -> None:
@@ -217,37 +209,25 @@ def test_batches_keep_their_rows(tmp_path: Path) -> None:
         ("return 'x'", "returned str, allowed: None or a dict of tensors"),
         ("return {'text': 'x'}", "input 'text' is not declared"),
         ("observe('lenght', 1)", "metric 'lenght' is not declared; metrics: has none"),
-    ],
-)
-def test_what_a_model_cannot_take_is_an_error_of_the_hook(
-    line: str, message: str, tmp_path: Path
-) -> None:
-    with driving(tmp_path, pre(line)) as driver:
-        error = driver.ask("x").error
-    assert isinstance(error, HookError)
-    assert message in str(error)
-    assert str(error).startswith(("my_hooks.py:4: preprocess: ", "my_hooks.py: preprocess: "))
-    assert not driver.taken
-
-
-@pytest.mark.parametrize(
-    "line, message",
-    [
         ("response['other'] = 'x'", "output 'other' is not declared; this model has text_output"),
         ("response['score'] = 'high'", "output 'score': got str, allowed: float32"),
         ("response['score'] = np.zeros((2, 2))", "output 'score': got shape [2, 2], allowed: [-1]"),
-        ("return 3", "returned int, allowed: None or a dict of tensors"),
         ("response.text('label')", "output 'label' is not there"),
     ],
 )
-def test_what_cannot_be_sent_is_an_error_of_the_hook(
+def test_what_a_model_cannot_take_or_send_is_an_error_of_the_hook(
     line: str, message: str, tmp_path: Path
 ) -> None:
-    with driving(tmp_path, post(line)) as driver:
+    is_post = line.startswith("response")
+    with driving(tmp_path, post(line) if is_post else pre(line)) as driver:
         caller = driver.ask("x")
+    assert isinstance(caller.error, HookError)
+    assert status_and_text(caller.error)[0] == "INTERNAL"
+    name = "postprocess" if is_post else "preprocess"
+    assert re.match(rf"my_hooks\.py(:4)?: {name}: .*", error_of(caller))
     assert message in error_of(caller)
-    assert status_and_text(caller.error or ValueError())[0] == "INTERNAL"
     assert not caller.responses
+    assert bool(driver.taken) is is_post
 
 
 def test_outputs_keep_a_shape_that_is_not_the_declared_one(tmp_path: Path) -> None:
@@ -275,7 +255,8 @@ def test_an_exception_is_its_requests_own_error_and_its_text_stays_out_of_the_lo
 ) -> None:
     hooks = pre("if request.text('text_input') != 'bad': return", raising)
     with driving(tmp_path, hooks) as driver:
-        callers = [driver.start(text) for text in ("good", "bad", "good", "bad")]
+        texts = ("good", "bad", "good", "bad")
+        callers = [driver.start(text, request_id="r-7") for text in texts]
         answers = [caller.wait() for caller in callers]
     assert [answer.error is None for answer in answers] == [True, False, True, False]
     for answer in answers[1::2]:
@@ -284,15 +265,8 @@ def test_an_exception_is_its_requests_own_error_and_its_text_stays_out_of_the_lo
         assert error_of(answer).endswith(f"preprocess raised {name}")
         assert "secret" not in error_of(answer)
     assert len(log_lines) == 2
+    assert all(f"[request id: r-7] {error_of(answers[1])}" in line for line in log_lines)
     assert "secret" not in "".join(log_lines)
-
-
-def test_an_exception_in_postprocess_is_its_requests_own_error(tmp_path: Path) -> None:
-    hooks = post("if response.text('text_output') == 'bad': 1 / 0")
-    with driving(tmp_path, hooks) as driver:
-        good, bad = driver.start("good"), driver.start("bad")
-        assert good.wait().text == "good"
-        assert error_of(bad.wait()) == "my_hooks.py:4: postprocess raised ZeroDivisionError"
 
 
 def test_a_stream_ends_where_postprocess_raises_and_its_engine_is_told(tmp_path: Path) -> None:
@@ -359,8 +333,8 @@ def test_a_task_that_raises_still_answers(tmp_path: Path, log_lines: list[str]) 
 
     with driving(tmp_path, pre("pass")) as driver:
         driver.take = fail
-        assert isinstance(driver.ask().error, ValueError)
-    assert "ValueError" in log_lines[0]
+        assert isinstance(driver.ask(request_id="r-7").error, ValueError)
+    assert log_lines[0].startswith("E [request id: r-7] a request failed: ValueError at ")
     assert "secret" not in log_lines[0]
 
 

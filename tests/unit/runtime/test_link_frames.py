@@ -22,52 +22,19 @@ from hf_triton.runtime.link.link_request import LinkRequest, read_request
 from hf_triton.runtime.link.protocol import LinkError
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.array([True, False]),
-        *(
-            np.array([np.iinfo(t).min, np.iinfo(t).max], dtype=t)
-            for t in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-        ),
-        np.array([0.1, -65504, 6e-8, np.inf, -np.inf, np.nan, -0.0], dtype=np.float16),
-        np.array([0.1, 3.4e38, 1e-45, np.inf, -np.inf, np.nan, -0.0], dtype=np.float32),
-        np.array([0.1, 1.7e308, 5e-324, np.inf, -np.inf, np.nan, -0.0], dtype=np.float64),
-        np.array([[1, 2, 3], [4, 5, 6]], dtype=np.int32).T,
-        np.array([], dtype=np.float32),
-        np.empty((2, 0), dtype=np.int64),
-    ],
-    ids=lambda array: f"{array.dtype}{list(array.shape)}",
-)
-def test_tensors_travel_bit_for_bit(array: Any) -> None:
-    got = _round_trip(array)
-    assert got.dtype == array.dtype
-    assert got.shape == array.shape
-    assert got.tobytes() == array.tobytes()
-
-
-def test_bytes_of_any_value_travel_unchanged() -> None:
-    array = np.array([[bytes(range(256)), b""], ["ü€😀".encode(), b"\0\0"]], dtype=np.object_)
-    assert _round_trip(array).tolist() == array.tolist()
-    texts = np.array(["ü€😀"], dtype=np.object_)
-    assert _round_trip(texts).tolist() == ["ü€😀".encode()]
-    assert _round_trip(np.array([], dtype=np.object_)).shape == (0,)
+def test_tensors_of_any_layout_travel_as_they_are() -> None:
+    texts = np.array([["ü€😀", ""], [b"\0\0", bytes(range(256))]], dtype=np.object_)
+    numbers = np.array([[0.1, -np.nan], [np.inf, -0.0]], dtype=np.float16).T
+    sent = Frame(frames.ANSWER, tensors={"texts": texts, "numbers": numbers})
+    found = frames.read_frame(io.BytesIO(frames.encode(sent)))
+    assert found is not None
+    assert found.tensors["texts"].tolist() == [["ü€😀".encode(), b""], texts[1].tolist()]
+    assert found.tensors["numbers"].tobytes() == numbers.tobytes()
 
 
 def test_a_file_travels_at_its_own_size() -> None:
     file = np.array([bytes(range(256)) * 100], dtype=np.object_)
     assert len(frames.encode(Frame(frames.ANSWER, tensors={"x": file}))) < 25_700
-
-
-def _round_trip(array: Any) -> Any:
-    return _sent(Frame(frames.ANSWER, tensors={"x": array})).tensors["x"]
-
-
-def _sent(frame: Frame) -> Frame:
-    """What the other end reads of a frame."""
-    found = frames.read_frame(io.BytesIO(frames.encode(frame)))
-    assert found is not None
-    return found
 
 
 _texts = st.text(max_size=8)
@@ -166,11 +133,6 @@ _OF_FLOATS, _OF_BYTES = frames._CODES[np.dtype("float32")], frames._BYTES
         _raw([b"x", struct.pack("=B40Q", _OF_FLOATS, *[1] * 40), b"abcd"], num_tensors=1),
         _raw([b"x", struct.pack("=BQ", _OF_BYTES, 2), b"a"], num_tensors=1),
         _raw([b"x", struct.pack("=BQQ", _OF_BYTES, 2**40, 2**40), b"a"], num_tensors=1),
-    ],
-    ids=[
-        *("torn head", "no lengths", "too large", "too few lengths", "no text", "no type"),
-        *("empty type", "unknown type", "no data", "too few numbers", "torn number"),
-        *("a size that no array has", "too many dimensions", "too few texts", "far too few"),
     ],
 )
 def test_a_broken_frame_is_an_error_of_the_link(data: bytes) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import tracemalloc
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -17,16 +16,10 @@ from hf_triton.runtime.media.sounds import decode_sound
 from hf_triton.runtime.request import file_threads
 from hf_triton.runtime.request.file_threads import Reading
 from tests.support import media_bombs as bombs
-from tests.support.media_files import picture, sound_file, tone
+from tests.support.media_files import packed, picture, sound_file, tone
 
 LIMITS = MediaLimits(64e6, 600.0)
 LARGE = "pixels, at most 64 megapixels (max_image_megapixels)"
-
-
-def packed(one: Any, file_format: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    one.save(file, format=file_format, **options)
-    return file.getvalue()
 
 
 @pytest.mark.threat("media-bombs")

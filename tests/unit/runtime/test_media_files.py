@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-import struct
-import zlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,16 +14,11 @@ from PIL import Image
 
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.media.decoding import MediaLimits, image, sound
-from tests.support.media_files import picture, png, sound_file, tone
+from tests.support.media_bombs import png_of
+from tests.support.media_files import packed, picture, png, sound_file, tone
 
 LIMITS = MediaLimits(0.01e6, 1.0)
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "AVIF")
-
-
-def packed(one: Any, file_format: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    one.save(file, format=file_format, **options)
-    return file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -60,23 +53,13 @@ def test_of_an_animation_the_first_picture_is_seen(file_format: str) -> None:
     assert red > 200 > 50 > blue
 
 
-def bomb(width: int, height: int) -> bytes:
-    """A PNG of a few bytes that says to be of so many pixels."""
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 100)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        for kind, body in chunks
-    )
-
-
 @pytest.mark.parametrize(
     "file, said",
     [
-        (bomb(1000, 1000), "got an image of 1000 x 1000 pixels, at most 0.01 megapixels"),
-        (bomb(60_000, 60_000), "got an image of more pixels, at most 0.01 megapixels"),
-        (bomb(2**31 - 1, 2**31 - 1), "got an image of more pixels, at most 0.01 megapixels"),
-        (bomb(90, 90), "the PNG image is "),
+        (png_of(1000, 1000), "got an image of 1000 x 1000 pixels, at most 0.01 megapixels"),
+        (png_of(60_000, 60_000), "got an image of more pixels, at most 0.01 megapixels"),
+        (png_of(2**31 - 1, 2**31 - 1), "got an image of more pixels, at most 0.01 megapixels"),
+        (png_of(90, 90), "the PNG image is "),
         (png(size=(50, 50))[:400], "the PNG image is cut short"),
         (packed(picture(), "JPEG")[:900], "the JPEG image is cut short"),
         (b"GIF89a", "a damaged image|6 bytes that are no image|got a text that is not base64"),

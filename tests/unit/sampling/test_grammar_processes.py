@@ -141,7 +141,7 @@ def test_a_model_that_is_unloaded_does_not_wait_for_what_never_ends(
 
 
 def test_a_fork_that_begins_while_the_program_ends_does_not_outlive_it() -> None:
-    for delay_s in (0.0, 0.0005, 0.001, 0.002, 0.004) * 4:
+    for delay_s in (0.0, 0.0005, 0.001, 0.002, 0.004):
         processes = GrammarProcesses(ByteTokenizer(), 257, [256])
         begun = [processes.begin(endless(), 20.0) for _ in range(4)]
         time.sleep(delay_s)
@@ -255,17 +255,6 @@ def test_the_program_has_no_torch_no_secret_and_no_descriptor_of_the_engines(
     assert not links & own & {one for one in links if one.startswith("socket:")}
     assert not held.has_ended
     again.close()
-
-
-def test_one_that_somebody_else_has_killed_is_no_fault_of_the_grammars(
-    processes: GrammarProcesses,
-) -> None:
-    grammar = made(processes, SMALL)()
-    grammar.follow(ByteTokenizer().ids["a"])
-    (worker,) = children(program_id(processes))
-    os.kill(worker, signal.SIGKILL)
-    with pytest.raises(OverloadedError, match="went away before it answered: try again"):
-        follow_often(grammar, ByteTokenizer().ids["a"])
 
 
 def test_the_program_that_died_is_started_again(processes: GrammarProcesses) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +9,12 @@ import triton_python_backend_utils as pb_utils
 
 from hf_triton.runtime.errors import EngineError, RequestError
 from hf_triton.runtime.request.open_requests import OpenRequests
-from hf_triton.runtime.request.plain_request import PlainRequest
 from hf_triton.runtime.request.request_ids import MAX_SHOWN, labelled, shown
-from hf_triton.runtime.request.responder import Responder, TritonResponder
+from hf_triton.runtime.request.responder import TritonResponder
 from hf_triton.text_generation.engine.delivery import Delivery
 from hf_triton.text_generation.sequence.sequence import Update
 from tests.support.driving import Caller as Recipient
-from tests.support.intake_driver import Caller, driving
-
-HOOKS = "def preprocess(request):\n    raise KeyError(request.text('text_input'))\n"
+from tests.support.intake_driver import Caller
 
 
 def test_a_text_is_labelled_once_and_only_where_there_is_an_id() -> None:
@@ -74,29 +69,6 @@ def test_triton_is_answered_with_errors_that_name_the_request(log_lines: list[st
     assert (
         line == "W [request id: r\\n7] a response could not be sent: OSError: the caller has gone"
     )
-
-
-def test_hooks_that_fail_are_logged_with_the_requests_id(
-    tmp_path: Path, log_lines: list[str]
-) -> None:
-    with driving(tmp_path, HOOKS) as driver:
-        driver.ask("a prompt", request_id="r-7")
-    (line,) = log_lines
-    assert "[request id: r-7] my_hooks.py:2: preprocess raised KeyError" in line
-    assert "a prompt" not in line
-
-
-def test_a_task_that_fails_is_logged_with_the_requests_id(
-    tmp_path: Path, log_lines: list[str]
-) -> None:
-    def fail(request: PlainRequest, listed: Iterable[str], responder: Responder) -> None:
-        raise ZeroDivisionError("a prompt")
-
-    with driving(tmp_path, "def postprocess(response): pass\n") as driver:
-        driver.take = fail
-        driver.ask(request_id="r-7")
-    (line,) = log_lines
-    assert line.startswith("E [request id: r-7] a request failed: ZeroDivisionError at ")
 
 
 def test_an_open_request_that_fails_is_logged_with_its_id(log_lines: list[str]) -> None:

@@ -105,11 +105,6 @@ def test_an_address_fits_and_is_found_whatever_the_models_name(identity: str) ->
     assert [protocol.find_addresses(identity, name) for name in names] == [[]] * 5
 
 
-def test_the_longest_identity_leaves_room_for_an_address() -> None:
-    identity = f"{2**32 - 1}-{2**22}-{2**64 - 1}"  # inode, pid_max, clock ticks
-    assert len(protocol.address_prefix(identity, "m")) + len(f"{2**22}-9999999") <= 107
-
-
 def test_the_servers_identity_is_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     first = protocol.server_identity()
@@ -119,43 +114,25 @@ def test_the_servers_identity_is_its_process(monkeypatch: pytest.MonkeyPatch) ->
     assert protocol.server_identity() != first
 
 
-def test_a_request_reaches_the_engine_and_its_answer_comes_back(
+def test_a_request_reaches_the_engine_and_is_answered_once(
     listener: EngineListener, taken: list[ForwardedRequest], identity: str
 ) -> None:
     with Peer(identity) as peer:
-        peer.ask(7, text_input=np.array([b"\xff hi"], dtype=np.object_), top_k=np.array([3]))
-        assert eventually(lambda: len(taken) == 1)
-        (request,) = taken
-        text, top_k = request.tensor("text_input"), request.tensor("top_k")
-        assert text is not None
-        assert top_k is not None
-        assert text.as_numpy().tolist() == [b"\xff hi"]
-        assert top_k.as_numpy().tolist() == [3]
-        assert request.tensor("seed") is None
-        assert request.parameters() == "{}"
-        assert request.requested_output_names() == ["text_output"]
-        for _ in range(2):  # the second is ignored
-            request.responder.send({"text_output": np.array([1.5])}, final=True)
-        request.responder.fail(ValueError("late"))
+        peer.ask(7, text_input=np.array([b"\xff hi"], dtype=np.object_))
         ask(peer, taken, 8)
+        text = taken[0].tensor("text_input")
+        assert text is not None
+        assert text.as_numpy().tolist() == [b"\xff hi"]
+        assert taken[0].tensor("seed") is None
+        for _ in range(2):  # the second is ignored
+            taken[0].responder.send({"text_output": np.array([1.5])}, final=True)
+        taken[0].responder.fail(ValueError("late"))
         taken[1].responder.fail(ValueError("a secret"))
         answer, error = peer.read(), peer.read()
     assert (answer.kind, answer.number, answer.flags) == (frames.ANSWER, 7, frames.FINAL)
     assert answer.tensors["text_output"].tolist() == [1.5]
     assert (error.kind, error.number, error.flags) == (frames.ERROR, 8, 0)
     assert error.texts == ["INTERNAL", "internal error: ValueError"]
-
-
-def test_a_request_that_comes_byte_by_byte_arrives(
-    listener: EngineListener, taken: list[ForwardedRequest], identity: str
-) -> None:
-    with Peer(identity) as peer:
-        for byte in LinkRequest({"seed": np.array([7])}, "{}", ["text_output"], "r-1").encode(3):
-            peer.socket.sendall(bytes([byte]))
-        assert eventually(lambda: len(taken) == 1)
-    seed = taken[0].tensor("seed")
-    assert seed is not None
-    assert (seed.as_numpy().tolist(), taken[0].request_id) == ([7], "r-1")
 
 
 def test_an_answer_too_large_is_an_error(
@@ -174,11 +151,13 @@ def test_an_answer_too_large_is_an_error(
     assert "allowed: at most 300" in text
 
 
-def test_a_cancelled_request_is_seen_so_and_gets_no_answer(
+def test_a_cancelled_request_is_seen_so_and_gets_no_more_answers(
     listener: EngineListener, taken: list[ForwardedRequest], identity: str
 ) -> None:
     with Peer(identity) as peer:
         ask(peer, taken, 1, 2)
+        taken[0].responder.send({}, final=False)
+        assert peer.read().number == 1
         peer.send(Frame(frames.CANCEL, 1))
         peer.send(Frame(frames.CANCEL, 99))
         assert eventually(taken[0].responder.is_cancelled)
@@ -264,20 +243,6 @@ def test_a_stream_travels_piece_by_piece_and_ends_once(
         (frames.ANSWER, 1, frames.FINAL),
         (frames.ERROR, 2, 0),
     ]
-
-
-def test_a_stream_that_is_cancelled_sends_no_more(
-    listener: EngineListener, taken: list[ForwardedRequest], identity: str
-) -> None:
-    with Peer(identity) as peer:
-        ask(peer, taken, 1, 2)
-        taken[0].responder.send({}, final=False)
-        assert peer.read().number == 1
-        peer.send(Frame(frames.CANCEL, 1))
-        assert eventually(taken[0].responder.is_cancelled)
-        taken[0].responder.send({}, final=False)
-        taken[1].responder.send({}, final=True)
-        assert peer.read().number == 2
 
 
 def test_a_handler_that_raises_costs_one_request(identity: str, log_lines: list[str]) -> None:
