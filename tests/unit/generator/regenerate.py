@@ -52,14 +52,17 @@ def rendered_case(case: str, work: Path) -> dict[str, str]:
 
 
 def report_of(models_yaml: str, work: Path) -> str:
-    """What ``validate`` says of a broken YAML, with the folder's own path left out."""
+    """The mistakes that ``validate`` names in a YAML, with the folder's own path left out."""
     (work / "models.yaml").write_text(models_yaml, encoding="utf-8")
     stderr = io.StringIO()
     with contextlib.redirect_stderr(stderr):
         code = cli.main(["validate"])
+    head, _, mistakes = stderr.getvalue().partition("\n")
+    number = mistakes.count("\n")
+    told = f"{number} mistake{'s' * (number > 1)} in models.yaml"
+    assert (code, head) == (1, f"hf-triton: {told}")
     above = str(work.resolve().parent)
-    text = stderr.getvalue().replace(str(work.resolve()), "{work}").replace(f"{above}/", "{above}/")
-    return f"exit code {code}\n{text}"
+    return mistakes.replace(str(work.resolve()), "{work}").replace(f"{above}/", "{above}/")
 
 
 if __name__ == "__main__":

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from generator.render.manifest import MANIFEST_FILE
 from tests.support.text_sections import tree_text
-from tests.unit.generator.conftest import Run
 from tests.unit.generator.regenerate import rendered_case
 from tests.unit.generator.workspace import GOLDEN, golden_cases, snapshot
 
@@ -27,24 +25,16 @@ def test_the_tree_is_the_golden_one(case: str, work: Path) -> None:
 
 
 @pytest.mark.parametrize("case", golden_cases())
-def test_a_folder_holds_no_code_but_model_py_and_hooks(case: str, work: Path, run: Run) -> None:
-    shutil.copytree(GOLDEN, work / "golden")
-    run("generate", "--config", f"golden/{case}.yaml", "--repository", "out")
-    for folder in (work / "out").iterdir():
-        made = {path: text for path, text in snapshot(folder).items() if path.endswith(".py")}
-        values = json.loads((folder / "1/model.json").read_text())
-        runs_none = "steps" in values or "file" in values or case == "vllm_backend"
-        assert (made.pop("1/model.py", None) is None) == runs_none
-        hooks = values.get("hooks")
-        assert made == ({"1/hooks.py": (GOLDEN / hooks).read_bytes()} if hooks else {})
-
-
-@pytest.mark.parametrize("case", golden_cases())
-def test_the_manifest_lists_every_other_file_with_its_hash(case: str, work: Path, run: Run) -> None:
-    shutil.copytree(GOLDEN, work / "golden")
-    run("generate", "--config", f"golden/{case}.yaml", "--repository", "out")
-    for folder in (work / "out").iterdir():
+def test_what_is_not_rendered_is_a_copy_and_all_is_in_the_manifest(case: str, work: Path) -> None:
+    rendered_case(case, work)
+    for folder in (work / "golden" / case).iterdir():
         files = snapshot(folder)
         written = files.pop(MANIFEST_FILE).decode()
         hashes = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
         assert written == json.dumps({"files": hashes}, indent=2, sort_keys=True) + "\n"
+        made = {path: text for path, text in files.items() if path.endswith(".py")}
+        values = json.loads(files["1/model.json"])
+        runs_none = "steps" in values or "file" in values or case == "vllm_backend"
+        assert (made.pop("1/model.py", None) is None) == runs_none
+        hooks = values.get("hooks")
+        assert made == ({"1/hooks.py": (GOLDEN / hooks).read_bytes()} if hooks else {})
