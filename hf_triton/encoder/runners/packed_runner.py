@@ -1,9 +1,8 @@
 """Computes a batch as one forward of packed tokens, without padding.
 
-Texts lie one after the other in one ``[1, num_tokens]`` row. Attention over it is registered as an
-attention function of transformers (``AttentionInterface``), so that linear layers and norms run
-over the row without padding; in attention, and only there, texts are told apart. Texts of equal
-length lie side by side, so that each length is one call without a copy.
+Texts lie one after the other in one ``[1, num_tokens]`` row, over which linear layers and norms run
+without padding; in attention (runtime/attention.py), and only there, texts are told apart. Texts of
+equal length lie side by side, so that each length is one call without a copy.
 
 For models that use transformers' attention interface. A model that mixes tokens outside of
 attention (such as by convolutions) would mix texts: the trial at load detects that.
@@ -12,19 +11,19 @@ attention (such as by convolutions) would mix texts: the trial at load detects t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, groupby
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from hf_triton.runtime.attention import attending, register
+
 from ..texts.encoding import Encoding
 from .packed_rows import PackedRows
 from .runner import RunnerSetup, check_rotation
-
-ATTENTION_NAME = "hf_triton_packed_encoder"
 
 
 class PackedRunner(PackedRows):
@@ -42,13 +41,13 @@ class PackedRunner(PackedRows):
             raise TypeError("its embeddings depend on how many of a text's tokens are masked")
         self._body = model.base_model
         self._options = {"use_cache": False} if getattr(model.config, "use_cache", False) else {}
-        register()
         # model.set_attn_implementation refuses models without an attention implementation of this
         # name. Set once, not for each forward: that took 15 % of a short one.
         configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
         self._before = [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001
+        name = register()
         for config, _ in self._before:
-            config._attn_implementation = ATTENTION_NAME  # noqa: SLF001
+            config._attn_implementation = name  # noqa: SLF001
 
     def close(self) -> None:
         for config, name in self._before:
@@ -70,7 +69,7 @@ class PackedRunner(PackedRows):
         return inputs
 
     def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
-        with attending(PackedRow([len(encoding) for encoding in row])):
+        with attending(partial(packed_attention, PackedRow([len(encoding) for encoding in row]))):
             found = self._body(**self._inputs(row), **self._options)
         hidden: torch.Tensor = found.last_hidden_state[0]
         return hidden if wanted is None else hidden[wanted]
@@ -102,30 +101,8 @@ class PackedRow:
         return self._masks[key]
 
 
-_current: list[PackedRow] = []
-
-
-@contextmanager
-def attending(row: PackedRow) -> Iterator[None]:
-    """Makes ``row`` what the attention function works on. One engine thread a process: no lock."""
-    _current.append(row)
-    try:
-        yield
-    finally:
-        _current.pop()
-
-
-def register() -> None:
-    """Makes the attention function known to transformers under ATTENTION_NAME.
-
-    Without a mask function of that name transformers builds no masks.
-    """
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(ATTENTION_NAME, packed_attention)
-
-
 def packed_attention(
+    row: PackedRow,
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -142,7 +119,6 @@ def packed_attention(
     Keyword arguments that are not known here are ignored: what they would change shows in the check
     at load.
     """
-    row = _current[-1]
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     grouped = query.shape[1] != key.shape[1]
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # (tokens, heads, dim)

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from hf_triton.runtime.attention import attending, register
 from hf_triton.runtime.errors import reason
 
 from ..parts import UnsupportedLayersError
 
-_NAME = "hf_triton_recording"
 NUM_TOKENS = 5
 ROWS = 2  # of tokens: all of one at the first position, all of the other at the furthest
 
@@ -106,12 +107,11 @@ def record(model: Any, ends: tuple[int, int], **inputs: torch.Tensor | bool) -> 
     token_ids = torch.arange(NUM_TOKENS, device=model.device).repeat(ROWS, 1)
     stack = [Call(None, (), {}, [])]
     before = model.config._attn_implementation  # noqa: SLF001
-    _register(stack)
-    with ExitStack() as hooks:
+    with ExitStack() as hooks, attending(partial(_attend, stack)):
         for module in model.modules():
             for handle in _hooks(module, stack):
                 hooks.callback(handle.remove)
-        model.set_attn_implementation(_NAME)
+        model.set_attn_implementation(register())
         hooks.callback(model.set_attn_implementation, before)
         positions = torch.tensor(ends, device=model.device).unsqueeze(1).expand(ROWS, NUM_TOKENS)
         try:
@@ -123,22 +123,18 @@ def record(model: Any, ends: tuple[int, int], **inputs: torch.Tensor | bool) -> 
     return call
 
 
-def _register(stack: list[Call]) -> None:
-    from transformers import AttentionInterface
-
-    def attend(
-        module: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        *_: Any,
-        **given: Any,
-    ) -> tuple[torch.Tensor, None]:
-        stack[-1].attended.append(Attended(query.clone(), key.clone(), value.clone(), given))
-        groups = query.shape[1] // value.shape[1]
-        return value.repeat_interleave(groups, dim=1).transpose(1, 2).contiguous(), None
-
-    AttentionInterface.register(_NAME, attend)
+def _attend(
+    stack: list[Call],
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *_: Any,
+    **given: Any,
+) -> tuple[torch.Tensor, None]:
+    stack[-1].attended.append(Attended(query.clone(), key.clone(), value.clone(), given))
+    groups = query.shape[1] // value.shape[1]
+    return value.repeat_interleave(groups, dim=1).transpose(1, 2).contiguous(), None
 
 
 def _hooks(module: nn.Module, stack: list[Call]) -> tuple[Any, Any]:

@@ -6,16 +6,12 @@ Knows where tokens belong; how they attend is the backend's (``Attend``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 
 from ..transformers.packed_attention import AttentionRule
 from .step import PagedStep
-
-ATTENTION_NAME = "hf_triton_paged"
 
 
 class Attend(Protocol):
@@ -36,31 +32,9 @@ class Attend(Protocol):
         """
 
 
-_current: list[tuple[PagedStep, Attend]] = []
-
-
-@contextmanager
-def attending(step: PagedStep, attend: Attend) -> Iterator[None]:
-    """Makes ``step`` what the registered attention function works on. One engine thread a process:
-    no lock.
-    """
-    _current.append((step, attend))
-    try:
-        yield
-    finally:
-        _current.pop()
-
-
-def register() -> None:
-    """Makes the attention function known to transformers under ATTENTION_NAME. Without a mask
-    function of that name transformers builds no masks.
-    """
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(ATTENTION_NAME, paged_attention)
-
-
 def paged_attention(
+    first: PagedStep,
+    attend: Attend,
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -78,7 +52,6 @@ def paged_attention(
     Keyword arguments that are not known here are ignored: what they would change shows in the
     engine's check at load.
     """
-    first, attend = _current[-1]
     layer = first.layer_of(key)
     if layer is None:
         layer = int(module.layer_idx)

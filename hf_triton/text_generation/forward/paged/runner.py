@@ -8,17 +8,19 @@ compute.
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import Any
 
 import torch
 
+from hf_triton.runtime.attention import attending, register
 from hf_triton.runtime.devices.device import devices_of
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.lora.linear import Adapters
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
 from ..transformers.runner import Runner
-from .attention import ATTENTION_NAME, Attend, attending, register
+from .attention import Attend, paged_attention
 from .plain_attention import plain_attention
 from .step import PagedStep, lay_out_pages
 
@@ -65,12 +67,11 @@ class PagedRunner(PageRunner):
         self.attend = attend
         self._is_spread = len(devices_of(model)) > 1
         if any(shape.num_kv_heads for shape in cache.shapes):
-            register()
-            model.set_attn_implementation(ATTENTION_NAME)
+            model.set_attn_implementation(register())
 
     def run(self, step: PagedStep) -> torch.Tensor:
         """Logits (len(step.last), vocab) of a step on the device."""
-        with attending(step, self.attend):
+        with attending(partial(paged_attention, step, self.attend)):
             output = self.model(
                 input_ids=step.token_ids.unsqueeze(0),
                 logits_to_keep=self._last(step),

@@ -1,10 +1,9 @@
 """Attention over packed tokens: one ``[1, num_tokens]`` row holds the decodes of all sequences and
 prompt chunks.
 
-Registered as an attention function of transformers (``AttentionInterface``), so that every model
-that uses that interface runs its linear layers and norms over the packed row without padding. Only
-here are sequences told apart: each token writes its key and value at its own slot and position and
-attends to its own sequence.
+In the place of a model's own attention (runtime/attention.py): its linear layers and norms run over
+the packed row without padding. Only here are sequences told apart: each token writes its key and
+value at its own slot and position and attends to its own sequence.
 
 Decodes read the cache as a view, all rows up to the longest; the query heads that share a key head
 are folded into the query length, so keys are never repeated.
@@ -12,8 +11,6 @@ are folded into the query length, so keys are never repeated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +19,6 @@ import torch.nn.functional as F
 
 from hf_triton.text_generation.memory.kv_cache import KVCache
 
-ATTENTION_NAME = "hf_triton_packed"
 CHUNKED = "chunked_attention"  # among a configuration's ``layer_types``
 
 
@@ -137,38 +133,8 @@ class PackedStep:
         return self._masks[key]
 
 
-_current: list[PackedStep] = []
-
-
-@contextmanager
-def attending(step: PackedStep) -> Iterator[None]:
-    """Makes ``step`` what the registered attention function works on. One engine thread a process:
-    no lock.
-    """
-    _current.append(step)
-    try:
-        yield
-    finally:
-        _current.pop()
-
-
-def current_step() -> PackedStep:
-    """What attention functions work on."""
-    return _current[-1]
-
-
-def register() -> None:
-    """Makes the attention function known to transformers under ATTENTION_NAME.
-
-    Without a mask function of that name transformers builds no masks: each token's view is decided
-    here.
-    """
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(ATTENTION_NAME, packed_attention)
-
-
 def packed_attention(
+    step: PackedStep,
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -186,7 +152,6 @@ def packed_attention(
     Keyword arguments that are not known here are ignored: what they would change shows in the
     engine's check at load.
     """
-    step = current_step()
     layer = step.layer_of(key)
     if layer is None:
         layer = int(module.layer_idx)

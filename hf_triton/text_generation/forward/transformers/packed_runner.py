@@ -7,16 +7,18 @@ compute.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from transformers import Cache
 
+from hf_triton.runtime.attention import attending, register
 from hf_triton.runtime.devices.device import devices_of
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.memory.kv_cache import KVCache
 
-from .packed_attention import ATTENTION_NAME, PackedStep, PrefillSpan, attending, register
+from .packed_attention import PackedStep, PrefillSpan, packed_attention
 from .positions import CountedPositions
 from .runner import Runner
 
@@ -41,8 +43,7 @@ class PackedRunner(Runner):
         self._counted = CountedPositions(model)
         self._is_checked = not attends
         if attends:
-            register()
-            model.set_attn_implementation(ATTENTION_NAME)
+            model.set_attn_implementation(register())
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
@@ -54,7 +55,8 @@ class PackedRunner(Runner):
         self, input_ids: torch.Tensor, packed: PackedStep, rows: torch.Tensor | list[int]
     ) -> torch.Tensor:
         """input_ids (num_tokens,) -> logits (len(rows), vocab) of the tokens numbered ``rows``."""
-        with attending(packed), self._counted.given(packed.positions):
+        attend = partial(packed_attention, packed)
+        with attending(attend), self._counted.given(packed.positions):
             output = self.model(
                 input_ids=input_ids.unsqueeze(0), logits_to_keep=rows, **self._given(packed)
             )

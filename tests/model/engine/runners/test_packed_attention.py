@@ -13,7 +13,6 @@ from hf_triton.text_generation.forward.transformers.packed_attention import (
     PackedStep,
     PrefillSpan,
     _prefill_folded,
-    attending,
     packed_attention,
     visible_columns,
 )
@@ -89,10 +88,9 @@ def test_every_token_sees_its_own_sequence_up_to_itself(
         torch.randn(1, heads, len(step.slots), dim, generator=generator).to(dtype)
         for heads, dim in ((HEADS, KEY_DIM), (KV_HEADS, KEY_DIM), (KV_HEADS, VALUE_DIM))
     )
-    with attending(step):
-        got, _ = packed_attention(
-            LAYER, query, key, value, None, scaling=0.3, sliding_window=window, softcap=softcap
-        )
+    got, _ = packed_attention(
+        step, LAYER, query, key, value, None, scaling=0.3, sliding_window=window, softcap=softcap
+    )
     for token, (slot, column) in enumerate(zip(step.slots, step.positions, strict=True)):
         assert torch.equal(cache.keys[1][slot, :, column], key[0, :, token])
         assert torch.equal(cache.values[1][slot, :, column], value[0, :, token])
@@ -106,8 +104,7 @@ def test_the_scale_is_the_head_dimensions_root_unless_given() -> None:
     step = step_of(garbage_cache(torch.float32), 4, [])
     query = torch.randn(1, HEADS, 4, KEY_DIM)
     key, value = torch.randn(1, KV_HEADS, 4, KEY_DIM), torch.randn(1, KV_HEADS, 4, VALUE_DIM)
-    with attending(step):
-        got, _ = packed_attention(LAYER, query, key, value, None)
+    got, _ = packed_attention(step, LAYER, query, key, value, None)
     expected = spelled_out(query, step, KEY_DIM**-0.5, 0, 0.0)
     torch.testing.assert_close(got[0].double(), expected, rtol=0, atol=1e-5)
 
@@ -116,14 +113,14 @@ def test_other_layers_and_other_columns_are_not_written() -> None:
     cache, before = garbage_cache(torch.float32), garbage_cache(torch.float32)
     step = step_of(cache, 4, [WHOLE, CHUNK])
     num_tokens = len(step.slots)
-    with attending(step):
-        packed_attention(
-            LAYER,
-            torch.zeros(1, HEADS, num_tokens, KEY_DIM),
-            torch.zeros(1, KV_HEADS, num_tokens, KEY_DIM),
-            torch.zeros(1, KV_HEADS, num_tokens, VALUE_DIM),
-            None,
-        )
+    packed_attention(
+        step,
+        LAYER,
+        torch.zeros(1, HEADS, num_tokens, KEY_DIM),
+        torch.zeros(1, KV_HEADS, num_tokens, KEY_DIM),
+        torch.zeros(1, KV_HEADS, num_tokens, VALUE_DIM),
+        None,
+    )
     assert torch.equal(cache.keys[0], before.keys[0])
     changed = (cache.keys[1] != before.keys[1]).any(dim=-1).any(dim=1)  # (slots, length)
     expected = torch.zeros_like(changed)
