@@ -15,6 +15,7 @@ from hf_triton.runtime.devices.device import Placement, check_device_works
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError, reason
 from hf_triton.runtime.request.tensors import RequestFields
+from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.runtime.weights.loading import load_config, load_model, load_tokenizer
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.served_model import ServedModel
@@ -23,7 +24,7 @@ from .engine.engine import EncoderEngine
 from .options import EncoderOptions
 from .runners.packed_rows import first_position
 from .runners.packed_runner import PackedRunner
-from .runners.padded_runner import EqualLengthRunner, PaddedRunner
+from .runners.padded_runner import EQUAL_LENGTHS, PADDED
 from .runners.runner import Runner, RunnerSetup, random_encodings, select_runner
 from .sentence_transformers.reading import SentenceFiles, read_sentence_files
 from .task import EncoderTask, Prepared, TaskSetup
@@ -202,7 +203,7 @@ def torch_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOption
     if setup.device.type == "cuda":
         from .runners.graph_runner import GraphRunner
 
-        return select_runner(setup, (GraphRunner, PaddedRunner, EqualLengthRunner))
+        return select_runner(setup, (GraphRunner, PADDED, EQUAL_LENGTHS))
     prepacked = cache(partial(prepack, setup.model, rows=_PREPACK_ROWS))
 
     def fused(setup: RunnerSetup) -> Runner:
@@ -211,7 +212,7 @@ def torch_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOption
         prepacked()  # the layers it reads
         return FusedRunner(setup)
 
-    candidates = (fused, PackedRunner, PaddedRunner, EqualLengthRunner)
+    candidates = (RunnerSpec("fused", fused), PackedRunner, PADDED, EQUAL_LENGTHS)
     runner = select_runner(setup, candidates)
     prepacked()
     return runner

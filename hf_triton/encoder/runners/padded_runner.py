@@ -7,16 +7,17 @@ some architectures padding changes the output: those get batches of equal length
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 
 from hf_triton.runtime.devices.device import to_device
+from hf_triton.runtime.trial import RunnerSpec
 
 from ..texts.encoding import Encoding
 from ..texts.padding import padding_filler
-from .runner import Runner, RunnerFactory, RunnerSetup, check_rotation, output_of
+from .runner import Runner, RunnerSetup, check_rotation, output_of
 
 _MAX_PADDING = 0.1  # of a batch's tokens
 _MIN_ROOM = 8  # tokens per text: so little padding costs less than another forward
@@ -28,12 +29,18 @@ class PaddedRunner(Runner):
     """``forward_padded`` computes (batch, length) inputs; by default the model itself does."""
 
     name = "batches cut by length"
-    max_padding = _MAX_PADDING
-    min_room = _MIN_ROOM
 
-    def __init__(self, setup: RunnerSetup, forward_padded: Forward | None = None) -> None:
+    def __init__(
+        self,
+        setup: RunnerSetup,
+        forward_padded: Forward | None = None,
+        *,
+        equal_lengths: bool = False,
+    ) -> None:
+        """``equal_lengths``: no padding at all, a batch is of one length."""
         super().__init__(setup)
-        if self.min_room:
+        self._max_padding, self._min_room = (0.0, 0) if equal_lengths else (_MAX_PADDING, _MIN_ROOM)
+        if not equal_lengths:
             check_rotation(setup)
         self._forward = forward_padded or self._model_forward
         # ONNX Runtime has a pool of its own; compiled code is compiled anew for another number.
@@ -57,7 +64,7 @@ class PaddedRunner(Runner):
         for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
             longest = lengths[cut[0]] if cut else lengths[index]
             padding = (len(cut) + 1) * longest - num_tokens - lengths[index]
-            allowed = max(self.max_padding * longest, self.min_room) * (len(cut) + 1)
+            allowed = max(self._max_padding * longest, self._min_room) * (len(cut) + 1)
             if cut and padding > allowed:
                 yield cut
                 cut, num_tokens = [], 0
@@ -110,29 +117,16 @@ def _padded(rows: Sequence[Sequence[int]], length: int, filler: int) -> list[lis
     return [[*row, *[filler] * (length - len(row))] for row in rows]
 
 
-class EqualLengthRunner(PaddedRunner):
-    """No padding at all: a batch is of one length."""
-
-    name = "batches of equal length"
-    max_padding = 0.0
-    min_room = 0
+PADDED = RunnerSpec(PaddedRunner.name, PaddedRunner)
+EQUAL_LENGTHS = RunnerSpec("batches of equal length", partial(PaddedRunner, equal_lengths=True))
 
 
-def padded_runners(make_forward: Callable[[], Forward], name: str) -> tuple[RunnerFactory, ...]:
+def padded_runners(make_forward: Callable[[], Forward], name: str) -> tuple[RunnerSpec, ...]:
     """Runners for another engine's forward, in the order of preference: padded batches; batches of
     equal length, where padding changes outputs. ``make_forward`` is called once.
     """
     forward = cache(make_forward)
-
-    def padded(setup: RunnerSetup) -> Runner:
-        return _named(PaddedRunner(setup, forward()), name)
-
-    def of_equal_length(setup: RunnerSetup) -> Runner:
-        return _named(EqualLengthRunner(setup, forward()), name)
-
-    return padded, of_equal_length
-
-
-def _named(runner: PaddedRunner, name: str) -> PaddedRunner:
-    runner.name = f"{name}, {runner.name}"
-    return runner
+    return tuple(
+        RunnerSpec(f"{name}, {kind.name}", lambda setup, make=kind.make: make(setup, forward()))
+        for kind in (PADDED, EQUAL_LENGTHS)
+    )

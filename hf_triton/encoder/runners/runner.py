@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from hf_triton.runtime import log
-from hf_triton.runtime.errors import LoadError, reason
+from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.fused.reading.rotary import stable_length
+from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
 
 from ..task import OutputKind
 from ..texts.encoding import Encoding
@@ -73,11 +73,10 @@ class Runner(ABC):
         """Gives the model back as it was."""
 
 
-RunnerFactory = Callable[[RunnerSetup], Runner]
-
-
 def select_runner(
-    setup: RunnerSetup, candidates: Iterable[RunnerFactory], tolerance: float | None = None
+    setup: RunnerSetup,
+    candidates: Iterable[RunnerSpec | type[Runner]],
+    tolerance: float | None = None,
 ) -> Runner:
     """The first candidate whose outputs agree with the model's own to ``tolerance``, by default
     that of their dtype, or of quantized layers.
@@ -89,25 +88,22 @@ def select_runner(
     scene = random_encodings(setup, [*_TRIAL_LENGTHS, *_beyond_windows(setup.model.config)])
     expected = [reference_forward(setup, encoding) for encoding in scene]
     _check_numbers(expected)
+    made: list[Runner] = []
+    refusals = Refusals()
+
+    def difference(candidate: RunnerSpec | type[Runner]) -> float:
+        made.append(candidate(setup))
+        return largest_difference(made[-1].forward(scene), expected)
+
+    def give_back() -> None:
+        while made:
+            made.pop().close()
+
     allowed = tolerance_of(setup.model) if tolerance is None else tolerance
-    whys = []
-    for candidate in candidates:
-        try:
-            runner = candidate(setup)
-            difference = _difference(runner, scene, expected)
-        except LoadError:
-            raise
-        except Exception as error:
-            whys.append(f"{_name(candidate)}: {type(error).__name__}: {reason(error)}")
-            continue
-        if difference <= allowed:
-            for why in whys:
-                log.info(f"not taken: {why}")
-            return runner
-        runner.close()
-        why = f"differs from the model's own output by {difference:.2g}, allowed is {allowed:g}"
-        whys.append(f"{_name(candidate)}: {why}")
-    raise LoadError(f"no way to run this model was right: {'; '.join(whys)}")
+    told = "differs from the model's own output by {:.2g}"
+    if first_agreeing(candidates, difference, allowed, refusals, told=told, give_back=give_back):
+        return made[0]
+    raise LoadError(f"no way to run this model was right: {refusals}")
 
 
 def tolerance_of(model: Any) -> float:
@@ -127,16 +123,6 @@ def _check_numbers(outputs: Sequence[torch.Tensor]) -> None:
     raise LoadError(
         f"the model itself computes NaN or infinity: its weights may be broken{instead}"
     )
-
-
-def _difference(
-    runner: Runner, scene: Sequence[Encoding], expected: Sequence[torch.Tensor]
-) -> float:
-    try:
-        return largest_difference(runner.forward(scene), expected)
-    except Exception:
-        runner.close()
-        raise
 
 
 def _beyond_windows(config: Any) -> list[int]:
@@ -185,10 +171,6 @@ def largest_difference(got: Sequence[torch.Tensor], expected: Sequence[torch.Ten
         difference = float((a - b).abs().max()) / max(1.0, float(b.abs().max()))
         worst = max(worst, difference) if difference == difference else float("inf")
     return worst
-
-
-def _name(candidate: RunnerFactory) -> str:
-    return str(getattr(candidate, "name", "") or getattr(candidate, "__name__", "runner"))
 
 
 @torch.inference_mode()

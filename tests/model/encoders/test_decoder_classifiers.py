@@ -13,10 +13,11 @@ import torch
 import transformers
 from triton_python_backend_utils import TritonModelException
 
-from hf_triton.encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
+from hf_triton.encoder.runners.padded_runner import EQUAL_LENGTHS, PADDED
 from hf_triton.encoder.runners.runner import RunnerSetup, select_runner
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.encoder.texts.padding import set_padding
+from hf_triton.runtime.trial import RunnerSpec
 from tests.support.served_encoder import outputs_of, request, served
 from tests.support.tiny_encoders import CONTEXT, texts, tiny_tokenizer
 from tests.support.tiny_models import with_large_weights
@@ -86,19 +87,19 @@ def test_padding_at_a_texts_end_is_passed_over_where_the_model_names_it(tmp_path
 
 
 @pytest.mark.parametrize(
-    "more, pads, runner_class",
-    [(0, None, EqualLengthRunner), (0, "[PAD]", PaddedRunner), (7, None, PaddedRunner)],
+    "more, pads, chosen",
+    [(0, None, EQUAL_LENGTHS), (0, "[PAD]", PADDED), (7, None, PADDED)],
 )
 def test_runners_that_pad_batches_answer_the_same(
-    more: int, pads: str | None, runner_class: type[PaddedRunner], tmp_path: Path
+    more: int, pads: str | None, chosen: RunnerSpec, tmp_path: Path
 ) -> None:
     folder = classifier(tmp_path / "model", "llama", more, pads)
     model = getattr(transformers, AUTO_CLASS).from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     set_padding(model.config, tokenizer)
     setup = RunnerSetup(model, torch.device("cpu"), "sequences", CONTEXT, has_token_types=False)
-    runner = select_runner(setup, (PaddedRunner, EqualLengthRunner))
-    assert type(runner) is runner_class
+    runner = select_runner(setup, (PADDED, EQUAL_LENGTHS))
+    assert runner.name == chosen.name
     outputs = runner.forward([Encoding(tokenizer(text)["input_ids"]) for text in TEXTS])
     assert_same([output.numpy() for output in outputs], folder)
 

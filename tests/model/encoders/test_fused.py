@@ -11,7 +11,7 @@ import transformers
 
 from hf_triton.encoder.fused.runner import FusedRunner
 from hf_triton.encoder.runners.packed_runner import PackedRunner
-from hf_triton.encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
+from hf_triton.encoder.runners.padded_runner import EQUAL_LENGTHS, PaddedRunner
 from hf_triton.encoder.runners.runner import (
     RunnerSetup,
     largest_difference,
@@ -135,7 +135,7 @@ def test_texts_whose_masks_count_are_not_packed() -> None:
     setup = tiny_setup("esm", torch.bfloat16, token_dropout=True, mask_token_id=3)
     texts = [Encoding([5, 3, 7], None), Encoding([5, 6, 7, 8, 9, 10], None)]
     expected = [reference_forward(setup, text) for text in texts]
-    runner = select_runner(setup, (FusedRunner, PackedRunner, PaddedRunner, EqualLengthRunner))
+    runner = select_runner(setup, (FusedRunner, PackedRunner, PaddedRunner, EQUAL_LENGTHS))
     assert largest_difference(runner.forward(texts), expected) < 5e-2
 
 
@@ -161,7 +161,7 @@ def test_long_texts_do_not_change_the_angles_of_short_ones() -> None:
     setup = tiny_setup("llama", **SHAPES["qwen3"], rope_parameters={**angles, **limit})
     texts = whole_texts(setup, (60, 66))
     expected = [reference_forward(setup, text) for text in texts]
-    runner = select_runner(setup, (FusedRunner, PackedRunner, PaddedRunner, EqualLengthRunner))
+    runner = select_runner(setup, (FusedRunner, PackedRunner, PaddedRunner, EQUAL_LENGTHS))
     assert largest_difference(runner.forward(texts), expected) < 2e-5
 
 
@@ -195,8 +195,8 @@ def test_other_debertas_run_as_they_are(name: str, changes: dict[str, Any], why:
     setup = tiny_setup(name, **changes)
     with pytest.raises(UnsupportedLayersError, match=why):
         FusedRunner(setup)
-    taken = select_runner(setup, (FusedRunner, EqualLengthRunner))
-    assert isinstance(taken, EqualLengthRunner)
+    taken = select_runner(setup, (FusedRunner, EQUAL_LENGTHS))
+    assert taken.name == EQUAL_LENGTHS.name
 
 
 def test_a_layer_that_is_another_for_some_texts_is_caught_by_the_trial() -> None:
@@ -207,5 +207,5 @@ def test_a_layer_that_is_another_for_some_texts_is_caught_by_the_trial() -> None
         return output * 2 if output.shape[1] > 8 else output
 
     dense.register_forward_hook(changed)
-    taken = select_runner(setup, (FusedRunner, EqualLengthRunner))
-    assert isinstance(taken, EqualLengthRunner)
+    taken = select_runner(setup, (FusedRunner, EQUAL_LENGTHS))
+    assert taken.name == EQUAL_LENGTHS.name

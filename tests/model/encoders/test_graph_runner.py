@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from hf_triton.encoder.runners.runner import (
 )
 from hf_triton.encoder.task import OutputKind
 from hf_triton.runtime.devices.cuda_capture import Replay
+from hf_triton.runtime.trial import RunnerSpec
 from tests.model.encoders.test_runners import KINDS, loaded
 from tests.support.tiny_encoders import tiny_encoder
 
@@ -46,7 +48,7 @@ def test_replayed_batches_agree_with_the_model(
 ) -> None:
     setup, _ = loaded(tiny_encoder(architecture, KINDS[output], tmp_path), output)
     capture = Capture()
-    runner = select_runner(setup, [lambda setup: GraphRunner(setup, capture)])
+    runner = select_runner(setup, [RunnerSpec("graphs", partial(GraphRunner, capture=capture))])
     encodings = random_encodings(setup, (5, 17, 128, 3, 100, 3, 3))
     expected = [reference_forward(setup, encoding) for encoding in encodings]
     before = capture.num_captures

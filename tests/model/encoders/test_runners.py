@@ -12,7 +12,7 @@ import transformers
 from hf_triton.encoder.fused.runner import FusedRunner
 from hf_triton.encoder.loading import longest_input, takes_token_types
 from hf_triton.encoder.runners.packed_runner import PackedRunner
-from hf_triton.encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
+from hf_triton.encoder.runners.padded_runner import EQUAL_LENGTHS, PaddedRunner
 from hf_triton.encoder.runners.runner import (
     Runner,
     RunnerSetup,
@@ -33,7 +33,7 @@ KINDS: dict[OutputKind, str] = {
     "tokens": "AutoModelForTokenClassification",
 }
 NOT_PACKED = ("deberta-v2", "mpnet")  # attention of their own
-CANDIDATES = (PackedRunner, PaddedRunner, EqualLengthRunner)
+CANDIDATES = (PackedRunner, PaddedRunner, EQUAL_LENGTHS)
 
 
 def loaded(folder: Path, output: OutputKind, auto_class: str = "") -> tuple[RunnerSetup, Any]:
@@ -78,7 +78,7 @@ def test_only_wanted_tokens_go_through_the_head(architecture: str, tmp_path: Pat
     setup, _ = loaded(folder, "tokens", "AutoModelForMaskedLM")
     encodings = random_encodings(setup, (7, 20, 3))
     expected = [reference_forward(setup, encoding) for encoding in encodings]
-    for candidates in (CANDIDATES, (FusedRunner, EqualLengthRunner)):
+    for candidates in (CANDIDATES, (FusedRunner, EQUAL_LENGTHS)):
         runner: Runner = select_runner(setup, candidates)
         found = runner.forward(encodings)
         runner.close()
@@ -175,5 +175,5 @@ def test_batches_are_cut_where_padding_would_be_a_tenth(tmp_path: Path) -> None:
     lengths = [100, 98, 3, 97, 4, 60, 5]
     cuts = [[lengths[index] for index in cut] for cut in PaddedRunner(setup).cuts(lengths)]
     assert cuts == [[100, 98, 97], [60], [5, 4, 3]]
-    equal = [[lengths[i] for i in cut] for cut in EqualLengthRunner(setup).cuts([3, 5, 3])]
+    equal = [[lengths[i] for i in cut] for cut in EQUAL_LENGTHS(setup).cuts([3, 5, 3])]
     assert len(equal) == 2

@@ -10,9 +10,9 @@ import torch
 
 from hf_triton.runtime.engine.thread_count import ThreadCount
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
+from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engines.in_flight import runner_selection, storage
 from hf_triton.text_generation.forward.paged import plain_attention, step
-from hf_triton.text_generation.forward.transformers.runner import Making
 from hf_triton.text_generation.memory import paged_cache, pages
 from hf_triton.text_generation.memory.paged_cache import PagedSize, plan_pages
 from tests.support import driving
@@ -52,8 +52,8 @@ def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: Any) -> Any:
         raise UnsupportedLayersError("not here")
 
-    for runner in ("fused_runner", "state_runner"):
-        monkeypatch.setattr(runner_selection, runner, Making(runner, missing))
+    for runner in ("FUSED", "STATES"):
+        monkeypatch.setattr(runner_selection, runner, RunnerSpec(runner, missing))
 
 
 STORAGE_KINDS = ("slots", "few pages, a step ahead")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 
 from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.largest_step import free_beside_steps
-from hf_triton.text_generation.forward.transformers.runner import Making, Runner
 from hf_triton.text_generation.memory.kv_cache import CacheSize
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.options import Options
@@ -68,7 +68,7 @@ def test_a_step_that_finds_no_memory_at_all_is_told_at_load() -> None:
     def no_memory(*_: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    options, factory = Options(max_num_batched_tokens=4096), Making("none", no_memory)
+    options, factory = Options(max_num_batched_tokens=4096), RunnerSpec("none", no_memory)
     with FakeGpu() as gpu, engine_on(gpu, tiny_on_gpu("llama")) as fake:
         setup = replace(fake.engine.setup, options=options)
         with pytest.raises(LoadError, match=r"no memory for a step of 4096 tokens \(max_num_batch"):
@@ -89,7 +89,7 @@ def test_what_the_largest_images_take_is_left_beside_the_cache() -> None:
             free = free_beside_steps(
                 setup,
                 shapes,
-                Making("none", lambda *_: cast("Runner", SimpleNamespace(forward=logits))),
+                RunnerSpec("none", lambda *_: SimpleNamespace(forward=logits)),
                 CacheSize(3, 40, num_bytes=0),
                 encode=lambda: torch.empty(num_bytes, dtype=torch.uint8, device=setup.device),
             )

@@ -23,9 +23,8 @@ from hf_triton.text_generation.engine.step import Draft, Step
 from hf_triton.text_generation.engine.step_times import StepTimes
 from hf_triton.text_generation.forward.paged.graphs import GraphedRunner, with_cuda_graphs
 from hf_triton.text_generation.forward.paged.runner import AdaptedPageRunner, PageRunner
-from hf_triton.text_generation.forward.transformers.adapter_runner import AdaptedRunner
-from hf_triton.text_generation.forward.transformers.media_runner import MediaRunner
 from hf_triton.text_generation.forward.transformers.runner import Runner
+from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSteps, ExtrasRunner
 from hf_triton.text_generation.lora.linear import Adapter, Change
 from hf_triton.text_generation.lora.places import LimitedAdapters
 from hf_triton.text_generation.memory.known_prompts import KnownPrompts
@@ -119,16 +118,19 @@ class InFlightEngine(Engine):
         self._takes_snapshots = runner.takes_snapshots
         self._drafter = make_drafter(setup, runner, self.size.max_num_seqs, async_scheduling=ahead)
         self._sampler = Sampler(sorted(setup.eos_token_ids), runner.argmax)
-        if isinstance(runner, MediaRunner):
+        if isinstance(runner, ExtrasRunner):
             runner.plain = self._with_graphs(runner.plain)
             self.runner = runner
         else:
             self.runner = self._with_graphs(runner)
         if setup.adapters is not None:
-            adapted = runner
+            adapted, in_pages = runner, isinstance(runner, PageRunner)
             if isinstance(runner, PageRunner):
                 adapted = self._with_graphs(AdaptedPageRunner(runner, setup.adapters))
-            self.runner = AdaptedRunner(self.runner, adapted, setup.adapters, setup.device)
+            extras = AdaptedSteps(setup.adapters, setup.device, in_pages=in_pages)
+            name = f"{self.runner.name}, adapters"
+            self.runner = ExtrasRunner(self.runner, adapted, extras)
+            self.runner.name = name
         if isinstance(setup.adapters, LimitedAdapters):
             self._line = AdapterLine(setup.adapters, lambda: self._scheduler.all)
             self.metrics.num_adapter_loads = 0
@@ -248,7 +250,7 @@ class InFlightEngine(Engine):
             if change is None or self.setup.adapters is None:
                 return
             self.setup.adapters.take_up(change)
-        if not (change.matrices and isinstance(self.runner, AdaptedRunner)):
+        if not (change.matrices and isinstance(self.runner, ExtrasRunner)):
             return
         if isinstance(self.runner.inner, GraphedRunner):
             # Its graphs have the old weights. Capturing others would write over pages in use.

@@ -15,9 +15,10 @@ import torch
 
 from hf_triton.runtime.devices.device import devices_of, total_bytes
 from hf_triton.runtime.errors import LoadError, reason
+from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
-from hf_triton.text_generation.forward.transformers.runner import Runner, RunnerFactory
+from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
@@ -39,7 +40,7 @@ _FULL_SAMPLING = SamplingParams(
 def free_beside_steps(
     setup: EngineSetup,
     shapes: list[LayerShape],
-    make_runner: RunnerFactory,
+    make_runner: RunnerSpec,
     size: CacheSize | PagedSize,
     step: Step | None = None,
     encode: Callable[[], object] = lambda: None,

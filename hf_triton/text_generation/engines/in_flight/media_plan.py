@@ -12,12 +12,11 @@ import torch
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import reason
+from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.own_logits import difference, narrowed, own_logits
-from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
-from hf_triton.text_generation.forward.transformers.media_runner import MediaRunner
-from hf_triton.text_generation.forward.transformers.packed_runner import PackedRunner
-from hf_triton.text_generation.forward.transformers.runner import Runner, RunnerFactory
+from hf_triton.text_generation.forward.transformers.runner import Runner
+from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner, StepMedia
 from hf_triton.text_generation.media.encoded import Encoded
 from hf_triton.text_generation.media.entry import DecoderEntry
 from hf_triton.text_generation.media.outputs import tensors_of
@@ -27,14 +26,8 @@ from hf_triton.text_generation.memory.paged_cache import PagedSize
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import Source
 
-from .runner_selection import InPages, UnsupportedModelError, fused_runner
-from .trial import (
-    TRIAL_WIDTH,
-    WIDTHS,
-    Expected,
-    TrialRun,
-    trial_logits,
-)
+from .runner_selection import CACHE, PACKED, UnsupportedModelError
+from .trial import TRIAL_WIDTH, WIDTHS, TrialRun, trial_logits
 
 _MOST_FEATURE_BYTES, _FEATURE_SHARE = 2**28, 0.05
 _NUM_PROMPTS = 2  # with images or sounds that runners are tried with; encoders, with more
@@ -47,7 +40,7 @@ class MediaPlan:
     keys and values may be shared with prompts that begin like them.
     """
 
-    make_runner: RunnerFactory
+    make_runner: RunnerSpec
     entry: DecoderEntry
     cuts_sources: bool
     shares: bool
@@ -93,18 +86,15 @@ def encode_largest(
 
 
 def plan_media(
-    setup: EngineSetup, shapes: list[LayerShape], plain: RunnerFactory, entry: DecoderEntry
+    setup: EngineSetup, shapes: list[LayerShape], plain: RunnerSpec, entry: DecoderEntry
 ) -> MediaPlan:
     """``plain`` is the runner for text, which is kept for steps of text alone.
 
     Raises:
         UnsupportedModelError: no runner's logits agree with the model's own.
     """
-    fed_first = fed_runner(plain)
-    in_slots: tuple[RunnerFactory, ...] = (CacheRunner,)
-    if plain.keeps_pages:
-        in_slots = (PackedRunner, CacheRunner)
-    reasons = []
+    fed_first, refusals = plain.of_model or plain, Refusals()
+    in_slots = (PACKED, CACHE) if plain.keeps_pages else (CACHE,)
     with narrowed(setup.model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
             with entry.attending_as_loaded():
@@ -112,38 +102,23 @@ def plan_media(
                 expected = trial.expected()
         except Exception as error:
             raise UnsupportedModelError(f"with images: {reason(error)}") from error
-        for fed in dict.fromkeys((fed_first, *in_slots)):
-            entry.attend_as_loaded()
-            factory = _WithMedia(plain if fed is fed_first else fed, fed, entry)
-            why_not = _why_not(factory, shapes, trial, expected)
-            if not why_not:
-                trial.encode_together(expected.tolerance)
-                return MediaPlan(factory, entry, trial.cuts_sources, trial.shares)
-            reasons.append(f"{fed.name}: {why_not}")
-    raise UnsupportedModelError(f"with images: {'; '.join(reasons)}")
-
-
-def _why_not(
-    factory: _WithMedia, shapes: list[LayerShape], trial: MediaTrial, expected: Expected
-) -> str:
-    """What is wrong with a runner's logits; empty where nothing."""
-    if factory.keeps_pages and not trial.cuts_sources:
-        return "tokens of an image see those after them"
-    try:
-        error = difference(trial_logits(factory, shapes, trial), expected.logits)
-    except Exception as failure:
-        # Whatever an unknown architecture raises: this runner does not support it.
-        return f"{type(failure).__name__}: {reason(failure, 120)}"
-    if error <= expected.tolerance:
-        return ""
-    return f"its logits differ by {error:.2g} of their range"
-
-
-def fed_runner(plain: RunnerFactory) -> RunnerFactory:
-    """The runner that runs the model itself, over the cache of ``plain``."""
-    if plain is fused_runner:
-        return PackedRunner
-    return plain.of_model if isinstance(plain, InPages) else plain
+        specs = [
+            _with_media(plain if fed is fed_first else fed, fed, entry)
+            for fed in dict.fromkeys((fed_first, *in_slots))
+            if trial.cuts_sources or not fed.keeps_pages  # tokens see those after them
+        ]
+        entry.attend_as_loaded()
+        found = first_agreeing(
+            specs,
+            lambda spec: difference(trial_logits(spec, shapes, trial), expected.logits),
+            expected.tolerance,
+            refusals,
+            give_back=entry.attend_as_loaded,
+        )
+        if found is None:
+            raise UnsupportedModelError(f"with images: {refusals}")
+        trial.encode_together(expected.tolerance)
+    return MediaPlan(found, entry, trial.cuts_sources, trial.shares)
 
 
 class MediaTrial(TrialRun):
@@ -155,7 +130,7 @@ class MediaTrial(TrialRun):
         prompts = self._made[:_NUM_PROMPTS]
         text, forced = self.prompts[-1], self.forced[-1]
         self._entry = entry
-        self._sources = {id(tokens): source for tokens, source in prompts}
+        self.sources = {id(tokens): source for tokens, source in prompts}
         self.prompts = [*(tokens for tokens, _ in prompts), text]
         self.forced = [*(_last_of_text(*prompt) for prompt in prompts), forced]
         longest = max(map(len, self.prompts))
@@ -194,7 +169,7 @@ class MediaTrial(TrialRun):
 
     def own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:
         """(forced tokens + 1, vocab) of the model's own generate."""
-        source = self._sources.get(id(prompt))
+        source = self.sources.get(id(prompt))
         tokens = torch.tensor([prompt], device=self.device)
         inputs = {} if source is None else source.on(self.device, self.model.dtype)
         return own_logits(self.model, tokens, torch.ones_like(tokens), [forced], **inputs)[0]
@@ -203,38 +178,23 @@ class MediaTrial(TrialRun):
         """The prompts, encoded."""
         sequences = super().sequences()
         for sequence in sequences:
-            source = self._sources.get(id(sequence.prompt_token_ids))
-            if source is not None:
-                sequence.source = source
-                sequence.encoded = self._entry.encode(sequence.prompt_token_ids, source)
+            if sequence.source is not None:
+                prompt = sequence.prompt_token_ids
+                sequence.encoded = self._entry.encode(prompt, sequence.source)
         return sequences
 
 
-@dataclass(frozen=True)
-class _WithMedia:
-    """Makes a runner of text and of what the decoder's entry feeds."""
+def _with_media(plain: RunnerSpec, fed: RunnerSpec, entry: DecoderEntry) -> RunnerSpec:
+    """Text by ``plain``, and by ``fed`` what the decoder's entry feeds."""
 
-    plain: RunnerFactory
-    fed: RunnerFactory
-    entry: DecoderEntry
-
-    @property
-    def name(self) -> str:
-        return self.fed.name
-
-    @property
-    def chunked_prefill(self) -> bool:
-        return self.fed.chunked_prefill
-
-    @property
-    def keeps_pages(self) -> bool:
-        return self.fed.keeps_pages
-
-    def __call__(self, model: Any, cache: Any, device: torch.device) -> Runner:
+    def make(*given: Any) -> Runner:
         # The one that runs the model last: another may reset how the model attends.
-        plain = None if self.plain is self.fed else self.plain(model, cache, device)
-        fed = self.fed(model, cache, device)
-        return MediaRunner(plain or fed, fed, self.entry)
+        of_text = None if plain is fed else plain(*given)
+        of_model = fed(*given)
+        return ExtrasRunner(of_text or of_model, of_model, StepMedia(entry))
+
+    name = fed.name if plain is fed else f"{plain.name}, {fed.name} with images"
+    return replace(fed, name=name, make=make)
 
 
 def _last_of_text(tokens: list[int], source: Source) -> list[int]:

@@ -10,12 +10,12 @@ from functools import partial
 
 from hf_triton.runtime.errors import reason
 from hf_triton.runtime.fused.reading.rotary import stable_length
+from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.generation_rules import has_rules
 from hf_triton.text_generation.forward.transformers.attention_interface import (
     use_attention_interface,
 )
-from hf_triton.text_generation.forward.transformers.runner import RunnerFactory
 from hf_triton.text_generation.lora.linear import attach
 from hf_triton.text_generation.memory.kv_cache import context_length
 from hf_triton.text_generation.memory.layer_shapes import (
@@ -50,7 +50,7 @@ class Plan:
     model takes them; ``encoder_decoder``: how a model is held that is one.
     """
 
-    make_runner: RunnerFactory
+    make_runner: RunnerSpec
     storage: Storage
     async_scheduling: bool
     chunked_prefill: bool

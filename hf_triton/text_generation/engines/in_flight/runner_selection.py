@@ -12,15 +12,15 @@ indexer's keys do.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from hf_triton.runtime import log
 from hf_triton.runtime.errors import RuntimeModelError, reason
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
+from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
 from hf_triton.text_generation.engine.own_logits import check_numbers, difference, narrowed
 from hf_triton.text_generation.forward.gpu.backends import (
     AttentionCase,
@@ -32,30 +32,35 @@ from hf_triton.text_generation.forward.paged.attention import Attend
 from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
 from hf_triton.text_generation.forward.paged.runner import PagedRunner
 from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
-from hf_triton.text_generation.forward.transformers.cache_runner import (
-    CacheRunner,
-    WholePromptRunner,
-)
+from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.forward.transformers.experts import choose_experts
 from hf_triton.text_generation.forward.transformers.packed_attention import CHUNKED
-from hf_triton.text_generation.forward.transformers.packed_runner import (
-    PackedCacheRunner,
-    PackedRunner,
-)
-from hf_triton.text_generation.forward.transformers.runner import Making, Runner, RunnerFactory
-from hf_triton.text_generation.memory.kv_cache import KVCache
+from hf_triton.text_generation.forward.transformers.packed_runner import PackedRunner
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states, own_cache
-from hf_triton.text_generation.memory.paged_cache import PagedCache
 
-from .trial import (
-    TRIAL_WIDTH,
-    WIDTHS,
-    Expected,
-    TrialRun,
-    trial_logits,
-)
+from .trial import TRIAL_WIDTH, WIDTHS, TrialRun, trial_logits
 
-_CACHED: tuple[RunnerFactory, ...] = (CacheRunner, WholePromptRunner)
+
+def _fused(*given: Any) -> Any:
+    from hf_triton.text_generation.forward.fused.runner import FusedRunner  # needs Numba
+
+    return FusedRunner(*given)
+
+
+def _states(*given: Any) -> Any:
+    from hf_triton.text_generation.forward.states.runner import StateRunner  # needs Numba
+
+    return StateRunner(*given)
+
+
+PACKED = RunnerSpec("packed", PackedRunner)
+PACKED_WITH_CACHE = RunnerSpec("packed", partial(PackedRunner, gives_cache=True))
+FUSED = RunnerSpec("fused", _fused, of_model=PACKED)
+STATES = RunnerSpec("packed, states", _states)
+CACHE = RunnerSpec("cache", CacheRunner)
+# For models whose recurrence does not go on from an earlier chunk's state (transformers' scan of
+# Mamba 1 takes none).
+WHOLE_PROMPTS = RunnerSpec("cache, whole prompts", CacheRunner, chunked_prefill=False)
 
 
 class UnsupportedModelError(RuntimeModelError):
@@ -64,7 +69,7 @@ class UnsupportedModelError(RuntimeModelError):
 
 def select_runner(
     model: Any, shapes: list[LayerShape], device: torch.device, in_pages: bool = False
-) -> RunnerFactory:
+) -> RunnerSpec:
     """The first runner whose logits agree with the model's own; one that keeps keys and values
     ``in_pages`` where such a one holds the model. Leaves the model as that runner needs it.
 
@@ -73,38 +78,58 @@ def select_runner(
         LoadError: the model's scores are no numbers.
     """
     choose_experts(model, device)
-    keeps_latents = _keeps_latents(model)
-    is_plain = all(shape.is_plain for shape in shapes) and not keeps_latents
-    is_packed = is_plain and _takes_attention(model)
-    candidates = [*(_packed(model, in_pages) if is_packed else ()), *_CACHED]
-    if keep_states(shapes) and device.type == "cpu" and not keeps_latents:
-        candidates.insert(0, state_runner)
-    if "local" in (getattr(model.config, "attention_layers", None) or ()):
-        # No trial is long enough to show GPT-Neo's windows, which its modules keep.
-        candidates = [one for one in candidates if one not in _CACHED]
-    if hasattr(own_cache(model), "linear_cache"):
-        # MiniMax goes on from a state token by token, and rounds it each time.
-        candidates = [WholePromptRunner]
+    own_attention = model.config._attn_implementation  # noqa: SLF001
+    refusals = Refusals()
     with narrowed(model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
             expected = TrialRun(model, device).expected()
         except Exception as error:
             raise UnsupportedModelError(f"its own generate fails: {reason(error)}") from error
         check_numbers(expected.logits)
-        may_be_fused = is_plain and device.type == "cpu" and not in_pages
-        if may_be_fused and _fits_fused(model, shapes, device, expected):
-            return fused_runner
-        if in_pages and (is_packed or keep_states(shapes)):
-            candidates[:0] = _page_runners(model, shapes, device)
-        return _first_matching(candidates, model, shapes, device, expected)
+        found = first_agreeing(
+            _candidates(model, shapes, device, in_pages=in_pages),
+            lambda spec: difference(_logits(spec, model, shapes, device), expected.logits),
+            expected.tolerance,
+            refusals,
+            unfit=UnsupportedLayersError,
+            give_back=lambda: model.set_attn_implementation(own_attention),
+        )
+    if found is None:
+        why = "none of the ways to compute its steps in flight gives what its own generate gives"
+        raise UnsupportedModelError(f"{why} ({refusals})")
+    return found
 
 
-def _packed(model: Any, in_pages: bool) -> list[RunnerFactory]:
+def _candidates(
+    model: Any, shapes: list[LayerShape], device: torch.device, *, in_pages: bool
+) -> list[RunnerSpec]:
+    """The runners that may hold a model, the fastest first."""
+    keeps_latents, has_states = _keeps_latents(model), keep_states(shapes)
+    is_plain = all(shape.is_plain for shape in shapes) and not keeps_latents
+    is_packed = is_plain and _takes_attention(model)
+    on_cpu = device.type == "cpu"
+    found = _page_runners(model, shapes, device) if in_pages and (is_packed or has_states) else []
+    if hasattr(own_cache(model), "linear_cache"):
+        # MiniMax goes on from a state token by token, and rounds it each time.
+        return [*found, WHOLE_PROMPTS]
+    if on_cpu and is_plain and not in_pages:
+        found.append(FUSED)
+    if on_cpu and has_states and not keeps_latents:
+        found.append(STATES)
+    if is_packed:
+        found += _packed(model, in_pages)
+    if "local" not in (getattr(model.config, "attention_layers", None) or ()):
+        # No trial is long enough to show GPT-Neo's windows, which its modules keep.
+        found += [CACHE, WHOLE_PROMPTS]
+    return found
+
+
+def _packed(model: Any, in_pages: bool) -> list[RunnerSpec]:
     """Runners over slots that pack a model's tokens; those over pages are tried before."""
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     if in_pages or CHUNKED in kinds:  # what Llama 4's scale by position changes is small at first
-        return [PackedCacheRunner]
-    return [PackedRunner, PackedCacheRunner]
+        return [PACKED_WITH_CACHE]
+    return [PACKED, PACKED_WITH_CACHE]
 
 
 def _keeps_latents(model: Any) -> bool:
@@ -120,150 +145,35 @@ def _takes_attention(model: Any) -> bool:
     return any(part._can_set_attn_implementation() for part in parts)  # noqa: SLF001
 
 
-@dataclass(frozen=True)
-class InPages:
-    """Makes runners over pages that attend in one way."""
-
-    runner: type[PagedRunner | GpuFusedRunner]
-    attend: Attend
-
-    keeps_pages, chunked_prefill = True, True
-
-    @property
-    def of_model(self) -> InPages:
-        """The runner that runs the model itself, which attends in the same way."""
-        return InPages(PagedRunner, self.attend) if self.runner is GpuFusedRunner else self
-
-    @property
-    def name(self) -> str:
-        return self.runner.name
-
-    def __call__(self, model: Any, cache: PagedCache, device: torch.device) -> Runner:
-        return self.runner(model, cache, device, self.attend)
-
-
-def _page_runners(
-    model: Any, shapes: list[LayerShape], device: torch.device
-) -> list[RunnerFactory]:
+def _page_runners(model: Any, shapes: list[LayerShape], device: torch.device) -> list[RunnerSpec]:
     """Runners over pages, the fastest first, with the fastest attention that can be had."""
     states = keep_states(shapes)
-    of_model = PagedStateRunner if states else PagedRunner
-    cases = partial(_attention_cases, model, shapes, device, of_model)
-    attend = select_attention(cases, device)
-    if attend is plain_attention:
+    kind = PagedStateRunner if states else PagedRunner
+    attend = select_attention(partial(_attention_cases, model, shapes, device, kind), device)
+    of_model = in_pages_by(kind, attend)
+    if states or attend is plain_attention:
         return [of_model]
-    fused = [] if states else [InPages(GpuFusedRunner, attend)]
-    return [*fused, InPages(of_model, attend)]
+    return [replace(in_pages_by(GpuFusedRunner, attend), of_model=of_model), of_model]
+
+
+def in_pages_by(kind: Any, attend: Attend) -> RunnerSpec:
+    """A class of runners over pages, which attend in this way."""
+    return RunnerSpec(kind.name, lambda *given: kind(*given, attend), keeps_pages=True)
 
 
 def _attention_cases(
-    model: Any, shapes: list[LayerShape], device: torch.device, runner: type[PagedRunner]
+    model: Any, shapes: list[LayerShape], device: torch.device, kind: type[PagedRunner]
 ) -> set[AttentionCase]:
     """How the model's layers attend, which a trial run over pages shows."""
     recording = RecordingAttention()
     own_attention = model.config._attn_implementation  # noqa: SLF001
     with suppress(Exception):  # whatever it raises, it does so again when the runner is tried
-        _logits(InPages(runner, recording), model, shapes, device)
+        _logits(in_pages_by(kind, recording), model, shapes, device)
     model.set_attn_implementation(own_attention)
     return recording.cases
 
 
-def _fused_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
-    """The fastest runner on a CPU.
-
-    Raises:
-        ImportError: Numba is not installed.
-        UnsupportedLayersError: the model computes what the kernels do not.
-    """
-    from hf_triton.text_generation.forward.fused.runner import FusedRunner
-
-    return FusedRunner(model, cache, device)
-
-
-fused_runner = Making("fused", _fused_runner)
-
-
-def _state_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
-    """The fastest runner of models with states on a CPU.
-
-    Raises:
-        ImportError: Numba is not installed.
-        UnsupportedStatesError: the model's states go on in another way than it knows.
-    """
-    from hf_triton.text_generation.forward.states.runner import StateRunner
-
-    return StateRunner(model, cache, device)
-
-
-state_runner = Making("packed, states", _state_runner)
-
-
-def _fits_fused(
-    model: Any,
-    shapes: list[LayerShape],
-    device: torch.device,
-    expected: Expected,
-) -> bool:
-    """Whether the fused runner's logits agree with the model's. Where it fails, for whatever
-    reason, the next runner is tried.
-    """
-    try:
-        error = _difference(fused_runner, model, shapes, device, expected)
-    except ImportError as missing:
-        log.info(f"decoders are slower on this CPU without Numba: {missing}")
-        return False
-    except UnsupportedLayersError:
-        return False
-    except Exception as failure:
-        # Whatever fails here, the other runners support more models.
-        log.info(f"the compiled loops don't run: {type(failure).__name__}: {reason(failure, 120)}")
-        return False
-    return error <= expected.tolerance
-
-
-def _first_matching(
-    candidates: list[RunnerFactory],
-    model: Any,
-    shapes: list[LayerShape],
-    device: torch.device,
-    expected: Expected,
-) -> RunnerFactory:
-    own_attention = model.config._attn_implementation  # noqa: SLF001
-    names: dict[str, dict[str, None]] = {}  # of runners, by why it is not they
-    for candidate in candidates:
-        try:
-            error = _difference(candidate, model, shapes, device, expected)
-        except Exception as failure:
-            # Whatever an unknown architecture raises: this runner does not support it.
-            why = f"{type(failure).__name__}: {reason(failure, 120)}"
-        else:
-            if error <= expected.tolerance:
-                for why, own in names.items():
-                    log.info(f"not run by {' and '.join(own)}: {why}")
-                return candidate
-            allowed = f"allowed is {expected.tolerance:.2g}"
-            why = f"logits differ by {error:.2g} of their range, {allowed}"
-        names.setdefault(why, {})[candidate.name] = None
-        model.set_attn_implementation(own_attention)
-    raise UnsupportedModelError(
-        "none of the ways to compute its steps in flight gives what its own generate gives ("
-        + "; ".join(f"{' and '.join(own)}: {why}" for why, own in names.items())
-        + ")"
-    )
-
-
-def _difference(
-    factory: RunnerFactory,
-    model: Any,
-    shapes: list[LayerShape],
-    device: torch.device,
-    expected: Expected,
-) -> float:
-    """Largest difference of a runner's logits from the expected ones, as a share of their range."""
-    return difference(_logits(factory, model, shapes, device), expected.logits)
-
-
 def _logits(
-    factory: RunnerFactory, model: Any, shapes: list[LayerShape], device: torch.device
+    spec: RunnerSpec, model: Any, shapes: list[LayerShape], device: torch.device
 ) -> torch.Tensor:
-    return trial_logits(factory, shapes, TrialRun(model, device))
+    return trial_logits(spec, shapes, TrialRun(model, device))

@@ -7,13 +7,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.own_logits import difference, own_logits
 from hf_triton.text_generation.engine.scheduler import Scheduler
-from hf_triton.text_generation.forward.transformers.runner import Runner, RunnerFactory
+from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.kv_cache_manager import KVCacheManager
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
@@ -23,6 +25,7 @@ from hf_triton.text_generation.memory.slot_contents import SlotContents
 from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
+from hf_triton.text_generation.sequence.source import Source
 
 from .warm_up import dummy_sequence
 
@@ -48,7 +51,9 @@ class Expected:
 
 
 class TrialRun:
-    """Three prompts of 7, 4 and 18 tokens, more than a page, and two more tokens for each."""
+    """Three prompts of 7, 4 and 18 tokens, more than a page, and two more tokens for each;
+    ``sources`` of some, by the id of the prompt.
+    """
 
     def __init__(self, model: Any, device: torch.device) -> None:
         self.model, self.device = model, device
@@ -60,6 +65,7 @@ class TrialRun:
         lengths = (7, 4, 18)
         self.prompts = [numbers[row, :length].tolist() for row, length in enumerate(lengths)]
         self.num_step_tokens, self.length = 5, _TRIAL_LEN
+        self.sources: dict[int, Source] = {}
         self.cuts_sources = True
         self.forced = [
             numbers[row, length : length + 2].tolist() for row, length in enumerate(lengths)
@@ -69,18 +75,14 @@ class TrialRun:
         """What the model's own generate computes, prompt by prompt."""
         pairs = zip(self.prompts, self.forced, strict=True)
         logits = [self.own_logits(prompt, forced) for prompt, forced in pairs]
-        return Expected(torch.stack(logits), self._tolerance(logits[-1]))
+        return Expected(torch.stack(logits), tolerance(self.model, partial(self.noise, logits)))
 
-    def _tolerance(self, own: torch.Tensor) -> float:
-        """The largest difference that rounding makes. ``own`` (3, vocab) is of the last prompt."""
-
-        def noise() -> float:
-            prompt = self.prompts[-1]
-            half = len(prompt) // 2
-            decoded = self.own_logits(prompt[:half], prompt[half:] + self.forced[-1])
-            return difference(decoded[-len(own) :], own)
-
-        return tolerance(self.model, noise)
+    def noise(self, logits: list[torch.Tensor]) -> float:
+        """By how much ``logits`` change where half of a prompt is decoded token by token."""
+        prompt, own = self.prompts[-1], logits[-1]
+        half = len(prompt) // 2
+        decoded = self.own_logits(prompt[:half], prompt[half:] + self.forced[-1])
+        return difference(decoded[-len(own) :], own)
 
     def own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:
         """(forced tokens + 1, vocab) of the model's own generate."""
@@ -89,12 +91,15 @@ class TrialRun:
 
     def sequences(self) -> list[Sequence]:
         """The prompts as the engine is given them."""
-        params = SamplingParams(max_tokens=3)
-        return [dummy_sequence(prompt, params) for prompt in self.prompts]
+        params = SamplingParams(max_tokens=len(self.forced[0]) + 1)
+        sequences = [dummy_sequence(prompt, params) for prompt in self.prompts]
+        for sequence, prompt in zip(sequences, self.prompts, strict=True):
+            sequence.source = self.sources.get(id(prompt))
+        return sequences
 
-    def run(self, runner: Runner) -> torch.Tensor:
-        """The same logits (prompts, 3, vocab) as the engine computes them: prompts join while
-        others decode, at most ``num_step_tokens`` a step.
+    def run(self, runner: Runner, *, chunked_prefill: bool = True) -> torch.Tensor:
+        """The same logits (prompts, forced tokens + 1, vocab) as the engine computes them: prompts
+        join while others decode, at most ``num_step_tokens`` a step.
         """
         sequences = self.sequences()
         cache = runner.cache
@@ -107,7 +112,7 @@ class TrialRun:
             len(sequences),
             self.num_step_tokens,
             space,
-            chunked_prefill=runner.chunked_prefill,
+            chunked_prefill=chunked_prefill,
             cuts_sources=self.cuts_sources,
         )
         return logits_after(sequences, self.forced, scheduler, runner)
@@ -150,16 +155,18 @@ def tolerance(model: Any, noise: Callable[[], float]) -> float:
     return min(WIDEST, max(least, _TIMES_NOISE * noise()))
 
 
-def trial_logits(factory: RunnerFactory, shapes: list[LayerShape], trial: TrialRun) -> torch.Tensor:
+def trial_logits(spec: RunnerSpec, shapes: list[LayerShape], trial: TrialRun) -> torch.Tensor:
     """A trial run's, over a cache of its own, full of what another sequence may have left."""
     cache: KVCache | PagedCache
-    if factory.keeps_pages:
-        num_pages = 3 * (num_pages_of(trial.length) + 1) + 1  # none is preempted
-        cache = PagedCache(shapes, PagedSize(num_pages, trial.length, max_num_seqs=3, num_bytes=0))
+    num = len(trial.prompts)
+    if spec.keeps_pages:
+        num_pages = num * (num_pages_of(trial.length) + 1) + 1  # none is preempted
+        cache = PagedCache(shapes, PagedSize(num_pages, trial.length, num, num_bytes=0))
     else:
-        cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=trial.length, num_bytes=0))
+        cache = KVCache(shapes, CacheSize(num, trial.length, num_bytes=0))
     fill_with_nan(cache)
-    return trial.run(factory(trial.model, cache, trial.device))
+    runner = spec(trial.model, cache, trial.device)
+    return trial.run(runner, chunked_prefill=spec.chunked_prefill)
 
 
 def fill_with_nan(cache: KVCache | PagedCache) -> None:

@@ -46,7 +46,6 @@ class FusedRunner(Runner):
     Raises UnsupportedLayersError for a model of another shape, dtype or device.
     """
 
-    name = "fused"
     supports_drafts = True
 
     def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:

@@ -37,7 +37,6 @@ _SILU = ("silu", "swish")
 class StateRunner(PackedRunner):
     """Raises UnsupportedStatesError for another device, ImportError without Numba."""
 
-    name = "packed, states"
     supports_drafts = False  # a state holds all tokens, those that were wrong too
     takes_snapshots = True
 

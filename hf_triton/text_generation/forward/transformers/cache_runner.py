@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from hf_triton.runtime.devices.device import to_device
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
+from hf_triton.text_generation.media.encoded import columns_of
 from hf_triton.text_generation.memory.compressed_layer import (
     CompressedLayer,
     compressors,
@@ -32,6 +33,7 @@ from hf_triton.text_generation.sequence.sequence import Sequence
 
 from .positions import CountedPositions
 from .runner import Runner
+from .step_extras import parts_of
 
 # Layers that keep states and attend to nothing: no row is padded, so they take no mask.
 _STATE_KINDS = {"linear_attention", "conv"}
@@ -45,8 +47,6 @@ _SLIDING_KINDS = {
 
 class CacheRunner(Runner):
     """Runs the model as it is, with its own attention."""
-
-    name = "cache"
 
     def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
         self.model = model
@@ -67,31 +67,30 @@ class CacheRunner(Runner):
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
         """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
-        found = [(Step(step.decodes), self._decode(step.decodes))] if step.decodes else []
-        for chunk in step.prefills:
-            last = [chunk.end - 1] if chunk.is_last else []
-            found.append((Step(prefills=[chunk]), self._prefill(chunk, [*last, *chunk.scored])))
-        return _joined(found)
-
-    def forwards(self, step: Step) -> Iterator[Step]:
-        """The forwards that it makes of a step, each a step of its own."""
-        if step.decodes:
-            yield Step(step.decodes)
-        for chunk in step.prefills:
-            yield Step(prefills=[chunk])
+        return self.in_parts(step, self._forward)
 
     def in_parts(self, step: Step, forward: Callable[[Step], torch.Tensor]) -> torch.Tensor:
-        """A step whose forwards ``forward`` computes, each with what it puts around it -> logits
-        (num_rows, vocab).
-        """
-        return _joined([(part, forward(part)) for part in self.forwards(step)])
+        """The decodes, and each chunk by itself, each as a step of its own."""
+        parts = [Step(step.decodes)] if step.decodes else []
+        parts += [Step(prefills=[chunk]) for chunk in step.prefills]
+        return _joined([(part, forward(part)) for part in parts])
+
+    def _forward(self, part: Step) -> torch.Tensor:
+        with self._columns_at(part) if _has_sources(part) else nullcontext():
+            if part.decodes:
+                return self._decode(part.decodes)
+            (chunk,) = part.prefills
+            last = [chunk.end - 1] if chunk.is_last else []
+            return self._prefill(chunk, [*last, *chunk.scored])
 
     @contextmanager
-    def columns_at(self, positions: torch.Tensor | None) -> Iterator[None]:
-        """The columns before a forward's tokens have these positions (3, rows, columns) for an
-        indexer that looks at them; None: their numbers.
+    def _columns_at(self, part: Step) -> Iterator[None]:
+        """Tells the positions of the columns before a forward's tokens to an indexer that looks at
+        them, where they are not the columns' numbers.
         """
-        layers = [layer for layer in self._slots.layers if isinstance(layer, SlotLayer)]
+        positions = columns_of(parts_of(part))
+        told = [] if positions is None else self._slots.layers
+        layers = [layer for layer in told if isinstance(layer, SlotLayer)]
         for layer in layers:
             layer.columns = positions
         try:
@@ -187,13 +186,9 @@ class CacheRunner(Runner):
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
-class WholePromptRunner(CacheRunner):
-    """For models whose recurrence does not go on from an earlier chunk's state (transformers' scan
-    of Mamba 1 takes none): no prompt is cut.
-    """
-
-    name = "cache, whole prompts"
-    chunked_prefill = False
+def _has_sources(part: Step) -> bool:
+    sequences = (*part.decodes, *(chunk.sequence for chunk in part.prefills))
+    return any(sequence.encoded is not None for sequence in sequences)
 
 
 def _joined(parts: list[tuple[Step, torch.Tensor]]) -> torch.Tensor:

@@ -34,14 +34,20 @@ _OFFSET, _POSITIONS = "past_key_values_length", "position_ids"
 class EncoderDecoderRunner(Runner):
     """Runs the model as it is, with its own attention."""
 
-    name = "encoder-decoder"
-    chunked_prefill = False
-
     def __init__(
-        self, model: Any, cache: KVCache, device: torch.device, *, pads: bool = False
+        self,
+        model: Any,
+        cache: KVCache,
+        device: torch.device,
+        *,
+        pads: bool = False,
+        equal_lengths: bool = False,
     ) -> None:
-        """``pads``: the encoder may read texts of different lengths in one batch."""
+        """``pads``: the encoder may read texts of different lengths in one batch;
+        ``equal_lengths``: only decoders of one length are computed together.
+        """
         self.model, self.cache, self.device = model, cache, device
+        self._equal_lengths = equal_lengths
         self._slots = CrossSlotCache(cache)
         self._encoder = Encoder(model, device, pads=pads)
         self._decoder = model.get_decoder()
@@ -54,7 +60,10 @@ class EncoderDecoderRunner(Runner):
         """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
         computed: list[Sequence] = []
         parts = []
-        for sequences in self._decoded_together(step.decodes):
+        decodes: Iterable[list[Sequence]] = [step.decodes] if step.decodes else []
+        if self._equal_lengths:
+            decodes = _grouped(step.decodes, attrgetter("num_computed_tokens"))
+        for sequences in decodes:
             computed += sequences
             parts.append(self._decode(sequences))
         begun = (chunk.sequence for chunk in step.prefills)
@@ -67,9 +76,6 @@ class EncoderDecoderRunner(Runner):
         rows = {sequence: row for row, sequence in enumerate(computed)}
         order = torch.tensor([rows[sequence] for sequence in step.sampled])
         return logits[to_device(order, logits.device)]
-
-    def _decoded_together(self, sequences: list[Sequence]) -> Iterable[list[Sequence]]:
-        return [sequences] if sequences else []
 
     def _begin(self, sequences: list[Sequence]) -> torch.Tensor:
         """-> logits (sequences, vocab) after their prompts, which are equally long."""
@@ -137,8 +143,10 @@ class EncoderDecoderRunner(Runner):
 
     def _own_masks(self, positions: torch.Tensor) -> Any:
         """Additive masks (rows, 1, tokens, length) of what the decoder wrote, one for each kind of
-        layer where it has sliding windows.
+        layer where it has sliding windows; of equal lengths none, for all columns are visible.
         """
+        if self._equal_lengths:
+            return None
         columns = torch.arange(self._slots.own[0].length, device=self.device)
         places = positions.unsqueeze(-1)  # (rows, tokens, 1)
         masks = {}
@@ -148,10 +156,14 @@ class EncoderDecoderRunner(Runner):
         return masks if self._windows else masks[""]
 
     def _cross_mask(self, input_ids: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-        """The same (rows, 1, tokens, longest source) of what the encoder read."""
+        """The same (rows, 1, tokens, longest source) of what the encoder read; of equal lengths
+        (rows, longest source) of 0 and 1, which the model makes its own of.
+        """
         columns = torch.arange(max(lengths), device=self.device)
-        ends = to_device(torch.tensor(lengths), self.device)[:, None, None]
-        return self._mask((columns >= ends).expand(-1, input_ids.shape[1], -1))
+        ends = to_device(torch.tensor(lengths), self.device)[:, None]
+        if self._equal_lengths:
+            return (columns < ends).to(torch.int64)
+        return self._mask((columns >= ends)[:, None].expand(-1, input_ids.shape[1], -1))
 
     def _mask(self, hidden: torch.Tensor) -> torch.Tensor:
         mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=self.device)
@@ -173,25 +185,6 @@ class EncoderDecoderRunner(Runner):
             for change in self._changes if by_row else ():
                 stack.enter_context(change.made())
             yield
-
-
-class EqualPositionsRunner(EncoderDecoderRunner):
-    """For decoders that can't count an offset for each row: those of one length at a time."""
-
-    name = "encoder-decoder, equal lengths"
-
-    def _decoded_together(self, sequences: list[Sequence]) -> Iterable[list[Sequence]]:
-        return _grouped(sequences, attrgetter("num_computed_tokens"))
-
-    def _own_masks(self, positions: torch.Tensor) -> Any:
-        """None: all columns are visible."""
-        return None
-
-    def _cross_mask(self, input_ids: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-        """(rows, longest source) of 0 and 1, which the model makes its own of."""
-        columns = torch.arange(max(lengths), device=self.device)
-        ends = to_device(torch.tensor(lengths), self.device)[:, None]
-        return (columns < ends).to(torch.int64)
 
 
 def _grouped(

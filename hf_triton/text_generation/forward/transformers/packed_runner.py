@@ -27,21 +27,28 @@ _LEN_STEP = 32  # tokens; cache views end at multiples of it, so that kernels se
 
 class PackedRunner(Runner):
     """Sets the model's attention implementation to packed attention, for as long as it runs, where
-    it ``attends``.
+    it ``attends``. ``gives_cache``: to models that ask their cache for more than keys and values:
+    how many tokens came before (Llama 4), or to keep them of other layers than attend (Gemma 3n,
+    HRM).
     """
 
-    name = "packed"
     supports_drafts = True
 
     def __init__(
-        self, model: Any, cache: KVCache, device: torch.device, *, attends: bool = True
+        self,
+        model: Any,
+        cache: KVCache,
+        device: torch.device,
+        *,
+        attends: bool = True,
+        gives_cache: bool = False,
     ) -> None:
         self.model = model
         self.cache = cache
         self.device = device
         self._is_spread = len(devices_of(model)) > 1
         self._counted = CountedPositions(model)
-        self._is_checked = not attends
+        self._is_checked, self._gives_cache = not attends, gives_cache
         if attends:
             model.set_attn_implementation(register())
 
@@ -74,7 +81,8 @@ class PackedRunner(Runner):
 
     def _given(self, packed: PackedStep) -> dict[str, Any]:
         """What the model is given beside tokens."""
-        return {"position_ids": packed.positions.unsqueeze(0), "use_cache": False}
+        given = {"position_ids": packed.positions.unsqueeze(0), "use_cache": False}
+        return {**given, "past_key_values": PackedCache(packed)} if self._gives_cache else given
 
     def _pack(self, step: Step) -> tuple[torch.Tensor, PackedStep, torch.Tensor | list[int]]:
         tokens, last_rows, spans = lay_out(step)
@@ -97,15 +105,6 @@ class PackedRunner(Runner):
         if self._is_spread:
             return rows
         return torch.tensor(rows, dtype=torch.int64, device=self.device)
-
-
-class PackedCacheRunner(PackedRunner):
-    """For models that ask their cache for more than keys and values: how many tokens came before
-    (Llama 4), or to keep them of other layers than attend (Gemma 3n, HRM).
-    """
-
-    def _given(self, packed: PackedStep) -> dict[str, Any]:
-        return {**super()._given(packed), "past_key_values": PackedCache(packed)}
 
 
 class PackedRow(Protocol):

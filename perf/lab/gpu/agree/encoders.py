@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from hf_triton.encoder.runners.graph_runner import GraphRunner
-from hf_triton.encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
+from hf_triton.encoder.runners.padded_runner import EQUAL_LENGTHS, PADDED
 from hf_triton.encoder.runners.runner import (
     RunnerSetup,
     largest_difference,
@@ -58,7 +58,7 @@ def _measure(row: dict[str, Any], kind: str, dtype: torch.dtype, device: torch.d
     near = setup(model.float(), torch.device("cpu"))
     texts = random_encodings(near, _LENGTHS)
     expected = [reference_forward(near, text) for text in texts]
-    runners = (GraphRunner, PaddedRunner, EqualLengthRunner)
+    runners = (GraphRunner, PADDED, EQUAL_LENGTHS)
     runner = select_runner(here, runners if device.type == "cuda" else runners[1:])
     got = [one.float().cpu() for one in runner.forward(texts)]
     again = [one.float().cpu() for one in runner.forward(texts[::-1])][::-1]

@@ -11,15 +11,13 @@ import pytest
 import torch
 
 from hf_triton.runtime.errors import RequestError
+from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.generate.engine import GenerateEngine
 from hf_triton.text_generation.engines.in_flight import plan, step_tokens
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.forward.transformers.cache_runner import (
-    CacheRunner,
-    WholePromptRunner,
-)
+from hf_triton.text_generation.engines.in_flight.runner_selection import CACHE, WHOLE_PROMPTS
 from hf_triton.text_generation.memory.known_prompts import KnownPrompts
 from hf_triton.text_generation.sampling.speculative.costs import Costs
 from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs
@@ -146,10 +144,10 @@ def test_they_are_on_the_runners_beside_the_compiled_ones(name: str) -> None:
     check_engine(InFlightEngine(setup(tiny_model(name), **CHUNKED)), tiny_model(name))
 
 
-@pytest.mark.parametrize("runner", [CacheRunner, WholePromptRunner])
+@pytest.mark.parametrize("runner", [CACHE, WHOLE_PROMPTS])
 @pytest.mark.usefixtures("few_scored")
 def test_they_are_whichever_way_the_models_own_attention_is_used(
-    runner: type[CacheRunner], monkeypatch: pytest.MonkeyPatch
+    runner: RunnerSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "select_runner", lambda *_: runner)
     engine = InFlightEngine(setup(tiny_model("llama"), **CHUNKED))

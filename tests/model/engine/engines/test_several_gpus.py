@@ -17,13 +17,13 @@ from hf_triton.runtime.devices import device
 from hf_triton.text_generation.engines.in_flight import plan, runner_selection
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import (
+    CACHE,
     UnsupportedModelError,
     select_runner,
 )
 from hf_triton.text_generation.forward.paged.graphs import with_cuda_graphs
 from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
 from hf_triton.text_generation.forward.paged.runner import PagedRunner
-from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
@@ -94,7 +94,7 @@ def test_a_split_model_can_go_through_transformers_cache(name: str) -> None:
     with pretended_gpus():
         model = split(name)
         model._can_set_attn_implementation = lambda: False
-        assert select_runner(model, layer_shapes(model, FIRST), FIRST) is CacheRunner
+        assert select_runner(model, layer_shapes(model, FIRST), FIRST) is CACHE
 
 
 def test_keys_and_values_lie_with_their_layers() -> None:

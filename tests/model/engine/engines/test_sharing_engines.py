@@ -14,7 +14,7 @@ from hf_triton.runtime.errors import EngineError
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight import plan
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
+from hf_triton.text_generation.engines.in_flight.runner_selection import CACHE
 from hf_triton.text_generation.memory import prefix_index, slot_contents
 from tests.support import driving
 from tests.support.driving import GIB, Answers, generate_all, running, setup
@@ -78,7 +78,7 @@ def test_every_runner_shares(
     asked, expected = conversations(model, 4)
     packed = InFlightEngine(setup(model, **SMALL))
     assert tokens_of(packed, asked) == expected
-    monkeypatch.setattr(plan, "select_runner", lambda *_: CacheRunner)
+    monkeypatch.setattr(plan, "select_runner", lambda *_: CACHE)
     cached = InFlightEngine(setup(tiny_model(model_type), **SMALL))
     assert tokens_of(cached, asked) == expected
     assert (packed.runner.name, cached.runner.name) == ("packed", "cache")

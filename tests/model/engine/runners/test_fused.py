@@ -22,13 +22,13 @@ from hf_triton.runtime.kernels import kernel_loading, thread_team
 from hf_triton.runtime.kernels.kernel_loading import load_kernel
 from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of
 from hf_triton.runtime.private_folders import is_made_private
+from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engines.in_flight import runner_selection
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.forward.fused.runner import FusedRunner
 from hf_triton.text_generation.forward.transformers.attention_interface import (
     use_attention_interface,
 )
-from hf_triton.text_generation.forward.transformers.runner import Making
 from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from tests.support.driving import generate_all, running, setup
@@ -324,7 +324,7 @@ def test_families_are_held_in_bfloat16(name: str) -> None:
     model = family(name, tamed=True).to(torch.bfloat16)
     use_attention_interface(model)
     chosen = runner_selection.select_runner(model, layer_shapes(model, CPU), CPU)
-    assert chosen is runner_selection.fused_runner
+    assert chosen is runner_selection.FUSED
 
 
 @pytest.mark.parametrize("name", ["bloom", "gptj", "falcon-alibi"])
@@ -398,9 +398,9 @@ def test_weights_of_another_size_are_never_read() -> None:
     [
         (
             ModuleNotFoundError("No module named 'numba'"),
-            "slower on this CPU without Numba: No mod",
+            "not run by fused: ModuleNotFoundError: No module named 'numba'",
         ),
-        (OSError("libllvmlite.so"), "compiled loops don't run: OSError: libllvmlite.so"),
+        (OSError("libllvmlite.so"), "not run by fused: OSError: libllvmlite.so"),
     ],
 )
 def test_without_numba_the_engine_says_so_and_serves(
@@ -409,7 +409,7 @@ def test_without_numba_the_engine_says_so_and_serves(
     def missing(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(runner_selection, "fused_runner", Making("fused", missing))
+    monkeypatch.setattr(runner_selection, "FUSED", RunnerSpec("fused", missing))
     engine = InFlightEngine(setup(tiny_model("llama"), max_num_seqs=2))
     with running(engine):
         assert engine.runner.name == "packed"

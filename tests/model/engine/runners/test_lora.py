@@ -21,7 +21,7 @@ from hf_triton.text_generation.engines.in_flight import engine as in_flight
 from hf_triton.text_generation.engines.in_flight.adapter_line import AdapterLine
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
-from hf_triton.text_generation.forward.transformers.adapter_runner import AdaptedRunner
+from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSteps, ExtrasRunner
 from hf_triton.text_generation.lora import rows
 from hf_triton.text_generation.lora.linear import AdaptedLinear, attach
 from hf_triton.text_generation.lora.places import LimitedAdapters
@@ -123,7 +123,7 @@ def test_each_request_gets_the_tokens_of_pefts_own_model(
     prepare: Any = prepack if way == "prepacked" else lambda model: None
     if runner == "packed":
         request.getfixturevalue("not_fused")
-    monkeypatch.setattr(AdaptedRunner, "fixed_shapes", way in ("fixed_shapes", "gathered"))
+    monkeypatch.setattr(AdaptedSteps, "fixed_shapes", way in ("fixed_shapes", "gathered"))
     if way == "gathered":
         monkeypatch.setattr(rows, "_FEWEST_RANKS_TO_GATHER", 0)
         monkeypatch.setattr(rows, "_TRAFFIC_OF_GATHERING", 0)
@@ -289,7 +289,7 @@ def test_adapters_change_under_sequences_that_go_on_with_theirs(
         assert generated(engine, asked, at_once=3) == expected
         thread.join()
         assert going == [3]
-        assert isinstance(engine.runner, AdaptedRunner)
+        assert isinstance(engine.runner, ExtrasRunner)
         assert not isinstance(engine.runner.inner, GraphedRunner)  # which has the old weights
         assert list(held) == ["sql", "new"]
         reused = engine.metrics.num_reused_prompt_tokens
@@ -349,7 +349,7 @@ def test_more_adapters_than_there_are_places_give_the_tokens_of_all_loaded(
     """Of three adapters, one with the largest rank and a layer that no other changes."""
 
     monkeypatch.setattr(adapter_line, "_MOST_PASSED_S", passed_s)
-    monkeypatch.setattr(AdaptedRunner, "fixed_shapes", way in ("fixed_shapes", "gathered"))
+    monkeypatch.setattr(AdaptedSteps, "fixed_shapes", way in ("fixed_shapes", "gathered"))
     if way == "gathered":
         monkeypatch.setattr(rows, "_FEWEST_RANKS_TO_GATHER", 0)
         monkeypatch.setattr(rows, "_TRAFFIC_OF_GATHERING", 0)
@@ -372,7 +372,7 @@ def test_more_adapters_than_there_are_places_give_the_tokens_of_all_loaded(
         (loads,) = (one for one in engine.families() if one.name == "hf_triton_adapter_loads_total")
         assert loads.samples[0].value == adapters.num_loads
         if way == "graphs":
-            assert isinstance(engine.runner, AdaptedRunner)
+            assert isinstance(engine.runner, ExtrasRunner)
             assert isinstance(engine.runner.inner, GraphedRunner)
 
 

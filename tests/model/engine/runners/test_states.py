@@ -13,9 +13,11 @@ import torch
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import (
+    CACHE,
+    STATES,
+    WHOLE_PROMPTS,
     UnsupportedModelError,
     select_runner,
-    state_runner,
 )
 from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
 from hf_triton.text_generation.forward.paged.step import PagedStep
@@ -24,9 +26,8 @@ from hf_triton.text_generation.forward.states import runner as states_runner
 from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import (
     CacheRunner,
-    WholePromptRunner,
 )
-from hf_triton.text_generation.forward.transformers.media_runner import MediaRunner
+from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner
 from hf_triton.text_generation.memory import slot_cache
 from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache, plan_size
 from hf_triton.text_generation.memory.layer_shapes import (
@@ -152,8 +153,8 @@ def new_where(is_new: Any) -> Any:
 @pytest.mark.parametrize(
     "owner, name, fault, left",
     [
-        (states_runner, "runs_of", new_where(lambda run: 0), CacheRunner),
-        (states_runner, "runs_of", new_where(lambda run: run.begins or run.slot > 1), CacheRunner),
+        (states_runner, "runs_of", new_where(lambda run: 0), CACHE),
+        (states_runner, "runs_of", new_where(lambda run: run.begins or run.slot > 1), CACHE),
         (KVCache, "copy_slots", moves_no_state, None),
     ],
     ids=["goes on", "forgets", "moves no state"],
@@ -163,7 +164,7 @@ def test_the_trial_run_finds_a_wrong_state_in_a_packed_row(
     architecture: str, owner: Any, name: str, fault: Any, left: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shapes = layer_shapes(tiny_model(architecture), CPU)
-    assert selected(tiny_model(architecture), shapes) is state_runner
+    assert selected(tiny_model(architecture), shapes) is STATES
     monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
     assert selected(tiny_model(architecture), shapes) is left
 
@@ -173,7 +174,7 @@ def test_the_trial_run_finds_a_wrong_state_in_a_packed_row(
     "owner, name, fault, left",
     [
         (slot_cache.StateLayer, "select_states", goes_on, None),
-        (slot_cache.StateLayer, "select_states", forgets, WholePromptRunner),
+        (slot_cache.StateLayer, "select_states", forgets, WHOLE_PROMPTS),
         (KVCache, "copy_slots", moves_no_state, None),
     ],
 )
@@ -183,7 +184,7 @@ def test_the_trial_run_finds_a_wrong_state_in_the_cache(
 ) -> None:
     model = tiny_model(architecture)
     shapes = layer_shapes(model, CPU)
-    assert selected(model, shapes) is CacheRunner
+    assert selected(model, shapes) is CACHE
     monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
     assert selected(model, shapes) is left
 
@@ -318,10 +319,10 @@ def test_the_trial_run_finds_a_wrong_state_in_pages(
     model = tiny_model(architecture)
     shapes = layer_shapes(model, CPU)
     own_attention = model.config._attn_implementation
-    assert select_runner(model, shapes, CPU, in_pages=True) is PagedStateRunner
+    assert select_runner(model, shapes, CPU, in_pages=True).name == PagedStateRunner.name
     model.set_attn_implementation(own_attention)
     monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
-    assert select_runner(model, shapes, CPU, in_pages=True) is not PagedStateRunner
+    assert select_runner(model, shapes, CPU, in_pages=True).name != PagedStateRunner.name
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["of text", "of images"])
@@ -330,7 +331,7 @@ def test_no_answer_is_shared_where_one_of_two_runners_computes_it_otherwise(numb
     for runner in both:
         runner.cache = None
     both[number] = _Otherwise()
-    assert MediaRunner(both[0], both[1], cast("Any", None)).computes_answers_otherwise
+    assert ExtrasRunner(both[0], both[1], cast("Any", None)).computes_answers_otherwise
 
 
 class _Otherwise(CacheRunner):

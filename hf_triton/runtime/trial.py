@@ -1,0 +1,91 @@
+"""Chooses how a model is computed by trying each way. Knows neither models nor what is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from hf_triton.runtime import log
+from hf_triton.runtime.errors import LoadError, reason
+
+
+class Candidate(Protocol):
+    """``name``: as the log has it."""
+
+    @property
+    def name(self) -> str: ...
+
+
+C = TypeVar("C", bound=Candidate)
+
+
+@dataclass(frozen=True)
+class RunnerSpec:
+    """How a runner is made, and what it is called. A runner of text is made of a model, a cache (in
+    pages, where it ``keeps_pages``) and a device; without ``chunked_prefill`` no prompt may be cut.
+    ``of_model``: what runs the model itself over the same cache, where that is another.
+    """
+
+    name: str
+    make: Callable[..., Any]
+    keeps_pages: bool = False
+    chunked_prefill: bool = True
+    of_model: RunnerSpec | None = None
+
+    def __call__(self, *given: Any) -> Any:
+        runner = self.make(*given)
+        runner.name = self.name
+        return runner
+
+
+class Refusals:
+    """Why candidates were not taken; those of one reason stand together."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, dict[str, None]] = {}
+
+    def add(self, name: str, why: str) -> None:
+        self._names.setdefault(why, {})[name] = None
+
+    def __iter__(self) -> Any:
+        return (f"{' and '.join(names)}: {why}" for why, names in self._names.items())
+
+    def __str__(self) -> str:
+        return "; ".join(self)
+
+
+def first_agreeing(
+    candidates: Iterable[C],
+    difference: Callable[[C], float],
+    tolerance: float,
+    refusals: Refusals,
+    *,
+    told: str = "logits differ by {:.2g} of their range",
+    unfit: type[Exception] | tuple[type[Exception], ...] = (),
+    give_back: Callable[[], object] = lambda: None,
+) -> C | None:
+    """The first candidate whose numbers differ from the model's own by at most ``tolerance``; the
+    log says why those before it were not taken. None where none is.
+
+    Of one that raises ``unfit``, which says that the model is not of its kind, nothing is said.
+    ``give_back`` is called after each that is not taken. Raises LoadErrors of candidates.
+    """
+    for candidate in candidates:
+        try:
+            found = difference(candidate)
+        except LoadError:
+            raise
+        except unfit:
+            pass
+        except Exception as failure:
+            # Whatever an unknown architecture raises: this candidate does not hold it.
+            refusals.add(candidate.name, f"{type(failure).__name__}: {reason(failure, 120)}")
+        else:
+            if found <= tolerance:
+                for refusal in refusals:
+                    log.info(f"not run by {refusal}")
+                return candidate
+            refusals.add(candidate.name, f"{told.format(found)}, allowed is {tolerance:.2g}")
+        give_back()
+    return None

@@ -1,0 +1,117 @@
+"""What stands around the forwards of steps that have more than tokens: adapters, or images and
+sounds. Steps without it are computed as if it was not there.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import torch
+
+from hf_triton.text_generation.engine.step import Step
+from hf_triton.text_generation.lora.linear import Adapters
+from hf_triton.text_generation.lora.rows import RowAdapters, StepAdapters
+from hf_triton.text_generation.media.encoded import Part
+from hf_triton.text_generation.media.entry import DecoderEntry
+from hf_triton.text_generation.sequence.sequence import Sequence
+
+from .runner import Runner
+
+
+class StepExtras(Protocol):
+    """Of some steps."""
+
+    def are_in(self, step: Step) -> bool: ...
+
+    def around(self, step: Step) -> AbstractContextManager[object]:
+        """Stands around one forward of the model, which computes all of ``step``."""
+
+
+class ExtrasRunner(Runner):
+    """Computes steps that have ``extras`` by ``inner``, others by ``plain``, over one cache."""
+
+    def __init__(self, plain: Runner, inner: Runner, extras: StepExtras) -> None:
+        self.plain, self.inner, self.extras = plain, inner, extras
+        self.cache, self.argmax, self.keeps_pages = inner.cache, plain.argmax, inner.keeps_pages
+        self.supports_drafts = plain.supports_drafts and inner.supports_drafts
+        self.takes_snapshots = plain.takes_snapshots and inner.takes_snapshots
+
+    @property
+    def computes_answers_otherwise(self) -> bool:
+        return self.plain.computes_answers_otherwise or self.inner.computes_answers_otherwise
+
+    def forward(self, step: Step) -> torch.Tensor:
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
+        if not self.extras.are_in(step):
+            return self.plain.forward(step)
+        return self.inner.in_parts(step, self._forward)
+
+    def _forward(self, part: Step) -> torch.Tensor:
+        with self.extras.around(part):
+            return self.inner.forward(part)
+
+
+class StepMedia:
+    """Tokens that are computed from more than their ids: the decoder's ``entry`` feeds them."""
+
+    def __init__(self, entry: DecoderEntry) -> None:
+        self._entry = entry
+
+    def are_in(self, step: Step) -> bool:
+        return any(
+            part.encoded is not None and part.encoded.changes(part.start, part.end)
+            for part in parts_of(step)
+        )
+
+    def around(self, step: Step) -> AbstractContextManager[None]:
+        return self._entry.feeding(parts_of(step))
+
+
+def parts_of(step: Step) -> list[Part]:
+    """A step's tokens in the order of its row."""
+    decodes = [
+        Part(s.encoded, s.num_computed_tokens - 1, s.num_computed_tokens) for s in step.decodes
+    ]
+    chunks = [Part(chunk.sequence.encoded, chunk.start, chunk.end) for chunk in step.chunks]
+    return decodes + chunks
+
+
+class AdaptedSteps:
+    """The adapter of each token. ``in_pages``: its runner puts them around its own forward (an
+    ``AdaptedPageRunner``), and is told which.
+    """
+
+    fixed_shapes = False  # tests set it
+
+    def __init__(self, adapters: Adapters, device: torch.device, *, in_pages: bool) -> None:
+        self._adapters, self._device, self._in_pages = adapters, device, in_pages
+        self.fixed_shapes = self.fixed_shapes or device.type != "cpu"
+
+    def are_in(self, step: Step) -> bool:
+        return any(sequence.lora_name is not None for sequence in _computed(step))
+
+    def around(self, step: Step) -> AbstractContextManager[None]:
+        if self._in_pages:
+            step.inputs.adapters = [self._number(sequence) for sequence in _computed(step)]
+            return nullcontext()
+        numbers = [self._number(sequence) for sequence in step.decodes]
+        for chunk in step.chunks:
+            numbers += [self._number(chunk.sequence)] * (chunk.end - chunk.start)
+        sampled = [self._number(sequence) for sequence in step.all_rows]
+        if self.fixed_shapes:
+            both = torch.tensor(numbers + sampled, dtype=torch.int32).to(self._device)
+            return self._adapters.on_device(both[: len(numbers)], both[len(numbers) :])
+        rows, own = _rows(numbers), _rows(sampled)
+        return self._adapters.applied(StepAdapters(len(numbers), len(sampled), rows, own))
+
+    def _number(self, sequence: Sequence) -> int:
+        return self._adapters.number(sequence.adapter_key)
+
+
+def _computed(step: Step) -> list[Sequence]:
+    return [*step.decodes, *(chunk.sequence for chunk in step.chunks)]
+
+
+def _rows(numbers: list[int]) -> RowAdapters | None:
+    return RowAdapters(numbers) if any(numbers) else None
