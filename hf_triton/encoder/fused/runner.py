@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from itertools import accumulate, chain
 
 import torch
-import torch.nn.functional as F
 
 from hf_triton.runtime.fused.parts import Layer, UnsupportedLayersError
 from hf_triton.runtime.fused.row_loops import RowLoops
-from hf_triton.runtime.fused.sizes import ROWS, check_layer, check_norm, rows_of
+from hf_triton.runtime.fused.sizes import check_body
 from hf_triton.runtime.kernels.thread_team import ThreadTeam
 
 from ..runners.packed_rows import PackedRows
@@ -74,19 +73,12 @@ class FusedRunner(PackedRows):
 
     def _embedded(self, row: Sequence[Encoding], positions: torch.Tensor) -> torch.Tensor:
         """(tokens, hidden)."""
-        embedding = self._encoder.embedding
-        ids = list(chain.from_iterable(encoding.input_ids for encoding in row))
-        hidden = embedding.tokens(torch.tensor(ids))
-        if any(map(_has_second_type, row)) and embedding.types is not None:
+        ids = torch.tensor(list(chain.from_iterable(encoding.input_ids for encoding in row)))
+        kinds = None
+        if any(map(_has_second_type, row)):
             types = [encoding.token_type_ids or [0] * len(encoding) for encoding in row]
             kinds = torch.tensor(list(chain.from_iterable(types)))
-            hidden.add_(F.embedding(kinds, embedding.types))
-        elif embedding.types is not None:
-            hidden.add_(embedding.types[0])
-        if embedding.positions is not None:
-            hidden.add_(F.embedding(positions, embedding.positions))
-        hidden = self._loops.added(hidden, None, embedding.norm)
-        return hidden if embedding.projection is None else embedding.projection(hidden)
+        return self._loops.embedded(self._encoder.embedding, ids, positions, kinds)
 
     def _layer(
         self,
@@ -123,15 +115,7 @@ def check_sizes(encoder: Encoder, length: int, dtype: torch.dtype) -> None:
     Raises:
         UnsupportedLayersError: one does not fit, or computes what the kernels do not.
     """
-    embedding = encoder.embedding
-    hidden = rows_of(embedding.tokens, torch.zeros(ROWS, dtype=torch.int64), dtype)
-    for table in (embedding.positions, embedding.types):
-        if table is not None and (table.dtype != dtype or table.shape[1] != hidden.shape[1]):
-            raise UnsupportedLayersError(f"a table of {tuple(table.shape)} in {table.dtype}")
-    check_norm(embedding.norm, hidden.shape[1])
-    if embedding.projection is not None:
-        hidden = rows_of(embedding.projection, hidden, dtype)
-    check_norm(encoder.norm, hidden.shape[1])
+    check_body(encoder, (encoder.kv_heads, encoder.dim, length), dtype)
     for layer in encoder.layers:
         attention = layer.attention
         if attention.softcap or attention.sinks is not None or attention.is_interleaved:
@@ -144,4 +128,3 @@ def check_sizes(encoder: Encoder, length: int, dtype: torch.dtype) -> None:
             wanted = attention.num_heads, encoder.dim, width
             if table is not None and (table.shape != wanted or not table.is_contiguous()):
                 raise UnsupportedLayersError(f"relative positions of {tuple(table.shape)}")
-        check_layer(layer, hidden, (encoder.kv_heads, encoder.dim, length))

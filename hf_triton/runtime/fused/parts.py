@@ -115,3 +115,27 @@ class Layer:
     is_parallel: bool = False
     norms_sums: bool = False
     scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """``projection(norm(scale * tokens(ids) + positions[i] + types[type]))``; what is None is not
+    there. ``positions`` are (furthest position + 1 or more, size), ``types`` (kinds of tokens,
+    size).
+    """
+
+    tokens: Linear
+    positions: torch.Tensor | None = None
+    types: torch.Tensor | None = None
+    norm: Norm | None = None
+    projection: Linear | None = None
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Body:
+    """A model from its embedding to the ``norm`` of its last layer's output."""
+
+    embedding: Embedding
+    layers: list[Layer]
+    norm: Norm | None

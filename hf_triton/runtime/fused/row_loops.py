@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from hf_triton.runtime.kernels.kernel_loading import load_kernel
 from hf_triton.runtime.kernels.thread_team import Kernel, ThreadTeam, bits_of
 
-from .parts import Attention, Layer, Linear, Mlp, Norm
+from .parts import Attention, Embedding, Layer, Linear, Mlp, Norm
 from .reading.layers import ACTIVATIONS
 
 MIN_PARALLEL_SIZE = 4096  # numbers; for fewer, starting the threads costs more than it saves
@@ -28,6 +29,25 @@ class RowLoops:
         if name not in self._kernels:
             self._kernels[name] = load_kernel(name, str(self.dtype).removeprefix("torch."))
         return self._kernels[name]
+
+    def embedded(
+        self,
+        embedding: Embedding,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        types: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """(tokens,) int64 each; without ``types`` all are of the first -> (tokens, hidden)."""
+        hidden = embedding.tokens(ids)
+        if embedding.scale != 1:
+            hidden.mul_(embedding.scale)
+        if embedding.types is not None:
+            kinds = embedding.types
+            hidden.add_(kinds[0] if types is None else F.embedding(types, kinds))
+        if embedding.positions is not None:
+            hidden.add_(F.embedding(positions, embedding.positions))
+        hidden = self.added(hidden, None, embedding.norm)
+        return hidden if embedding.projection is None else embedding.projection(hidden)
 
     def added(
         self, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Norm | None

@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import torch
 
-from .parts import Attention, Layer, Linear, Mlp, Norm, UnsupportedLayersError
+from .parts import Attention, Body, Layer, Linear, Mlp, Norm, UnsupportedLayersError
 
 ROWS = 2
 
 
-def check_layer(layer: Layer, hidden: torch.Tensor, sizes: tuple[int, int, int]) -> None:
-    """Checks a layer that is given ``hidden`` (ROWS, size); ``sizes``: heads of keys, numbers in a
-    head, the longest sequence. Raises UnsupportedLayersError.
+def check_body(body: Body, sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Checks every layer against the others; ``sizes``: heads of keys, numbers in a head, the
+    longest sequence. Raises UnsupportedLayersError.
     """
-    _check_attention(layer.attention, hidden, sizes)
-    _check_rest(layer, hidden)
+    embedding, weight = body.embedding, body.embedding.tokens.weight  # type: ignore[attr-defined]
+    token_ids = torch.zeros(ROWS, dtype=torch.int64, device=weight.device)
+    hidden = rows_of(embedding.tokens, token_ids, dtype)
+    for table in (embedding.positions, embedding.types):
+        if table is not None and (table.dtype != dtype or table.shape[1] != hidden.shape[1]):
+            raise UnsupportedLayersError(f"a table of {tuple(table.shape)} in {table.dtype}")
+    check_norm(embedding.norm, hidden.shape[1])
+    if embedding.projection is not None:
+        hidden = rows_of(embedding.projection, hidden, dtype)
+    check_norm(body.norm, hidden.shape[1])
+    for layer in body.layers:
+        _check_attention(layer.attention, hidden, sizes)
+        _check_rest(layer, hidden)
 
 
 def _check_attention(

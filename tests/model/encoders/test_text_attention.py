@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hf_triton.encoder.fused.attention import TextAttention, Texts
-from hf_triton.encoder.fused.encoder import Embedding, Encoder
-from hf_triton.runtime.fused.parts import Attention, Layer
+from hf_triton.encoder.fused.encoder import Encoder
+from hf_triton.runtime.fused.parts import Attention, Embedding, Layer
 from hf_triton.runtime.fused.row_loops import RowLoops
 from hf_triton.runtime.kernels.thread_team import ThreadTeam
 
@@ -54,7 +54,7 @@ def test_a_text_whose_scores_overflow_gets_no_numbers(dtype: torch.dtype, is_cau
 
 def _computed(one: Attention, qkv: torch.Tensor, kv_heads: int, dim: int) -> torch.Tensor:
     layer = Layer(one, torch.nn.Identity(), None, None)
-    embedding = Embedding(torch.nn.Identity(), None, None, None, None)
+    embedding = Embedding(torch.nn.Identity())
     team = ThreadTeam(torch.get_num_threads())
     encoder = Encoder(embedding, [layer], None, kv_heads, dim)
     attend = TextAttention(encoder, RowLoops(qkv.dtype, team), team, _LONGEST)

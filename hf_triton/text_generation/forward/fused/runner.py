@@ -83,7 +83,7 @@ class FusedRunner(Runner):
         are_few = len(last_rows) == len(step.rows) < tokens.shape[1]
         input_ids, positions, slots = tokens
         where = _Where(slots, positions, _stretches(len(slots), [s for s in spans if _is_long(s)]))
-        hidden = self._embedded(input_ids, positions)  # (tokens, hidden)
+        hidden = self.loops.embedded(self.decoder.embedding, input_ids, positions)
         delta = None
         for index, layer in enumerate(self.decoder.layers):
             x = self.loops.added(hidden, delta, layer.attention_norm)
@@ -102,14 +102,6 @@ class FusedRunner(Runner):
             delta = delta[last_rows] if delta is not None else None
         normed = self.loops.added(hidden, delta, self.decoder.norm)
         return finished(self.decoder.head(normed), self.decoder.logit_scale, self.decoder.softcap)
-
-    def _embedded(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        hidden = self.decoder.embed(input_ids)
-        if self.decoder.embedding_scale != 1:
-            hidden.mul_(self.decoder.embedding_scale)
-        if self.decoder.positions is not None:
-            hidden.add_(self.decoder.positions[positions])
-        return hidden
 
     def _store(self, index: int, attention: Attention, qkv: torch.Tensor, where: _Where) -> None:
         """Norms queries and keys of qkv (tokens, (heads + 2 kv_heads) * dim), rotates them by their

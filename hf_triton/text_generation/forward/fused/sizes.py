@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
-from hf_triton.runtime.fused.sizes import ROWS, check_layer, check_norm, rows_of
+from hf_triton.runtime.fused.sizes import check_body
 
 from .decoder import Decoder
 
@@ -20,20 +20,13 @@ def check_sizes(
     Raises:
         UnsupportedLayersError: one does not fit.
     """
-    shape, dim = stored[0].shape, stored[0].shape[-1]
+    shape = stored[0].shape
     if len(stored) != 2 * len(decoder.layers):
         raise UnsupportedLayersError("not every layer keeps keys and values")
     if any(one.shape != shape or one.dtype != dtype for one in stored):
         raise UnsupportedLayersError("its keys and values differ in size")
-    token_ids = torch.zeros(ROWS, dtype=torch.int64, device=decoder.norm.weight.device)
-    hidden = rows_of(decoder.embed, token_ids, dtype)
-    check_norm(decoder.norm, hidden.shape[1])
-    positions = decoder.positions
-    if positions is not None and (positions.shape[0] < length or positions.dtype != dtype):
-        raise UnsupportedLayersError(f"it has {len(positions)} positions for {length} tokens")
-    for layer in decoder.layers:
-        if layer.attention.num_heads != decoder.layers[0].attention.num_heads:
-            raise UnsupportedLayersError("its layers differ in the number of heads")
-        if layer.norms_sums:
-            raise UnsupportedLayersError("it norms sums")
-        check_layer(layer, hidden, (kv_heads, dim, length))
+    check_body(decoder, (kv_heads, shape[-1], length), dtype)
+    if len({layer.attention.num_heads for layer in decoder.layers}) > 1:
+        raise UnsupportedLayersError("its layers differ in the number of heads")
+    if any(layer.norms_sums for layer in decoder.layers):
+        raise UnsupportedLayersError("it norms sums")

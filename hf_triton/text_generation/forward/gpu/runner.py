@@ -17,7 +17,14 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from hf_triton.runtime.devices.device import devices_of
-from hf_triton.runtime.fused.parts import Attention, Linear, Mlp, Norm, UnsupportedLayersError
+from hf_triton.runtime.fused.parts import (
+    Attention,
+    Embedding,
+    Linear,
+    Mlp,
+    Norm,
+    UnsupportedLayersError,
+)
 from hf_triton.runtime.fused.reading.attention import joined_by_prepacking
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
@@ -74,7 +81,7 @@ class GpuFusedRunner(PageRunner):
 
     def run(self, step: PagedStep) -> torch.Tensor:
         """Logits (len(step.last), vocab) of a step on the device."""
-        hidden = self.decoder.embed(step.token_ids)  # (tokens, hidden)
+        hidden = self.decoder.embedding.tokens(step.token_ids)  # (tokens, hidden)
         delta, wants_fewer = None, len(step.last) < step.num_tokens
         for index, layer in enumerate(self.layers):
             qkv = layer.attention.qkv(_normalised(hidden, delta, layer.attention_norm))
@@ -89,6 +96,7 @@ class GpuFusedRunner(PageRunner):
             delta = layer.attention.output(attended)
             gate_up = layer.up(_normalised(hidden, delta, layer.mlp_norm))
             delta = layer.down(_OPS.silu_mul.default(gate_up))
+        assert self.decoder.norm is not None  # _plain_layers
         out = _normalised(hidden, delta, self.decoder.norm)
         if not wants_fewer and step.max_query_len > 1:  # as many, but not each token's
             out = out.index_select(0, step.last)
@@ -132,10 +140,12 @@ class _PlainLayer:
 
 def _plain_layers(decoder: Decoder) -> list[_PlainLayer]:
     """Raises UnsupportedLayersError where the decoder is not of Llama's shape."""
-    if decoder.norm.is_wide or (decoder.embedding_scale, decoder.logit_scale) != (1.0, 1.0):
-        raise UnsupportedLayersError("it scales embeddings or logits, or norms in float32")
-    if decoder.positions is not None or decoder.softcap:
-        raise UnsupportedLayersError("it has learned positions or caps its logits")
+    if decoder.norm is None or decoder.norm.is_wide:
+        raise UnsupportedLayersError("it norms in float32")
+    if decoder.embedding != Embedding(decoder.embedding.tokens):
+        raise UnsupportedLayersError("its embedding is not Llama's")
+    if decoder.logit_scale != 1 or decoder.softcap:
+        raise UnsupportedLayersError("it scales or caps its logits")
     layers = []
     for layer in decoder.layers:
         attention, mlp = layer.attention, layer.mlp

@@ -329,7 +329,7 @@ def test_families_are_held_in_bfloat16(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bloom", "gptj", "falcon-alibi"])
 def test_what_calls_no_attention_function_is_named(name: str) -> None:
-    with pytest.raises(UnsupportedLayersError, match="calls no attention function"):
+    with pytest.raises(UnsupportedLayersError, match="attends in a way of its own"):
         fused(tiny_model(name))
 
 
