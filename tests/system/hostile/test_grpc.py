@@ -38,43 +38,67 @@ def classified(request: Any, name: str = "output") -> Any:
 
 
 def test_what_is_not_hostile_is_answered_as_by_triton(checked: Door) -> None:
-    assert checked.stub.ServerReady(service_pb2.ServerReadyRequest()).ready
-    assert checked.stub.ModelMetadata(service_pb2.ModelMetadataRequest(name="text")).name == "text"
-    answer = checked.stub.ModelInfer(texts(b"a", b"bc"))
-    assert answer.raw_output_contents[0] == b"\1\0\0\0a\2\0\0\0bc"
+    answer = checked.stub.ModelInfer(texts(b"a", b"b\0c"))
+    assert answer.raw_output_contents[0] == b"\1\0\0\0a\3\0\0\0b\0c"
+    answer = checked.stub.ModelInfer(classified(numbers(1, 7, 5)))
+    assert answer.raw_output_contents[0] == b"\3\0\0\x007:1\3\0\0\x005:2"
+    gzip, message = grpc.Compression.Gzip, texts(b"a" * 100_000).SerializeToString()
+    assert len(checked.send("ModelInfer", message, compression=gzip)) > 100_000
     code, details = refusal(lambda: checked.stub.ModelInfer(texts(b"a", model="none")))
     assert code == grpc.StatusCode.NOT_FOUND
     assert "unknown model" in details
-    answers = list(checked.stub.ModelStreamInfer(iter([texts(b"x", model="stream")])))
-    assert len(answers) == 3
+    named = changed(parameters=salted("hf-triton-caller", "an OpenAI API elsewhere"))
+    assert checked.stub.ModelInfer(named).outputs, "there are no keys here"
 
 
-@pytest.mark.threat("grpc-ends-triton")
-def test_classifying_texts_is_refused_and_numbers_are_classified(checked: Door) -> None:
-    code, details = refusal(lambda: checked.stub.ModelInfer(classified(texts(b"a"))))
-    assert code == INVALID
-    assert details == "classification: got output 'output' of type BYTES; allowed: numbers"
-    for name in ("output\0", "none"):
-        request = classified(texts(b"a"), name).SerializeToString()
-        assert refusal(lambda r=request: checked.send("ModelInfer", r))[0] == INVALID
-    answer = checked.stub.ModelInfer(classified(numbers(1, 7, 5)))
-    assert answer.raw_output_contents[0] == b"\3\0\0\x007:1\3\0\0\x005:2"
+def changed(**changes: Any) -> Any:
+    request = texts(b"a")
+    request.MergeFrom(service_pb2.ModelInferRequest(**changes))
+    return request
 
 
-@pytest.mark.threat("alike-salts")
-def test_two_texts_that_differ_after_a_zero_byte_are_not_one(checked: Door) -> None:
-    """A parameter of Triton's ends there; a tensor's text does not."""
-    for change in (
-        {"parameters": {"cache_salt": service_pb2.InferParameter(string_param="T\0A")}},
-        {"parameters": {"cache_salt\0": service_pb2.InferParameter(string_param="T")}},
-        {"id": "a\0b"},
-    ):
-        request = texts(b"a")
-        request.MergeFrom(service_pb2.ModelInferRequest(**change))
-        code, details = refusal(lambda r=request: checked.stub.ModelInfer(r))
-        assert (code, details) == (INVALID, "got a name or a parameter with a zero byte in it")
-    answer = checked.stub.ModelInfer(texts(b"a\0b"))
-    assert answer.raw_output_contents[0] == b"\3\0\0\0a\0b"
+def salted(name: str, value: str) -> dict[str, Any]:
+    return {name: service_pb2.InferParameter(string_param=value)}
+
+
+ZERO = "got a name or a parameter with a zero byte in it"
+TEXTS = "classification: got output 'output' of type BYTES; allowed: numbers"
+SHAPES = [[2**62 + 4], [2**61], [2**32, 2**32], [-1], [-2, -2], [-(2**63)], [0, 2**62]]
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "texts to classify": (classified(texts(b"a")).SerializeToString(), TEXTS),
+    "an output with a zero byte": (classified(texts(b"a"), "output\0").SerializeToString(), ""),
+    "an output that is none": (classified(texts(b"a"), "none").SerializeToString(), ""),
+    # A parameter of Triton's ends at a zero byte; a tensor's text does not.
+    "a salt": (changed(parameters=salted("cache_salt", "T\0A")).SerializeToString(), ZERO),
+    "its name": (changed(parameters=salted("cache_salt\0", "T")).SerializeToString(), ZERO),
+    "an id": (changed(id="a\0b").SerializeToString(), ZERO),
+    **{
+        f"the shape {shape}": (
+            numbers(1, 2, 3, 4, shape=shape).SerializeToString(),
+            f"inputs[0].shape: got {shape}, no tensor's shape",
+        )
+        for shape in SHAPES
+    },
+    **{
+        f"millions of {tag.hex()}": (
+            texts(b"a").SerializeToString() + tag * 5_000_000,
+            "the message: got more than 1024 fields",
+        )
+        for tag in (b"\x22\x00", b"\x2a\x00", b"\x32\x00", b"\x3a\x00", b"\x7a\x00")
+    },
+}
+
+
+@pytest.mark.threat("grpc-ends-triton", "alike-salts")
+@pytest.mark.parametrize("message, told", REFUSED.values(), ids=REFUSED)
+def test_what_would_end_triton_or_mislead_it_is_refused(
+    checked: Door, message: bytes, told: str
+) -> None:
+    before = memory(checked)
+    code, details = refusal(lambda: checked.send("ModelInfer", message))
+    assert (code, details[: len(told)]) == (INVALID, told)
+    assert memory(checked) - before < 50 * MIB
+    assert checked.stub.ModelInfer(numbers(1, 2)).outputs[0].shape == [2], "its process lives"
 
 
 @pytest.mark.threat("doubled-headers")
@@ -102,28 +126,6 @@ def test_a_request_that_is_refused_ends_its_stream_and_no_other(checked: Door) -
     assert len(list(neighbour)) == 3
 
 
-@pytest.mark.threat("grpc-ends-triton")
-@pytest.mark.parametrize(
-    "shape", [[2**62 + 4], [2**61], [2**32, 2**32], [-1], [-2, -2], [-(2**63)], [0, 2**62]]
-)
-def test_a_shape_that_no_tensor_has_is_refused(checked: Door, shape: list[int]) -> None:
-    code, details = refusal(lambda: checked.stub.ModelInfer(numbers(1, 2, 3, 4, shape=shape)))
-    assert code == INVALID
-    assert details == f"inputs[0].shape: got {shape}, no tensor's shape"
-    assert checked.stub.ModelInfer(numbers(1, 2)).outputs[0].shape == [2], "its process lives"
-
-
-@pytest.mark.threat("grpc-ends-triton")
-@pytest.mark.parametrize("tag", [b"\x22\x00", b"\x2a\x00", b"\x32\x00", b"\x3a\x00", b"\x7a\x00"])
-def test_a_message_of_millions_of_parts_is_refused_unread(checked: Door, tag: bytes) -> None:
-    start, rss = time.monotonic(), memory(checked)
-    message = texts(b"a").SerializeToString() + tag * 5_000_000
-    code, details = refusal(lambda: checked.send("ModelInfer", message))
-    assert (code, details) == (INVALID, "the message: got more than 1024 fields")
-    assert time.monotonic() - start < 5
-    assert memory(checked) - rss < 50 * MIB
-
-
 def memory(server: Door) -> int:
     """Of tritonserver, in bytes."""
     group = psutil.Process(server.server.pid).children(recursive=True)
@@ -131,29 +133,16 @@ def memory(server: Door) -> int:
 
 
 @pytest.mark.threat("grpc-ends-triton")
-def test_requests_of_more_than_64_mib_are_refused_and_leave_nothing(checked: Door) -> None:
-    before, shared = memory(checked), shared_memory(checked)
-    code, details = refusal(lambda: checked.stub.ModelInfer(texts(bytes(400 * MIB))))
-    assert code == EXHAUSTED
-    assert details.startswith("got a message of 419430435 bytes, allowed: 64 MiB")
-    assert memory(checked) - before < 50 * MIB
-    assert shared_memory(checked) == shared
-
-
-@pytest.mark.threat("grpc-ends-triton")
-def test_a_small_message_that_expands_to_gigabytes_is_refused(checked: Door) -> None:
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_requests_of_more_than_64_mib_are_refused_and_leave_nothing(
+    checked: Door, compression: grpc.Compression
+) -> None:
     before, shared = memory(checked), shared_memory(checked)
     message = texts(bytes(400 * MIB)).SerializeToString()
-    gzip = grpc.Compression.Gzip
-    code, _ = refusal(lambda: checked.send("ModelInfer", message, compression=gzip))
+    code, _ = refusal(lambda: checked.send("ModelInfer", message, compression=compression))
     assert code == EXHAUSTED
     assert memory(checked) - before < 50 * MIB
     assert shared_memory(checked) == shared
-
-
-def test_a_compressed_request_is_answered(checked: Door) -> None:
-    message = texts(b"a" * 100_000).SerializeToString()
-    assert len(checked.send("ModelInfer", message, compression=grpc.Compression.Gzip)) > 100_000
 
 
 def shared_memory(server: Door) -> int:
@@ -163,7 +152,7 @@ def shared_memory(server: Door) -> int:
 
 
 @pytest.mark.threat("grpc-ends-triton")
-@pytest.mark.parametrize("method", ["ModelMetadata", "ModelConfig", "ModelReady", "LogSettings"])
+@pytest.mark.parametrize("method", ["ModelMetadata", "LogSettings"])
 def test_other_methods_take_small_requests_only(checked: Door, method: str) -> None:
     code, details = refusal(lambda: checked.send(method, b"\x0a\x80\x80\x04" + b"x" * 65_536))
     assert (code, details) == (INVALID, "got 65540 bytes, allowed: 65536")
@@ -206,7 +195,7 @@ def test_calls_that_end_as_they_are_left_end_no_server(checked: Door) -> None:
                 call.cancel()
                 left.set()
 
-    end = time.monotonic() + 6
+    end = time.monotonic() + 3
     threads = [threading.Thread(target=leave, args=(seed,)) for seed in range(8)]
     for thread in threads:
         thread.start()
@@ -231,7 +220,7 @@ NUMBERS = st.integers(-(2**63), 2**63 - 1)
     tail=FIELDS,
     model=st.sampled_from(["text", "number", "stream", "", "none"]),
 )
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_whatever_is_sent_the_server_answers(
     server: Door,
     shape: list[int],
@@ -253,9 +242,3 @@ def test_whatever_is_sent_the_server_answers(
         with contextlib.suppress(grpc.RpcError):
             server.channel.unary_unary(f"{METHODS}ModelInfer")(message, timeout=10)
     server.check()
-
-
-def test_without_keys_an_openai_api_elsewhere_may_name_its_callers(checked: Door) -> None:
-    named = texts(b"a")
-    named.parameters["hf-triton-caller"].string_param = "mine"
-    assert checked.stub.ModelInfer(named).outputs

@@ -1,4 +1,4 @@
-"""Hostile HTTP/2 at the gRPC port: frames that no client of gRPC sends."""
+"""Floods of HTTP/2 at the gRPC port. Single frames are tests/unit/ports/test_http2.py's."""
 
 from __future__ import annotations
 
@@ -72,34 +72,6 @@ def test_a_call_is_answered(server: Door) -> None:
     assert ends == [h2.HEADERS, h2.DATA, h2.HEADERS]
 
 
-@pytest.mark.threat("http2", "doubled-headers")
-@pytest.mark.parametrize(
-    "frames",
-    [
-        h2.window_update(0, 2**31 - 1),
-        h2.window_update(0, 0),
-        h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 2**31}),
-        h2.settings_frame({h2.MAX_FRAME_SIZE: 1}),
-        b"\xff" * 100,
-        h2.frame(h2.HEADERS, 0, 3, b"") + b"".join([h2.frame(h2.CONTINUATION, 0, 3)] * 100),
-        h2.frame(h2.HEADERS, 0, 3, b"") + h2.frame(h2.DATA, 0, 3),
-        h2.header_frames(3, h2.header_block([*HEADERS, (b":path", b"/x")])),
-        h2.header_frames(3, h2.header_block([(b":authority", b"a"), *HEADERS])),
-        h2.header_frames(3, h2.header_block([*HEADERS, (b"HF-Triton-Caller", b"x")])),
-        h2.header_frames(3, h2.header_block([*HEADERS, (b"a", b"x" * 200_000)])),
-        h2.header_frames(3, b"\xbf"),
-        h2.header_frames(2, h2.header_block(HEADERS)),
-        h2.frame(h2.DATA, h2.PADDED, 1, b"\xff"),
-    ],
-    ids=range(14),
-)
-def test_what_breaks_the_protocol_ends_its_own_connection_only(server: Door, frames: bytes) -> None:
-    with Client(server) as client:
-        client.send(call(1) + frames)
-        assert h2.GOAWAY in client.kinds()
-    server.check()
-
-
 @pytest.mark.threat("http2")
 def test_floods_are_taken_or_end_their_connection(server: Door) -> None:
     resets = b"".join(
@@ -164,16 +136,3 @@ def test_who_does_not_read_fills_no_memory(server: Door) -> None:
         pytest.fail("more was taken than a client may send that reads nothing")
     server.check()
     assert psutil.Process(pid).memory_info().rss - before < 64 << 20
-
-
-@pytest.mark.threat("http2")
-def test_bytes_that_drip_are_not_waited_for(server: Door) -> None:
-    """Only the beginning of the protocol comes."""
-    address = ("127.0.0.1", server.server.listen.grpc_port)
-    with socket.create_connection(address, 20) as silent:
-        silent.sendall(h2.PREFACE[:5])
-        start = time.monotonic()
-        while silent.recv(100):
-            pass
-        assert 8 < time.monotonic() - start < 15
-    server.check()

@@ -157,11 +157,6 @@ def test_a_prompt_alone_can_be_looked_at(api: Translator) -> None:
     assert api.triton.seen[0]["sampling_parameters"]["max_tokens"] == 0
 
 
-def test_fewer_prompt_logprobs_than_none_are_refused(api: Translator) -> None:
-    reply = api.completion(prompt_logprobs=-1)
-    assert (reply.status, reply.error["param"]) == (400, "prompt_logprobs")
-
-
 def test_prompt_logprobs_have_vllms_form(api: Translator) -> None:
     own = {"logprob": -1.5, "rank": 2, "decoded_token": " b"}
     likeliest = {"logprob": -0.5, "rank": 1, "decoded_token": "\ufffd"}

@@ -40,19 +40,6 @@ def test_vectors_take_one_too(api: Translator) -> None:
     assert parameters(api) == {"cache_salt": "a salt", "user": "ann"}
 
 
-@pytest.mark.threat("alike-salts")
-def test_what_triton_would_end_at_a_zero_byte_is_refused(api: Translator) -> None:
-    completion = ("/v1/completions", {"model": "echo", "prompt": "a\0b"})
-    vectors = ("/v1/embeddings", {"model": "vectors", "input": "a\0b"})
-    for name, (path, body) in (
-        *(("cache_salt", completion), ("user", completion), ("safety_identifier", completion)),
-        *(("cache_salt", vectors), ("user", vectors)),
-    ):
-        reply = api.post(path, **{name: "T\0A"}, **body)
-        assert (reply.status, reply.error["param"]) == (400, name)
-        assert api.post(path, **{name: "T"}, **body).status == 200
-
-
 @pytest.mark.threat("shared-prefix-timing")
 def test_who_has_the_key_is_a_caller_of_his_own(starter: Starter) -> None:
     fake, port = starter.triton()

@@ -210,78 +210,14 @@ def test_the_hubs_parameters_reach_a_classifier(api: Translator) -> None:
     assert names == ["input_text", "top_k", "truncate", "function_to_apply"]
 
 
-@pytest.mark.parametrize(
-    "path, body, message",
-    [
-        ("labels/predict", {"inputs": ["a", "b", "c"]}, "inputs: got a list of 3, allowed: a text"),
-        ("labels/predict", {"inputs": [["a"], "b"]}, "inputs: got a list with a text, allowed: a"),
-        ("pairs/predict", {"inputs": [["a"], ["b", "c"]]}, "inputs: got texts beside pairs"),
-        ("labels/predict", {"inputs": []}, "inputs: got a list of 0"),
-        ("labels/predict", {"inputs": "a", "parameters": {"top_k": 0}}, "parameters.top_k: got 0"),
-        ("pairs/rerank", {"query": "a", "texts": [5]}, "texts: got a list with 5"),
-        ("pairs/rerank", {"query": "a", "texts": "a", "top_n": 1}, "top_n: unknown or unsupported"),
-    ],
-)
-def test_what_is_wrong_is_named_in_teis_form(
-    path: str, body: dict[str, Any], message: str, api: Translator
-) -> None:
-    reply = api.post(f"/models/{path}", **body)
-    assert (reply.status, reply.body["error_type"]) == (422, "validation"), reply.text
-    assert reply.body["error"].startswith(message)
-
-
 def test_vectors_of_every_token_and_sparse_ones_are_refused_by_name(api: Translator) -> None:
     for path in ("/embed_all", "/embed_sparse"):
         reply = api.post(path, inputs="a")
         assert (reply.status, reply.body["error"].partition(":")[0]) == (404, path)
 
 
-IMAGE = {"text": "a", "image": "data:image/png;base64,"}
 RANKING = {"model": "pairs", "query": "a", "documents": ["b"]}
-PASSAGES = {"model": "pairs", "query": {"text": "a"}, "passages": [{"text": "b"}]}
 PAIR = {"model": "pairs", "text_1": "a", "text_2": "b"}
-
-
-@pytest.mark.parametrize(
-    "path, body, param, message",
-    [
-        ("/rerank", {**RANKING, "documents": ["a"] * 2049}, "documents", "1 to 2048 texts"),
-        (
-            *("/rerank", {**RANKING, "documents": ["a", {"title": "b"}]}, "documents"),
-            "documents[1]: got an object without text, allowed: a text or",
-        ),
-        ("/rerank", {**RANKING, "documents": [{"text": 1}]}, "documents", "documents[0]: got 1"),
-        ("/rerank", {**RANKING, "max_tokens_per_doc": 9}, "max_tokens_per_doc", "unknown"),
-        (
-            "/rerank",
-            {**RANKING, "truncate_prompt_tokens": 9},
-            "truncate_prompt_tokens",
-            "-1 (nothing",
-        ),
-        ("/rerank", {**RANKING, "model": "labels"}, "model", "a classifier of 3 labels"),
-        ("/rerank", {**RANKING, "priority": 1}, "priority", "priority: got another value (1)"),
-        ("/v1/ranking", {**PASSAGES, "query": {}}, "query", "query: got an object without text"),
-        ("/v1/ranking", {**PASSAGES, "passages": [IMAGE]}, "passages", "passages[0].image: models"),
-        ("/score", {**PAIR, "text_1": ["a", "b"]}, "text_1", "text_1: got 2 texts for 1"),
-        ("/score", {"model": "pairs", "text_2": "a"}, "text_1", "text_1: got none"),
-        ("/classify", {"model": "labels"}, "input", "input: got none, allowed: a text or a list"),
-        ("/rerank", {**RANKING, "documents": [IMAGE]}, "documents", "documents[0].image: "),
-        (
-            "/rerank",
-            {**RANKING, "model": "zero_shot"},
-            "model",
-            "for the task zero-shot-classification",
-        ),
-        ("/classify", {"model": "zero_shot", "input": "a"}, "model", "/v2/models/zero_shot/infer"),
-    ],
-)
-def test_what_is_wrong_is_named(
-    path: str, body: dict[str, Any], param: str, message: str, api: Translator
-) -> None:
-    reply = api.post(path, **body)
-    assert reply.status == 400, reply.text
-    assert reply.error["param"] == param
-    assert message in reply.error["message"]
 
 
 @pytest.mark.parametrize(

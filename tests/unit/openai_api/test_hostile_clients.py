@@ -304,9 +304,3 @@ def test_a_body_that_is_all_structure_holds_nobody_up(value: bytes, api: Transla
     assert len(reply.text) < 500
     assert time.process_time() - began < 3, "the translator is in this process"
     assert api.completion().status == 200
-
-
-def test_an_integer_that_no_tensor_holds_is_not_shown(api: Translator) -> None:
-    reply = api.send("POST", "/v1/completions", b'{"prompt": "a", "seed": ' + b"9" * 4000 + b"}")
-    assert reply.status == 400
-    assert "64 bits" in reply.error["message"]

@@ -320,34 +320,6 @@ def test_a_silent_stream_is_kept_alive(api: Translator, monkeypatch: pytest.Monk
     assert [event["type"] for event in events].count("ping") > 1
 
 
-@pytest.mark.parametrize(
-    "body, told",
-    [
-        ({"max_tokens": None}, "max_tokens: got none"),
-        ({"messages": [{"role": "developer", "content": "x"}]}, "user, assistant or system"),
-        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "got document"),
-        ({"tools": [SEARCH], "tool_choice": {"type": "any"}}, "tools[0].type: got the hosted tool"),
-        (
-            {"tools": [*TOOLS, SEARCH], "tool_choice": {"type": "tool", "name": "web_search"}},
-            "tools[1].type: got the hosted tool web_search_20250305",
-        ),
-        ({"tools": [SEARCH, {"name": ""}]}, "tools[1].name: got an empty text"),
-        ({"tool_choice": {"type": "required"}}, "tool_choice.type"),
-        ({"stop": "x"}, "send stop_sequences"),
-        ({"temprature": 1}, "temprature: unknown or unsupported field, did you mean temperature"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_what_is_not_held_is_refused_by_its_name(
-    api: Translator, body: dict[str, Any], told: str
-) -> None:
-    reply = ask(api, **body)
-    assert (reply.status, reply.body["type"]) == (400, "error")
-    assert reply.body["error"]["type"] == "invalid_request_error"
-    assert told in reply.body["error"]["message"]
-    assert not api.triton.seen
-
-
 def test_errors_are_anthropics(api: Translator) -> None:
     kinds = {}
     for reply in (ask(api, "!400"), ask(api, "!500"), ask(api, "!503"), ask(api, model="no")):

@@ -105,28 +105,6 @@ def test_a_grammar_holds_the_answer(grammar: dict[str, Any], api: Translator) ->
 
 
 @pytest.mark.parametrize(
-    "parameters, message",
-    [
-        ({"best_of": 2}, "parameters.best_of: got another value (2), allowed: 1"),
-        ({"watermark": True}, "parameters.watermark: got another value (true)"),
-        ({"temperature": "x"}, "parameters.temperature: got a text, allowed: a number"),
-        ({"max_tokens": 5}, "parameters.max_tokens: send max_new_tokens"),
-        ({"max_new_token": 5}, "parameters.max_new_token: unknown or unsupported field, did you"),
-        ({"grammar": {"type": "regex"}}, "parameters.grammar.value: got null, allowed: a text"),
-        ({"grammar": {"type": "json", "value": "{"}}, "parameters.grammar.value: got a text"),
-        ({"grammar": {"type": "json", "value": "1" * 5000}}, "parameters.grammar.value: got a t"),
-        ([], "parameters: got a list, allowed: an object"),
-    ],
-)
-def test_what_is_wrong_is_named_in_that_servers_form(
-    parameters: object, message: str, api: Translator
-) -> None:
-    reply = generate(api, parameters=parameters)
-    assert (reply.status, reply.body["error_type"]) == (422, "validation")
-    assert reply.body["error"].startswith(message)
-
-
-@pytest.mark.parametrize(
     "prompt, status, kind", [("!503", 429, "overloaded"), ("!500", 424, "generation")]
 )
 def test_errors_of_the_model_are_told_in_its_words(

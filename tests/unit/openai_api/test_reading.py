@@ -33,11 +33,25 @@ WEATHER = ("weather", {"city": CITY, "days": 3})
 NOW: tuple[str, Any] = ("now", {})
 ARGUMENTS = json.dumps(WEATHER[1])
 AS_JSON = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
+AS_NOW = '{"name": "now", "parameters": {}}'
+MOST = 1.7976931348623157e308
+TEXTS = (
+    *("", " \n", "a < b <tool_cal", "<tool_call>", "{curly} words", "[]", "[1] and <tool"),
+    *('{"answer": 42}', '{"name": tru', '{"name": "wea', '{"name": "other", "arguments": {}}'),
+    *("<tool_call>nonsense</tool_call>", '{"name": "now", "arguments": 3}'),
+    *('[{"name": "now"}, 3]', '{"name": ["now"]}', '<tool_call>{"name": {"a": "Ann"}}</tool_call>'),
+    *('{"name": "now", "arguments": {"x": NaN}}', "<tool_call>" + "[" * 20_000),
+    f'{{"name": "now", "arguments": {{"x": {"1" * 5000}}}}}',
+)
 PYTHON = f"weather(city={CITY!r}, days=3)"
 # (family, what its model writes, the text beside the calls, the calls): what no template renders.
 # What templates render is test_tool_calls.py's.
 WRITTEN = [
     ("json", f"Well.\n<tool_call>\n{AS_JSON}\n</tool_call>", "Well.\n", [WEATHER]),
+    ("json", f"<tool_call>{AS_JSON}\n<tool_call>\n{AS_NOW}", "", [WEATHER, NOW]),
+    ("json", f" {AS_JSON}", "", [WEATHER]),
+    ("json", '{"name": "now", "arguments": {"x": 1e999}}', "", [("now", {"x": MOST})]),
+    *(("json", text, text, []) for text in TEXTS),
     ("phi4_mini", "import functools as f", "import functools as f", []),
     (
         "mistral",
@@ -85,14 +99,26 @@ CUTS = st.lists(st.integers(0, 10**6), max_size=40)
 
 @pytest.mark.parametrize("family, written, text, calls", WRITTEN)
 @given(cuts=CUTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_calls_of_each_family_are_found_however_the_pieces_come(
     family: str, written: str, text: str, calls: Any, cuts: list[int]
 ) -> None:
     reason = "tool_calls" if calls else "stop"
-    for pieces in ([written], list(written), pieces_of(written, cuts)):
+    for pieces in ([written], [*written[:10], written[10:]], pieces_of(written, cuts)):
         found = read(AnswerReader(TOOLS, ChatFormat(family)), pieces)
         assert found == ("", text, calls, reason)
+
+
+def test_without_parallel_calls_the_first_is_the_only_one() -> None:
+    first = Tools(LISTED, TOOLS.names, None, parallel=False)
+    written = f"[{AS_JSON}, {AS_NOW}]"
+    assert read(AnswerReader(first, ChatFormat()), [written])[2] == [WEATHER]
+
+
+def test_arguments_are_json_that_can_be_sent() -> None:
+    written = r'{"name": "now", "arguments": {"x": "é\ud800"}}'
+    [call] = AnswerReader(TOOLS, ChatFormat()).read(written, ends=True).calls
+    assert call["function"]["arguments"] == r'{"x": "\u00e9\ud800"}'
 
 
 MARKS = [mark for form in TOOL_FORMS.values() for mark in (*form.begins, *form.ends, *form.inner)]

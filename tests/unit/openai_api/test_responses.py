@@ -186,52 +186,6 @@ def test_log_probabilities_where_they_are_included(api: Translator) -> None:
     assert [entry.logprob for entry in logprobs] == [-1.5] * 3
 
 
-@pytest.mark.parametrize(
-    "body, told",
-    [
-        ({"previous_response_id": "resp_1"}, "previous_response_id: not kept here, or no longer"),
-        ({"conversation": "conv_1"}, "conversations are not kept here; send previous_response_id"),
-        ({"background": True}, "allowed: false"),
-        ({"messages": []}, "send input"),
-        ({"max_tokens": 3}, "send max_output_tokens"),
-        ({"reasoning_effort": "high"}, "send reasoning.effort"),
-        (
-            {"input": [{"type": "item_reference", "id": "x"}]},
-            "input[0]: not kept here, or no longer",
-        ),
-        ({"input": [{"type": "mcp_call"}]}, "input[0].type: got mcp_call"),
-        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "got input_file"),
-        (
-            {"tools": [{"type": "web_search"}], "tool_choice": "required"},
-            "tool_choice: got a call of web_search, allowed: functions and custom tools",
-        ),
-        ({"tools": HOSTED, "tool_choice": {"type": "mcp"}}, "tool_choice: got a call of mcp"),
-        (
-            {"tools": HOSTED, "tool_choice": {**ALLOWED, "mode": "required"}},
-            "tool_choice.tools: got a call of code_interpreter",
-        ),
-        ({"tools": [SPACE, SPACE]}, "tools: got one function's name twice"),
-        (
-            {"tools": [{**SPACE, "tools": [{"type": "function", "name": 5}]}]},
-            "tools[0].tools[0].name: got 5",
-        ),
-        ({"tools": [*HOSTED, {**TOOLS[0], "parameters": 5}]}, "tools[4].parameters: got 5"),
-        ({"tools": [{**PATCH, "format": {"type": "ebnf"}}]}, "tools[0].format.type: got another"),
-        ({"reasoning": {"summary": "long"}}, "reasoning.summary: got another text"),
-        ({"truncation": "auto"}, 'allowed: "disabled"'),
-        ({"temprature": 1}, "temprature: unknown or unsupported field, did you mean temperature"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_what_is_not_held_is_refused_by_its_name(
-    api: Translator, body: dict[str, Any], told: str
-) -> None:
-    reply = ask(api, **body)
-    assert reply.status == 400
-    assert told in reply.error["message"]
-    assert not api.triton.seen
-
-
 def test_an_error_after_the_first_event_is_a_failed_response(api: Translator) -> None:
     last = events_of(ask(api, input="a b!fails", stream=True))[-1]
     assert last["type"] == "response.failed"

@@ -69,23 +69,6 @@ def test_without_a_name_several_are_too_many(api: Translator) -> None:
     assert "allowed: one of batched, echo, translator, whole" in reply.error["message"]
 
 
-@pytest.mark.parametrize(
-    "path, body, param, message",
-    [
-        ("/tokenize", {}, "prompt", "prompt: got none, allowed: a text, or messages"),
-        ("/tokenize", {"prompt": "a", "messages": CHAT}, "messages", "allowed: none with prompt"),
-        ("/tokenize", {"prompt": "a", "truncate": 1}, "truncate", "unknown or unsupported"),
-        ("/detokenize", {}, "tokens", "tokens: got none"),
-    ],
-)
-def test_what_is_wrong_is_named(
-    path: str, body: dict[str, Any], param: str, message: str, api: Translator
-) -> None:
-    reply = api.post(path, model="echo", **body)
-    assert (reply.status, reply.error["param"]) == (400, param)
-    assert message in reply.error["message"]
-
-
 def test_a_model_that_makes_no_text_is_refused(api: Translator) -> None:
     reply = api.post("/tokenize", model="vectors", prompt="a")
     assert reply.status == 404

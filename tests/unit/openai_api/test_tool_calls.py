@@ -18,9 +18,7 @@ from generator.spec.runtime_rules import ChatFormat
 from hf_triton.ports.openai.schema.tools import Tools
 from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader
 from hf_triton.ports.openai.tool_calls.parameter_types import parameters_of, typed
-from hf_triton.ports.openai.tool_calls.read import whole_calls
 from hf_triton.runtime.request.chat_formats import TOOL_FORMS
-from tests.unit.openai_api.conftest import Reply, Translator
 from tests.unit.openai_api.test_reading import CUTS, pieces_of, read
 
 Call = tuple[str, dict[str, Any]]
@@ -320,57 +318,6 @@ def test_a_value_is_what_its_schema_takes(schema: Any, values: dict[str, Any]) -
     for text, value in values.items():
         found = typed(text, types)
         assert (found, type(found)) == (value, type(value))
-
-
-def _chat_calls(reply: Reply, *, stream: bool) -> list[Any]:
-    if not stream:
-        return [
-            one["function"]["arguments"]
-            for one in reply.body["choices"][0]["message"]["tool_calls"]
-        ]
-    deltas = [one["choices"][0]["delta"] for one in reply.events[:-1]]
-    parts = [part for delta in deltas for part in delta.get("tool_calls", ())]
-    return [one["function"]["arguments"] for one in whole_calls(parts)]
-
-
-def _messages_calls(reply: Reply, *, stream: bool) -> list[Any]:
-    if not stream:
-        return [json.dumps(block["input"]) for block in reply.body["content"]]
-    deltas = [e["delta"] for e in _typed_events(reply) if e["type"] == "content_block_delta"]
-    return ["".join(delta["partial_json"] for delta in deltas)]
-
-
-def _responses_calls(reply: Reply, *, stream: bool) -> list[Any]:
-    body = _typed_events(reply)[-1]["response"] if stream else reply.body
-    return [item["arguments"] for item in body["output"]]
-
-
-def _typed_events(reply: Reply) -> list[Any]:
-    lines = reply.text.splitlines()
-    return [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
-
-
-_USER = [{"role": "user", "content": _qwen(_parameter("text", "a </function> </tool_call> b"))}]
-_MESSAGES = {"messages": _USER, "max_tokens": 100}
-_FLAT = [{"type": "function", "name": "write-it", "parameters": WRITE}]
-_OWN = [{"name": "write-it", "input_schema": WRITE}]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    "path, body, calls",
-    [
-        ("/v1/chat/completions", {"messages": _USER, "tools": LISTED[:1]}, _chat_calls),
-        ("/v1/responses", {"input": _USER, "tools": _FLAT}, _responses_calls),
-        ("/v1/messages", {**_MESSAGES, "tools": _OWN}, _messages_calls),
-    ],
-)
-def test_every_route_tells_of_the_same_call(
-    api: Translator, path: str, body: dict[str, Any], calls: Any, stream: bool
-) -> None:
-    form = {"chat_template_kwargs": {"chat_format": {"tools": "qwen3_coder"}}}
-    reply = api.post(path, model="echo", stream=stream, **form, **body)
-    assert calls(reply, stream=stream) == ['{"text": "a </function> </tool_call> b"}']
 
 
 # Marks that have more readings than anybody could look at; and calls by the hundred.

@@ -31,71 +31,6 @@ NOW = '{"name": "now", "parameters": {}}'
 BOTH = [("weather", '{"city": "Pa} </tool_call> ris"}'), ("now", "{}")]
 
 
-def read_in_pieces(written: str, size: int, *, parallel: bool = True) -> Any:
-    """What is text, the calls, and why it ends."""
-    tools = Tools(TOOLS, frozenset(["weather", "now"]), None, parallel)
-    reading = FoundCalls(tools, ChatFormat().tool_form)
-    text, parts = "", []
-    for at in range(0, len(written), size):
-        read = reading.read(written[at : at + size], ends=at + size >= len(written))
-        text += read.text
-        parts += read.calls
-    calls = [tuple(call["function"].values()) for call in whole_calls(parts)]
-    return text, calls, reading.finish_reason("stop")
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-@pytest.mark.parametrize(
-    "written, text, calls",
-    [
-        (f"<tool_call>{WEATHER}</tool_call>\n<tool_call>\n{NOW}\n</tool_call>\n", "", BOTH),
-        (f" {WEATHER}", "", BOTH[:1]),
-        (f"<tool_call>{WEATHER}", "", BOTH[:1]),
-        *(
-            (text, text, [])
-            for text in (
-                *("hello", " \n", "a < b <tool_cal", "<tool_call>", "{curly} words", "[]", "{}"),
-                *("[1] and [2, 3] <tool", '{"answer": 42}', '{"name": tru', '{"name": "wea'),
-                *('{"name": "other", "arguments": {}}', "<tool_call>nonsense</tool_call>"),
-                *('{"name": "now", "arguments": 3}', '[{"name": "now"}, 3]'),
-            )
-        ),
-    ],
-    ids=lambda value: str(value)[:30],
-)
-def test_calls_are_found_however_the_text_comes(
-    written: str, text: str, calls: list[Any], size: int
-) -> None:
-    assert read_in_pieces(written, size) == (text, calls, "tool_calls" if calls else "stop")
-
-
-@pytest.mark.parametrize("size", [3, 10_000])
-@pytest.mark.parametrize(
-    "arguments",
-    ['{"x": NaN}', '{"x": -Infinity}', f'{{"x": {"1" * 5000}}}'],
-    ids=lambda value: value[:20],
-)
-def test_arguments_that_no_json_can_hold_are_text(arguments: str, size: int) -> None:
-    written = f'{{"name": "weather", "arguments": {arguments}}}'
-    assert read_in_pieces(written, size) == (written, [], "stop")
-
-
-@pytest.mark.parametrize("size", [3, 10_000])
-@pytest.mark.parametrize("name", ['["weather"]', '{"first": "Ann"}', "null"])
-def test_a_name_that_is_no_text_is_text(name: str, size: int) -> None:
-    for written in (f'{{"name": {name}}}', f'<tool_call>{{"name": {name}}}</tool_call>'):
-        assert read_in_pieces(written, size) == (written, [], "stop")
-
-
-@pytest.mark.parametrize(
-    "written, told", [("1e999", "1.7976931348623157e+308"), (r'"é\ud800"', r'"\u00e9\ud800"')]
-)
-def test_arguments_are_json_that_can_be_sent(written: str, told: str) -> None:
-    call = f'{{"name": "weather", "arguments": {{"x": {written}}}}}'
-    _, [(name, arguments)], _ = read_in_pieces(call, 5)
-    assert (name, arguments) == ("weather", f'{{"x": {told}}}')
-
-
 @pytest.mark.threat("endless-tool-call")
 @pytest.mark.parametrize(
     "family, text, forced",
@@ -124,16 +59,6 @@ def test_what_waits_is_not_looked_at_with_each_piece(
     for at in range(0, len(text), 3):
         reading.read(text[at : at + 3], ends=False)
     assert 0 < sum(looked_at) < 50 * len(text)  # with each piece it would be 5,000 times
-
-
-def test_json_that_is_nested_too_deeply_is_text() -> None:
-    written = "<tool_call>" + "[" * 20_000
-    assert read_in_pieces(written, 5000) == (written, [], "stop")
-
-
-def test_without_parallel_calls_the_first_is_the_only_one() -> None:
-    _, calls, _ = read_in_pieces(f"[{WEATHER}, {NOW}]", 5, parallel=False)
-    assert calls == BOTH[:1]
 
 
 def ask(api: Translator, content: str, **options: Any) -> Any:
@@ -174,16 +99,6 @@ def test_the_hidden_tokens_of_a_call_are_no_events(api: Translator) -> None:
     choices = [choice for event in events for choice in event["choices"]]
     assert choices[0]["delta"]["role"] == "assistant"
     assert all(one["delta"] or one["finish_reason"] for one in choices)
-
-
-def test_text_without_a_call_stays_text(api: Translator) -> None:
-    [choice] = ask(api, "no call here").body["choices"]
-    assert choice["message"] == {
-        "role": "assistant",
-        "content": "no call here",
-        "refusal": None,
-    }
-    assert choice["finish_reason"] == "stop"
 
 
 def test_a_call_that_must_be_is_held_to_the_tools_schemas(api: Translator) -> None:
@@ -295,17 +210,6 @@ def test_a_named_call_is_its_arguments(api: Translator, stream: bool) -> None:
     assert reason == "stop"  # as OpenAI has it
 
 
-def test_messages_of_tools_go_to_the_template_as_they_are(api: Translator) -> None:
-    call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": "{}"}}
-    messages = [
-        {"role": "user", "content": "when?"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "a", "content": "noon"},
-    ]
-    assert api.chat(messages=messages, tools=TOOLS).status == 200
-    assert json.loads(api.triton.seen[0]["messages"]) == messages
-
-
 FUNCTIONS = [tool["function"] for tool in TOOLS]
 
 
@@ -352,46 +256,6 @@ def test_earlier_calls_of_functions_go_to_the_template_as_those_of_tools(api: Tr
     [made] = call["tool_calls"]
     assert made == {"id": "000000001", "type": "function", "function": function}
     assert output == {**told, "role": "tool", "tool_call_id": made["id"]}
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"functions": [{"name": ""}]}, "functions[0].name: got an empty text, allowed: a text"),
-        ({"functions": [{"name": "a", "parameters": 5}]}, "functions[0].parameters: got 5"),
-        ({"functions": [{"name": "a"}] * 2}, "functions: got one function's name twice"),
-        ({"function_call": {"name": "x"}}, "function_call: got a function that is none of tools"),
-        ({"function_call": {}}, "function_call: got an object, allowed: "),
-        ({"function_call": "must"}, 'function_call: got another text, allowed: none, auto or {"na'),
-        ({"tools": TOOLS}, "functions: got it beside tools, allowed: one of them"),
-    ],
-    ids=str,
-)
-def test_what_functions_can_not_be_is_named(
-    api: Translator, options: dict[str, Any], message: str
-) -> None:
-    reply = api.chat(**{"functions": FUNCTIONS, **options})
-    assert reply.status == 400
-    assert reply.error["message"].startswith(message)
-    assert reply.error["param"] == message.partition(":")[0]
-
-
-@pytest.mark.parametrize(
-    "options, param",
-    [
-        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
-        ({"tools": [*TOOLS, TOOLS[0]]}, "tools"),
-        ({"tools": TOOLS * 65}, "tools"),
-        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
-        ({"tool_choice": "required", "tools": []}, "tool_choice"),
-    ],
-    ids=lambda value: str(value)[:60],
-)
-def test_what_can_not_be_is_named(api: Translator, options: dict[str, Any], param: str) -> None:
-    reply = api.chat(**{"tools": TOOLS, **options})
-    assert reply.status == 400
-    assert reply.error["param"] == param
-    assert not api.triton.seen
 
 
 def test_a_call_that_must_be_leaves_no_text_to_a_response_format(api: Translator) -> None:
