@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
@@ -22,20 +21,37 @@ WEIGHTS = FILES["model.safetensors"]
 OTHER = {"config.json": b"{}", "model.safetensors": b"other"}
 
 
-def test_a_missing_model_is_one_line(work: Workplace) -> None:
-    work.write("tiny", model="org/typo")
-    assert work.refused("fetch") == (
-        "hf-triton: 1 of 1 failed\n"
-        "tiny: org/typo: the Hub has no such model (check 'model'), or it is private and HF_TOKEN "
-        "is not set to a token that may read it\n"
-    )
+NOT_THERE = {
+    "org/typo": (
+        "org/typo: the Hub has no such model (check 'model'), or it is private and HF_TOKEN "
+        "is not set to a token that may read it"
+    ),
+    "org/tiny@v9": "org/tiny@v9: the Hub has no such revision; check 'revision' in models.yaml",
+    "org/gated": (
+        "org/gated is gated: accept its terms on {url}/org/gated and set HF_TOKEN to a token "
+        "that may read it"
+    ),
+    "org/pickled": (
+        "org/pickled: it has weights only as pickles (pytorch_model.bin), and loading one can "
+        "run code of its author: set allow_pickle: true to allow it, or a revision that has "
+        "safetensors"
+    ),
+    "org/evil": "org/evil: '../../../evil.safetensors' is not a path inside a repository",
+}
 
 
-def test_a_missing_revision_is_one_line(work: Workplace) -> None:
-    work.write("tiny", revision="v9")
-    assert work.refused("fetch").endswith(
-        "tiny: org/tiny@v9: the Hub has no such revision; check 'revision' in models.yaml\n"
-    )
+@pytest.mark.parametrize("asked", NOT_THERE)
+@pytest.mark.threat("hub-file-names")
+def test_what_the_hub_has_not_is_one_line(work: Workplace, hub: FakeHub, asked: str) -> None:
+    hub.repositories["org/gated"] = Repository(dict(FILES), gated=True, token="hf_granted")
+    hub.repositories["org/pickled"] = Repository({"config.json": b"{}", "pytorch_model.bin": b"p"})
+    hub.repositories["org/evil"] = Repository({**FILES, "../../../evil.safetensors": b"e"})
+    model, _, revision = asked.partition("@")
+    work.write("tiny", model=model, revision=revision or None)
+    text = NOT_THERE[asked].format(url=hub.url)
+    assert work.refused("fetch") == f"hf-triton: 1 of 1 failed\ntiny: {text}\n"
+    assert not work.snapshots()
+    assert not list(work.folder.rglob("evil*"))
 
 
 def test_a_locked_commit_that_is_gone_is_one_line(work: Workplace, hub: FakeHub) -> None:
@@ -46,16 +62,6 @@ def test_a_locked_commit_that_is_gone_is_one_line(work: Workplace, hub: FakeHub)
     assert work.refused("fetch").endswith(
         f"tiny: org/tiny: the Hub no longer has commit {commit}; lock another with --update\n"
     )
-
-
-def test_a_gated_model_is_one_line(work: Workplace, hub: FakeHub) -> None:
-    hub.repositories["org/tiny"].gated = True
-    hub.repositories["org/tiny"].token = "hf_granted"
-    assert work.refused("fetch").endswith(
-        f"tiny: org/tiny is gated: accept its terms on {hub.url}/org/tiny and set HF_TOKEN to a "
-        "token that may read it\n"
-    )
-    assert not work.snapshots()
 
 
 def test_a_refused_token_is_one_line_without_it(
@@ -145,22 +151,6 @@ def test_what_differs_from_the_lock_is_refused_though_the_hub_calls_it_right(
     assert not work.snapshots()
 
 
-def test_a_file_of_another_size_is_refused_before_it_is_downloaded(
-    work: Workplace, hub: FakeHub
-) -> None:
-    hub.repositories["org/tiny"].sent_instead["model.safetensors"] = b"w" * 9000
-    assert work.refused("fetch").endswith(
-        "tiny: org/tiny: model.safetensors has 9000 bytes at the Hub where 7000 are expected\n"
-    )
-
-
-@pytest.mark.threat("hub-file-names")
-def test_a_name_that_leaves_the_cache_is_refused(work: Workplace, hub: FakeHub) -> None:
-    hub.repositories["org/tiny"].files["../../../evil.safetensors"] = b"e"
-    assert work.refused("fetch").endswith("is not a path inside a repository\n")
-    assert not list(work.folder.rglob("evil*"))
-
-
 def test_the_other_models_still_come(work: Workplace, hub: FakeHub) -> None:
     hub.repositories["org/other"] = Repository(dict(OTHER), gated=True, token="hf_granted")
     models = [
@@ -178,12 +168,6 @@ def test_an_unwritable_repository_is_one_line(work: Workplace) -> None:
     (work.folder / "model_repository").write_text("a file")
     expected = f"model_repository/tiny/hf_cache: can't be written: {os.strerror(20)}\n"
     assert work.refused("fetch") == f"hf-triton: {expected}"
-
-
-def test_an_unwritable_lock_loses_nothing(work: Workplace) -> None:
-    (work.folder / "models.lock").mkdir()
-    assert "models.lock: is a folder" in work.refused("fetch")
-    assert not work.snapshots()
 
 
 def test_two_fetches_of_a_model_at_once_are_one_too_many(work: Workplace) -> None:
@@ -237,20 +221,6 @@ def test_a_full_disk_is_one_line_and_what_came_is_kept(
     assert work.files() == FILES
 
 
-@pytest.mark.threat("hub-file-names")
-def test_a_link_where_a_part_belongs_is_not_followed(work: Workplace, hub: FakeHub) -> None:
-    import hashlib
-
-    precious = work.folder / "precious"
-    precious.write_text("mine")
-    part = hashlib.sha256(WEIGHTS).hexdigest() + ".incomplete"
-    place = work.cache() / "models--org--tiny/blobs" / part
-    place.parent.mkdir(parents=True)
-    place.symlink_to(precious)
-    assert f"{part} is in the way (" in work.refused("fetch")
-    assert precious.read_text() == "mine"
-
-
 @pytest.mark.parametrize("place", ["blobs", "snapshots/{commit}/config.json", "refs"])
 def test_what_is_in_the_way_is_named(work: Workplace, hub: FakeHub, place: str) -> None:
     commit = hub.repositories["org/tiny"].commit
@@ -270,20 +240,6 @@ def test_locked_and_update_exclude_each_other(work: Workplace) -> None:
     with pytest.raises(SystemExit) as raised:
         work.run("fetch", "--locked", "--update")
     assert raised.value.code == 2
-
-
-@pytest.mark.parametrize("count", ["0", "-1", "many", "65"])
-def test_a_senseless_number_of_workers_is_refused(work: Workplace, count: str) -> None:
-    with pytest.raises(SystemExit) as raised:
-        work.run("fetch", "--max-workers", count)
-    assert raised.value.code == 2
-
-
-def test_nothing_that_failed_looks_complete_to_the_server(work: Workplace, hub: FakeHub) -> None:
-    hub.statuses["/cdn/"] = [404]
-    work.refused("fetch")
-    assert not work.snapshots()
-    assert not list(Path(work.cache()).glob("models--*/refs/*"))
 
 
 def test_credentials_in_the_hubs_address_are_not_shown(
@@ -308,3 +264,17 @@ def test_a_connection_that_falls_silent_is_given_up_and_gone_on_with(
     assert "tiny: ReadTimeout: " in ran.err
     assert "bytes=3500-" in hub.ranges
     assert work.files() == FILES
+
+
+@pytest.mark.threat("hub-file-names")
+def test_a_link_where_a_part_belongs_is_not_followed(work: Workplace, hub: FakeHub) -> None:
+    import hashlib
+
+    precious = work.folder / "precious"
+    precious.write_text("mine")
+    part = hashlib.sha256(WEIGHTS).hexdigest() + ".incomplete"
+    place = work.cache() / "models--org--tiny/blobs" / part
+    place.parent.mkdir(parents=True)
+    place.symlink_to(precious)
+    assert f"{part} is in the way (" in work.refused("fetch")
+    assert precious.read_text() == "mine"

@@ -101,11 +101,6 @@ def test_a_token_that_can_be_none_is_one_line_without_it(
     assert "reads" not in refused
 
 
-def test_an_address_out_of_reach_is_the_one_that_is_named(work: Workplace, hub: FakeHub) -> None:
-    hub.cdn_url = "http://127.0.0.1:9"
-    assert "tiny: org/tiny: http://127.0.0.1:9 can't be reached (Conn" in work.refused("fetch")
-
-
 def test_an_endpoint_that_is_no_address_is_one_line_at_once(
     work: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,15 +113,6 @@ def test_an_endpoint_that_is_no_address_is_one_line_at_once(
         "tiny: org/tiny: got HF_ENDPOINT 'hub.example:8080', expected an address such as "
         "https://huggingface.co\n"
     )
-
-
-def test_what_is_in_the_cache_loads_whatever_the_token(
-    work: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work.fetch()
-    (work.folder / "models.lock").unlink()
-    monkeypatch.setenv("HF_TOKEN", "hf_reads\nit")
-    assert work.loaded() == work.snapshots()[0]
 
 
 def test_a_token_that_can_be_none_is_not_quoted_by_the_server(

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +15,6 @@ import pytest
 from generator.fetch import threads
 from tests.support.fake_hub import FakeHub
 from tests.support.triton import ROOT, eventually
-from tests.unit.fetch.conftest import FILES
 from tests.unit.fetch.workplace import Workplace
 
 WEIGHTS = random.Random(7).randbytes(4_000_000)
@@ -125,15 +123,6 @@ def test_ctrl_c_ends_at_once_and_the_next_run_goes_on(work: Workplace, hub: Fake
     assert_goes_on(work, hub)
 
 
-def test_a_killed_fetch_is_gone_on_with(work: Workplace, hub: FakeHub) -> None:
-    hub.repositories["org/tiny"].files = BIG
-    process = start_and_get_a_part(work, hub)
-    process.kill()
-    process.communicate(timeout=60)
-    assert not work.snapshots()
-    assert_goes_on(work, hub)
-
-
 def assert_goes_on(work: Workplace, hub: FakeHub) -> None:
     (part,) = work.cache().rglob("*.incomplete")
     kept = part.stat().st_size
@@ -167,13 +156,3 @@ def test_an_interrupt_before_all_workers_have_started_is_one(
         threads.run_all([1, 2], work, 2, stop, lambda: None)
     assert stop.is_set()
     begun[0].join()
-
-
-def test_the_whole_thing_works_by_environment_alone(work: Workplace, hub: FakeHub) -> None:
-    process = start(work, hub)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert "all is here, locked in models.lock" in out
-    assert err.startswith("tiny: all of org/tiny is here, ")
-    assert work.files() == FILES
-    assert Path(work.folder, "models.lock").exists()

@@ -36,11 +36,6 @@ def test_model_json_has_the_commit_and_the_files(work: Workplace) -> None:
     assert set(served.locked_files) == set(FILES)
 
 
-def test_without_a_lock_nothing_of_it_stands_in_model_json(work: Workplace) -> None:
-    served = work.served()
-    assert (served.revision, served.locked_files, served.allow_pickle) == (None, None, False)
-
-
 def test_models_that_share_a_repository_get_the_files_that_each_may_have(
     work: Workplace, hub: FakeHub
 ) -> None:
@@ -53,13 +48,6 @@ def test_models_that_share_a_repository_get_the_files_that_each_may_have(
     assert set(locked) == {*FILES, "2_Dense/model.safetensors"}
 
 
-def test_a_branch_that_moved_changes_nothing_that_is_served(work: Workplace, hub: FakeHub) -> None:
-    work.fetch()
-    hub.repositories["org/tiny"].push({"model.safetensors": b"better"}, NEW)
-    work.cache().rename(work.folder / "gone")
-    assert (work.loaded() / "model.safetensors").read_bytes() == FILES["model.safetensors"]
-
-
 def test_hashing_is_done_once(work: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     work.fetch()
 
@@ -68,17 +56,6 @@ def test_hashing_is_done_once(work: Workplace, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(file_hashes, "hash_file", refuse)
     assert work.loaded() == work.snapshots()[0]
-
-
-def test_what_the_server_downloads_itself_is_checked_and_recorded(
-    work: Workplace, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work.fetch()
-    work.cache().rename(work.folder / "gone")
-    folder = work.loaded()
-    assert work.files() == FILES
-    monkeypatch.setattr(file_hashes, "hash_file", lambda *_: "another")
-    assert work.loaded() == folder
 
 
 def test_a_short_file_is_refused(work: Workplace) -> None:
@@ -113,12 +90,6 @@ def test_a_file_that_nobody_locked_is_refused(work: Workplace) -> None:
     assert "pytorch_model.bin is not in models.lock" in refusal(work)
     work.fetch()
     work.loaded()
-
-
-def test_a_linked_folder_that_nobody_locked_is_refused(work: Workplace) -> None:
-    work.fetch()
-    (work.snapshots()[0] / "1_Pooling").symlink_to("/tmp")
-    assert "1_Pooling is not in models.lock" in refusal(work)
 
 
 def test_a_half_deleted_cache_is_completed_from_the_hub(work: Workplace, hub: FakeHub) -> None:
@@ -192,3 +163,9 @@ def test_a_damaged_record_only_means_hashing_again(work: Workplace, content: str
     work.loaded()
     record = json.loads((work.cache() / file_hashes.RECORD_FILE).read_text())
     assert len(record) == len(FILES)
+
+
+def test_a_linked_folder_that_nobody_locked_is_refused(work: Workplace) -> None:
+    work.fetch()
+    (work.snapshots()[0] / "1_Pooling").symlink_to("/tmp")
+    assert "1_Pooling is not in models.lock" in refusal(work)

@@ -1,12 +1,12 @@
-"""`hf-triton fetch` from object stores: a fake file system of fsspec's, and moto's S3."""
+"""`hf-triton fetch` from object stores, by a fake file system of fsspec's."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -18,12 +18,6 @@ from tests.unit.fetch.workplace import Workplace
 URL = "s3://models/tiny"
 FILES = {"config.json": b"{}", "model.safetensors": b"weights" * 1000, "vocab/words.txt": b"a b"}
 SECRET = "TheSecretThatMustNotBeSeen"
-
-
-class Store(Protocol):
-    """Where objects are put, below the address ``URL``."""
-
-    def put(self, name: str, content: bytes) -> None: ...
 
 
 @dataclass
@@ -52,16 +46,6 @@ class FakeStore:
         return self.objects[place][start:end][: self.cut]
 
 
-@dataclass
-class Moto:
-    """A bucket of moto's server."""
-
-    client: Any
-
-    def put(self, name: str, content: bytes) -> None:
-        self.client.put_object(Bucket="models", Key=f"tiny/{name}", Body=content)
-
-
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
     store = FakeStore()
@@ -74,36 +58,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
 
 
 @pytest.fixture
-def moto_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Moto]:
-    pytest.importorskip("s3fs")
-    servers = pytest.importorskip("moto.moto_server.threaded_moto_server")
-    import boto3
-
-    server = servers.ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.get_host_and_port()))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "anybody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setattr(hub_client, "WAITS_S", ())
-    object_store._file_system.cache_clear()
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="models")
-    store = Moto(client)
-    for name, content in FILES.items():
-        store.put(name, content)
-    yield store
-    object_store._file_system.cache_clear()
-    server.stop()
-
-
-@pytest.fixture(params=["fake", "moto_s3"])
-def store(request: pytest.FixtureRequest) -> Store:
-    found: Store = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
 def work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Workplace:
@@ -111,9 +65,6 @@ def work(
     workplace = Workplace(tmp_path, capsys)
     workplace.write("tiny", model=URL)
     return workplace
-
-
-pytestmark = pytest.mark.filterwarnings("ignore")  # botocore's and moto's own
 
 
 def files(work: Workplace) -> dict[str, bytes]:
@@ -128,7 +79,7 @@ def files(work: Workplace) -> dict[str, bytes]:
 
 
 def test_a_folder_is_fetched_locked_and_served_without_the_store(
-    work: Workplace, store: Store
+    work: Workplace, fake: FakeStore
 ) -> None:
     work.fetch()
     assert files(work) == FILES
@@ -151,35 +102,24 @@ def test_what_is_here_comes_no_second_time(work: Workplace, fake: FakeStore) -> 
     assert fake.blocks == []
 
 
-def test_a_file_that_is_damaged_here_is_not_locked_as_it_is(
-    work: Workplace, fake: FakeStore
-) -> None:
-    work.fetch()
-    before = work.lock
-    (place,) = work.cache().glob("models--s3*/snapshots/*/config.json")
-    place.resolve().write_bytes(b"[]")
-    work.fetch("--update")
-    assert (files(work), work.lock) == (FILES, before)
-
-
-def test_a_changed_folder_is_another_commit(work: Workplace, store: Store) -> None:
+def test_a_changed_folder_is_another_commit(work: Workplace, fake: FakeStore) -> None:
     work.fetch()
     before = work.lock["models"][URL]["main"]["commit"]
-    store.put("config.json", b"[]")
+    fake.put("config.json", b"[]")
     assert "all here" in work.fetch().out
     work.fetch("--update")
     assert work.lock["models"][URL]["main"]["commit"] != before
     assert (work.loaded() / "config.json").read_bytes() == b"[]"
 
 
-def test_another_object_than_the_locked_one_is_refused(work: Workplace, store: Store) -> None:
+def test_another_object_than_the_locked_one_is_refused(work: Workplace, fake: FakeStore) -> None:
     work.fetch()
     work.cache().rename(work.folder / "elsewhere")
-    store.put("config.json", b"[]")
+    fake.put("config.json", b"[]")
     told = work.refused("fetch", "--locked")
     assert "config.json as it came is not the expected file" in told
     assert "models.lock expects it: if the new one is right, run hf-triton fetch --update" in told
-    store.put("config.json", b"[1]")
+    fake.put("config.json", b"[1]")
     assert "config.json has 3 bytes where 2 are expected" in work.refused("fetch", "--locked")
     assert files(work) == {}
 
@@ -221,18 +161,9 @@ def test_answers_that_end_early_are_one_line(work: Workplace, fake: FakeStore) -
     assert files(work) == {}
 
 
-def test_an_adapter_comes_from_a_store_too(work: Workplace, fake: FakeStore) -> None:
-    fake.objects["models/polite/adapter_config.json"] = b"{}"
-    fake.objects["models/polite/adapter_model.safetensors"] = b"adapter"
-    adapters = [{"name": "polite", "model": "s3://models/polite"}]
-    work.write("tiny", task="text-generation", model=URL, adapters=adapters)
-    work.fetch()
-    assert [*work.lock["models"]] == ["s3://models/polite", URL]
-
-
 @pytest.mark.parametrize("address", ["s3://nowhere/tiny", "s3://models/nowhere"])
 def test_a_folder_that_is_not_there_is_one_line(
-    work: Workplace, store: Store, address: str
+    work: Workplace, fake: FakeStore, address: str
 ) -> None:
     work.write("tiny", model=address)
     told = work.refused("fetch")
@@ -291,10 +222,3 @@ def test_no_message_and_no_file_quotes_credentials(
     assert work.run("generate").code == 0
     written = [path.read_bytes() for path in work.folder.rglob("*") if path.is_file()]
     assert not any(SECRET.encode() in content for content in written)
-
-
-def test_credentials_that_s3_refuses_are_told_of(work: Workplace, moto_s3: Moto) -> None:
-    from moto.core import set_initial_no_auth_action_count
-
-    told = set_initial_no_auth_action_count(0)(work.refused)("fetch")  # moto checks who asks
-    assert "the store refuses it: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in" in told

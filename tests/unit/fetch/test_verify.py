@@ -62,15 +62,6 @@ def test_a_damaged_file_is_named_and_repaired(work: Workplace, hub: FakeHub, wha
     assert work.files() == FILES
 
 
-@pytest.mark.parametrize("what", DAMAGES)
-def test_fetch_repairs_what_verify_found(work: Workplace, what: str) -> None:
-    work.fetch()
-    DAMAGES[what](work.snapshots()[0] / "model.safetensors")
-    work.run("verify")
-    work.fetch("--locked")
-    assert work.run("verify").code == 0
-
-
 def test_a_file_that_was_added_is_named_and_taken_away(work: Workplace) -> None:
     work.fetch()
     (work.snapshots()[0] / "vocab/evil.py").write_text("import os")
@@ -84,11 +75,3 @@ def test_a_cache_that_is_gone_is_named_file_by_file(work: Workplace) -> None:
     work.cache().rename(work.folder / "gone")
     err = work.run("verify").err
     assert err.count(" is missing\n") == len(FILES)
-
-
-def test_other_models_are_left_out_where_names_are_given(work: Workplace) -> None:
-    work.write("tiny", "second")
-    work.fetch()
-    damage_missing(work.snapshots("second")[0] / "config.json")
-    assert work.run("verify", "tiny").code == 0
-    assert work.run("verify").code == 1

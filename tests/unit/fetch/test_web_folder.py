@@ -144,14 +144,6 @@ def test_a_bucket_that_may_be_read_and_not_listed_forbids_what_it_has_not(
     assert "the store refuses it: set NETRC" in work.refused("fetch", "--update")
 
 
-def test_a_file_that_changes_is_another_commit(work: Workplace, web: Web) -> None:
-    work.fetch()
-    before = work.lock["models"][URL]["main"]["commit"]
-    web.files["config.json"] = b"[]"
-    work.fetch("--update")
-    assert work.lock["models"][URL]["main"]["commit"] != before
-
-
 @pytest.mark.parametrize(
     "change, text",
     [
