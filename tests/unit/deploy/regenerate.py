@@ -12,10 +12,13 @@ from pathlib import Path
 
 from hf_triton.cli import main as cli
 from tests.support.text_sections import tree_text
-from tests.unit.deploy.workspace import GOLDEN, read_folder, write_lock, write_workspace
+from tests.unit.deploy.workspace import GOLDEN, read_folder, write_workspace
 
 # The dashboard and the rules are long, the same everywhere, and tested by themselves.
-LEFT_OUT = ("dashboard.json", "hf-triton.json", "rules.yaml", "prometheusrule.yaml")
+LEFT_OUT = (
+    *("dashboard.json", "hf-triton.json", "rules.yaml", "prometheusrule.yaml"),
+    "prometheus.yaml",
+)
 CASES: dict[str, tuple[str, ...]] = {
     "compose": ("compose", "--openai"),
     "kubernetes": ("kubernetes", "--openai", "--host", "models.example.org", "--network-policy"),
@@ -44,7 +47,6 @@ def rendered(case: str) -> dict[str, str]:
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as scratch:
         write_workspace(Path(scratch))
-        write_lock(Path(scratch))
         os.chdir(scratch)  # contextlib.chdir is not in Python 3.10
         try:
             with contextlib.redirect_stdout(io.StringIO()):

@@ -10,7 +10,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from generator.deploy import compose
 from generator.deploy.rendering import quote_for_compose
 from hf_triton.cli.main import make_parser
 from tests.unit.deploy.conftest import Deploy
@@ -76,27 +75,12 @@ def test_everything_that_is_mounted_exists(deploy: Deploy, work: Path) -> None:
         assert len(binds) == number + 3
 
 
-def test_paths_of_models_yaml_lead_to_what_is_mounted(deploy: Deploy) -> None:
-    rendered = deploy("compose", "--config", "local.yaml")
-    targets = {mount["target"] for mount in triton(rendered)["volumes"]}
-    assert {
-        "/srv/hf-triton/config/models.yaml",
-        "/srv/hf-triton/config/weights/demo",
-    } <= targets
-
-
 def test_folders_that_adapters_may_come_from_are_mounted(deploy: Deploy, work: Path) -> None:
     (work / "adapters").mkdir()
     (work / "local.yaml").write_text(f"{LOCAL}    adapters_from: [org/*, ./adapters]\n")
     mounts = triton(deploy("compose", "--config", "local.yaml"))["volumes"]
     (found,) = (one for one in mounts if one["target"] == "/srv/hf-triton/config/adapters")
     assert (work / "out" / found["source"]).resolve() == work / "adapters"
-
-
-def test_paths_that_leave_the_folder_lead_to_what_is_mounted() -> None:
-    assert compose._container_path("../demo/model", "m") == "/srv/hf-triton/demo/model"
-    assert compose._container_path("/data/model", "m") == "/data/model"
-    assert compose._container_path("~/model", "m") == "/tmp/model"
 
 
 def test_the_command_is_one_that_the_command_line_takes(deploy: Deploy) -> None:
@@ -117,17 +101,3 @@ def test_the_gpu_is_asked_for_where_models_use_one(deploy: Deploy) -> None:
 
 def test_a_dollar_of_the_users_is_no_variable() -> None:
     assert str(quote_for_compose("a$HOME")) == '"a$$HOME"'
-
-
-def test_grafana_finds_its_dashboard_and_prometheus_its_rules(deploy: Deploy) -> None:
-    rendered = deploy("compose")
-    mounts = {
-        mount["target"]: mount["source"]
-        for service in ("prometheus", "grafana")
-        for mount in rendered.yaml("compose.yaml")["services"][service]["volumes"]
-    }
-    (provider,) = rendered.yaml("grafana/provisioning/dashboards/hf-triton.yaml")["providers"]
-    folder = mounts[provider["options"]["path"]].removeprefix("./")
-    assert json.loads(rendered.files[f"{folder}/hf-triton.json"])["title"] == "hf-triton"
-    assert mounts["/etc/prometheus"] == "./prometheus"
-    assert rendered.yaml("prometheus/prometheus.yaml")["rule_files"] == ["rules.yaml"]

@@ -58,10 +58,6 @@ def test_pods_get_the_requirements_in_their_configmap(
     assert VARIABLE in names
 
 
-def test_models_without_one_get_nothing_of_it(deploy: Deploy) -> None:
-    assert VARIABLE not in "".join(deploy("kubernetes").files.values())
-
-
 @pytest.mark.parametrize(
     "key, reason",
     [

@@ -213,12 +213,6 @@ def test_what_kubectl_can_not_note_is_applied_by_the_server(deploy: Deploy, work
     assert said.endswith("kubectl apply --server-side -k out\n")
 
 
-def test_all_local_models_are_told_at_once(deploy: Deploy, work: Path) -> None:
-    entry = LOCAL.partition("\n")[2]
-    (work / "local.yaml").write_text(LOCAL + entry.replace("name: demo", "name: other"))
-    assert "2 mistakes in local.yaml" in deploy("kserve", "--config", "local.yaml").err
-
-
 def test_a_claim_holds_only_what_lies_in_its_folder(deploy: Deploy, work: Path) -> None:
     (work / "configs").mkdir()
     text = LOCAL.replace("./weights", "../weights")
@@ -228,10 +222,3 @@ def test_a_claim_holds_only_what_lies_in_its_folder(deploy: Deploy, work: Path) 
     assert refused.err.endswith(
         "'../weights/demo' lies outside of --local-models /srv/m, where the claim is\n"
     )
-
-
-def test_the_help_of_every_target_teaches(deploy: Deploy) -> None:
-    for target in TARGETS:
-        shown = deploy(target, "--help")
-        assert shown.code == 0
-        assert f"default: deploy/{target}" in shown.out
