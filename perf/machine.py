@@ -7,10 +7,15 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "nvidia-pytriton")
+NOTHING: Mapping[str, str] = MappingProxyType({})
 CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16")
 
 
@@ -76,3 +81,25 @@ def code() -> str:
         for path in sorted((root / folder).rglob("*.py")):
             digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def here(
+    command: str,
+    hardware_too: Mapping[str, str] = NOTHING,
+    versions_too: Mapping[str, str] = NOTHING,
+) -> dict[str, Any]:
+    """The fields of a Run (perf/report/schema.py) that say how a measurement came about that begins
+    now on this machine, with further hardware and versions.
+    """
+    return {
+        "created": now(),
+        "command": command,
+        "commit": commit(),
+        "hardware": {**hardware(), **hardware_too},
+        "versions": {**versions_too, **versions()},
+    }
+
+
+def now() -> str:
+    """As ISO 8601, UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,17 +1,76 @@
 """The load generator against a running server: ``python -m perf.load``; ``process.py`` starts it.
 
-What it costs is taken from the server's cores, so it does as little as it can, and its parent
-starts it with a lower priority (``nice``) than the server's.
+Reads one level as a line of JSON on stdin, and prints a line of JSON for each request as soon as
+that is answered. It takes its share of the server's cores, so it reads an answer's meaning when the
+answer is complete, and its parent starts it with a lower priority (``nice``) than the server's.
 """
 
 from __future__ import annotations
 
 import argparse
-from functools import partial
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
 
-from perf.load import http
-from perf.load.levels import serve_levels
-from perf.load.targets import TARGETS
+import aiohttp
+import uvloop
+
+from hf_triton.ports.time_limit import timeout
+from perf.load.process import Level
+from perf.load.records import Record
+from perf.load.requests import Request
+from perf.load.targets import TARGETS, Answer, AnswerError, Response, Target
+
+LOST = "the load generator lost the server"
+
+
+async def closed_loop(
+    url: str, target: Target, level: Level, report: Callable[[Record], object]
+) -> None:
+    """Callers that each send when their last request is answered, until the level's policy has
+    enough and every answer is in. Raises OSError, aiohttp.ClientError, asyncio.TimeoutError.
+    """
+    begin_s, stream, num_sent = time.perf_counter(), level.stream(), 0
+    connector = aiohttp.TCPConnector(limit=level.clients)
+    wait = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(connector=connector, timeout=wait) as session:
+
+        async def caller() -> None:
+            nonlocal num_sent
+            while not level.policy.enough(num_sent, time.perf_counter() - begin_s):
+                num_sent += 1
+                async with timeout(level.policy.answer_timeout_s):
+                    report(await answered(session, url, target, next(stream)))
+
+        await asyncio.gather(*(caller() for _ in range(level.clients)))
+
+
+async def answered(
+    session: aiohttp.ClientSession, url: str, target: Target, request: Request
+) -> Record:
+    """Asks once; a connection that breaks or hangs ends the run."""
+    body = target.body(request)
+    data = body if isinstance(body, str) else json.dumps(body)
+    sent_s = time.perf_counter()
+    arrivals = []
+    async with session.post(
+        url,
+        data=data.encode(),
+        headers={"Content-Type": "application/json"},
+        skip_auto_headers=("Accept-Encoding",),
+    ) as response:
+        while piece := await response.content.readany():
+            arrivals.append((time.perf_counter(), piece))
+    done_s, answer, problem = time.perf_counter(), Answer(0), None
+    try:
+        answer = target.read(request, Response(response.status, arrivals))
+    except AnswerError as error:
+        problem = str(error)
+    tokens, chunk_s = answer.num_output_tokens, answer.chunk_s
+    return Record(sent_s, done_s, request.max_tokens, tokens, problem, chunk_s)
 
 
 def main() -> None:
@@ -21,7 +80,20 @@ def main() -> None:
     parser.add_argument("--target", choices=TARGETS, required=True)
     parser.add_argument("--model", default="", help="its name on the server")
     args = parser.parse_args()
-    serve_levels(partial(http.connect, args.host, args.port, TARGETS[args.target], args.model))
+    target = TARGETS[args.target]
+    url = f"http://{args.host}:{args.port}{target.path.format(model=args.model)}"
+    level = Level.from_json(sys.stdin.readline())
+    try:
+        uvloop.run(closed_loop(url, target, level, print_record))
+    except asyncio.TimeoutError:
+        sys.exit(f"{LOST}: no answer within {level.policy.answer_timeout_s:.0f} s")
+    except (OSError, aiohttp.ClientError) as error:
+        sys.exit(f"{LOST}: {error}")
+
+
+def print_record(record: Record) -> None:
+    """One line on stdout, at once: the parent's progress bar waits for it."""
+    print(json.dumps(asdict(record)), flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ NUM_SPECIAL_TOKENS = 2  # ids 0 and 1; prompts are made of the others
 class Request:
     """One prompt of known length and the number of tokens it asks for."""
 
-    index: int
     prompt: str
     num_prompt_tokens: int
     max_tokens: int
@@ -44,12 +43,10 @@ def requests(seed: int) -> Iterator[Request]:
     The blocks keep the mean output length of a short run at that of a long one.
     """
     draw = random.Random(seed)
-    index = 0
     while True:
         for max_tokens in draw.sample(OUTPUT_LENGTHS, len(OUTPUT_LENGTHS)):
             length = draw.randint(SHORTEST_PROMPT, LONGEST_PROMPT)
-            yield Request(index, prompt(draw, length), length, max_tokens)
-            index += 1
+            yield Request(prompt(draw, length), length, max_tokens)
 
 
 def prompt(draw: random.Random, length: int) -> str:

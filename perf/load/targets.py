@@ -1,92 +1,171 @@
-"""What each kind of server is sent over HTTP and what it must answer."""
+"""The routes that the load generator knows: the body of a request, and how its answer is read.
+
+Answers to the mixed load are checked: the measured model has no end token and one word is one
+token, so the words of an answer can be counted.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from perf.load.http import Response, Target
-from perf.load.loop import Answer, AnswerError
 from perf.load.requests import OUTPUT_LENGTHS, Request, num_words
 
-Outputs = Mapping[str, Any]  # output name -> its first element
-Check = Callable[[Request, Outputs], int]
-"""How many tokens were generated; raises ``AnswerError`` when it is not what it had to be."""
-
-ReadAnswer = Callable[[Request, Response], Answer]
-
 INFER, GENERATE_STREAM = "/v2/models/{model}/infer", "/v2/models/{model}/generate_stream"
-COMPLETIONS_PATH = "/v1/completions"
+COMPLETIONS = "/v1/completions"
 _END_OF_EVENTS = b"[DONE]"  # of OpenAI's API
 _SHOWN = 300
 
 
-def first_elements(body: bytes) -> Outputs:
-    """The outputs of an ``/infer`` answer: name -> first element."""
-    return {output["name"]: output["data"][0] for output in json.loads(body)["outputs"]}
+class AnswerError(Exception):
+    """An error or a wrong answer; it is counted, and the loop goes on."""
 
 
-def whole(check: Check, outputs: Callable[[bytes], Outputs] = first_elements) -> ReadAnswer:
-    """Reads an answer that comes at once, and checks it."""
+@dataclass(frozen=True)
+class Response:
+    """A whole answer: its bytes as they came, each piece with its time (perf_counter)."""
 
-    def read(request: Request, response: Response) -> Answer:
-        return Answer(check(request, outputs(good_body(response))))
+    status: int
+    arrivals: Sequence[tuple[float, bytes]]
 
-    return read
+    def body(self) -> bytes:
+        """Raises ``AnswerError`` where the status is not 200."""
+        body = b"".join(data for _, data in self.arrivals)
+        if self.status != 200:
+            raise AnswerError(f"HTTP {self.status}: {body.decode('utf-8', 'replace')[:_SHOWN]}")
+        return body
+
+    def events(self) -> Iterator[tuple[float, dict[str, Any]]]:
+        """Each server-sent event, with the time of its last byte. Raises ``AnswerError``."""
+        if self.status != 200:
+            self.body()
+        waiting = b""
+        for seconds, data in self.arrivals:
+            *whole, waiting = (waiting + data).split(b"\n\n")
+            for event in whole:
+                carried = event.strip().removeprefix(b"data:").strip()
+                if carried and carried != _END_OF_EVENTS:
+                    chunk = json.loads(carried)
+                    if "error" in chunk:
+                        raise AnswerError(str(chunk["error"])[:_SHOWN])
+                    yield seconds, chunk
 
 
-def good_body(response: Response) -> bytes:
-    """The body. Raises ``AnswerError`` where the status is not 200."""
-    body = response.body()
-    if response.status != 200:
-        raise AnswerError(f"HTTP {response.status}: {body.decode('utf-8', 'replace')[:_SHOWN]}")
-    return body
+@dataclass(frozen=True)
+class Answer:
+    """A right answer: its tokens, and when each piece of a streamed one came (perf_counter)."""
+
+    num_output_tokens: int
+    chunk_s: Sequence[float] = ()
 
 
-def chunks(response: Response) -> Iterator[tuple[dict[str, Any], float]]:
-    """What each event says, and when it came (perf_counter). Raises ``AnswerError``."""
-    if response.status != 200:
-        good_body(response)
-    for event, seconds in response.events():
-        if event != _END_OF_EVENTS:
-            chunk = json.loads(event)
-            if "error" in chunk:
-                raise AnswerError(str(chunk["error"])[:_SHOWN])
-            yield chunk, seconds
+@dataclass(frozen=True)
+class Target:
+    """One route: its path, in which {model} stands for the model's name, a request's body, and
+    what reads and checks an answer and raises ``AnswerError``.
+    """
+
+    path: str
+    body: Callable[[Request], Mapping[str, object] | str]
+    read: Callable[[Request, Response], Answer]
 
 
-def generate_body(request: Request) -> dict[str, Any]:
-    """What ``/generate_stream`` takes."""
+def expect(num_tokens: int, num_expected: int) -> int:
+    """``num_tokens``, if it is the expected number."""
+    if num_tokens != num_expected:
+        raise AnswerError(f"got {num_tokens} output tokens, expected {num_expected}")
+    return num_tokens
+
+
+def _outputs(response: Response) -> dict[str, list[Any]]:
+    return {each["name"]: each["data"] for each in json.loads(response.body())["outputs"]}
+
+
+def _any_infer(_: Request, response: Response) -> Answer:
+    """Of any model; tokens are those that it reports."""
+    return Answer(sum(map(int, _outputs(response).get("num_output_tokens", ()))))
+
+
+def _any_stream(_: Request, response: Response) -> Answer:
+    num_tokens, times = 0, []
+    for seconds, chunk in response.events():
+        reported = chunk.get("num_output_tokens", 0)
+        num_tokens += sum(reported) if isinstance(reported, list) else int(reported)
+        times.append(seconds)
+    return Answer(num_tokens, times)
+
+
+def _tensor(name: str, datatype: str, value: object, *shape: int) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": list(shape) or [1], "data": [value]}
+
+
+def _in_flight_body(request: Request) -> dict[str, Any]:
+    return {
+        "inputs": [
+            _tensor("text_input", "BYTES", request.prompt),
+            _tensor("max_tokens", "INT32", request.max_tokens),
+            _tensor("return_num_output_tokens", "BOOL", True),
+        ]
+    }
+
+
+def _in_flight(request: Request, response: Response) -> Answer:
+    outputs = _outputs(response)
+    expect(num_words(outputs["text_output"][0]), request.max_tokens)
+    return Answer(expect(int(outputs["num_output_tokens"][0]), request.max_tokens))
+
+
+def _sse_body(request: Request) -> dict[str, Any]:
     return {"text_input": request.prompt, "max_tokens": request.max_tokens, "stream": True}
 
 
-def read_generate_stream(request: Request, response: Response) -> Answer:
-    """The tokens and times of ``/generate_stream``. Raises ``AnswerError``."""
-    texts, times = [], []
-    for chunk, seconds in chunks(response):
-        texts.append(chunk["text_output"])
-        times.append(seconds)
-    return Answer(expect(num_words("".join(texts)), request.max_tokens), times)
+def _sse(request: Request, response: Response) -> Answer:
+    events = [(seconds, chunk["text_output"]) for seconds, chunk in response.events()]
+    num_tokens = num_words("".join(text for _, text in events))
+    return Answer(expect(num_tokens, request.max_tokens), [seconds for seconds, _ in events])
 
 
-def streamed_completions_body(request: Request) -> dict[str, Any]:
-    """For ``transformers serve``, which counts tokens without being asked to."""
-    return {**completions_body(request), "stream": True}
+def _tutorial_body(request: Request) -> dict[str, Any]:
+    return {"inputs": [_tensor("text_input", "BYTES", request.prompt, 1, 1)]}
 
 
-def streamed_vllm_body(request: Request) -> dict[str, Any]:
-    """For vLLM, with a last event that counts tokens."""
-    return {**vllm_body(request), "stream": True, "stream_options": {"include_usage": True}}
+def _tutorial(request: Request, response: Response) -> Answer:
+    """Its answer repeats the prompt, and is as long for everyone as the load's longest."""
+    words = num_words(_outputs(response)["text_output"][0])
+    return Answer(expect(words - request.num_prompt_tokens, OUTPUT_LENGTHS[-1]))
 
 
-def read_completion(request: Request, response: Response) -> Answer:
-    """The tokens and times of ``/v1/completions``, by the server's own count too.
+def _prompt_body(request: Request) -> dict[str, Any]:
+    return {"prompt": request.prompt, "max_new_tokens": request.max_tokens}
 
-    Raises ``AnswerError``.
-    """
+
+def _prompt(request: Request, response: Response) -> Answer:
+    text = json.loads(response.body())["generated_text"]
+    return Answer(expect(num_words(text), request.max_tokens))
+
+
+def _completions_body(request: Request) -> dict[str, Any]:
+    """The server has one model, so it need not be named."""
+    return {"prompt": request.prompt, "max_tokens": request.max_tokens, "temperature": 0}
+
+
+def _completions(request: Request, response: Response) -> Answer:
+    """The output must be as long as asked by the server's own count and by its words."""
+    answer = json.loads(response.body())
+    expect(num_words(answer["choices"][0]["text"]), request.max_tokens)
+    return Answer(expect(answer["usage"]["completion_tokens"], request.max_tokens))
+
+
+def _completions_stream_body(request: Request) -> dict[str, Any]:
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    return {**_completions_body(request), **options}
+
+
+def _completions_stream(request: Request, response: Response) -> Answer:
     texts, times, num_tokens = [], [], None
-    for chunk, seconds in chunks(response):
+    for seconds, chunk in response.events():
         num_tokens = (chunk.get("usage") or {}).get("completion_tokens", num_tokens)
         text = "".join(choice["text"] for choice in chunk["choices"])
         if text:  # the last ones carry how it ended, and counts
@@ -94,161 +173,18 @@ def read_completion(request: Request, response: Response) -> Answer:
             times.append(seconds)
     if num_tokens is None:
         raise AnswerError("the stream ended without its count of tokens")
-    expect(num_tokens, request.max_tokens)
-    return Answer(expect(num_words("".join(texts)), request.max_tokens), times)
+    expect(num_words("".join(texts)), request.max_tokens)
+    return Answer(expect(num_tokens, request.max_tokens), times)
 
 
-def ready_body(request: Request) -> str:
-    """A body that comes ready-made in place of the prompt."""
-    return request.prompt
-
-
-def read_any_infer(_request: Request, response: Response) -> Answer:
-    """Any model's answer; tokens are those that it reports. Raises ``AnswerError``."""
-    outputs = {each["name"]: each["data"] for each in json.loads(good_body(response))["outputs"]}
-    return Answer(sum(map(int, outputs.get("num_output_tokens", ()))))
-
-
-def read_any_stream(_request: Request, response: Response) -> Answer:
-    """Any model's events; tokens are those that they report. Raises ``AnswerError``."""
-    num_tokens, times = 0, []
-    for chunk, seconds in chunks(response):
-        reported = chunk.get("num_output_tokens", 0)
-        num_tokens += sum(reported) if isinstance(reported, list) else int(reported)
-        times.append(seconds)
-    return Answer(num_tokens, times)
-
-
-def tensor(
-    name: str, datatype: str, value: object, shape: tuple[int, ...] = (1,)
-) -> dict[str, Any]:
-    """One single-element input in KServe's JSON form."""
-    return {"name": name, "datatype": datatype, "shape": list(shape), "data": [value]}
-
-
-def tutorial_body(request: Request) -> dict[str, Any]:
-    """The tutorial's model takes a prompt and nothing else."""
-    return {"inputs": [tensor("text_input", "BYTES", request.prompt, (1, 1))]}
-
-
-def tutorial_num_output_tokens(request: Request, outputs: Outputs) -> int:
-    """Its answer repeats the prompt, and is as long for everyone as the load's longest."""
-    num_tokens = num_words(outputs["text_output"]) - request.num_prompt_tokens
-    return expect(num_tokens, OUTPUT_LENGTHS[-1])
-
-
-def in_flight_body(request: Request) -> dict[str, Any]:
-    """A request for exactly the wanted number of tokens (the model never ends by itself)."""
-    return {
-        "inputs": [
-            tensor("text_input", "BYTES", request.prompt),
-            tensor("max_tokens", "INT32", request.max_tokens),
-            tensor("return_num_output_tokens", "BOOL", True),
-        ]
-    }
-
-
-def in_flight_num_output_tokens(request: Request, outputs: Outputs) -> int:
-    """The reported count and the words of the text must both be the number asked for."""
-    expect(num_words(outputs["text_output"]), request.max_tokens)
-    return expect(int(outputs["num_output_tokens"]), request.max_tokens)
-
-
-def expect(num_tokens: int, num_expected: int) -> int:
-    """``num_tokens``, if it is what it has to be."""
-    if num_tokens != num_expected:
-        raise AnswerError(f"got {num_tokens} output tokens, expected {num_expected}")
-    return num_tokens
-
-
-def prompt_body(request: Request) -> dict[str, Any]:
-    """What ``pipeline_app.py`` and ``batching_app.py`` of perf/lab/baselines/servers take."""
-    return {"prompt": request.prompt, "max_new_tokens": request.max_tokens}
-
-
-def prompt_num_output_tokens(request: Request, outputs: Outputs) -> int:
-    """The words of the text must be as many as asked for."""
-    return expect(num_words(outputs["generated_text"]), request.max_tokens)
-
-
-def mlserver_body(request: Request) -> dict[str, Any]:
-    """A prompt under the name that MLServer can batch. It takes the options of the first request of
-    a batch for all of them, so that one length for everybody is what can be asked for.
-    """
-    return {
-        "inputs": [
-            with_content_type(tensor("array_inputs", "BYTES", request.prompt), "str"),
-            with_content_type(
-                tensor("max_new_tokens", "BYTES", str(OUTPUT_LENGTHS[-1])), "hg_json"
-            ),
-            with_content_type(tensor("return_full_text", "BYTES", "false"), "hg_json"),
-            with_content_type(tensor("do_sample", "BYTES", "false"), "hg_json"),
-        ]
-    }
-
-
-def with_content_type(an_input: dict[str, Any], content_type: str) -> dict[str, Any]:
-    """An input that says how MLServer has to read it."""
-    return {**an_input, "parameters": {"content_type": content_type}}
-
-
-def mlserver_num_output_tokens(_request: Request, outputs: Outputs) -> int:
-    """As long for everyone as the load's longest; the answer is JSON text within JSON."""
-    answer = json.loads(outputs["output"])
-    while isinstance(answer, list):
-        answer = answer[0]
-    return expect(num_words(answer["generated_text"]), OUTPUT_LENGTHS[-1])
-
-
-def completions_body(request: Request) -> dict[str, Any]:
-    """A greedy request of OpenAI's legacy API; the server has one model, so it need not be named.
-
-    ``transformers serve`` refuses ``ignore_eos``; the model has no token that would end a text.
-    """
-    return {"prompt": request.prompt, "max_tokens": request.max_tokens, "temperature": 0}
-
-
-def vllm_body(request: Request) -> dict[str, Any]:
-    """As ``completions_body``, and no token ends it."""
-    return {**completions_body(request), "ignore_eos": True}
-
-
-def completions_num_output_tokens(request: Request, outputs: Outputs) -> int:
-    """Prompt and output must be as long as they should be by the server's own count, and the output
-    by its words too.
-    """
-    usage = outputs["usage"]
-    if usage["prompt_tokens"] != request.num_prompt_tokens:
-        raise AnswerError(
-            f"it read {usage['prompt_tokens']} prompt tokens, expected {request.num_prompt_tokens}"
-        )
-    expect(num_words(outputs["choices"][0]["text"]), request.max_tokens)
-    return expect(usage["completion_tokens"], request.max_tokens)
-
-
-TUTORIAL = Target("tutorial", INFER, tutorial_body, whole(tutorial_num_output_tokens))
-IN_FLIGHT = Target("in_flight", INFER, in_flight_body, whole(in_flight_num_output_tokens))
-SSE = Target("sse", GENERATE_STREAM, generate_body, read_generate_stream)
-MLSERVER = Target("mlserver", INFER, mlserver_body, whole(mlserver_num_output_tokens))
-PROMPT = Target("prompt", "/generate", prompt_body, whole(prompt_num_output_tokens, json.loads))
-COMPLETIONS = Target(
-    "completions",
-    COMPLETIONS_PATH,
-    completions_body,
-    whole(completions_num_output_tokens, json.loads),
-)
-VLLM = Target("vllm", COMPLETIONS_PATH, vllm_body, COMPLETIONS.read)
-COMPLETIONS_STREAM = Target(
-    "completions-stream", COMPLETIONS_PATH, streamed_completions_body, read_completion
-)
-VLLM_STREAM = Target("vllm-stream", COMPLETIONS_PATH, streamed_vllm_body, read_completion)
-ANY_INFER = Target("any-infer", INFER, ready_body, read_any_infer)
-ANY_STREAM = Target("any-stream", GENERATE_STREAM, ready_body, read_any_stream)
 TARGETS = {
-    target.name: target
-    for target in (
-        *(TUTORIAL, IN_FLIGHT, SSE, MLSERVER, PROMPT, COMPLETIONS, VLLM),
-        *(COMPLETIONS_STREAM, VLLM_STREAM, ANY_INFER, ANY_STREAM),
-    )
+    "any-infer": Target(INFER, lambda request: request.prompt, _any_infer),
+    "any-stream": Target(GENERATE_STREAM, lambda request: request.prompt, _any_stream),
+    "in-flight": Target(INFER, _in_flight_body, _in_flight),
+    "sse": Target(GENERATE_STREAM, _sse_body, _sse),
+    "tutorial": Target(INFER, _tutorial_body, _tutorial),
+    "prompt": Target("/generate", _prompt_body, _prompt),
+    "completions": Target(COMPLETIONS, _completions_body, _completions),
+    "completions-stream": Target(COMPLETIONS, _completions_stream_body, _completions_stream),
 }
-"""Name on the load generator's command line -> what is sent and answered."""
+"""By name. ``any-...`` are sent ready bodies in the prompts' place."""

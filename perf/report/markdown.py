@@ -12,17 +12,13 @@ from statistics import median
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[object]], align: str = "") -> list[str]:
-    """The lines of a table. ``align`` has ``<`` (left) or ``>`` (right) for each column; what it
-    leaves out is to the right, the first column to the left. Cells stand as they are (escaped()).
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]], align: str = "<") -> list[str]:
+    """The lines of a table, every cell escaped. ``align`` has ``<`` (left) or ``>`` (right) for
+    each column; the columns that it leaves out are to the right.
     """
-    sides = (align or "<").ljust(len(heads), ">")
-    rule = "|" + "|".join({"<": ":--", ">": "--:"}[side] for side in sides) + "|"
-    return [_row(heads), rule, *map(_row, rows)]
-
-
-def _row(cells: Iterable[object]) -> str:
-    return "| " + " | ".join(map(str, cells)) + " |"
+    rule = "|".join({"<": ":--", ">": "--:"}[side] for side in align.ljust(len(heads), ">"))
+    lines = ["| " + " | ".join(map(escaped, row)) + " |" for row in (heads, *rows)]
+    return [lines[0], f"|{rule}|", *lines[1:]]
 
 
 def spread(values: Sequence[float], form: str = ",.1f") -> str:

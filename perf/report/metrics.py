@@ -5,10 +5,8 @@ Knows the schema; no loads, no tables, no plots.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from perf.report.schema import Measurement
 
@@ -25,18 +23,11 @@ class Metric:
     of: Figure
     lower_is_better: bool | None = None  # None: neither
     scale: float = 1.0
-    with_spread: bool = True  # whether tables show the spread of its repeats
 
     def value(self, measurement: Measurement) -> float | None:
         """In ``unit``; None where it was not measured."""
         found = self.of(measurement)
         return None if found is None else found * self.scale
-
-    def text(self, value: float | None) -> str:
-        """With as many digits as mean something; per cent without any from ten on."""
-        if value is not None and self.unit.startswith("%"):
-            return f"{value:.{0 if value >= 9.95 else 1}f}"
-        return shown(value)
 
     @property
     def heading(self) -> str:
@@ -57,24 +48,9 @@ def _times(times: str, short: str, label: str) -> dict[str, Metric]:
         return lambda measurement: getattr(getattr(measurement, times), f"{which}_ms", None)
 
     return {
-        which: Metric(
-            f"{short}_{which}_ms",
-            f"{label} {which}",
-            "ms",
-            figure(which),
-            lower_is_better=True,
-            with_spread=which in ("p50", "p99"),
-        )
+        which: Metric(f"{short}_{which}_ms", f"{label} {which}", "ms", figure(which), True)
         for which in ("mean", "p50", "p90", "p95", "p99")
     }
-
-
-def _listed(place: str, name: str) -> Figure:
-    def of(measurement: Measurement) -> float | None:
-        found: Any = getattr(measurement, place).get(name)
-        return found if isinstance(found, int | float) and math.isfinite(found) else None
-
-    return of
 
 
 THROUGHPUT = Metric("throughput_per_s", "throughput", "requests/s", _throughput, False)
@@ -86,7 +62,8 @@ ROOFLINE = Metric("roofline_share", "of the roofline", "%", lambda m: m.roofline
 LATENCY = _times("latency", "latency", "latency")
 FIRST_TOKEN = _times("time_to_first_token", "ttft", "first token")
 BETWEEN_TOKENS = _times("inter_token_latency", "itl", "between tokens")
-# What is known of figures that a run may have beside the fixed ones: label, unit, scale.
+_TIMES = (LATENCY, FIRST_TOKEN, BETWEEN_TOKENS)
+# Figures of a server or a machine whose names do not say all: label, unit, scale.
 _KNOWN = {
     "queue_share": ("time in queue", "%", 100),
     "batch_occupancy": ("batch occupancy", "rows", 1),
@@ -95,58 +72,43 @@ _KNOWN = {
     "compute_ms": ("computing", "ms", 1),
     "cpu_share": ("CPU", "% of all cores", 100),
     "server_cpu_cores": ("server's CPU", "cores", 1),
-    "memory_gib": ("memory", "GiB", 1),
-    "gpu_share": ("GPU", "%", 100),
-    "gpu_memory_gib": ("GPU memory", "GiB", 1),
-    "gpu_power_w": ("GPU power", "W", 1),
 }
-_SUFFIXES = {
-    "_share": ("%", 100),
-    "_gb_per_s": ("GB/s", 1),
-    "_gflop_per_s": ("GFLOP/s", 1),
-    "_mhz": ("MHz", 1),
-    "_ms": ("ms", 1),
-    "_s": ("s", 1),
-    "_us": ("µs", 1),
-    "_gib": ("GiB", 1),
-    "_mib": ("MiB", 1),
-    "_w": ("W", 1),
-    "_cores": ("cores", 1),
-    "_bytes": ("bytes", 1),
-}
+_UNITS = {"gb_per_s": "GB/s", "gflop_per_s": "GFLOP/s", "ms": "ms", "gib": "GiB", "w": "W"}
 
 
 def listed(place: str, name: str) -> Metric:
     """A figure of ``Measurement.server`` or ``.machine``, by ``place``; known or not."""
-    peak = name.endswith("_max")
     base = name.removesuffix("_max")
     label, unit, scale = _KNOWN.get(base) or _guessed(base)
+    peak = ", peak" if base != name else ""
     return Metric(
-        f"{place}.{name}", f"{label}, peak" if peak else label, unit, _listed(place, name),
-        scale=scale, with_spread=False,
-    )  # fmt: skip
+        f"{place}.{name}", label + peak, unit, lambda m: getattr(m, place).get(name), scale=scale
+    )
 
 
 def _guessed(name: str) -> tuple[str, str, float]:
-    """What is shown of a figure that isn't known: the unit that its name ends in."""
-    for suffix, (unit, scale) in _SUFFIXES.items():
-        if name.endswith(suffix):
-            return name.removesuffix(suffix).replace("_", " "), unit, scale
-    return name.replace("_", " "), "", 1
+    """The unit that a name ends in."""
+    if name.endswith("_share"):
+        return name.removesuffix("_share").replace("_", " "), "%", 100
+    unit = next((unit for unit in _UNITS if name.endswith(f"_{unit}")), "")
+    return name.removesuffix(f"_{unit}").replace("_", " "), _UNITS.get(unit, ""), 1
 
 
-def all_listed(measurements: Iterable[Measurement]) -> list[Metric]:
-    """The figures of server and machine that any of them has, known ones first."""
-    names = {("server", name) for each in measurements for name in each.server}
-    names |= {("machine", name) for each in measurements for name in each.machine}
-    known = list(_KNOWN)
+def main_metrics(measurements: Iterable[Measurement]) -> list[Metric]:
+    """Those to decide by: few enough for a table of text."""
+    times = [kind[which] for kind in _TIMES for which in ("p50", "p99")]
+    server = [listed("server", name) for name in ("batch_occupancy", "queue_share")]
+    machine = [listed("machine", name) for name in ("cpu_share", "gpu_share", "memory_gib")]
+    return [throughput_of(measurements), TOKENS, ROOFLINE, *times, *server, *machine]
 
-    def place(key: tuple[str, str]) -> tuple[bool, int, str]:
-        base = key[1].removesuffix("_max")
-        at = known.index(base) if base in known else len(known)
-        return key[0] == "machine", at, key[1]
 
-    return [listed(*key) for key in sorted(names, key=place)]
+def every_metric(measurements: Iterable[Measurement]) -> list[Metric]:
+    """All that can be said of them."""
+    found = list(measurements)
+    names = dict.fromkeys(("server", name) for each in found for name in each.server)
+    names |= dict.fromkeys(("machine", name) for each in found for name in each.machine)
+    times = [metric for kind in _TIMES for metric in kind.values()]
+    return [throughput_of(found), TOKENS, ROOFLINE, *times, *(listed(*key) for key in names)]
 
 
 def throughput_of(measurements: Iterable[Measurement]) -> Metric:
@@ -156,20 +118,9 @@ def throughput_of(measurements: Iterable[Measurement]) -> Metric:
 
 
 def shown(value: float | None) -> str:
-    """Three digits, more before the point: 0.123, 1.23, 12.3, 123, 1,234; a count as it is."""
+    """Three digits, more before the point: 0.123, 1.23, 12.3, 123, 1,234."""
     if value is None:
         return ""
-    if isinstance(value, int):
-        return f"{value:,}"
     size = abs(value)
-    if 0 < size < 0.0005:
-        return f"{value:.1e}"
-    digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3
-    return f"{value:,.{digits}f}" if size else "0"
-
-
-def plain(value: float) -> str:
-    """A round number, as on an axis, without digits that say nothing: 0.5, 20, 1,500, 2.5M."""
-    if abs(value) >= 1e6:
-        return f"{value / 1e6:,.4g}M"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    digits = 0 if size >= 99.95 or value == int(value) else 1 if size >= 9.995 else 2
+    return f"{value:,.{digits}f}" if size >= 0.995 or value == int(value) else f"{value:.3g}"

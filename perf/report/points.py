@@ -1,74 +1,49 @@
-"""Puts the repeats of a load together into a point, and says in what loads differ.
+"""Puts the repeats of a load together into a point, and says in which dimensions loads differ.
 
-Knows loads; of what was measured only that a metric takes a figure of it.
+Knows loads; of a measurement's figures only that a metric takes one.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from perf.report.metrics import Metric, plain
+from perf.report.metrics import Metric
 from perf.report.schema import Load, Measurement, Value
 
-Key = tuple[str, str]  # kind (load or setting) and name of a dimension
-
-_LOAD_WORDS = {
-    "target": "target",
-    "endpoint": "endpoint",
-    "concurrency": "concurrency",
-    "request_rate": "request rate",
-    "batch_size": "batch size",
-    "input_name": "input",
-    "prompt_tokens": "prompt tokens",
-    "output_tokens": "output tokens",
-}
-TARGET, ENDPOINT = ("load", "target"), ("load", "endpoint")
-CONCURRENCY, REQUEST_RATE = ("load", "concurrency"), ("load", "request_rate")
-WORK = tuple(("load", name) for name in ("input_name", "prompt_tokens", "output_tokens"))
+_OF_LOAD = tuple(each.name for each in fields(Load) if each.name != "settings")
+_SAID_ALONE = ("target", "endpoint", "run")  # values that need no word before them
+WORK = ("input_name", "prompt_tokens", "output_tokens")
 
 
-def dimensions(load: Load) -> dict[Key, Value]:
-    """Everything that tells one load from another; what does not apply is None."""
-    of_load: dict[Key, Value] = {("load", name): getattr(load, name) for name in _LOAD_WORDS}
-    return of_load | {("setting", name): load.settings[name] for name in sorted(load.settings)}
+def dimensions(load: Load) -> dict[str, Value]:
+    """Everything that tells one load from another: fields and settings by name."""
+    return {name: getattr(load, name) for name in _OF_LOAD} | dict(sorted(load.settings.items()))
 
 
-def word(key: Key) -> str:
-    """What a dimension is called."""
-    return _LOAD_WORDS[key[1]] if key[0] == "load" else key[1]
+def word(name: str) -> str:
+    """The name of a dimension in a text."""
+    return "input" if name == "input_name" else name.replace("_", " ") if name in _OF_LOAD else name
 
 
-def told(key: Key, value: Value) -> str:
-    """A value with as many words as it needs: ``http-infer``, ``batch size 8``."""
-    if key in (TARGET, ENDPOINT, ("setting", "run")):
-        return str(value)
-    if value is None or value == "":
-        return f"no {word(key)}"
-    return f"{word(key)} {number_told(value)}"
+def words_for(load: Load, names: Sequence[str]) -> str:
+    """The load's values in these dimensions: ``http-infer, concurrency 8``."""
+    of_load = dimensions(load)
+    pairs = [(name, of_load.get(name)) for name in names]
+    return ", ".join(
+        number(value) if name in _SAID_ALONE else f"{word(name)} {number(value)}"
+        for name, value in pairs
+        if value not in (None, "")
+    )
 
 
-def number_told(value: Value) -> str:
-    """A number without needless digits; anything else as it is."""
-    return plain(value) if isinstance(value, float) else str(value)
-
-
-def words_for(keys: Sequence[Key], values: Sequence[Value]) -> str:
-    """Those values that there are; settings that a load doesn't have are as they were."""
-    pairs = [pair for pair in zip(keys, values, strict=True) if pair[1] not in (None, "")]
-    if keys and not pairs and all(key[0] == "setting" for key in keys):
-        return "the settings as they are"
-    return ", ".join(told(key, value) for key, value in pairs)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The median of some repeats, the least and the most."""
-
-    middle: float
-    least: float
-    most: float
+def load_words(load: Load, among: Sequence[Load] = ()) -> str:
+    """What tells this load from the others, or all of it without others."""
+    names = varying(among) or [
+        n for n, v in dimensions(load).items() if (n, v) != ("batch_size", 1)
+    ]
+    return words_for(load, names)
 
 
 @dataclass(frozen=True)
@@ -78,64 +53,59 @@ class Point:
     load: Load
     repeats: tuple[Measurement, ...]
 
-    def spread(self, metric: Metric) -> Spread | None:
-        """None where no repeat has the figure."""
-        values = [v for each in self.repeats if (v := metric.value(each)) is not None]
-        if not values:
-            return None
-        return Spread(statistics.median(values), min(values), max(values))
+    def values(self, metric: Metric) -> list[float]:
+        """The figure of each repeat that has it."""
+        return [v for each in self.repeats if (v := metric.value(each)) is not None]
 
     def middle(self, metric: Metric) -> float | None:
-        """The median over the repeats."""
-        spread = self.spread(metric)
-        return None if spread is None else spread.middle
+        """The median over the repeats; None where no repeat has the figure."""
+        values = self.values(metric)
+        return statistics.median(values) if values else None
 
     @property
     def num_errors(self) -> int:
         return sum(each.num_errors for each in self.repeats)
 
     @property
-    def is_stable(self) -> bool:
-        """Whether every repeat met its load generator's rule."""
-        return all(each.stable for each in self.repeats)
+    def is_sound(self) -> bool:
+        """Whether it was answered, without errors."""
+        return not self.num_errors and any(each.num_requests for each in self.repeats)
 
-    @property
-    def doubts(self) -> list[str]:
-        """What the server counted otherwise than clients, in any repeat."""
-        return list(dict.fromkeys(doubt for each in self.repeats for doubt in each.doubts))
+    def remarks(self) -> list[str]:
+        """Reasons to doubt its figures."""
+        asked = self.num_errors + sum(each.num_requests for each in self.repeats)
+        said = [f"{self.num_errors:,} of {asked:,} requests failed"] if self.num_errors else []
+        unstable = sum(not each.stable for each in self.repeats)
+        of = f" {unstable} of {len(self.repeats)} times" if len(self.repeats) > 1 else ""
+        said += [f"unstable{of}"] if unstable else []
+        return said + list(dict.fromkeys(doubt for each in self.repeats for doubt in each.doubts))
 
 
 def points(measurements: Iterable[Measurement]) -> list[Point]:
     """One for each load, in the order in which loads were first measured."""
-    found: dict[frozenset[tuple[Key, Value]], list[Measurement]] = {}
+    found: dict[object, list[Measurement]] = {}
     for each in measurements:
-        found.setdefault(identity(each.load), []).append(each)
+        found.setdefault(frozenset(dimensions(each.load).items()), []).append(each)
     return [Point(repeats[0].load, tuple(repeats)) for repeats in found.values()]
 
 
-def identity(load: Load) -> frozenset[tuple[Key, Value]]:
-    """Equal for equal loads, in whichever order their settings stand."""
-    return frozenset(dimensions(load).items())
-
-
-def varying(loads: Sequence[Load]) -> list[Key]:
+def varying(loads: Sequence[Load]) -> list[str]:
     """The dimensions in which they differ; a setting that one of them lacks is one."""
     of_each = [dimensions(load) for load in loads]
-    keys = dict.fromkeys(key for each in of_each for key in each)
-    return [key for key in keys if len({each.get(key) for each in of_each}) > 1]
+    names = dict.fromkeys(name for each in of_each for name in each)
+    return [name for name in names if len({each.get(name) for each in of_each}) > 1]
 
 
-def grouped(
-    found: Iterable[Point], key: Callable[[Point], tuple[Value, ...]]
-) -> dict[tuple[Value, ...], list[Point]]:
+def grouped(found: Iterable[Point], key: Callable[[Point], str]) -> dict[str, list[Point]]:
     """By ``key``, groups in the order of their first points."""
-    groups: dict[tuple[Value, ...], list[Point]] = {}
+    groups: dict[str, list[Point]] = {}
     for point in found:
         groups.setdefault(key(point), []).append(point)
     return groups
 
 
-def values_at(load: Load, keys: Sequence[Key]) -> tuple[Value, ...]:
-    """The load's values in these dimensions."""
-    of_load = dimensions(load)
-    return tuple(of_load.get(key) for key in keys)
+def number(value: Value) -> str:
+    """A number without needless digits; nothing for None; anything else as it is."""
+    if value is None:
+        return ""
+    return f"{value:g}" if isinstance(value, float) else str(value)

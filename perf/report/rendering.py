@@ -1,4 +1,5 @@
-"""Writes what people and programs read of a run beside it: report.json, run.csv, run.md, run.html.
+"""Writes what people and programs read of a run beside it: report.json, run.md, and run.html, one
+page with a plot that needs no network.
 
 All of it is made from the run's own two files (schema.py) and nothing else, so it can be made again
 at any time, and the same run gives the same bytes.
@@ -6,40 +7,46 @@ at any time, and the same run gives the same bytes.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from perf.report.best import Bounds
-from perf.report.metrics import BETWEEN_TOKENS, FIRST_TOKEN, LATENCY
-from perf.report.page import to_html
-from perf.report.results import REPORT_FILE, Results, read_results
-from perf.report.run_markdown import to_markdown
-from perf.report.schema import Load, Measurement, Value
-from perf.report.written import write_text
+import jinja2
 
-_OF_LOAD = tuple(each.name for each in fields(Load) if each.name != "settings")
-_OF_MEASUREMENT = (
-    *("repeat", "started", "duration_s", "num_requests", "num_errors", "requests_per_s"),
-    *("output_tokens_per_s", "roofline_share", "stable"),
+from perf.report import markdown
+from perf.report.best import Bounds, best
+from perf.report.metrics import Metric, every_metric, main_metrics, shown
+from perf.report.plot import plot
+from perf.report.points import (
+    WORK,
+    Point,
+    dimensions,
+    load_words,
+    number,
+    points,
+    varying,
+    word,
+    words_for,
 )
-_TIMES = {
-    metric.name: metric
-    for metric in chain(LATENCY.values(), FIRST_TOKEN.values(), BETWEEN_TOKENS.values())
-}
-_TEXTS = ("first_error", "command")
-COLUMNS = (*_OF_LOAD, *_OF_MEASUREMENT, *_TIMES, *_TEXTS)
-# OWASP, CSV injection: what a spreadsheet evaluates begins with one of these.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001
+from perf.report.schema import REPORT_FILE, Results, Run, read_results, write_text
 
-CSV_FILE, MARKDOWN_FILE, PAGE_FILE = "run.csv", "run.md", "run.html"
-RENDERINGS = (PAGE_FILE, MARKDOWN_FILE, CSV_FILE, REPORT_FILE)
+MARKDOWN_FILE, PAGE_FILE = "run.md", "run.html"
+RENDERINGS = (PAGE_FILE, MARKDOWN_FILE, REPORT_FILE)
+COMPARES_TARGETS = ("baselines",)  # kinds of runs in which every target does the same work
 NO_BOUNDS = Bounds()
-__all__ = ("RENDERINGS", "REPORT_FILE", "write_renderings", "write_results")
+_TEMPLATE = "page.html.j2"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A row for each load; ``everywhere`` says what all loads share."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    num_names: int  # of the columns, those that name the load
+    everywhere: str = ""
 
 
 def write_renderings(folder: Path, bounds: Bounds = NO_BOUNDS) -> None:
@@ -53,53 +60,115 @@ def write_renderings(folder: Path, bounds: Bounds = NO_BOUNDS) -> None:
 def write_results(folder: Path, results: Results, bounds: Bounds = NO_BOUNDS) -> None:
     """Writes every rendering of results that were read already. Raises OSError."""
     write_text(folder / REPORT_FILE, json.dumps(results.document(), indent=2) + "\n")
-    write_text(folder / CSV_FILE, to_csv(results.measurements))
     write_text(folder / MARKDOWN_FILE, to_markdown(results, bounds))
     write_text(folder / PAGE_FILE, to_html(results, bounds))
 
 
-def to_csv(measurements: Sequence[Measurement]) -> str:
-    """Quoted where needed, by RFC 4180 but for the line ends, which are one character.
+def to_markdown(results: Results, bounds: Bounds = NO_BOUNDS) -> str:
+    """The best loads, a table to decide by, and how the run came about; all texts are escaped."""
+    found = points(results.measurements)
+    lines = [f"# {markdown.escaped(results.run.name)}", ""]
+    lines += [*(f"- {markdown.escaped(each)}" for each in _best(results, found, bounds)), ""]
+    if found:
+        shown_table = table(found, main_metrics(results.measurements))
+        lines += [*markdown.table(shown_table.heads, shown_table.rows, "<" * shown_table.num_names)]
+        lines += ["", f"{markdown.escaped(shown_table.everywhere)}", ""]
+    else:
+        lines += ["No measurements.", ""]
+    for name, text in (*_problems(results, found), *facts(results.run)):
+        lines.append(f"- {name}: {markdown.code(text) if name == 'command' else _said(text)}")
+    return "\n".join(lines) + "\n"
 
-    The columns: those of COLUMNS, always and in that order; then ``setting.NAME``,
-    ``server.NAME`` and ``machine.NAME`` for each name that any measurement has, sorted. A cell is
-    empty where nothing was measured. Texts that a spreadsheet would take for a formula begin with
-    an apostrophe.
+
+def to_html(results: Results, bounds: Bounds = NO_BOUNDS) -> str:
+    """The whole page; the same results give the same text."""
+    found = points(results.measurements)
+    return page(
+        title=results.run.name,
+        said=list(_best(results, found, bounds)),
+        warnings=list(_problems(results, found)),
+        plot=plot(found),
+        tables={"All numbers": table(found, every_metric(results.measurements))} if found else {},
+        facts={"How it came about": list(facts(results.run))},
+    )
+
+
+def page(**values: Any) -> str:
+    """The page's text; whatever came from outside is escaped, and no script runs."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(_TEMPLATE).render(**values)
+
+
+def table(found: Sequence[Point], metrics: Sequence[Metric]) -> Table:
+    """Medians of the repeats, in brackets the least and the most; of ``metrics`` those that any
+    load has.
     """
-    rows = [_row(each) for each in measurements]
-    more = sorted({name for row in rows for name in row} - set(COLUMNS), key=_place)
-    written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
-    writer.writerow([_cell(name) for name in (*COLUMNS, *more)])
-    writer.writerows([_cell(row.get(name)) for name in (*COLUMNS, *more)] for row in rows)
-    return written.getvalue()
+    loads = [point.load for point in found]
+    usual = [name for name in ("target", "endpoint") if any(getattr(load, name) for load in loads)]
+    usual += [n for n in ("request_rate", "concurrency") if any(getattr(x, n) for x in loads)]
+    names = [*usual, *(name for name in varying(loads) if name not in usual)]
+    had = [metric for metric in metrics if any(point.values(metric) for point in found)]
+    has_remarks = any(point.remarks() for point in found)
+    heads = [*map(word, names), *(metric.heading for metric in had)]
+    rows = [
+        [
+            *(number(dimensions(point.load).get(name)) for name in names),
+            *(_cell(point, metric) for metric in had),
+            *(["; ".join(point.remarks())] if has_remarks else []),
+        ]
+        for point in found
+    ]
+    others = [name for name in (*WORK, *loads[0].settings, "batch_size") if name not in names]
+    shared = words_for(loads[0], [n for n in others if dimensions(loads[0])[n] != 1])
+    notes = [f"Everywhere: {shared}."] if shared else []
+    if any(len(point.repeats) > 1 for point in found):
+        notes.append("Figures are medians of the repeats, in brackets the least and the most.")
+    heads += ["remarks"] if has_remarks else []
+    return Table(heads, rows, len(names), " ".join(notes))
 
 
-def _row(measurement: Measurement) -> Mapping[str, Value]:
-    load = measurement.load
-    more = {"setting": load.settings, "server": measurement.server, "machine": measurement.machine}
-    return {
-        **{name: getattr(load, name) for name in _OF_LOAD},
-        **{name: getattr(measurement, name) for name in (*_OF_MEASUREMENT, *_TEXTS)},
-        **{name: metric.value(measurement) for name, metric in _TIMES.items()},
-        **{f"{place}.{name}": value for place, of in more.items() for name, value in of.items()},
+def facts(run: Run) -> Iterator[tuple[str, str]]:
+    """When, by which command, on what, with what."""
+    told = {
+        "measured": run.created,
+        "command": run.command,
+        "commit": run.commit,
+        "hardware": markdown.joined(run.hardware),
+        "versions": markdown.joined(run.versions),
+        "roofline": markdown.joined(run.roofline),
+        "scenario": json.dumps(run.scenario, ensure_ascii=False) if run.scenario else "",
     }
+    yield from ((name, text) for name, text in told.items() if text)
+    yield from (("note", note) for note in run.notes)
 
 
-def _place(name: str) -> tuple[int, str]:
-    return ("setting", "server", "machine").index(name.partition(".")[0]), name
+def _said(text: str) -> str:
+    return markdown.escaped(text[:1000])
 
 
-def _cell(value: Value) -> Value:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if not isinstance(value, str):
-        return value
-    text = value.replace("\0", "")
-    if not text.lstrip(" ").startswith(_FORMULA):
-        return text
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}"
-    return text
+def _best(results: Results, found: Sequence[Point], bounds: Bounds) -> Iterator[str]:
+    return best(found, bounds, compares_targets=results.run.kind in COMPARES_TARGETS)
+
+
+def _problems(results: Results, found: Sequence[Point]) -> Iterator[tuple[str, str]]:
+    loads = [point.load for point in found]
+    for point in found:
+        errors = [each.first_error for each in point.repeats if each.first_error]
+        if errors:
+            where = load_words(point.load, loads if len(loads) > 1 else [])
+            yield "error", f"{where}: {errors[0][:500]}"
+    yield from (("not shown", problem) for problem in results.problems)
+
+
+def _cell(point: Point, metric: Metric) -> str:
+    values = point.values(metric)
+    least, most = shown(min(values, default=None)), shown(max(values, default=None))
+    spread = f" ({least} to {most})" if metric.lower_is_better is not None and least != most else ""
+    return shown(point.middle(metric)) + spread

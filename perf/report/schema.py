@@ -16,18 +16,19 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
-from generator.errors import mask_tokens
-from generator.yaml_file import regular_file
-from perf.report.typed import made
-from perf.report.written import write_text
+import msgspec
+
+from generator.errors import PerfError, mask_tokens
+from generator.yaml_file.regular_file import read_regular
 
 SCHEMA_VERSION = 1
-RUN_FILE, MEASUREMENTS_FILE = "run.json", "measurements.jsonl"
+RUN_FILE, MEASUREMENTS_FILE, REPORT_FILE = "run.json", "measurements.jsonl", "report.json"
 
+_MOST_BYTES = 2**30
 _SECRETS = (
     re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)"),  # a password in a URL
     re.compile(r"(\bBearer\s+)[^\s'\"]+", re.I),
@@ -36,6 +37,7 @@ _SECRETS = (
 )
 
 Value = str | int | float | bool | None
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Measurement:
     """cpu_share (0 to 1 of all cores), server_cpu_cores, memory_gib, gpu_share, gpu_memory_gib,
     gpu_power_w: means over the measurement; *_max where a peak."""
     command: str = ""
-    doubts: Sequence[str] = ()  # figures that the server counted otherwise, in words
+    doubts: tuple[str, ...] = ()  # figures that the server counted otherwise, in words
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,40 @@ class Run:
     notes: Sequence[str] = ()
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def name(self) -> str:
+        """The title, or the kind and the time where there is none."""
+        return self.title or f"{self.kind} of {self.created}"
+
+
+@dataclass(frozen=True)
+class Results:
+    """A run, what it measured, and a line for whatever of it could not be read."""
+
+    run: Run
+    measurements: Sequence[Measurement]
+    problems: Sequence[str] = ()
+
+    def document(self) -> dict[str, Any]:
+        """What report.json holds: a Run's fields, ``measurements`` and ``problems``."""
+        lines = [asdict(each) for each in self.measurements]
+        return {**asdict(self.run), "measurements": lines, "problems": list(self.problems)}
+
+
+@dataclass(frozen=True)
+class _Version:
+    """The field that is read before all others."""
+
+    schema_version: int
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """What a report.json holds beside the Run."""
+
+    measurements: list[Measurement]
+    problems: Sequence[str] = ()
+
 
 def write_run(folder: Path, run: Run) -> None:
     """Makes the folder and writes ``run.json`` whole or not at all. Raises OSError."""
@@ -123,7 +159,10 @@ def append(folder: Path, measurement: Measurement) -> None:
 
     What a process that was killed left unfinished at the end is cut off first.
     """
-    data = (json.dumps(masked(_writable(asdict(measurement))), allow_nan=False) + "\n").encode()
+    finite = replace(
+        measurement, server=_finite(measurement.server), machine=_finite(measurement.machine)
+    )
+    data = msgspec.json.encode(masked(asdict(finite))) + b"\n"
     with (folder / MEASUREMENTS_FILE).open("a+b", buffering=0) as file:
         end = _end_of_last_line(file)
         file.truncate(end)
@@ -139,33 +178,7 @@ def append(folder: Path, measurement: Measurement) -> None:
 def read_run(folder: Path) -> Run:
     """The run in ``folder``. Raises OSError, ValueError (not a run, or of a newer schema)."""
     file = folder / RUN_FILE
-    try:
-        return run_of(read_json(file))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file}: {error}") from None
-
-
-def read_json(file: Path) -> Any:
-    """What a file of JSON holds. Raises OSError, ValueError."""
-    try:
-        return regular_file.read_json(file)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: line {error.lineno}, {error.msg}") from None
-    except UnicodeDecodeError:
-        raise ValueError("not JSON: not a text in UTF-8") from None
-
-
-def run_of(values: object) -> Run:
-    """The run that a JSON document holds. Raises ValueError."""
-    version = values.get("schema_version") if isinstance(values, dict) else None
-    if not isinstance(version, int) or version < 1:
-        raise ValueError("not a run: no schema_version")
-    if version > SCHEMA_VERSION:
-        raise ValueError(
-            f"schema_version: got {version}, expected at most {SCHEMA_VERSION}; "
-            "a newer hf-triton wrote it"
-        )
-    return made(Run, values)
+    return _run(file, read_regular(file, _MOST_BYTES))
 
 
 def read_measurements(folder: Path) -> list[Measurement]:
@@ -192,15 +205,47 @@ def readable_measurements(folder: Path) -> tuple[list[Measurement], list[str]]:
     found: list[Measurement] = []
     problems: list[str] = []
     for number, line in enumerate(lines[:-1], start=1):
-        if not line.strip():
-            continue
         try:
-            found.append(made(Measurement, json.loads(line.decode())))
-        except json.JSONDecodeError as error:
-            problems.append(f"{file}:{number}:{error.colno}: not a measurement: {error.msg}")
-        except (ValueError, RecursionError) as error:
+            found += [_made(Measurement, line)] if line.strip() else []
+        except ValueError as error:  # noqa: PERF203, every line is tried
             problems.append(f"{file}:{number}: not a measurement: {error}")
     return found, problems
+
+
+def read_results(path: Path) -> Results:
+    """The run in a folder, or in the report.json of one. Raises PerfError."""
+    try:
+        if path.is_dir():
+            return Results(read_run(path), *readable_measurements(path))
+        data = read_regular(path, _MOST_BYTES)
+        run = _run(path, data)
+        lines = _made(_Lines, data, f"{path}: ")
+        return Results(run, lines.measurements, lines.problems)
+    except FileNotFoundError:
+        expected = f"expected a folder with {RUN_FILE}, as `hf-triton perf sweep` makes"
+        if path.is_dir():
+            raise PerfError(f"{path}: not a run: it has no {RUN_FILE}; {expected}") from None
+        raise PerfError(f"{path}: not found; {expected}, or the {REPORT_FILE} of one") from None
+    except OSError as error:
+        raise PerfError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise PerfError(str(error)) from None
+
+
+def write_text(file: Path, text: str) -> None:
+    """Replaces ``file``, whole or not at all. Raises OSError, which names it."""
+    temporary = file.with_name(f".{file.name}.new")
+    try:
+        temporary.write_text(encodable(text), encoding="utf-8", newline="")
+        temporary.replace(file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(file)) from error
+
+
+def encodable(text: str) -> str:
+    """``text`` with an escape for what UTF-8 has no bytes for: half of a surrogate pair."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def masked(value: Any) -> Any:
@@ -213,7 +258,27 @@ def masked(value: Any) -> Any:
         return value
     for pattern in _SECRETS:
         value = pattern.sub(r"\1***", value)
-    return mask_tokens(value)
+    return encodable(mask_tokens(value))
+
+
+def _run(file: Path, data: bytes) -> Run:
+    version = _made(_Version, data, f"{file}: not a run: ").schema_version
+    if version > SCHEMA_VERSION:
+        raise ValueError(
+            f"{file}: schema_version: got {version}, expected at most {SCHEMA_VERSION}; "
+            "a newer hf-triton wrote it"
+        )
+    return _made(Run, data, f"{file}: ")
+
+
+def _made(kind: type[Made], data: bytes, where: str = "") -> Made:
+    """JSON as the dataclass; keys of a later version are left out. Raises ValueError, which says
+    where and what is wrong: ``Expected `str`, got `int` - at `$.load.endpoint` ``.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{where}{error}") from None
 
 
 def _end_of_last_line(file: IO[bytes]) -> int:
@@ -222,17 +287,6 @@ def _end_of_last_line(file: IO[bytes]) -> int:
     return file.read().rfind(b"\n") + 1
 
 
-def _writable(values: dict[str, Any]) -> dict[str, Any]:
-    """Without what JSON has no number for: a figure that isn't finite was not measured."""
-    finite = {name: each for name, each in values.items() if not _is_gap(each)}
-    finite |= {name: 0.0 for name in ("duration_s", "requests_per_s") if _is_gap(values.get(name))}
-    for name, each in finite.items():
-        if isinstance(each, dict):
-            kept = _writable(each)
-            is_whole = len(kept) == len(each) or name in ("load", "server", "machine", "settings")
-            finite[name] = kept if is_whole else None
-    return finite
-
-
-def _is_gap(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+def _finite(figures: Mapping[str, float]) -> dict[str, float]:
+    """Without figures that JSON has no number for: they were not measured."""
+    return {name: value for name, value in figures.items() if math.isfinite(value)}

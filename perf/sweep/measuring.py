@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perf.load.figures import between_chunks, figures
-from perf.load.measure import Record
-from perf.report.head import now
+from perf.load.records import Record, between_chunks, figures
+from perf.machine import now
 from perf.report.schema import Measurement
 from perf.sweep.analyzer.finding import Analyzer
 from perf.sweep.analyzer.process import Ended, run
@@ -236,10 +235,8 @@ def _record(
         return None
     sent_s, *times_s = ((each - start_ns) / 1e9 for each in (request["timestamp"], *times))
     return Record(
-        index=0,
         sent_s=sent_s,
         done_s=times_s[-1],
-        max_tokens=0,
         num_output_tokens=sum(map(_num_tokens, outputs)) if counts_tokens else 0,
         chunk_s=times_s if streams else (),
     )

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from generator.errors import PerfError
-from perf.report.head import here
+from perf.machine import here
 from perf.report.rendering import write_renderings
 from perf.report.schema import (
     MEASUREMENTS_FILE,
@@ -47,7 +47,7 @@ def described(
     models = ", ".join(dict.fromkeys(one.load.target for one in found))
     return Run(
         kind=KIND,
-        **here(command, versions=versions, hardware=hardware),
+        **here(command, hardware, versions),
         title=sweep.title or f"sweep of {models}",
         scenario={**as_values(sweep), "inputs": inputs},
         notes=_notes(analyzer, found),

@@ -19,7 +19,7 @@ from generator.spec.task_folders import find_tasks
 from perf.in_use import in_use
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE
 from perf.report.schema import Measurement, append
-from perf.roofline.share import is_countable
+from perf.roofline import is_countable
 from perf.sweep import run_folder
 from perf.sweep.analyzer import finding
 from perf.sweep.analyzer.finding import Analyzer

@@ -15,12 +15,9 @@ from pathlib import Path
 from generator.errors import GeneratorError, SpecError
 from generator.spec.triton_models import engine_name
 from hf_triton.tritonserver.process import TritonServer
-from perf.load.figures import measurement_of
-from perf.load.levels import LevelArguments
-from perf.load.measure import Policy, Record
-from perf.load.process import LevelError, http_command, records_of
-from perf.load.targets import ANY_INFER, ANY_STREAM
-from perf.report.head import now
+from perf.load.process import Level, LevelError, records_of
+from perf.load.records import Policy, Record, measurement_of
+from perf.machine import now
 from perf.report.schema import Load, Measurement, read_measurements
 from perf.serving import free_listen
 from perf.sweep.requests.bodies import Requests, requests_of
@@ -114,10 +111,10 @@ class ServedBench:
     def _send(
         self, server: TritonServer, model: str, bodies: Sequence[str], policy: Policy
     ) -> list[Record]:
-        level = LevelArguments(self.concurrency, self.seed, policy, bodies=bodies)
-        kind = ANY_STREAM if self.endpoint == STREAM else ANY_INFER
+        level = Level(self.concurrency, self.seed, policy, bodies=bodies)
+        kind = "any-stream" if self.endpoint == STREAM else "any-infer"
         try:
-            return records_of(http_command(kind, server.listen.http_port, model), level)
+            return records_of(kind, server.listen.http_port, model, level)
         except LevelError as error:
             if server.exit_code() is not None:
                 raise TrialError(_one_line(server.exit_message("tritonserver died"))) from None

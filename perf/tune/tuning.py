@@ -21,8 +21,8 @@ from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
 from generator.spec.task_folders import Task
 from hf_triton.tritonserver.state_file import running_servers
 from perf.in_use import in_use
+from perf.machine import here
 from perf.report.best import Bounds
-from perf.report.head import here
 from perf.report.rendering import write_renderings
 from perf.report.schema import RUN_FILE, Percentiles, Run, read_run, write_run
 from perf.tune.goal import Goal, throughput

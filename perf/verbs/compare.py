@@ -11,7 +11,7 @@ from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
 from perf.verbs.arguments import share
 
 if TYPE_CHECKING:
-    from perf.report.comparison.loads import Comparison
+    from perf.report.compare import Comparison
 
 HELP = "two runs side by side, with ratios, and what of them is noise"
 DESCRIPTION = """\
@@ -49,34 +49,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the comparison. Returns 1 where --fail-above says so. Raises PerfError."""
-    from perf.report.comparison import shown
-    from perf.report.comparison.loads import compare
-    from perf.report.results import read_results
-    from perf.report.written import encodable
+    from perf.report import compare
+    from perf.report.schema import encodable, read_results
 
-    found = compare(read_results(args.a), read_results(args.b), args.ignore)
+    found = compare.compare(read_results(args.a), read_results(args.b), args.ignore)
     if args.output:
         try:
-            shown.write_comparison(args.output, found)
+            compare.write_comparison(args.output, found)
         except OSError as error:
             raise PerfError(f"{error.filename or args.output}: {error.strerror}") from None
-    to_text = shown.to_html if args.html else shown.to_markdown
+    to_text = compare.to_html if args.html else compare.to_markdown
     print(encodable(to_text(found)), end="")
     return EXIT_OK if args.fail_above is None else _judged(found, args.fail_above)
 
 
 def _judged(found: Comparison, bound: float) -> int:
     """Says what is too slow in B. Raises PerfError where there is no telling."""
-    from perf.report.comparison.loads import failures, load_words
-    from perf.report.comparison.shown import NOT_JUDGED, failure_words, num_not_judged
+    from perf.report.compare import NOT_JUDGED, failures
+    from perf.report.points import load_words
 
     if not found.is_judged:
         raise PerfError(f"--fail-above: {NOT_JUDGED}")
-    lines = [f"slower: {failure_words(failure)}" for failure in failures(found, bound)]
+    lines = [f"slower: {failure}" for failure in failures(found, bound)]
     lines += [f"fails in B only: {load_words(p.a.load)}" for p in found.pairs if p.fails_anew]
     for point in found.only_a:
         print(f"hf-triton: not in B: {load_words(point.load)}", file=sys.stderr)
-    if single := num_not_judged(found):
+    if single := found.num_not_judged:
         print(f"hf-triton: {single} loads have no repeats and are not judged", file=sys.stderr)
     for line in lines:
         print(f"hf-triton: {line}", file=sys.stderr)

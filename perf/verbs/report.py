@@ -1,4 +1,4 @@
-"""``hf-triton perf report``: shows a run as a page, a table, CSV and one document."""
+"""``hf-triton perf report``: shows a run as a page, a table and one document."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from generator.errors import EXIT_OK, PerfError
 from generator.flag_values import positive
 
-HELP = "write a run's page, table, CSV and JSON"
+HELP = "write a run's page, table and JSON"
 DESCRIPTION = """\
 Write what people and programs read of a run beside it: run.html (one page, no network),
-run.md, run.csv (a row for each measurement) and report.json. Every command that measures
-does so at its end; here it is done again, or with bounds of yours."""
+run.md and report.json. Every command that measures does so at its end; here it is done again,
+or with bounds of yours."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Writes the files and names them. Raises PerfError."""
     from perf.report.best import Bounds
     from perf.report.rendering import RENDERINGS, write_results
-    from perf.report.results import read_results
+    from perf.report.schema import read_results
 
     folder: Path = args.folder
     results = read_results(folder)

@@ -1,313 +1,256 @@
-"""One comparison from its arguments to its folder: begun or gone on with, measured, rendered."""
+"""A comparison of servers: what is measured in which order, kept, and shown as one table."""
 
 from __future__ import annotations
 
-import os
+import random
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
+from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError, PerfError
+from perf import roofline
 from perf.in_use import in_use
-from perf.lab.baselines.fleet import Fleet, LeftOutError
-from perf.lab.baselines.plan import MIXED, OUTPUT_TOKENS, PROMPT_TOKENS, Plan, Step
-from perf.lab.baselines.report import write_markdown
-from perf.lab.baselines.servers.processes import NOT_INHERITED, Ports
-from perf.lab.baselines.servers.repositories import MODEL_FOLDER
-from perf.lab.baselines.servers.start import Places, Service, started
-from perf.lab.baselines.targets import OURS_ON_TRITON, Variant
-from perf.load.figures import between_chunks, measurement_of
-from perf.load.levels import LevelArguments
-from perf.load.measure import Record, client_cores, counted
-from perf.machine import num_cores
-from perf.model import llama_config, make_model
-from perf.report.head import here, now
+from perf.lab.baselines.servers import BY_NAME, DTYPES, MODEL_FOLDER, SERVERS, Running, started
+from perf.load.process import Level, LevelError, records_of
+from perf.load.records import Policy, Record, between_chunks, measurement_of
+from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, SHORTEST_PROMPT
+from perf.machine import here, now, num_cores
+from perf.report import markdown
 from perf.report.rendering import write_renderings
 from perf.report.schema import (
     RUN_FILE,
+    Load,
     Measurement,
     Run,
     append,
     read_measurements,
     read_run,
     write_run,
+    write_text,
 )
-from perf.roofline.measured import measure as measure_machine
-from perf.roofline.share import Decoder, Lengths, limit
-from perf.roofline.step import DecoderShape, Machine, machine_of
 from perf.usage import cpu_seconds, machine_cpu_seconds, memory_gib
 
-BAR_FORMAT = "{n}/{total} levels |{bar:20}| {elapsed} {desc}{postfix}"
-
-KIND = "baselines"
-FIXED = ("seed", "counted_requests", "longest_level_s")  # has to stay in one folder
-STORED_DTYPE = "float16"  # of the measured model's weights
+KIND, MARKDOWN_FILE = "baselines", "baselines.md"
+MOST_STREAMS = 64  # clients; what one Python process reads of streams without being late
+_STARTS_NOT = (GeneratorError, LevelError, OSError, subprocess.CalledProcessError)
+_BAR = "{n}/{total} levels |{bar:20}| {elapsed} {desc}"
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What is compared, and where it is kept; ``environments`` holds the peers'."""
+class Plan:
+    """All that a command line asks for; ``num_requests`` are counted at a level, at least."""
 
-    plan: Plan
-    output: Path
-    environments: Path
-    ports: Ports
-    command: str
+    servers: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    clients: tuple[int, ...]
+    num_rounds: int
+    num_requests: int
+    max_level_s: float
+    seed: int
+    streams: bool = False
 
-    def scenario(self) -> dict[str, str | int | float]:
-        """The load, as a run tells it."""
-        plan = self.plan
-        return {
-            "model": "Llama shape, 42.0 M random weights",
-            "load": MIXED,
-            "prompt_tokens": PROMPT_TOKENS,
-            "output_tokens": OUTPUT_TOKENS,
-            "counted_requests": plan.num_requests,
-            "longest_level_s": plan.max_level_s,
-            "rounds": plan.num_rounds,
-            "clients": "/".join(map(str, plan.clients)),
-            "seed": plan.seed,
-        }
+    def rounds(self) -> Iterator[tuple[int, str, str]]:
+        """Round, server and number format; every other round in the opposite order. A server that
+        has only formats that can't be asked for comes in those.
+        """
+        found = [
+            (server.name, dtype)
+            for server in SERVERS
+            if server.name in self.servers
+            for dtype in server.dtypes
+            if dtype in self.dtypes or not set(server.dtypes) & set(DTYPES)
+        ]
+        for number in range(self.num_rounds):
+            yield from ((number, *each) for each in (found if number % 2 == 0 else found[::-1]))
+
+    def loads(self, name: str, dtype: str) -> Iterator[Load]:
+        """Every level of a server, streams last."""
+        server = BY_NAME[name]
+        whole = Load(
+            target=name,
+            endpoint=server.endpoint,
+            input_name="mixed",
+            prompt_tokens=f"{SHORTEST_PROMPT}-{LONGEST_PROMPT}",
+            output_tokens="/".join(map(str, OUTPUT_LENGTHS)),
+            settings={"dtype": dtype},
+        )
+        yield from (replace(whole, concurrency=clients) for clients in self.clients)
+        for clients in self.clients if self.streams and server.streamed else ():
+            if clients <= MOST_STREAMS:
+                yield replace(whole, concurrency=clients, endpoint=f"{server.endpoint}-stream")
+
+    def level(self, load: Load, number: int) -> Level:
+        """The same requests for every server of a round, and never those that were sent before,
+        which a server may have kept.
+        """
+        clients, streams = load.concurrency or 1, load.endpoint.endswith("-stream")
+        seed = random.Random(f"{self.seed}/{number}/{clients}/{streams}").randrange(2**31)
+        # Not counted are as many requests as there are clients, at either end.
+        policy = Policy(self.num_requests + 2 * clients, min_s=0.0, max_s=self.max_level_s)
+        return Level(clients, seed, policy)
+
+    def scenario(self) -> dict[str, object]:
+        """The part that has to stay the same in one folder."""
+        kept = ("seed", "num_requests", "max_level_s")
+        return {"model": "Llama shape, 42 M random weights", **{n: asdict(self)[n] for n in kept}}
 
 
-def compare(comparison: Comparison) -> int:
-    """Measures what is missing in the folder, writes its tables and prints them.
+def compare(plan: Plan, output: Path, environments: Path, command: str) -> int:
+    """Measures what is missing in the folder, writes its table and prints it; the exit code.
 
-    Returns the exit code. Raises ``PerfError``.
+    Raises PerfError.
     """
-    output = comparison.output
     with in_use(output):
         try:
-            run, measured = begin(comparison)
-            steps = comparison.plan.missing(measured)
-            tell_length(comparison, steps, len(measured))
-            if steps and not run.roofline:  # before any server is up
-                run = replace(run, roofline=measure_machine().as_figures())
-                write_run(output, run)
-            code = measure(comparison, run, steps) if steps else EXIT_OK
+            run = begin(output, plan, command)
+            code = measure(plan, run, output, environments)
             measured = read_measurements(output)
-            text = write_markdown(output, read_run(output), measured)
+            lines = table(measured)
+            write_text(output / MARKDOWN_FILE, "\n".join(lines) + "\n")
             write_renderings(output)
         except (OSError, ValueError) as error:
             raise PerfError(f"{error}; what is measured is kept in {output}") from error
-    print(text)
+    print("\n".join(lines))
     print(f"kept in {output}", file=sys.stderr)
     return EXIT_INPUT if code == EXIT_OK and any(each.num_errors for each in measured) else code
 
 
-def begin(comparison: Comparison) -> tuple[Run, list[Measurement]]:
-    """A new run in the folder, or the one that is there with what it has.
-
-    Raises ``OSError``, ``ValueError``, and ``PerfError`` where the folder holds another run.
+def begin(output: Path, plan: Plan, command: str) -> Run:
+    """A new run in the folder, or the one that is there. Raises PerfError where the folder holds
+    another run, OSError, ValueError.
     """
-    scenario, output = comparison.scenario(), comparison.output
+    if (output / RUN_FILE).is_file():
+        run = read_run(output)
+        if run.kind != KIND or run.scenario != plan.scenario():
+            raise PerfError(f"{output} holds another run; name another folder with --output")
+        return run
+    try:
+        figures = roofline.figures()
+    except roofline.NotMeasuredError:
+        figures = {}
     run = Run(
         kind=KIND,
         title="Useful tokens/s of ours and of what people use instead",
-        scenario=scenario,
-        **here(comparison.command),
+        scenario=plan.scenario(),
+        roofline=figures,
+        **here(command),
     )
-    if (output / RUN_FILE).is_file():
-        before = read_run(output)
-        check_alike(before, scenario, output)
-        notes = [f"begun at commit {before.commit}"] if before.commit != run.commit else []
-        run = replace(run, created=before.created, roofline=before.roofline, notes=notes)
     write_run(output, run)
-    return run, read_measurements(output)
+    return run
 
 
-def check_alike(before: Run, scenario: Mapping[str, object], output: Path) -> None:
-    """Raises ``PerfError`` where the folder's run is no part of what is asked for."""
-    differ = [
-        f"{name} {before.scenario.get(name)}, now {scenario[name]}"
-        for name in FIXED
-        if before.scenario.get(name) != scenario[name]
-    ]
-    if before.kind != KIND or differ:
-        what = f"a run with {'; '.join(differ)}" if differ else f"a run of kind {before.kind}"
-        raise PerfError(f"{output} holds {what}; name another folder with --output")
+def measure(plan: Plan, run: Run, output: Path, environments: Path) -> int:
+    """Starts server after server and measures its missing levels; one that can't be had is left
+    out, with the reason in the run's notes. Raises OSError.
+    """
+    from perf.model import make_model
 
-
-def measure(comparison: Comparison, run: Run, steps: Sequence[Step]) -> int:
-    """Brings up what is needed, measures, and notes what a reader has to know; the exit code."""
-    with own_environment(), tempfile.TemporaryDirectory(prefix="perf-baselines-") as folder:
-        every_s = 0.5 if sys.stderr.isatty() else 30.0  # a file holds every line
-        with tqdm(total=len(steps), bar_format=BAR_FORMAT, mininterval=every_s, miniters=0) as bar:
-            rounds = made_rounds(comparison, Path(folder), bar, run.roofline)
-            fleet = rounds.fleet
-            try:
-                make_model(Path(folder, MODEL_FOLDER), comparison.plan.seed)
-                rounds.measure(steps)
-            except KeyboardInterrupt:
-                tqdm.write("interrupted; the same command goes on where it was", file=sys.stderr)
-                return EXIT_INTERRUPTED
-            finally:
-                fleet.close()
-                notes = [*run.notes, *rounds.notes, *fleet_notes(fleet)]
-                write_run(comparison.output, replace(run, notes=notes))
-        return EXIT_INPUT if fleet.left_out else EXIT_OK
-
-
-def made_rounds(
-    comparison: Comparison, folder: Path, bar: tqdm, limits: Mapping[str, float]
-) -> Rounds:
-    """The rounds, with servers that live in ``folder``."""
-    places = Places(folder, comparison.environments, comparison.ports)
-    seed, machine = comparison.plan.seed, machine_of(limits, num_cores())
-
-    def start(variant: Variant, streaming: bool) -> AbstractContextManager[Service]:
-        def tell(text: str) -> None:
-            bar.set_description_str(f"{variant}: {text}", refresh=sys.stderr.isatty())
-
-        tell("starting")
-        if variant.target.environment:
-            places.environment(variant).ensure(tell)
-        return started(places, variant, streaming=streaming)
-
-    return Rounds(
-        plan=comparison.plan,
-        fleet=Fleet(start, lambda service, streaming: warm_up(service, seed, streams=streaming)),
-        keep=partial(append, comparison.output),
-        command=comparison.command,
-        bar=bar,
-        share_of=partial(share_of_limit, machine),
-    )
-
-
-def share_of_limit(machine: Machine, step: Step, tokens_per_s: float) -> float:
-    """0 to 1: of what the machine's memory and cores allow with as many sequences as clients."""
-    decoder = Decoder(DecoderShape.of(llama_config()), step.variant.dtype, STORED_DTYPE)
-    lengths = Lengths.of(PROMPT_TOKENS, OUTPUT_TOKENS)
-    assert lengths is not None
-    return tokens_per_s / limit(machine, decoder, lengths, step.clients)
-
-
-def fleet_notes(fleet: Fleet) -> list[str]:
-    """Which servers did not stay up between their levels."""
-    notes = [
-        f"{variant.label} takes {cores:.1f} cores without requests, so it was started and stopped "
-        "for each level"
-        for variant, cores in fleet.restless.items()
-    ]
-    if fleet.crowded:
-        notes.append("memory did not hold all servers at once: some were stopped between levels")
-    return notes
-
-
-def tell_length(comparison: Comparison, steps: Sequence[Step], num_measured: int) -> None:
-    """Says on stderr what is to be done and how long that takes."""
-    before = f"{num_measured} levels are there; " if num_measured else ""
-    if not steps:
-        print(f"{before}nothing is left to measure; the tables are made again", file=sys.stderr)
-        return
-    minutes = comparison.plan.usual_s(steps) / 60
-    print(
-        f"{before}{len(steps)} levels of at least {comparison.plan.num_requests} requests: about "
-        f"{minutes:.0f} minutes on 2 cores; Ctrl-C keeps what is measured",
-        file=sys.stderr,
-    )
-
-
-@contextmanager
-def own_environment() -> Iterator[None]:
-    """Every service takes the threads it takes by itself."""
-    before = dict(os.environ)
-    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # of weights being loaded: ours is enough
-    for name in NOT_INHERITED:
-        os.environ.pop(name, None)
-    try:
-        yield
-    finally:
-        os.environ.update(before)
-
-
-@dataclass
-class Rounds:
-    """``keep`` is given each measurement; ``notes`` say what a reader has to know of the run."""
-
-    plan: Plan
-    fleet: Fleet
-    keep: Callable[[Measurement], object]
-    command: str
-    bar: tqdm
-    share_of: Callable[[Step, float], float]  # of what the machine allows, from tokens/s
-    notes: list[str] = field(default_factory=list)
-
-    def measure(self, steps: Sequence[Step]) -> None:
-        """Every step whose target can be had."""
-        for step in steps:
-            if step.variant not in self.fleet.left_out:
+    done = [(each.load, each.repeat) for each in read_measurements(output)]
+    left_out: dict[tuple[str, str], str] = {}
+    work = [(n, name, dtype, list(plan.loads(name, dtype))) for n, name, dtype in plan.rounds()]
+    total = sum(len(loads) for *_, loads in work)
+    with (
+        tempfile.TemporaryDirectory(prefix="perf-baselines-") as scratch,
+        tqdm(total=total, bar_format=_BAR, mininterval=0.5, miniters=0) as bar,
+    ):
+        folder = Path(scratch)
+        try:
+            make_model(folder / MODEL_FOLDER, plan.seed)
+            for number, name, dtype, loads in work:
+                missing = [load for load in loads if (load, number) not in done]
+                bar.update(len(loads) - len(missing))
+                if not missing or (name, dtype) in left_out:
+                    continue
+                bar.set_description_str(f"{name} {dtype}")
+                server = BY_NAME[name]
                 try:
-                    found = self._level(step)
-                except LeftOutError as error:
-                    self._leave_out(step, str(error))
-                else:
-                    self.keep(found)
-            self.bar.update()
-
-    def _level(self, step: Step) -> Measurement:
-        streaming = step.streams and step.variant.name in OURS_ON_TRITON
-        with self.fleet.using(step.variant, streaming=streaming) as service:
-            self._tell(f"{step.variant}, {step.clients} clients")
-            started, pid = now(), service.pid
-            before_s = (time.perf_counter(), cpu_seconds(pid), machine_cpu_seconds())
-            records = service.run(step.streams)(self.plan.arguments(step), self._show)
-            after_s = (time.perf_counter(), cpu_seconds(pid), machine_cpu_seconds())
-            elapsed_s, server_s, machine_s = (a - b for a, b in zip(after_s, before_s, strict=True))
-            clients = client_cores(records, step.clients)
-            machine = {
-                "cpu_share": machine_s / elapsed_s / num_cores(),
-                "server_cpu_cores": server_s / elapsed_s,
-                "client_cpu_cores": clients,
-                "other_cpu_cores": max(0.0, (machine_s - server_s) / elapsed_s - clients),
-                "memory_gib": memory_gib(pid),
-            }
-        return self._measurement(step, records, started, machine)
-
-    def _measurement(
-        self, step: Step, records: Sequence[Record], started: str, machine: Mapping[str, float]
-    ) -> Measurement:
-        """The figures of a level; stable where as many requests were counted as were wanted."""
-        inside, _ = counted(records, step.clients)
-        good = [record for record in inside if record.problem is None]
-        num_chunks = sum(len(record.chunk_s) for record in good)
-        tokens = sum(record.num_output_tokens for record in good)
-        found = measurement_of(
-            records, step.load, step.round, started, self.command, between_chunks
-        )
-        useful = found.output_tokens_per_s or 0.0
-        return replace(
-            found,
-            stable=len(good) >= self.plan.num_requests,
-            output_tokens_per_s=useful,
-            roofline_share=self.share_of(step, useful),
-            server={"tokens_per_chunk": tokens / num_chunks} if num_chunks else {},
-            machine=machine,
-        )
-
-    def _leave_out(self, step: Step, why: str) -> None:
-        when = f"round {step.round + 1}, {step.clients} clients"
-        first, *rest = why.splitlines() or ["no reason given"]
-        short = " ... ".join([first, *rest[-1:]])
-        self.notes.append(f"{step.variant.label} is left out from {when} on: {short}")
-        tqdm.write("\n  ".join([f"{step.variant} is left out: {first}", *rest]), file=sys.stderr)
-
-    def _tell(self, text: str) -> None:
-        self.bar.set_postfix_str("", refresh=False)
-        self.bar.set_description_str(text, refresh=sys.stderr.isatty())
-
-    def _show(self, num_answers: int) -> None:
-        self.bar.set_postfix_str(f"{num_answers} answers", refresh=False)
-        self.bar.update(0)
+                    with started(
+                        server, dtype, folder, environments, streaming=plan.streams
+                    ) as running:
+                        warm = Policy(min_requests=8, min_s=0, max_s=60)
+                        _records(missing[0], running, Level(8, plan.seed + 1, warm))
+                        for load in missing:
+                            level = plan.level(load, number)
+                            found = _measured(load, number, running, level, run.command)
+                            decoder = roofline.decoder_in(folder / MODEL_FOLDER, dtype)
+                            share = roofline.share_of(run.roofline, decoder, found)
+                            append(output, replace(found, roofline_share=share))
+                            bar.update()
+                except _STARTS_NOT as error:
+                    left_out[name, dtype] = str(error).strip().splitlines()[-1]
+                    tqdm.write(f"{name} {dtype} is left out: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            tqdm.write("interrupted; the same command goes on where it was", file=sys.stderr)
+            return EXIT_INTERRUPTED
+        finally:
+            notes = [f"{' '.join(key)} is left out: {why}" for key, why in left_out.items()]
+            write_run(output, replace(run, notes=notes))
+    return EXIT_INPUT if left_out else EXIT_OK
 
 
-def warm_up(service: Service, seed: int, *, streams: bool) -> None:
-    """A few requests, other ones than are measured; their figures are thrown away."""
-    service.run(streams)(LevelArguments.warm_up(seed), lambda _: None)
+def _records(load: Load, running: Running, level: Level) -> list[Record]:
+    server = BY_NAME[load.target]
+    sent = (server.streamed or "") if load.endpoint.endswith("-stream") else server.sent
+    return records_of(sent, running.port, running.model, level)
+
+
+def _measured(load: Load, number: int, running: Running, level: Level, command: str) -> Measurement:
+    """The figures of a level; stable where as many requests were counted as were wanted."""
+    before = time.perf_counter(), cpu_seconds(running.pid), machine_cpu_seconds()
+    start = now()
+    records = _records(load, running, level)
+    after = time.perf_counter(), cpu_seconds(running.pid), machine_cpu_seconds()
+    elapsed_s, server_s, machine_s = (b - a for a, b in zip(before, after, strict=True))
+    found = measurement_of(records, load, number, start, command, between_chunks)
+    return replace(
+        found,
+        stable=found.num_requests >= level.policy.min_requests - 2 * level.clients,
+        machine={
+            "cpu_share": machine_s / elapsed_s / num_cores(),
+            "server_cpu_cores": server_s / elapsed_s,
+            "memory_gib": memory_gib(running.pid),
+        },
+    )
+
+
+def table(measurements: Sequence[Measurement]) -> list[str]:
+    """A row for each server and number format: useful tokens/s by clients, and in the round
+    brackets ours over it in the same format: the median of the rounds, the least and the most.
+    """
+    found = [each for each in measurements if not each.load.endpoint.endswith("-stream")]
+    clients = sorted({each.load.concurrency or 0 for each in found})
+    rows = dict.fromkeys((each.load.target, _dtype(each)) for each in found)
+    rates = {
+        (each.load.target, _dtype(each), each.load.concurrency or 0, each.repeat): rate
+        for each in found
+        if (rate := each.output_tokens_per_s)
+    }
+
+    def cell(target: str, dtype: str, count: int) -> str:
+        of_row = {n: rate for (*key, n), rate in rates.items() if key == [target, dtype, count]}
+        base = dtype if dtype in DTYPES else DTYPES[0]
+        ratios = [
+            rates["ours", base, count, n] / rate
+            for n, rate in of_row.items()
+            if ("ours", base, count, n) in rates
+        ]
+        text = f"{median(of_row.values()):,.0f}" if of_row else ""
+        if not ratios or (target, dtype) == ("ours", base):
+            return text
+        spread = f", {min(ratios):.2f} to {max(ratios):.2f}" if len(ratios) > 1 else ""
+        return f"{text} (ours {median(ratios):.2f} times{spread})"
+
+    heads = ["server", "format", *(f"{count} clients" for count in clients)]
+    cells = ([*row, *(cell(*row, count) for count in clients)] for row in rows)
+    return markdown.table(heads, cells, "<<")
+
+
+def _dtype(measurement: Measurement) -> str:
+    return str(measurement.load.settings.get("dtype", ""))

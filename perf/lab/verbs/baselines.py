@@ -6,98 +6,82 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from generator.errors import EXIT_OK
 from generator.flag_values import whole
-from perf.lab.baselines.targets import DTYPES, TARGETS, variants
-from perf.verbs.arguments import counts, names, port_range
+from perf.lab.baselines.servers import DTYPES, READY, SERVERS
+from perf.verbs.arguments import counts, names
 
-if TYPE_CHECKING:
-    from perf.lab.baselines.plan import Plan
-
-NAMES = tuple(target.name for target in TARGETS)
-
-HELP = "compare text generation with vLLM, transformers, MLServer and others, in alternating runs"
+HELP = "compare text generation with vLLM, transformers and others, in alternating runs"
 DESCRIPTION = """\
 Makes a Llama of 42 M random weights and measures it, served by this project and by what people use
 instead, all on this machine with the same requests in the same order: prompts of 8 to 64 tokens
 that ask for 8, 16, 32, 64 or 128, from N clients who send the next request when the last is
-answered. Servers are up together and measured in turns, every other round in the opposite order.
-Useful tokens are those that were asked for. Prints Markdown tables of ratios and figures, and keeps
-each level in the folder as soon as it is measured: the same command goes on where one was stopped.
-On first use it installs the peers, each into an environment of its own."""
+answered. Servers are started one after the other, every other round in the opposite order.
+Useful tokens are those that were asked for. Prints a Markdown table, and keeps each level in the
+folder as soon as it is measured: the same command goes on where one was stopped. On first use it
+installs the peers, each into an environment of its own."""
+NAMES = tuple(server.name for server in SERVERS)
+GONE = ("in-process", "batching", "mlserver")  # of earlier releases
 FULL_CLIENTS, QUICK_CLIENTS = (1, 8, 32, 64, 256), (1, 8)
 FULL, QUICK = (512, 3), (24, 1)  # requests, rounds
 LONGEST_LEVEL_S = 900
 ENVIRONMENTS = "~/.cache/hf-triton/perf"
+EPILOG = """\
+examples:
+  hf-triton perf baselines --list
+  hf-triton perf baselines --quick --targets ours,vllm --dtypes float32
+  hf-triton perf baselines --targets ours,vllm           beside vLLM only: about 80 minutes
+exit codes: 0 measured; 1 an answer failed or had the wrong length, or a target was left out;
+2 usage; 130 interrupted, what was measured is kept"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what is compared, how much is sent, and where results go."""
     add = parser.add_argument
     every, both = ",".join(NAMES), ",".join(DTYPES)
-    add("--targets", type=names(NAMES), metavar="T,T,...", default=NAMES, help=f"of {every}")
+    add("--targets", type=_targets, metavar="T,T,...", default=NAMES, help=f"of {every}")
     add("--dtypes", type=names(DTYPES), metavar="D,D", default=DTYPES, help=f"of {both}")
     add("--clients", type=counts, metavar="N,N,...", help="instead of 1,8,32,64,256")
     add("--requests", type=whole(), metavar="N", help=f"counted at each level: {FULL[0]}")
     add("--rounds", type=whole(), metavar="N", help=f"instead of {FULL[1]}")
     add("--quick", action="store_true", help="1 round, 1 and 8 clients, 24 requests: rough figures")
     add("--streams", action="store_true", help="measure waiting times of streams, too")
-    add(
-        "--max-level-s",
-        type=whole(),
-        default=LONGEST_LEVEL_S,
-        metavar="S",
-        help=f"the longest that a level may take: {LONGEST_LEVEL_S}",
-    )
+    longest = f"the longest that a level may take: {LONGEST_LEVEL_S}"
+    add("--max-level-s", type=whole(), default=LONGEST_LEVEL_S, metavar="S", help=longest)
     add("--seed", type=int, default=0, help="of the load and the weights: 0")
-    add("--ports", type=port_range, metavar="A-B", help="for the servers; default: free ones")
     add("--environments", type=Path, metavar="FOLDER", help=f"of the peers: {ENVIRONMENTS}")
-    add(
-        "--output",
-        type=Path,
-        default=Path("perf-results/baselines"),
-        metavar="FOLDER",
-        help="where the run is kept, or is and goes on: perf-results/baselines",
-    )
+    output = "where the run is kept, or is and goes on: perf-results/baselines"
+    default = Path("perf-results/baselines")
+    add("--output", type=Path, default=default, metavar="FOLDER", help=output)
     add("--list", action="store_true", help="show the targets and whether they are installed")
     parser.epilog = EPILOG
 
 
-EPILOG = """\
-examples:
-  hf-triton perf baselines --list
-  hf-triton perf baselines --quick --targets ours,vllm --dtypes float32
-  hf-triton perf baselines --targets ours,vllm           beside vLLM only: about 80 minutes
-  hf-triton perf baselines                               everything: about 10 hours
-exit codes: 0 measured; 1 an answer failed or had the wrong length, or a target was left out;
-2 usage; 130 interrupted, what was measured is kept"""
+def _targets(text: str) -> tuple[str, ...]:
+    """Raises ArgumentTypeError, for a server that was one with what to use instead."""
+    if gone := set(text.split(",")) & set(GONE):
+        instead = "AIPerf or GuideLLM measure any server that has OpenAI's routes"
+        raise argparse.ArgumentTypeError(f"{','.join(sorted(gone))}: compared no more; {instead}")
+    return names(NAMES)(text)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compares; returns the exit code. Raises PerfError."""
-    from perf.environments import cache_folder
-    from perf.lab.baselines.servers.packages import listing
-
-    environments = args.environments or cache_folder()
+    environments = args.environments or Path(ENVIRONMENTS).expanduser()
     if args.list:
-        print(listing(environments))
+        for server in SERVERS:
+            folder = environments / server.environment
+            there = "installed in" if (folder / READY).is_file() else "to be installed into"
+            where = f"{there} {folder}" if server.environment else "runs in this environment"
+            print(f"{server.name:20} {','.join(server.dtypes):17} {server.what}\n{'':39}{where}")
         return EXIT_OK
-    from perf.lab.baselines.run import Comparison, compare
-    from perf.lab.baselines.servers.processes import Ports
-
-    command = shlex.join(["hf-triton", *sys.argv[1:]])
-    return compare(Comparison(plan_of(args), args.output, environments, Ports(args.ports), command))
-
-
-def plan_of(args: argparse.Namespace) -> Plan:
-    """What the command line asks for."""
-    from perf.lab.baselines.plan import Plan
+    from perf.lab.baselines.run import Plan, compare
 
     num_requests, num_rounds = QUICK if args.quick else FULL
-    return Plan(
-        variants=tuple(variants(args.targets, args.dtypes)),
+    plan = Plan(
+        servers=args.targets,
+        dtypes=args.dtypes,
         clients=args.clients or (QUICK_CLIENTS if args.quick else FULL_CLIENTS),
         num_rounds=args.rounds or num_rounds,
         num_requests=args.requests or num_requests,
@@ -105,3 +89,4 @@ def plan_of(args: argparse.Namespace) -> Plan:
         seed=args.seed,
         streams=args.streams,
     )
+    return compare(plan, args.output, environments, shlex.join(["hf-triton", *sys.argv[1:]]))

@@ -20,7 +20,6 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from generator.python_modules import run_module
-from perf.environments import cache_folder, last_line
 
 # The last whose perf_analyzer runs with a glibc before 2.38.
 CLIENT = "tritonclient==2.51.0"
@@ -45,6 +44,11 @@ class Analyzer:
     version: str
     origin: str
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def cache_folder() -> Path:
+    """Where programs and libraries that were downloaded are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "hf-triton", "perf")
 
 
 def find(given: str | None = None) -> Analyzer:
@@ -164,7 +168,8 @@ def _downloaded_file(requirement: str, pattern: str, name: str) -> Path:
         fresh.chmod(0o755)
         fresh.replace(kept)
     except (OSError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
-        told = f"{requirement} can't be downloaded: {last_line(error)}"
+        printed = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        told = f"{requirement} can't be downloaded: {printed[-1]}"
         raise AnalyzerMissingError(told) from error
     return kept
 

@@ -1,6 +1,5 @@
-"""How near the limit of this machine's processor a sweep's loads of text generation come: which
-targets can be told so, and of them the share. Only models of the repository at hand that run on
-this machine's processor are: a GPU or another machine has limits of its own.
+"""The decoders among the models of a repository that run on this machine's processor, and what it
+allows them (perf/roofline.py). A GPU or another machine has limits of its own.
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ from typing import Any
 
 from generator.render.model_folder import VALUES_FILE
 from generator.spec.triton_models import ENGINE_SUFFIX
-from perf.machine import num_cores
-from perf.report.schema import Measurement, Run, read_run, write_run
-from perf.roofline import measured
-from perf.roofline.share import Decoder, decoder_in, share_of
-from perf.roofline.step import Machine, machine_of
+from perf import roofline
+from perf.report.schema import Measurement, read_run, write_run
+from perf.roofline import Decoder
 from perf.sweep.requests.targets import of_repository
 from perf.sweep.server.machine_use import gpu_names
 
@@ -28,24 +25,22 @@ _KIND_CPU = 2  # inference.ModelInstanceGroup.Kind, model_config.proto
 
 @dataclass(frozen=True)
 class Limits:
-    """Of the targets whose share can be told, by their names."""
+    """The decoders by the names of their models, and the machine's figures."""
 
-    machine: Machine | None = None
+    machine: Mapping[str, float] = field(default_factory=dict)
     decoders: Mapping[str, Decoder] = field(default_factory=dict)
 
     def with_share(self, found: Measurement) -> Measurement:
         """The measurement, with its share where there is one."""
         decoder = self.decoders.get(found.load.target)
-        if self.machine is None or decoder is None:
-            return found
-        return replace(found, roofline_share=share_of(self.machine, decoder, found))
+        return replace(found, roofline_share=roofline.share_of(self.machine, decoder, found))
 
 
 def limits_in(
     folder: Path, names: Sequence[str], repository: Path, files: Path | None = None
 ) -> Limits:
     """What this machine allows the decoders among these models, kept in the run's ``folder``: it is
-    measured once. Raises OSError.
+    measured once. ``files`` has the config.json of all of them, where it is known. Raises OSError.
     """
     decoders = decoders_of(names, repository, files)
     if not decoders:
@@ -53,40 +48,22 @@ def limits_in(
     run = read_run(folder)
     if not run.roofline:
         print("hf-triton: measuring what this machine allows a decoder", file=sys.stderr)
-        run = with_roofline(run)
+        try:
+            run = replace(run, roofline=roofline.figures())
+        except roofline.NotMeasuredError as error:
+            note = f"the machine's limits were not measured: {error}"
+            run = replace(run, notes=list(dict.fromkeys([*run.notes, note])))
         write_run(folder, run)
-    return limits(run, decoders)
+    return Limits(run.roofline, decoders)
 
 
 def decoders_of(
     names: Sequence[str], repository: Path, files: Path | None = None
 ) -> dict[str, Decoder]:
-    """Of the models of ``repository`` that this machine's processor runs; others are left out.
-
-    ``files`` has the config.json of all of them, where it is known.
-    """
+    """The decoders whose limit is known, by the names of their models."""
     has_gpus = bool(names) and bool(gpu_names())
     found = {name: _decoder(name, repository, has_gpus, files) for name in dict.fromkeys(names)}
     return {name: decoder for name, decoder in found.items() if decoder is not None}
-
-
-def with_roofline(run: Run) -> Run:
-    """The run with this machine's figures, measured unless it has them; else why it has none."""
-    if run.roofline:
-        return run
-    try:
-        return replace(run, roofline=measured.figures())
-    except measured.NotMeasuredError as error:
-        note = f"the machine's limits were not measured: {error}"
-        return replace(run, notes=list(dict.fromkeys([*run.notes, note])))
-
-
-def limits(run: Run, decoders: Mapping[str, Decoder]) -> Limits:
-    """By what the run tells of its machine."""
-    try:
-        return Limits(machine_of(run.roofline, num_cores()), decoders)
-    except KeyError:
-        return Limits()
 
 
 def _decoder(name: str, repository: Path, has_gpus: bool, files: Path | None) -> Decoder | None:
@@ -101,9 +78,8 @@ def _decoder(name: str, repository: Path, has_gpus: bool, files: Path | None) ->
             return None
         count = sum(max(1, group.count) for group in groups) or 1
         most = values.get("options", {}).get("max_num_seqs")
-        files = files or _files(folder, values)
-        dtype = str(values.get("dtype") or "auto")
-        return decoder_in(files, dtype, most * count if most else None) if files else None
+        files, dtype = files or _files(folder, values), str(values.get("dtype") or "auto")
+        return roofline.decoder_in(files, dtype, most * count if most else None) if files else None
     return None
 
 
@@ -116,7 +92,7 @@ def _values(folder: Path) -> Mapping[str, Any]:
 
 
 def _files(folder: Path, values: Mapping[str, Any]) -> Path | None:
-    """Where the model's config.json is: its own folder, or the only snapshot in its cache."""
+    """The folder of config.json: the model's own, or the only snapshot in its cache."""
     if values.get("local"):
         return folder / str(values.get("model"))
     found = [path.parent for path in folder.glob("hf_cache/**/snapshots/*/config.json")]

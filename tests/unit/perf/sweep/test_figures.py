@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perf.load.measure import Record
+from perf.load.records import Record
 from perf.report.schema import Load
 from perf.sweep.measuring import Export, ExportError, doubts, read_export
 from perf.sweep.plan import Planned
@@ -107,7 +107,7 @@ def scrape(requests: int, sequences: int, tokens: int) -> list[Sample]:
 def test_a_figure_that_the_server_counted_otherwise_is_doubted(
     requests: int, sequences: int, tokens: int, said: str
 ) -> None:
-    records = [Record(0, at / 100, at / 100 + 0.02, 0, 10) for at in range(100)]
+    records = [Record(at / 100, at / 100 + 0.02, 0, 10) for at in range(100)]
     export = Export(records, [0, 2 * 10**9])
     scrapes = {0: scrape(7, 7, 7), 2 * 10**9: scrape(7 + requests, 7 + sequences, 7 + tokens)}
     looks = [Look(at_ns, samples=samples) for at_ns, samples in scrapes.items()]

@@ -1,6 +1,6 @@
 """The service that people write: FastAPI around transformers' text-generation pipeline.
 
-Runs in uvicorn, in an environment of its own (``packages.py``); the variable ``MODEL`` names the
+Runs in uvicorn, in an environment of its own (``servers.py``); the variable ``MODEL`` names the
 folder.
 """
 

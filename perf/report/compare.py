@@ -1,0 +1,320 @@
+"""Two runs, load by load: ratios, which of them are noise, and whether the second is too slow; as
+Markdown, JSON and a page.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from generator.errors import PerfError
+from perf.report import markdown
+from perf.report.metrics import Metric, main_metrics, shown
+from perf.report.noise import Difference, difference, rejected, together
+from perf.report.plot import plot
+from perf.report.points import Point, dimensions, load_words, points
+from perf.report.rendering import Table, facts, page
+from perf.report.schema import Results, Run, write_text
+
+SCHEMA_VERSION = 1
+FILES = ("compare.json", "compare.md", "compare.html")
+_RARE = ("load_average",)  # of the hardware, what differs every time
+_MAX_LISTED = 10
+NOT_JUDGED = (
+    "With one measurement of a load there is no telling noise from a difference: measure both with "
+    "`repeats: 3` or more in the scenario."
+)
+RULE = (
+    "Figures are geometric means of the repeats, ratios are B/A, and brackets hold the ratio with "
+    "95 %: Welch's t test on logarithms. A ratio whose brackets hold 1 is noise. By chance alone "
+    "one ratio in twenty looks different, and two runs may differ by more than their repeats do: "
+    "measure A twice to see."
+)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One figure of one load in both runs, as geometric means of the repeats; or of all loads."""
+
+    metric: Metric
+    difference: Difference
+    a: float | None = None
+    b: float | None = None
+
+    @property
+    def slowdown(self) -> Difference:
+        """How much slower B is: more than 1 is worse, for rates and times alike."""
+        return self.difference if self.metric.lower_is_better else self.difference.inverse()
+
+    @property
+    def verdict(self) -> str:
+        """``better``, ``worse``, ``noise``, or empty where there is no telling."""
+        if not self.difference.is_judged:
+            return ""
+        if self.difference.is_noise:
+            return "noise"
+        return "worse" if self.slowdown.log_ratio > 0 else "better"
+
+    def __str__(self) -> str:
+        """Such as ``1.04 (0.99 to 1.09) noise``."""
+        interval = self.difference.interval()
+        brackets = f" ({_factor(interval[0])} to {_factor(interval[1])})" if interval else ""
+        return f"{self.difference.ratio:.2f}{brackets} {self.verdict}".rstrip()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A load that both runs measured."""
+
+    a: Point
+    b: Point
+    compared: tuple[Compared, ...]
+
+    @property
+    def fails_anew(self) -> bool:
+        """Whether requests failed in B, and none did in A."""
+        return self.b.num_errors > 0 and not self.a.num_errors
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether any of its figures has repeats on both sides."""
+        return any(each.difference.is_judged for each in self.compared)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A against B."""
+
+    a: Results
+    b: Results
+    metrics: Sequence[Metric]
+    pairs: Sequence[Pair]
+    overall: Sequence[Compared]  # of all loads together
+    only_a: Sequence[Point]
+    only_b: Sequence[Point]
+
+    @property
+    def num_not_judged(self) -> int:
+        """Loads without repeats on both sides."""
+        return sum(not pair.is_judged for pair in self.pairs)
+
+    @property
+    def is_judged(self) -> bool:
+        return self.num_not_judged < len(self.pairs)
+
+
+def compare(a: Results, b: Results, ignored: Sequence[str] = ()) -> Comparison:
+    """Matches loads that are equal but for the ``ignored`` dimensions.
+
+    Raises PerfError where nothing can be matched.
+    """
+    of_a, of_b = _by_identity(a, ignored, "A"), _by_identity(b, ignored, "B")
+    known = main_metrics([*a.measurements, *b.measurements])
+    metrics = [metric for metric in known if metric.lower_is_better is not None]
+    pairs = [
+        Pair(point, of_b[key], tuple(_compared(point, of_b[key], metrics)))
+        for key, point in of_a.items()
+        if key in of_b
+    ]
+    if not pairs:
+        firsts = [load_words(next(iter(each.values())).load) for each in (of_a, of_b)]
+        raise PerfError(
+            f"no load is in both runs; A's first is {firsts[0]!r}, B's first is {firsts[1]!r}. "
+            "--ignore target,endpoint or another name matches loads that differ in it"
+        )
+    had = [m for m in metrics if any(m == each.metric for p in pairs for each in p.compared)]
+    only_a = [point for key, point in of_a.items() if key not in of_b]
+    only_b = [point for key, point in of_b.items() if key not in of_a]
+    return Comparison(a, b, had, pairs, list(_overall(pairs, had)), only_a, only_b)
+
+
+def failures(found: Comparison, bound: float) -> list[str]:
+    """A line wherever B is slower than noise and ``bound`` (0.05: times 1.05 times as long, rates
+    as much lower) explain: by one-sided tests of every load and of all loads together, held to 5 %
+    for all tests at once.
+    """
+    tests = [("all loads together", each) for each in found.overall]
+    tests += [(load_words(p.a.load), each) for p in found.pairs for each in p.compared]
+    tests = [(where, each) for where, each in tests if each.difference.is_judged]
+    chances = [each.slowdown.chance_of_more_than(1 + bound) for _, each in tests]
+    return [
+        f"{where}: {each.metric.label}: {each}"
+        for (where, each), stands in zip(tests, rejected(chances), strict=True)
+        if stands
+    ]
+
+
+def write_comparison(folder: Path, found: Comparison) -> None:
+    """Makes the folder and its three files. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / FILES[0], json.dumps(to_json(found), indent=2) + "\n")
+    write_text(folder / FILES[1], to_markdown(found))
+    write_text(folder / FILES[2], to_html(found))
+
+
+def to_markdown(found: Comparison) -> str:
+    """What differs, all loads together, then each load."""
+    names = (markdown.escaped(f"{x.run.name} ({x.run.created})") for x in (found.a, found.b))
+    lines = ["# A: {}, B: {}".format(*names), ""]
+    lines += [f"- **{head}**: {markdown.escaped(text)}" for head, text in warnings(found)]
+    lines += ["", *(f"- {markdown.escaped(each)}" for each in _overall_words(found)), ""]
+    shown_table = _table(found)
+    lines += [*markdown.table(shown_table.heads, shown_table.rows, "<" * len(shown_table.heads))]
+    return "\n".join([*lines, "", shown_table.everywhere]) + "\n"
+
+
+def to_html(found: Comparison) -> str:
+    """The whole page; the same runs give the same text."""
+    both = [
+        replace(each, load=replace(each.load, settings={**each.load.settings, "run": name}))
+        for name, results in (("A", found.a), ("B", found.b))
+        for each in results.measurements
+    ]
+    return page(
+        title=f"A: {found.a.run.name}, B: {found.b.run.name}",
+        said=list(_overall_words(found)),
+        warnings=list(warnings(found)),
+        plot=plot(points(both)),
+        tables={"Each load": _table(found)},
+        facts={
+            f"How {n} came about": list(facts(x.run)) for n, x in (("A", found.a), ("B", found.b))
+        },
+    )
+
+
+def warnings(found: Comparison) -> Iterator[tuple[str, str]]:
+    """What a reader has to know before the ratios: a heading, and what it is about."""
+    yield from (("not the same", line) for line in _differing(found.a.run, found.b.run))
+    for name, only in (("A", found.only_a), ("B", found.only_b)):
+        yield from ((f"only in {name}", load_words(point.load)) for point in only[:_MAX_LISTED])
+        if len(only) > _MAX_LISTED:
+            yield f"only in {name}", f"{len(only) - _MAX_LISTED} more loads"
+    for pair in found.pairs:
+        if pair.fails_anew:
+            yield "requests fail in B only", load_words(pair.a.load)
+    for name, results in (("A", found.a), ("B", found.b)):
+        yield from ((f"not read of {name}", problem) for problem in results.problems)
+    if found.is_judged and found.num_not_judged:
+        yield "without repeats", f"{found.num_not_judged} loads, of which noise can't be judged"
+
+
+def to_json(found: Comparison) -> dict[str, Any]:
+    """For programs; ratios are B/A, and an interval is null where noise can't be judged."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "a": _run_json(found.a.run),
+        "b": _run_json(found.b.run),
+        "differing": list(_differing(found.a.run, found.b.run)),
+        "overall": [_compared_json(each) for each in found.overall],
+        "loads": [
+            {
+                "load": asdict(pair.a.load),
+                "num_errors_a": pair.a.num_errors,
+                "num_errors_b": pair.b.num_errors,
+                "repeats_a": len(pair.a.repeats),
+                "repeats_b": len(pair.b.repeats),
+                "figures": [_compared_json(each) for each in pair.compared],
+            }
+            for pair in found.pairs
+        ],
+        "only_a": [asdict(point.load) for point in found.only_a],
+        "only_b": [asdict(point.load) for point in found.only_b],
+    }
+
+
+def _run_json(run: Run) -> dict[str, str]:
+    return {name: getattr(run, name) for name in ("title", "created", "commit", "kind")}
+
+
+def _compared_json(compared: Compared) -> dict[str, Any]:
+    return {
+        "metric": compared.metric.name,
+        "unit": compared.metric.unit,
+        "lower_is_better": compared.metric.lower_is_better,
+        "a": compared.a,
+        "b": compared.b,
+        "ratio": compared.difference.ratio,
+        "interval": compared.difference.interval(),
+        "verdict": compared.verdict or None,
+    }
+
+
+def _table(found: Comparison) -> Table:
+    heads = ["load", *(metric.heading for metric in found.metrics)]
+    rows = []
+    for pair in found.pairs:
+        of_pair = {x.metric: f"{shown(x.a)} → {shown(x.b)}: {x}" for x in pair.compared}
+        cells = (of_pair.get(metric, "") for metric in found.metrics)
+        rows.append([load_words(pair.a.load), *cells])
+    return Table(heads, rows, 1, RULE if found.is_judged else NOT_JUDGED)
+
+
+def _overall_words(found: Comparison) -> Iterator[str]:
+    count = len(found.pairs)
+    return (f"B/A over all {count} loads: {each.metric.label}: {each}" for each in found.overall)
+
+
+def _by_identity(
+    results: Results, ignored: Sequence[str], name: str
+) -> dict[frozenset[Any], Point]:
+    found: dict[frozenset[Any], Point] = {}
+    for point in points(results.measurements):
+        key = frozenset(item for item in dimensions(point.load).items() if item[0] not in ignored)
+        if key in found:
+            words = f"{load_words(found[key].load)!r} and {load_words(point.load)!r}"
+            raise PerfError(f"--ignore {','.join(ignored)} makes loads of {name} equal: {words}")
+        found[key] = point
+    if not found:
+        raise PerfError(f"{name} has no measurements")
+    return found
+
+
+def _compared(a: Point, b: Point, metrics: Sequence[Metric]) -> Iterator[Compared]:
+    for metric in metrics:
+        of_a, of_b = (  # of the repeats that answered anything
+            [v for each in point.repeats if each.num_requests and (v := metric.value(each))]
+            for point in (a, b)
+        )
+        if found := difference(of_a, of_b):
+            yield Compared(metric, found, _geometric_mean(of_a), _geometric_mean(of_b))
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+def _overall(pairs: Sequence[Pair], metrics: Sequence[Metric]) -> Iterator[Compared]:
+    for metric in metrics:
+        of_each = [x.difference for pair in pairs for x in pair.compared if x.metric == metric]
+        found = together(of_each)
+        if found and len(of_each) > 1:
+            yield Compared(metric, found)
+
+
+def _differing(a: Run, b: Run) -> Iterator[str]:
+    """A line for whatever was not the same when the two were measured."""
+    pairs = [(name, getattr(a, name), getattr(b, name)) for name in ("kind", "commit")]
+    for place in ("hardware", "versions", "scenario"):
+        of_a, of_b = getattr(a, place), getattr(b, place)
+        names = [name for name in dict.fromkeys((*of_a, *of_b)) if name not in _RARE]
+        pairs += [(f"{place}: {name}", of_a.get(name), of_b.get(name)) for name in names]
+    for name, one, other in pairs:
+        if one != other:
+            yield f"{name}: {_short(one)} in A, {_short(other)} in B"
+
+
+def _short(value: object) -> str:
+    if value is None:
+        return "nothing"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def _factor(value: float) -> str:
+    """Two digits after the point; three where it would seem to be 1 and isn't."""
+    text = f"{value:.2f}"
+    return f"{value:.3f}" if text == "1.00" and value != 1 else text

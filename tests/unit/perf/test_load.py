@@ -1,0 +1,160 @@
+"""The load generator: its requests, what it reads of answers, and its figures."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections import Counter
+from http.server import BaseHTTPRequestHandler
+from itertools import islice
+
+import pytest
+
+from perf.load.process import Level, LevelError, records_of
+from perf.load.records import Policy, Record, between_chunks, measurement_of, per_token
+from perf.load.requests import OUTPUT_LENGTHS, Request, num_words, requests
+from perf.load.targets import TARGETS, AnswerError, Response
+from perf.report.schema import Load
+from tests.support.http_server import Handler, serving_http
+
+ANSWER = b'{"outputs": [{"name": "num_output_tokens", "data": [4]}]}'
+SIX = Policy(min_requests=6, min_s=0, max_s=60)
+ASKED = Request("ba ba", 2, 3)
+
+
+class Server(Handler, BaseHTTPRequestHandler):
+    """Answers ``/infer`` at once, and a stream's two events with a moment between them."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if not self.path.endswith("generate_stream"):
+            self.answer(200 if self.path == "/v2/models/demo/infer" else 404, ANSWER)
+            return
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for part in (b'data: {"num_output_tokens": 1}\n', b'\ndata: {"num_output_tokens": 1}\n\n'):
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+            self.wfile.flush()
+            time.sleep(0.05)
+        self.wfile.write(b"0\r\n\r\n")
+
+
+def test_a_level_ends_with_every_answer_counted() -> None:
+    counts: list[int] = []
+    with serving_http(Server) as port:
+        level = Level(2, 0, SIX, bodies=["{}"])
+        found = records_of("any-infer", port, "demo", level, counts.append)
+        lost = records_of("any-infer", port, "other", Level(1, 0, SIX, bodies=["{}"]))
+        streams = records_of("any-stream", port, "demo", Level(1, 0, SIX, bodies=["{}"]))
+    assert {(record.num_output_tokens, record.problem) for record in found} == {(4, None)}
+    assert counts == list(range(1, len(found) + 1))
+    assert len(found) in (6, 7)
+    assert {str(record.problem)[:8] for record in lost} == {"HTTP 404"}
+    assert {(record.num_output_tokens, len(record.chunk_s)) for record in streams} == {(2, 2)}
+    assert all(record.sent_s < record.chunk_s[0] <= record.done_s for record in streams)
+
+
+def test_a_lost_server_is_told_in_one_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # so that nobody else listens there
+        with pytest.raises(LevelError, match=r"^the load generator lost the server: "):
+            records_of("any-infer", taken.getsockname()[1], "demo", Level(1, 0, SIX))
+
+
+def test_the_mixed_load_is_the_same_for_a_seed_and_has_all_lengths_alike() -> None:
+    first, again, other = (list(islice(requests(seed), 50)) for seed in (0, 0, 1))
+    assert first == again != other
+    assert Counter(each.max_tokens for each in first) == dict.fromkeys(OUTPUT_LENGTHS, 10)
+    assert all(num_words(each.prompt) == each.num_prompt_tokens for each in first)
+
+
+def answer(document: object) -> Response:
+    return Response(200, [(1.0, json.dumps(document).encode())])
+
+
+def stream(*events: object) -> Response:
+    """Event number n ends at second n; the bytes come in two pieces each."""
+    whole = [f"data: {each if isinstance(each, str) else json.dumps(each)}\n\n" for each in events]
+    arrivals = [(n - 0.5, text[:9].encode()) for n, text in enumerate(whole)]
+    arrivals += [(float(n), text[9:].encode()) for n, text in enumerate(whole)]
+    return Response(200, sorted(arrivals))
+
+
+COMPLETION = {"choices": [{"text": "ba ba ba"}], "usage": {"completion_tokens": 3}}
+PIECES = (
+    {"choices": [{"text": "ba "}]},
+    {"choices": [{"text": "ba ba"}]},
+    {"choices": [], "usage": {"completion_tokens": 3}},
+    "[DONE]",
+)
+
+
+@pytest.mark.parametrize(
+    "name, response, tokens, times",
+    [
+        ("any-infer", answer({"outputs": []}), 0, ()),
+        ("any-stream", stream({"num_output_tokens": [1, 1]}, {"num_output_tokens": 1}), 3, (0, 1)),
+        ("sse", stream({"text_output": "ba ba "}, {"text_output": "ba"}), 3, (0, 1)),
+        ("completions", answer(COMPLETION), 3, ()),
+        ("completions-stream", stream(*PIECES), 3, (0, 1)),
+        ("prompt", answer({"generated_text": "ba ba ba"}), 3, ()),
+    ],
+)
+def test_right_answers_are_counted(
+    name: str, response: Response, tokens: int, times: tuple[float, ...]
+) -> None:
+    found = TARGETS[name].read(ASKED, response)
+    assert (found.num_output_tokens, tuple(found.chunk_s)) == (tokens, times)
+
+
+@pytest.mark.parametrize(
+    "name, response, told",
+    [
+        ("sse", stream({"text_output": "ba"}), "got 1 output tokens, expected 3"),
+        ("sse", stream({"error": "the queue is full"}), "the queue is full"),
+        ("completions-stream", stream(PIECES[0]), "without its count of tokens"),
+        ("completions", Response(503, [(0.0, b"full")]), "HTTP 503: full"),
+        ("prompt", answer({"generated_text": ""}), "got 0 output tokens"),
+    ],
+)
+def test_wrong_answers_are_errors(name: str, response: Response, told: str) -> None:
+    with pytest.raises(AnswerError, match=told):
+        TARGETS[name].read(ASKED, response)
+
+
+LOAD = Load("m", "http-infer", concurrency=2)
+
+
+def test_only_the_time_in_which_all_callers_are_busy_is_counted() -> None:
+    records = [Record(at, at + 2.0, 10) for at in (0.0, 0.0, 2.0, 2.0, 4.0, 4.0, 6.0, 6.0)]
+    found = measurement_of(records, LOAD, 0, "")
+    assert (found.num_requests, found.duration_s) == (4, 4.0)  # those that end at 4 and 6
+    assert found.output_tokens_per_s == 10
+    assert found.latency is not None
+    assert found.latency.p99_ms == 2000
+
+
+def test_answers_with_a_problem_are_errors_and_no_requests() -> None:
+    records = [Record(0.0, 1.0, 10), Record(0.0, 1.0, 10, problem="HTTP 503: full")]
+    found = measurement_of(records, LOAD, 0, "")
+    assert (found.num_requests, found.num_errors, found.first_error) == (1, 1, "HTTP 503: full")
+
+
+def test_time_between_tokens_is_by_chunks_or_by_tokens() -> None:
+    record = Record(0.0, 5.0, num_output_tokens=5, chunk_s=(1.0, 2.0, 5.0))
+    assert list(between_chunks(record)) == [1.0, 3.0]
+    assert list(per_token(record)) == [1.0]
+    assert list(per_token(Record(0.0, 5.0, chunk_s=(1.0,)))) == []
+
+
+@pytest.mark.parametrize(
+    "sent, seconds, enough", [(5, 9, False), (6, 0.5, False), (6, 1, True), (0, 60, True)]
+)
+def test_a_level_wants_requests_and_seconds_or_its_limit(
+    sent: int, seconds: float, enough: bool
+) -> None:
+    assert Policy(min_requests=6, min_s=1, max_s=60).enough(sent, seconds) is enough
