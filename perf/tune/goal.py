@@ -23,11 +23,6 @@ class Goal:
     max_ttft_ms: float | None = None  # p99 of the time to the first token of a stream
     min_throughput: float | None = None  # as throughput() counts
 
-    @property
-    def direction(self) -> Literal["maximize", "minimize"]:
-        """As optuna calls it."""
-        return "maximize" if self.wanted == "throughput" else "minimize"
-
     def value(self, measurement: Measurement) -> float:
         """What is to be highest or lowest; NaN where it was not measured."""
         if self.wanted == "throughput":
@@ -69,15 +64,14 @@ class Goal:
         order = value if self.wanted == "latency" else -value
         return self.total_excess(measurement), math.inf if math.isnan(value) else order
 
-    def early_score(self, measurement: Measurement) -> float:
-        """The value, in the goal's direction, for deciding whether to go on after a short look:
-        whatever breaks a bound is worse than everything that meets all.
+    def loss(self, measurement: Measurement) -> float:
+        """The value as the optimiser has it, the lower the better: whatever breaks a bound is
+        worse than everything that meets all.
         """
-        beyond = self.total_excess(measurement)
-        if not beyond and not math.isnan(self.value(measurement)):
-            return self.value(measurement)
-        far = 1e9 * (1 + beyond)
-        return -far if self.wanted == "throughput" else far
+        beyond, value = self.total_excess(measurement), self.value(measurement)
+        if beyond or math.isnan(value):
+            return 1e9 * (1 + beyond)
+        return value if self.wanted == "latency" else -value
 
     def describe(self) -> str:
         """Such as ``highest throughput with p99 at most 500 ms``."""

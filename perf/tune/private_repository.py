@@ -17,8 +17,7 @@ from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.model_spec import ModelSpec, PythonEnv
 from generator.spec.task_folders import Task
 from hf_triton.cli.verbs.generate import generate
-from perf.tune.settings.keys import entry_with, plain
-from perf.tune.settings.space import Settings
+from perf.tune.space import Settings, entry_with, plain
 
 _LARGEST_COPY = 2**20  # bytes; what is larger in a cache of weights is linked
 

@@ -26,10 +26,8 @@ from perf.sweep.scenario.model import Inputs
 from perf.sweep.scenario.ranges import Lengths
 from perf.tune.goal import Goal
 from perf.tune.private_repository import PrivateRepository
-from perf.tune.settings import keys
-from perf.tune.settings.arguments import make_space
-from perf.tune.settings.space import Space
-from perf.tune.study import Effort
+from perf.tune.search import Effort
+from perf.tune.space import Space, make_space, plain, worth_trying
 
 STREAM, INFER = "http-generate-stream", "http-infer"
 ENDPOINTS = {"infer": INFER, "generate-stream": STREAM}
@@ -80,7 +78,7 @@ class Question:
         """Raises GeneratorError."""
         tasks = find_tasks()
         spec = find_model(load(request.config, tasks), request.model, request.config)
-        usual = keys.worth_trying(spec, tasks[spec.task], request.concurrency, num_cores())
+        usual = worth_trying(spec, tasks[spec.task], request.concurrency, num_cores())
         space = make_space(spec, tasks[spec.task], request.search, request.fix, usual)
         inputs = inputs_of(spec, request.load)
         endpoint = endpoint_of(spec, request.endpoint, request.goal)
@@ -96,7 +94,7 @@ class Question:
         request, space = self.request, self.space
         return {
             "model": self.spec.name,
-            "entry": {key: keys.plain(node) for key, node in self.spec.places.items()},
+            "entry": {key: plain(node) for key, node in self.spec.places.items()},
             "goal": request.goal.describe(),
             "endpoint": self.endpoint,
             "concurrency": request.concurrency,

@@ -13,28 +13,74 @@ from functools import partial
 from pathlib import Path
 
 from generator.errors import GeneratorError, SpecError
+from generator.spec.model_spec import ModelSpec
 from generator.spec.triton_models import engine_name
+from generator.yaml_file.regular_file import read_json
 from hf_triton.tritonserver.process import TritonServer
 from perf.load.process import Level, LevelError, records_of
 from perf.load.records import Policy, Record, measurement_of
 from perf.machine import now
 from perf.report.schema import Load, Measurement, read_measurements
+from perf.roofline import decoder_in
 from perf.serving import free_listen
 from perf.sweep.requests.bodies import Requests, requests_of
 from perf.sweep.requests.targets import Target, of_repository
 from perf.sweep.scenario.model import Inputs
 from perf.sweep.server.limits import Limits, decoders_of, limits_in
-from perf.sweep.server.machine_use import server_memory
+from perf.sweep.server.machine_use import nvidia_smi, server_memory
 from perf.tune.private_repository import PrivateRepository
 from perf.tune.question import STREAM
-from perf.tune.room import Room
-from perf.tune.settings.space import Settings
-from perf.tune.trials import Measure, TrialError
+from perf.tune.search import Measure, TrialError
+from perf.tune.space import INSTANCES, OPTIONS, Settings
+from perf.usage import available_gib
 
+_GIB = 2**30
+_PROCESS_GIB = 0.3  # of a stub with torch and transformers in it
+_LONGEST_BY_ITSELF = 4096  # tokens; the engine takes no more where it would not fit
 _LONGEST = 4  # times the seconds of a level that it may last to reach its least requests
 _WARM_UP_S = 120.0
 _ANSWER_TIMEOUT_S = 120.0
 Send = Callable[[Policy], list[Record]]
+
+
+@dataclass(frozen=True)
+class Room:
+    """What settings need of memory, as far as a model's files tell: an estimate from below, so what
+    it lets pass may still fail to load. ``cache_bytes`` are of a token, 0 where not known.
+    """
+
+    free_gib: float
+    weights_gib: float  # of one instance
+    cache_bytes: int = 0
+    longest: int = 0  # tokens of a sequence
+
+    @classmethod
+    def of(cls, spec: ModelSpec, files: Path | None) -> Room:
+        """``files`` has the model's config.json and its weights, where they are here."""
+        weights = sum(path.stat().st_size for path in files.glob("*.safetensors")) if files else 0
+        free_gib, weights_gib = available_gib(), weights / _GIB
+        if all(group.kind != "KIND_CPU" for group in spec.instance_groups):
+            rows = nvidia_smi("gpu=memory.free")
+            free_gib = sum(mib for (mib,) in rows) / 1024 if rows else free_gib
+        decoder = decoder_in(files, str(spec.dtype or "auto")) if files else None
+        if decoder is None or files is None:
+            return cls(free_gib, weights_gib)
+        own = read_json(files / "config.json").get("max_position_embeddings", 0)
+        longest = spec.options.get("max_model_len") or min(own, _LONGEST_BY_ITSELF)
+        size = 4 if decoder.dtype == "float32" else 2
+        return cls(free_gib, weights_gib, decoder.kept * size, int(str(longest)))
+
+    def refusal(self, settings: Settings) -> str | None:
+        """Why these settings can't be held, with the numbers."""
+        cache = settings.get(f"{OPTIONS}kv_cache_gib")
+        if cache is None:
+            sequences = float(settings.get(f"{OPTIONS}max_num_seqs") or 0)
+            cache = sequences * self.longest * self.cache_bytes / _GIB
+        instances = float(settings.get(INSTANCES) or 1)
+        need = instances * (self.weights_gib + _PROCESS_GIB + float(cache))
+        if need <= self.free_gib:
+            return None
+        return f"needs at least {need:.1f} GiB, and {self.free_gib:.1f} GiB are free"
 
 
 @dataclass
@@ -54,10 +100,6 @@ class ServedBench:
     show: Callable[[str], object] = lambda _: None
     show_log: Callable[[str], None] = lambda _: None
     _limits: Limits | None = field(default=None, init=False)
-
-    def show_to(self, show: Callable[[str], object]) -> None:
-        """Whom it tells, from now on."""
-        self.show = show
 
     def refusal(self, settings: Settings) -> str | None:
         """Not allowed together by models.yaml's rules, or more than memory holds."""

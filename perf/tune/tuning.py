@@ -1,7 +1,4 @@
-"""``hf-triton perf tune`` from a request to an answer: the search, the repeats, what is printed.
-
-Knows each part by its name only; what they do is theirs.
-"""
+"""``hf-triton perf tune`` from a request to an answer: the search, the repeats, what is printed."""
 
 from __future__ import annotations
 
@@ -22,19 +19,26 @@ from generator.spec.task_folders import Task
 from hf_triton.tritonserver.state_file import running_servers
 from perf.in_use import in_use
 from perf.machine import here
+from perf.report import markdown
 from perf.report.best import Bounds
 from perf.report.rendering import write_renderings
 from perf.report.schema import RUN_FILE, Percentiles, Run, read_run, write_run
 from perf.tune.goal import Goal, throughput
 from perf.tune.question import Question, Request, counted_by, files_of
-from perf.tune.room import Room
-from perf.tune.served import ServedBench
-from perf.tune.settings.keys import settings_text, short, value_text
-from perf.tune.settings.space import Space
-from perf.tune.settings.write_back import write_settings
-from perf.tune.study import Search
-from perf.tune.trials import Bench, Outcome, TrialError, ranked
-from perf.tune.verdict import Confirmation, Verdict, in_turns, told
+from perf.tune.search import (
+    Bench,
+    Confirmation,
+    Outcome,
+    Search,
+    TrialError,
+    Verdict,
+    in_turns,
+    ranked,
+    told,
+)
+from perf.tune.served import Room, ServedBench
+from perf.tune.space import Space, settings_text, short, value_text
+from perf.tune.write_back import write_settings
 
 RESULTS_FOLDER = Path("perf-results")
 _NUM_CONFIRMED = 2  # winners that are measured again where the first misses the bounds then
@@ -104,30 +108,23 @@ class Tuning:
         return EXIT_INPUT if verdict.winner is None else EXIT_OK
 
     def _search(self, search: Search) -> str:
-        done, total = search.outcomes(), self.request.effort.trials
-        with tqdm(
-            total=total, initial=len(done), bar_format=_BAR, mininterval=0.5, miniters=0
-        ) as bar:
-            self.bench.show_to(lambda what: _show(bar, what))
-            self._show_best(bar, done)
+        goal, total, done = self.request.goal, self.request.effort.trials, len(search.outcomes())
+        with tqdm(total=total, initial=done, bar_format=_BAR, mininterval=0.5, miniters=0) as bar:
+            self.bench.show = lambda what: _show(bar, what)
 
             def tell(outcome: Outcome) -> None:
                 bar.update()
                 if outcome.state == "failed":
                     reason = outcome.measurement.first_error
                     tqdm.write(f"trial {outcome.number} failed: {reason}", file=sys.stderr)
-                self._show_best(bar, search.outcomes())
+                for best in ranked(search.outcomes(), goal)[:1]:
+                    unit = "ms p99" if goal.wanted == "latency" else "/s"
+                    met = "" if goal.is_met(best.measurement) else ", bounds missed"
+                    shown = f"{goal.value(best.measurement):,.0f} {unit}{met}"
+                    bar.set_description_str(f"best {shown} ({settings_text(best.settings)})")
 
             search.tell = tell
             return search.run()
-
-    def _show_best(self, bar: tqdm, outcomes: list[Outcome]) -> None:
-        goal = self.request.goal
-        for best in ranked(outcomes, goal)[:1]:
-            unit = "ms p99" if goal.wanted == "latency" else "/s"
-            met = "" if goal.is_met(best.measurement) else ", bounds missed"
-            shown = f"{goal.value(best.measurement):,.0f} {unit}{met}"
-            bar.set_description_str(f"best {shown} ({settings_text(best.settings)})")
 
     def _confirm(self, outcomes: list[Outcome]) -> Verdict:
         """Measures what won and what is current again, in turns."""
@@ -150,7 +147,7 @@ class Tuning:
         if not repeats:
             return None
         with tqdm(total=2 * repeats, bar_format=_REPEATS) as bar:
-            self.bench.show_to(lambda what: _show(bar, what))
+            self.bench.show = lambda what: _show(bar, what)
             both = (self.bench, self.folder, best, current)
             try:
                 return in_turns(*both, repeats=repeats, seconds=seconds, advance=bar.update)
@@ -195,8 +192,7 @@ def opened(folder: Path, question: Mapping[str, Any], command: str) -> Iterator[
             _check_alike(folder, question)
         else:
             title = f"Settings for {question['model']}: {question['goal']}"
-            origin = here(command)
-            write_run(folder, Run(kind="tune", **origin, title=title, scenario=question))
+            write_run(folder, Run(kind="tune", **here(command), title=title, scenario=question))
         yield
 
 
@@ -215,33 +211,27 @@ def _check_alike(folder: Path, question: Mapping[str, Any]) -> None:
 
 
 def table(outcomes: Sequence[Outcome], goal: Goal) -> list[str]:
-    """Lines: one for each trial with figures, then why the others have none."""
+    """Markdown: a row for each trial with figures, then why the others have none."""
     order = ranked(outcomes, goal)
-    if not order:
-        return failures(outcomes)
-    tokens = any(each.measurement.output_tokens_per_s is not None for each in order)
-    keys = [*order[0].settings]
-    heads = [
-        *("rank", "trial", *map(short, keys)),
-        *("tokens/s" if tokens else "requests/s", "p99 ms", "TTFT p99 ms"),
-        *("memory GiB", "GPU GiB", "bounds"),
-    ]
-    rows = [_row(place, each, keys, goal) for place, each in enumerate(order, 1)]
-    columns = [column for column in zip(heads, *rows, strict=True) if any(column[1:])]
-    return [*_aligned(columns), *failures(outcomes)]
-
-
-def failures(outcomes: Iterable[Outcome]) -> list[str]:
-    """A line for each trial without figures."""
-    return [
-        f"trial {each.number} failed: {settings_text(each.settings)}: "
+    failed = [
+        f"- trial {each.number} failed: {settings_text(each.settings)}: "
         f"{each.measurement.first_error}"
         for each in outcomes
         if each.state == "failed"
     ]
+    if not order:
+        return failed
+    tokens = any(each.measurement.output_tokens_per_s is not None for each in order)
+    keys = [*order[0].settings]
+    heads = ["rank", "trial", *map(short, keys), "tokens/s" if tokens else "requests/s"]
+    heads += ["p99 ms", "TTFT p99 ms", "memory GiB", "GPU GiB", "bounds"]
+    rows = [_row(place, each, keys, goal) for place, each in enumerate(order, 1)]
+    kept = [at for at in range(len(heads)) if any(row[at] for row in rows)]
+    picked = ([row[at] for at in kept] for row in (heads, *rows))
+    return [*markdown.table(next(picked), picked, "><"), *failed]
 
 
-def _row(place: int, each: Outcome, keys: Sequence[str], goal: Goal) -> list[str]:
+def _row(place: int, each: Outcome, keys: Iterable[str], goal: Goal) -> list[str]:
     found = each.measurement
     early = " (stopped early)" if each.state == "stopped early" else ""
     gib = (found.machine.get(name) for name in ("memory_gib", "gpu_memory_gib"))
@@ -263,16 +253,5 @@ def _p99(times: Percentiles | None) -> str:
 def _broken(each: Outcome, goal: Goal) -> str:
     excess = {name: by for name, by in goal.excess(each.measurement).items() if by > 0}
     errors = [f"{each.measurement.num_errors} errors"] * (excess.pop("errors", None) is not None)
-    names = {"ttft": "TTFT"}
-    parts = [f"{names.get(name, name)} by {by:.0%}" for name, by in excess.items()]
+    parts = [f"{name.replace('ttft', 'TTFT')} by {by:.0%}" for name, by in excess.items()]
     return f"missed: {', '.join([*parts, *errors])}"
-
-
-def _aligned(columns: Sequence[Sequence[str]]) -> list[str]:
-    """Lines: numbers to the right, the first and the last columns of text to the left."""
-    padded = []
-    for place, cells in enumerate(columns):
-        width = max(map(len, cells))
-        pad = str.ljust if place in (1, len(columns) - 1) else str.rjust
-        padded.append([pad(cell, width) for cell in (cells[0], "-" * width, *cells[1:])])
-    return ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]

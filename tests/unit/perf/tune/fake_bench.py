@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from perf.report.schema import Load, Measurement, Percentiles
-from perf.tune.settings.space import Settings
-from perf.tune.trials import Measure, TrialError
+from perf.report.schema import Load, Measurement, Percentiles, read_measurements
+from perf.tune.search import Measure, TrialError
+from perf.tune.space import Settings
 
 SEQS, TOKENS, WIDE = (
     "options.max_num_seqs",
@@ -26,11 +27,10 @@ class FakeBench:
     broken: Callable[[Settings], bool] = lambda _: False
     refused: Callable[[Settings], bool] = lambda _: False
     interrupt_at: int | None = None  # the start that a Ctrl-C comes in
+    folder: Path | None = None  # where repeats are counted, as the real one does
+    show: Callable[[str], object] = lambda _: None
     served: list[Settings] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-
-    def show_to(self, show: Callable[[str], object]) -> None:
-        show("loading")
 
     def refusal(self, settings: Settings) -> str | None:
         return "needs 99.0 GiB, and 1.0 GiB are free" if self.refused(settings) else None
@@ -48,7 +48,9 @@ class FakeBench:
         self.seconds.append(seconds)
         per_s = tokens_per_s(settings)
         latency = 10.0 * float(settings.get(SEQS) or 64)
-        return measurement(settings, per_s, latency)
+        found = measurement(settings, per_s, latency)
+        before = read_measurements(self.folder) if self.folder else []
+        return replace(found, repeat=sum(each.load == found.load for each in before))
 
     def failed(self, settings: Settings, reason: str) -> Measurement:
         return measurement(settings, 0.0, None, error=reason)

@@ -23,8 +23,7 @@ from perf.tune.question import (
     find_model,
     inputs_of,
 )
-from perf.tune.room import Room
-from perf.tune.served import target_in
+from perf.tune.served import Room, target_in
 from tests.support.triton import DEMO_MODEL, ROOT
 
 EMBEDDING = ROOT / "demo" / "embedding"

@@ -8,9 +8,8 @@ import pytest
 
 from perf.report.schema import read_measurements
 from perf.tune.goal import Goal
-from perf.tune.settings.space import Dimension, Settings, Space
-from perf.tune.study import JOURNAL_FILE, Effort, Search
-from perf.tune.trials import ranked
+from perf.tune.search import Effort, Search, ranked
+from perf.tune.space import Dimension, Settings, Space
 from perf.tune.tuning import table
 from tests.unit.perf.tune.fake_bench import SEQS, TOKENS, FakeBench
 
@@ -134,15 +133,6 @@ def test_a_search_that_is_interrupted_at_once_still_begins_with_the_current_sett
     assert bench.served[0] == SPACE.current
 
 
-def test_half_a_line_at_the_end_of_the_journal_is_no_obstacle(tmp_path: Path) -> None:
-    make(tmp_path, FakeBench(), trials=2).run()
-    with (tmp_path / JOURNAL_FILE).open("ab") as journal:
-        journal.write(b'{"op_code": 5, "worker')
-    search = make(tmp_path, FakeBench(), trials=3)
-    search.run()
-    assert len(search.outcomes()) == 3
-
-
 def test_the_same_seed_tries_the_same_settings(tmp_path: Path) -> None:
     tried = []
     for name in ("one", "two"):
@@ -165,5 +155,5 @@ def test_the_table_says_whether_bounds_are_met(tmp_path: Path, goal: Goal, shown
     search = make(tmp_path, FakeBench(), goal, trials=4)
     search.run()
     lines = table(search.outcomes(), goal)
-    assert lines[0].split()[:3] == ["rank", "trial", "max_num_seqs"]
+    assert lines[0].startswith("| rank | trial | max\\_num\\_seqs |")
     assert all(shown in line for line in lines[2:])

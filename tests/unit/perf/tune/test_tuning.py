@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from generator.errors import PerfError
 from generator.spec.task_folders import find_tasks
-from perf.report.schema import Measurement, read_measurements
 from perf.tune.goal import Goal
 from perf.tune.question import Request
-from perf.tune.settings.space import Dimension, Settings, Space
-from perf.tune.study import Effort
+from perf.tune.search import Effort
+from perf.tune.space import Dimension, Space
 from perf.tune.tuning import Tuning, opened
 from tests.support.triton import DEMO_MODEL
 from tests.unit.perf.tune.fake_bench import SEQS, FakeBench
@@ -28,18 +26,6 @@ models:
 """
 SPACE = Space((Dimension.of(SEQS, [1, 2, 8, 16, 32], 4),), {SEQS: 4})
 QUESTION = {"model": "demo", "goal": "highest throughput", "current": {SEQS: 4}}
-
-
-@dataclass
-class NumberedBench(FakeBench):
-    """Numbers repeats, as the real one does."""
-
-    folder: Path = Path()
-
-    def _measure(self, settings: Settings, seconds: float) -> Measurement:
-        measured = super()._measure(settings, seconds)
-        before = [each for each in read_measurements(self.folder) if each.load == measured.load]
-        return replace(measured, repeat=len(before))
 
 
 def run(folder: Path, goal: Goal, interrupt_at: int | None = None, write: bool = False) -> int:
@@ -57,7 +43,7 @@ def run(folder: Path, goal: Goal, interrupt_at: int | None = None, write: bool =
         write=write,
     )
     results = folder / "results"
-    bench = NumberedBench(interrupt_at=interrupt_at, folder=results)
+    bench = FakeBench(interrupt_at=interrupt_at, folder=results)
     with opened(results, QUESTION, "hf-triton perf tune demo"):
         return Tuning(request, SPACE, bench, results, find_tasks()).run()
 
@@ -74,7 +60,7 @@ def test_the_winner_is_told_from_noise_and_written(
     assert "hf-triton apply" in said
     assert "{max_num_seqs: 32}  # few" in (tmp_path / "models.yaml").read_text()
     made = {path.name for path in (tmp_path / "results").iterdir()}
-    assert {"run.json", "measurements.jsonl", "optuna.journal", "report.json", "run.html"} <= made
+    assert {"run.json", "measurements.jsonl", "report.json", "run.html"} <= made
 
 
 def test_a_bound_that_nothing_meets_ends_in_1_and_names_the_nearest(

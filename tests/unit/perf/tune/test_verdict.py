@@ -8,8 +8,7 @@ import pytest
 
 from perf.report.schema import Measurement, append
 from perf.tune.goal import Goal
-from perf.tune.trials import Outcome, ranked
-from perf.tune.verdict import Confirmation, Verdict, in_turns, told
+from perf.tune.search import Confirmation, Outcome, Verdict, in_turns, ranked, told
 from tests.unit.perf.tune.fake_bench import SEQS, FakeBench, measurement
 
 THROUGHPUT = Goal("throughput")
@@ -21,7 +20,7 @@ def several(settings: dict[str, int], *tokens: float, p99_ms: float = 10.0) -> l
 
 
 def outcome(number: int, settings: dict[str, int], tokens: float, p99: float = 10.0) -> Outcome:
-    return Outcome(number, "measured", measurement(settings, tokens, p99))
+    return Outcome(number, measurement(settings, tokens, p99))
 
 
 @pytest.mark.parametrize(
@@ -74,27 +73,10 @@ def test_both_are_measured_in_turns_and_never_twice(tmp_path: Path) -> None:
     for each in (current, winner):
         append(tmp_path, each.measurement)
     append(tmp_path, measurement(CURRENT, 41, 10.0, repeat=1))
-    bench = CountingBench(tmp_path)
+    bench = FakeBench(folder=tmp_path)
     confirmation = in_turns(bench, tmp_path, winner, current, repeats=2, seconds=1.0)
     assert bench.served == [WINNER, CURRENT, WINNER]
     assert [len(confirmation.winner), len(confirmation.current)] == [2, 2]
-
-
-class CountingBench(FakeBench):
-    """Numbers its measurements of the same settings, as the real one does."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def _measure(self, settings: object, seconds: float) -> Measurement:
-        from dataclasses import replace
-
-        from perf.report.schema import read_measurements
-
-        measured = super()._measure(settings, seconds)  # type: ignore[arg-type]
-        before = [each for each in read_measurements(self.folder) if each.load == measured.load]
-        return replace(measured, repeat=len(before))
 
 
 def test_a_winner_within_noise_is_not_worth_writing() -> None:

@@ -13,10 +13,8 @@ import pytest
 from generator.errors import PerfError, SpecError
 from generator.models_yaml.reading import load
 from generator.spec.task_folders import Task, find_tasks
-from perf.tune.settings import keys as settings
-from perf.tune.settings.keys import BATCH, DELAY, INSTANCES
-from perf.tune.settings.space import Settings
-from perf.tune.settings.write_back import write_settings
+from perf.tune.space import BATCH, DELAY, INSTANCES, Settings, current
+from perf.tune.write_back import write_settings
 from tests.support.triton import DEMO_MODEL
 
 SEQS, CACHE = "options.max_num_seqs", "options.kv_cache_gib"
@@ -36,7 +34,7 @@ def write_yaml(folder: Path, text: str) -> Path:
 
 def changed(path: Path, wanted: Settings, tasks: Mapping[str, Task], name: str = "demo") -> str:
     spec = next(each for each in load(path, dict(tasks)) if each.name == name)
-    now = settings.current(spec, wanted)
+    now = current(spec, wanted)
     return write_settings(path, name, now, wanted, tasks)
 
 

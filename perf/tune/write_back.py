@@ -5,7 +5,6 @@ exactly what was measured.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import json
 import re
@@ -19,12 +18,10 @@ import yaml
 from generator.errors import PerfError, SpecError
 from generator.models_yaml.reading import load
 from generator.repository.atomic_files import write
-from generator.spec.model_spec import DynamicBatching, ModelSpec
+from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task
 from perf.report.schema import Value
-from perf.tune.settings import keys as settings
-from perf.tune.settings.keys import BATCH, DELAY, INSTANCES, OPTIONS, settings_text
-from perf.tune.settings.space import Settings
+from perf.tune.space import DELAY, INSTANCES, Settings, current, entry_with, plain, settings_text
 
 _PLAIN = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z][A-Za-z0-9_.-]*")
 _STEP = 2  # columns a map lies deeper than its key
@@ -43,7 +40,7 @@ def write_settings(
     """
     before = load(config, dict(tasks))
     spec = _named(before, name, config)
-    if settings.current(spec, now) != dict(now):
+    if current(spec, now) != dict(now):
         raise PerfError(
             f"{config}: model '{name}' was changed since it was measured; nothing was written"
         )
@@ -66,9 +63,11 @@ def write_settings(
         except SpecError as error:
             problems = "; ".join(f"{each.where}: {each.message}" for each in error.problems)
             raise PerfError(_by_hand(config, problems, wanted)) from None
-        kept = ([_neutral(each, name, wanted) for each in specs] for specs in (before, after))
-        found = settings.current(_named(after, name, config), wanted)
-        if next(kept) != next(kept) or found != dict(wanted):
+        new_spec = _named(after, name, config)
+        kept = [entry_with(_plain(each), wanted) for each in (spec, new_spec)]
+        others = [[each for each in specs if each.name != name] for specs in (before, after)]
+        found = current(new_spec, wanted)
+        if kept[0] != kept[1] or others[0] != others[1] or found != dict(wanted):
             raise PerfError(_by_hand(config, "more than these keys would change", wanted))
 
     _replace(config, new.encode(), check)
@@ -91,7 +90,7 @@ def _with(text: str, spec: ModelSpec, key: str, value: Value) -> str:
         path = ["instance_group", 0, "count"]
         if find(text, spec.name, path[:2]) is None:  # the only group, such as the defaults have it
             node = spec.places.get("instance_group")
-            (group,) = (settings.plain(node) if node else None) or [{}]
+            (group,) = (plain(node) if node else None) or [{}]
             path, new = path[:1], [{"count": value, **{k: group[k] for k in group if k != "count"}}]
     elif key == DELAY:
         is_map = isinstance(find(text, spec.name, path[:1]), yaml.MappingNode)
@@ -123,24 +122,8 @@ def _replace(config: Path, content: bytes, check: Callable[[Path], None]) -> Non
             scratch.unlink(missing_ok=True)
 
 
-def _neutral(spec: ModelSpec, name: str, keys: Settings) -> ModelSpec:
-    """What of a model must stay."""
-    if spec.name != name:
-        return spec
-    batching, groups = spec.dynamic_batching, spec.instance_groups
-    if DELAY in keys:
-        batching = dataclasses.replace(
-            batching or DynamicBatching(), max_queue_delay_microseconds=0
-        )
-    if INSTANCES in keys:
-        groups = tuple(dataclasses.replace(group, count=1) for group in groups)
-    return dataclasses.replace(
-        spec,
-        max_batch_size=0 if BATCH in keys else spec.max_batch_size,
-        dynamic_batching=batching,
-        instance_groups=groups,
-        options={k: v for k, v in spec.options.items() if f"{OPTIONS}{k}" not in keys},
-    )
+def _plain(spec: ModelSpec) -> dict[str, Any]:
+    return {key: plain(node) for key, node in spec.places.items()}
 
 
 def _by_hand(config: Path, reason: str, changes: Settings) -> str:

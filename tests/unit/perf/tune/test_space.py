@@ -12,9 +12,7 @@ from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task, find_tasks
 from perf.report.schema import Value
-from perf.tune.settings import keys as settings
-from perf.tune.settings.arguments import make_space
-from perf.tune.settings.space import Space
+from perf.tune.space import Space, make_space, short, worth_trying
 from tests.support.triton import DEMO_MODEL
 
 
@@ -34,12 +32,12 @@ def spec_of(
 def space_of(
     spec: ModelSpec, tasks: Mapping[str, Task], *search: str, fix: tuple[str, ...] = ()
 ) -> Space:
-    usual = settings.worth_trying(spec, tasks[spec.task], callers=16, cores=4)
+    usual = worth_trying(spec, tasks[spec.task], callers=16, cores=4)
     return make_space(spec, tasks[spec.task], search, fix, usual)
 
 
 def values(space: Space) -> dict[str, tuple[Value, ...]]:
-    return {settings.short(each.key): each.values for each in space.dimensions}
+    return {short(each.key): each.values for each in space.dimensions}
 
 
 @pytest.mark.parametrize(

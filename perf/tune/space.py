@@ -1,0 +1,345 @@
+"""What can be tuned of a model: its keys in models.yaml, their values now, those to try, and what
+``--search`` and ``--fix`` make of that.
+
+Keys are written as paths in models.yaml: ``max_batch_size``, ``options.max_num_seqs``. Every key
+has a list of values, the current one always among them; numbers are known to the optimiser by their
+place in the list, so that it sees their order. Knows no server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+
+from generator.errors import SpecError, UsageError
+from generator.models_yaml.model_keys import KEYS, MAX_INSTANCES
+from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import Task
+from generator.yaml_file import reading, schema
+from generator.yaml_file.nodes import Node
+from generator.yaml_file.schema import Report, did_you_mean
+from perf.report.schema import Value
+
+Settings = Mapping[str, Value]
+BATCH, DELAY, INSTANCES = (
+    "max_batch_size",
+    "dynamic_batching.max_queue_delay_microseconds",
+    "instance_group.count",
+)
+OPTIONS = "options."
+MAX_VALUES = 64
+_SYNTAX = {
+    "--search": "expected KEY=VALUE,VALUE,... or KEY=LOW:HIGH (doubling) or KEY=LOW:HIGH:STEP",
+    "--fix": "expected KEY=VALUE",
+}
+# By option: what may make a model faster and leaves its answers alone. Of _BY_CALLERS nothing is
+# tried beyond the first value that serves all callers at once: more is the same.
+_WORTH_TRYING: Mapping[str, tuple[int, ...]] = {
+    "max_num_seqs": (4, 8, 16, 32, 64, 128, 256, 512),
+    "max_num_batched_tokens": (128, 256, 512, 1024, 2048, 4096),
+    "batch_size": (1, 2, 4, 8, 16, 32),
+    "num_tokenizer_threads": (2, 4),
+    "num_reader_threads": (1, 2, 4),
+}
+_BATCH_SIZES, _DELAYS = (1, 2, 4, 8, 16, 32, 64, 128), (0, 100, 500, 1000, 5000)
+_BY_CALLERS = ("max_num_seqs", "batch_size")
+_SHARES_OF_CACHE = (0.25, 0.5, 1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One key of models.yaml and the values to try: numbers in order, ``None`` before them."""
+
+    key: str
+    values: tuple[Value, ...]
+
+    @classmethod
+    def of(cls, key: str, values: Sequence[Value], current: Value) -> Dimension:
+        """With the current value among them, each once."""
+        found = cls(key, tuple(dict.fromkeys([*values, current])))
+        if not found._is_ordered:
+            return found
+        return cls(key, tuple(sorted(found.values, key=lambda x: -math.inf if x is None else x)))  # type: ignore[arg-type, return-value]
+
+    @property
+    def _is_ordered(self) -> bool:
+        """Whether neighbours in the list are likely to behave alike."""
+        return all(each is None or type(each) in (int, float) for each in self.values)
+
+    @property
+    def distribution(self) -> BaseDistribution:
+        """What the optimiser draws from."""
+        if self._is_ordered:
+            return IntDistribution(0, len(self.values) - 1)
+        return CategoricalDistribution(self.values)
+
+    def value(self, param: Value) -> Value:
+        """The value that the optimiser means."""
+        return self.values[int(param or 0)] if self._is_ordered else param
+
+    def param(self, value: Value) -> Value:
+        """What the optimiser calls a value."""
+        return self.values.index(value) if self._is_ordered else value
+
+
+@dataclass(frozen=True)
+class Space:
+    """``dimensions`` vary, ``fixed`` do not; ``current`` has a value for every key of both."""
+
+    dimensions: tuple[Dimension, ...]
+    current: Settings
+    fixed: Settings = field(default_factory=dict)
+
+    def settings(self, params: Mapping[str, Value]) -> dict[str, Value]:
+        """What the optimiser's choice means."""
+        return {
+            **self.fixed,
+            **{each.key: each.value(params[each.key]) for each in self.dimensions},
+        }
+
+    def params(self, settings: Settings) -> dict[str, Value]:
+        """What the optimiser calls these settings."""
+        return {each.key: each.param(settings[each.key]) for each in self.dimensions}
+
+    def at(self, index: int) -> dict[str, Value]:
+        """One of all combinations."""
+        settings = dict(self.fixed)
+        for each in self.dimensions:
+            index, place = divmod(index, len(each.values))
+            settings[each.key] = each.values[place]
+        return settings
+
+    def __len__(self) -> int:
+        return math.prod(len(each.values) for each in self.dimensions)
+
+
+def make_space(
+    spec: ModelSpec,
+    task: Task,
+    searched: Iterable[str],
+    fixed: Iterable[str],
+    worth_trying: Mapping[str, Sequence[Value]],
+) -> Space:
+    """The values to try: those of ``--search`` where there are any, else ``worth_trying``.
+
+    Raises UsageError, naming the argument and the key, and what is allowed.
+    """
+    keys = {short(key): key for key in _tunable_keys(spec, task)}
+
+    def read(flag: str, arguments: Iterable[str]) -> dict[str, list[Value]]:
+        found: dict[str, list[Value]] = {}
+        for argument in arguments:
+            name, equals, text = (part.strip() for part in argument.partition("="))
+            if not equals or not text:
+                raise UsageError(f"{flag} {argument}: {_SYNTAX[flag]}")
+            if name not in keys and name not in keys.values():
+                raise UsageError(_unknown(flag, name, keys, spec))
+            key, where = keys.get(name, name), f"{flag} {name}"
+            if key in found:
+                raise UsageError(f"{where}: given twice")
+            found[key] = _values(where, text, may_be_many=flag == "--search")
+            for message in (_problem(key, value, task) for value in found[key]):
+                if message:
+                    raise UsageError(f"{where}: {message}")
+        return found
+
+    wanted = read("--search", searched)
+    fixes = {key: values[0] for key, values in read("--fix", fixed).items()}
+    for key in wanted.keys() & fixes.keys():
+        raise UsageError(f"--fix {short(key)}: is also in --search; it can be one of them")
+    tried = {key: values for key, values in (wanted or worth_trying).items() if key not in fixes}
+    now = current(spec, [*tried, *fixes])
+    dimensions = (Dimension.of(key, values, now[key]) for key, values in tried.items())
+    varied = tuple(each for each in dimensions if len(each.values) > 1)
+    if not varied:
+        raise UsageError(
+            f"model '{spec.name}': there is one way to set this, and nothing to choose; "
+            f"--search takes {', '.join(keys)}"
+        )
+    kept = [each.key for each in varied] + [*fixes]
+    return Space(varied, {key: now[key] for key in kept}, fixes)
+
+
+def current(spec: ModelSpec, keys: Iterable[str]) -> dict[str, Value]:
+    """What models.yaml says for each of these keys, defaults filled in."""
+    batching = spec.dynamic_batching
+    known: dict[str, Any] = {
+        BATCH: spec.max_batch_size,
+        DELAY: None if batching is None else batching.max_queue_delay_microseconds,
+        INSTANCES: spec.instance_groups[0].count,
+        **{f"{OPTIONS}{name}": value for name, value in spec.options.items()},
+    }
+    return {key: known[key] for key in keys}
+
+
+def worth_trying(spec: ModelSpec, task: Task, callers: int, cores: int) -> dict[str, list[Value]]:
+    """Values by key, where the user does not say: only keys that this model's engine looks at, and
+    never what would change its answers or the shape of its requests.
+    """
+    found: dict[str, list[Value]] = {}
+    engine = spec.options.get("engine")
+    for name, values in _WORTH_TRYING.items():
+        if name in task.options and task.options[name].is_for(engine):
+            by_callers = name in _BY_CALLERS
+            found[f"{OPTIONS}{name}"] = _up_to(values, callers) if by_callers else [*values]
+    budget = spec.options.get("kv_cache_gib")
+    if isinstance(budget, int | float) and task.options["kv_cache_gib"].is_for(engine):
+        found[f"{OPTIONS}kv_cache_gib"] = [budget * share for share in _SHARES_OF_CACHE]
+    if spec.max_batch_size > 0:  # from 0 to 1 the shape of every request's tensors would change
+        found[BATCH] = _up_to(_BATCH_SIZES, callers)
+        if spec.dynamic_batching is not None:
+            found[DELAY] = [*_DELAYS]
+    if _has_one_group(spec):
+        found[INSTANCES] = [count for count in (1, 2, 4) if count <= max(2, cores // 2)]
+    return found
+
+
+def entry_with(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """A model's entry of models.yaml, as plain values, with these settings in it."""
+    changed = {**entry, "options": dict(entry.get("options") or {})}
+    for key, value in settings.items():
+        if key == DELAY:
+            changed["dynamic_batching"] = _batching(entry, value)
+        elif key == INSTANCES:
+            first = (entry.get("instance_group") or [{}])[0]
+            changed["instance_group"] = [{**first, "count": value}]
+        elif key == BATCH:
+            changed[BATCH] = value
+        else:
+            changed["options"][key.removeprefix(OPTIONS)] = value
+    return {key: value for key, value in changed.items() if key != "options" or value}
+
+
+def plain(node: Node) -> Any:
+    """What a node of models.yaml says, as plain values."""
+    if isinstance(node.value, dict):
+        return {key.name: plain(child) for key, child in node.value.items()}
+    return [plain(child) for child in node.value] if isinstance(node.value, list) else node.value
+
+
+def frozen(settings: Settings) -> tuple[tuple[str, Value], ...]:
+    """Settings as something that can be looked up."""
+    return tuple(sorted(settings.items()))
+
+
+def short(key: str) -> str:
+    """As tables and the command line write a key: without its map where that says nothing."""
+    return key if key == INSTANCES else key.rpartition(".")[2]
+
+
+def settings_text(settings: Settings) -> str:
+    """Such as ``max_num_seqs=32, instance_group.count=1``."""
+    return ", ".join(f"{short(key)}={value_text(value)}" for key, value in settings.items())
+
+
+def value_text(value: Value) -> str:
+    """As models.yaml writes it."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _tunable_keys(spec: ModelSpec, task: Task) -> list[str]:
+    """Every key that may be searched: Triton's, and the task's options but free text."""
+    options = [
+        f"{OPTIONS}{name}"
+        for name, option in task.options.items()
+        if option.choices or option.kind in (int, float, bool)
+    ]
+    return [BATCH, DELAY, *([INSTANCES] if _has_one_group(spec) else []), *options]
+
+
+def _has_one_group(spec: ModelSpec) -> bool:
+    """Whether a number of instances is one number, and may be another."""
+    return len(spec.instance_groups) == 1 and spec.device_map is None
+
+
+def _problem(key: str, value: Value, task: Task) -> str | None:
+    """Why models.yaml can't have this value for this key by itself."""
+    report, node = Report(), Node(value, 0, 0, key, str(value))
+    if key == INSTANCES:
+        schema.integer(1, MAX_INSTANCES)(node, report)
+    elif key == DELAY and value is not None:
+        schema.integer(0, schema.UINT64_MAX, "microseconds")(node, report)
+    elif key == BATCH:
+        KEYS[BATCH].check(node, report)
+    elif key != DELAY:
+        task.options[key.removeprefix(OPTIONS)].check(node, report)
+    return report.problems[0].message if report.problems else None
+
+
+def _unknown(flag: str, name: str, keys: Mapping[str, str], spec: ModelSpec) -> str:
+    if name == INSTANCES:
+        return (
+            f"{flag} {name}: model '{spec.name}' has a device_map or several groups, so "
+            "its instances are not one number"
+        )
+    return f"{flag}: unknown key '{name}' for task {spec.task}{did_you_mean(name, keys, 'keys')}"
+
+
+def _values(where: str, text: str, *, may_be_many: bool) -> list[Value]:
+    if may_be_many and ":" in text:
+        values = [*_range(where, text)]
+    else:
+        values = [_value(where, word) for word in (text.split(",") if may_be_many else [text])]
+    if len(values) > MAX_VALUES:
+        raise UsageError(f"{where}: got more than {MAX_VALUES} values, expected fewer")
+    return values
+
+
+def _value(where: str, text: str) -> Value:
+    """As models.yaml would read it."""
+    word = text.strip()
+    if word in ("null", "~"):
+        return None
+    try:
+        value = reading.parse(word.encode(), where).value if word else ""
+    except SpecError:
+        value = word
+    if isinstance(value, list | dict) or value == "":
+        raise UsageError(f"{where}: got '{word}', expected single values with commas between them")
+    return value
+
+
+def _range(where: str, text: str) -> Iterator[Value]:
+    """``1:64`` and ``1:64:x2`` double from 1 to 64, ``1:64:4`` goes in steps of 4; both ends are
+    values to try.
+    """
+    *ends, step = [*text.split(":"), "x2"] if text.count(":") == 1 else text.split(":")
+    is_factor = step.strip().startswith("x")
+    numbers = [_value(where, word) for word in (*ends, step.strip().removeprefix("x"))]
+    if len(numbers) != 3 or not all(type(each) in (int, float) for each in numbers):
+        raise UsageError(f"{where}: got '{text}', {_SYNTAX['--search']}")
+    low, high, size = (float(each) for each in numbers if isinstance(each, int | float))
+    if low > high or size <= (1 if is_factor else 0) or (is_factor and low < 0):
+        raise UsageError(f"{where}: got '{text}', an empty range; {_SYNTAX['--search']}")
+    are_whole = all(type(each) is int for each in numbers)
+    number = low
+    for _ in range(MAX_VALUES + 1):
+        if number >= high:
+            break
+        yield int(number) if are_whole else number
+        after = number * size if is_factor else number + size
+        number = after if after > number else min(1.0, high)  # 0 can't be doubled
+    yield int(high) if are_whole else high
+
+
+def _up_to(values: Iterable[int], callers: int) -> list[Value]:
+    """Those below ``callers``, and the first that is not."""
+    found = list(values)
+    beyond = next((at for at, value in enumerate(found) if value >= callers), len(found))
+    return [*found[: beyond + 1]]
+
+
+def _batching(entry: Mapping[str, Any], delay: Value) -> object:
+    """A delay of 0 is Triton's own default, and the only one that goes without batches."""
+    if delay is None:
+        return False
+    given = entry.get("dynamic_batching", True)
+    kept = dict(given) if isinstance(given, dict) else {}
+    kept.pop("max_queue_delay_microseconds", None)
+    return kept | ({"max_queue_delay_microseconds": delay} if delay else {}) or True
