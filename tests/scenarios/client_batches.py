@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tests.scenarios.endpoint import Model, rows
 from tests.scenarios.reference import Reference
 
@@ -12,13 +10,6 @@ PROMPTS = ["Once", "I am going", "What is the capital of Germany?"]
 
 class ClientBatches:
     """``model`` is each of the batched ones."""
-
-    def test_every_row_is_answered(self, model: Model, reference: Reference) -> None:
-        reply = model.infer(rows(PROMPTS, max_tokens=[8, 8, 8]))
-
-        assert reply.ok, reply.error
-        assert reply.outputs["text_output"].shape == (3, 1)
-        assert reply.texts() == [reference.text(prompt, 8) for prompt in PROMPTS]
 
     def test_every_row_has_its_own_options(self, model: Model, reference: Reference) -> None:
         word = reference.answer(PROMPTS[2], 16).pieces[3]
@@ -67,21 +58,6 @@ class ClientBatches:
         ]
         counts = zip(*(chunk.numbers("num_output_tokens") for chunk in chunks), strict=True)
         assert [sum(told) for told in counts] == lengths
-
-    def test_rows_have_all_their_choices(self, model: Model) -> None:
-        options: dict[str, list[Any]] = {
-            "max_tokens": [6] * 2,
-            "temperature": [1.5] * 2,
-            "seed": [3, 4],
-        }
-        reply = model.infer(rows(PROMPTS[:2], n=[2, 2], **options))
-
-        alone = [
-            model.ask("tensors", text, max_tokens=6, temperature=1.5, seed=seed, n=2).texts()
-            for text, seed in zip(PROMPTS[:2], (3, 4), strict=True)
-        ]
-        assert reply.outputs["text_output"].shape == (2, 2)
-        assert reply.texts() == [text for texts in alone for text in texts]
 
     def test_a_bad_row_is_named_and_fails_its_request_alone(
         self, model: Model, reference: Reference

@@ -50,18 +50,14 @@ class FlatJson:
         assert answer["text_output"] == reference.text(prompt, 120)
         assert set(answer) == {"model_name", "model_version", "text_output"}
 
-    def test_what_clients_add_is_taken(self, model: Model, reference: Reference) -> None:
-        body = {"id": "request-7", "text_input": [PROMPT], "max_tokens": [4], "stream": False}
-
-        assert answered(model, body)["text_output"] == reference.text(PROMPT, 4)
-
-    def test_text_outside_ascii_comes_through(self, model: Model, reference: Reference) -> None:
+    def test_lists_what_clients_add_and_text_outside_ascii_are_taken(
+        self, model: Model, reference: Reference
+    ) -> None:
         prompt = 'Zoë: "日本\\n" 🙂\n'
-        for body in (
-            json.dumps({"text_input": prompt, "max_tokens": 5}).encode(),
-            json.dumps({"text_input": prompt, "max_tokens": 5}, ensure_ascii=False).encode(),
-        ):
-            assert answered(model, body)["text_output"] == reference.text(prompt, 5)
+        body = {"id": "7", "text_input": [prompt], "max_tokens": [5], "stream": False}
+        for ascii_alone in (True, False):
+            sent = json.dumps(body, ensure_ascii=ascii_alone).encode()
+            assert answered(model, sent)["text_output"] == reference.text(prompt, 5)
 
     @pytest.mark.parametrize(
         "body, field",
@@ -86,21 +82,12 @@ class FlatJson:
         good = {"text_input": PROMPT, "max_tokens": 3}
         assert answered(model, good)["text_output"] == reference.text(PROMPT, 3)
 
-    @pytest.mark.parametrize(
-        "body",
-        [
-            b"{",
-            b'{"text_input": "\\ud800"}',
-            b'{"text_input": "a", "max_tokens": "5"}',
-        ],
-    )
+    @pytest.mark.parametrize("body", [b"{", b'{"text_input": "a", "max_tokens": "5"}'])
     def test_json_of_the_wrong_type_is_refused_by_triton_itself(
-        self, model: Model, reference: Reference, body: bytes
+        self, model: Model, body: bytes
     ) -> None:
         """With status 500 up to 24.10: the model never sees it, so no better one can be given."""
         status, answer = model.generate(body)
 
         assert status in (400, 500), answer
         assert answer["error"]
-        good = {"text_input": PROMPT, "max_tokens": 3}
-        assert answered(model, good)["text_output"] == reference.text(PROMPT, 3)

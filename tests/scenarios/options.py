@@ -1,9 +1,10 @@
-"""Scenarios: the options of the whole contract beside those in answers.py."""
+"""Scenarios: each way in which the options of the contract travel. What each does to the tokens is
+held by tests/model/engine.
+"""
 
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import pytest
@@ -16,31 +17,27 @@ PROMPT = "I am going"
 TOLERANCE = 1e-4
 
 
-def sampled(reply: Reply, choice: int = 0) -> list[dict[int, dict[str, Any]]]:
-    """The ``logprobs`` of a choice: for each token what is told of it and of its alternatives, by
-    token id, its own first.
+def sampled(reply: Reply) -> list[dict[int, dict[str, Any]]]:
+    """``logprobs``: for each token what is told of it and of its alternatives, by token id, its own
+    first.
     """
     assert reply.ok, reply.error
-    listed = json.loads(reply.texts("logprobs")[choice])
+    listed = json.loads(reply.texts("logprobs")[0])
     return [{int(token_id): told for token_id, told in entry.items()} for entry in listed]
 
 
 class SamplingParameters:
     """The JSON text that clients of the vLLM backend send."""
 
-    def test_it_means_what_the_tensors_mean(self, model: Model) -> None:
+    def test_it_means_what_the_tensors_mean_and_wins_over_them(self, model: Model) -> None:
         options = {"max_tokens": 12, "temperature": 1.3, "top_k": 40, "top_p": 0.9, "seed": 5}
+        text = model.ask("tensors", PROMPT, **options).text()
 
-        assert (
-            model.sample(PROMPT, **options).text() == model.ask("tensors", PROMPT, **options).text()
-        )
-
-    def test_it_wins_over_tensors_and_parameters(self, model: Model, reference: Reference) -> None:
-        sampling = json.dumps({"max_tokens": 4})
+        assert model.sample(PROMPT, **options).text() == text
         for how in ("tensors", "parameters"):
-            reply = model.ask(how, PROMPT, max_tokens=9, sampling_parameters=sampling)
-
-            assert reply.text() == reference.text(PROMPT, 4)
+            sampling = json.dumps(options)
+            reply = model.ask(how, PROMPT, max_tokens=9, seed=1, sampling_parameters=sampling)
+            assert reply.text() == text
 
     def test_what_it_can_not_mean_is_a_400_that_names_it(self, model: Model) -> None:
         reply = model.sample(PROMPT, max_tokns=3)
@@ -71,33 +68,34 @@ class MoreOptions:
         assert first.texts() == again.texts()
         assert first.texts()[0] == model.ask("tensors", PROMPT, **options).text()
         shape = (1, 3) if model.batched else (3,)
-        assert first.outputs["text_output"].shape == shape
-        assert first.outputs["finish_reason"].shape == shape
-        assert first.outputs["num_output_tokens"].shape == shape
+        for name in ("text_output", "finish_reason", "num_output_tokens"):
+            assert first.outputs[name].shape == shape
         assert first.outputs["num_input_tokens"].shape == ((1, 1) if model.batched else (1,))
 
     def test_log_probabilities_are_those_of_the_raw_logits(
         self, model: Model, reference: Reference
     ) -> None:
-        for options in (
-            {},
-            {"temperature": 1.7, "seed": 9, "top_k": 30},
-            {"repetition_penalty": 1.5},
-        ):
-            reply = model.sample(PROMPT, max_tokens=10, logprobs=3, **options)
-            entries = sampled(reply)
-            token_ids = [next(iter(entry)) for entry in entries]
-            table = reference.log_probabilities(PROMPT, token_ids)
+        options = {"temperature": 1.7, "seed": 9, "top_k": 30}
+        entries = sampled(model.sample(PROMPT, max_tokens=10, logprobs=3, **options))
+        token_ids = [next(iter(entry)) for entry in entries]
+        table = reference.log_probabilities(PROMPT, token_ids)
 
-            for row, (token_id, entry) in enumerate(zip(token_ids, entries, strict=True)):
-                for listed, told in entry.items():
-                    value = float(table[row, listed])
-                    assert told["logprob"] == pytest.approx(value, abs=TOLERANCE)
-                    assert told["decoded_token"] == reference.decoded(listed)
-                ranks = sorted(told["rank"] for told in entry.values())
-                assert ranks[:3] == [1, 2, 3]
-                likelier = int((table[row] > table[row, token_id]).sum())
-                assert entry[token_id]["rank"] == likelier + 1
-            total = math.fsum(float(table[row, i]) for row, i in enumerate(token_ids))
-            cumulative = reply.numbers("cumulative_logprob")[0]
-            assert cumulative == pytest.approx(total, abs=TOLERANCE * len(token_ids))
+        for row, (token_id, entry) in enumerate(zip(token_ids, entries, strict=True)):
+            for listed, told in entry.items():
+                value = float(table[row, listed])
+                assert told["logprob"] == pytest.approx(value, abs=TOLERANCE)
+                assert told["decoded_token"] == reference.decoded(listed)
+            likelier = int((table[row] > table[row, token_id]).sum())
+            assert entry[token_id]["rank"] == likelier + 1
+
+    def test_each_request_has_its_own_stop_words(self, model: Model, reference: Reference) -> None:
+        said = reference.answer("Once", 24)
+        across = said.pieces[6][-1] + said.pieces[7] + said.pieces[8][:1]
+        words = [[across], [said.pieces[3]], ["never said", said.pieces[5]], ["never said"]]
+
+        replies = model.infer_together(
+            [model.by_tensors("Once", max_tokens=24, stop_words=listed) for listed in words]
+        )
+
+        ends = [said.text.find(listed[-1]) for listed in words[:3]] + [None]
+        assert [reply.text() for reply in replies] == [said.text[:end] for end in ends]

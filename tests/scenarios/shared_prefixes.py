@@ -48,11 +48,10 @@ class CacheSalts:
     """``cache_salt``, on every engine."""
 
     def test_a_chat_and_a_stream_take_a_salt(self, model: Model) -> None:
+        asked = {"max_tokens": 3, "cache_salt": "a salt"}
         messages = json.dumps([{"role": "user", "content": QUESTIONS[0]}])
-        status, body = model.generate(
-            {"messages": messages, "max_tokens": 3, "cache_salt": "a salt"}
-        )
-        assert status == 200, body
-        body = {"text_input": QUESTIONS[0], "stream": True, "max_tokens": 3, "cache_salt": "a salt"}
-        status, events = model.engine.generate_stream(body)
-        assert status == 200, events
+        for status, body in (
+            model.generate({"messages": messages, **asked}),
+            model.engine.generate_stream({"text_input": QUESTIONS[0], "stream": True, **asked}),
+        ):
+            assert status == 200, body

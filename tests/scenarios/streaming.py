@@ -121,20 +121,6 @@ class Streams:
 
         assert [streamed.text(), asked.text()] == [reference.text(PROMPT, 12)] * 2
 
-    def test_streams_at_the_same_time_get_each_its_own_text(
-        self, model: Model, reference: Reference
-    ) -> None:
-        asked = [(f"{PROMPT} {'on and ' * (n % 5)}{n}", 1 + 9 * (n % 4)) for n in range(12)]
-
-        streams = model.endpoint.stream_together(
-            model.engine.name,
-            [model.streaming(prompt, max_tokens=length) for prompt, length in asked],
-        )
-
-        assert [joined(chunks) for chunks in streams] == [
-            reference.text(prompt, length) for prompt, length in asked
-        ]
-
     @pytest.mark.parametrize("text, named", [("", "text_input"), (PROMPT, "max_tokens")])
     def test_a_bad_request_is_one_error_that_names_its_field(
         self, model: Model, text: str, named: str

@@ -31,22 +31,16 @@ class Structured:
     """``model`` is the demo model, which would not write such texts by itself."""
 
     @pytest.mark.parametrize("how", ["tensors", "parameters"])
-    def test_an_output_fits_its_schema(self, model: Model, how: str) -> None:
-        schema = json.dumps(SCHEMA)
-        for options in ({}, {"temperature": 1.5, "seed": 3}):
-            reply = model.ask(how, PROMPT, json_schema=schema, max_tokens=80, **options, **FLAGS)
+    def test_an_output_fits_its_schema_or_its_expression(self, model: Model, how: str) -> None:
+        for held, fits in (
+            ({"json_schema": json.dumps(SCHEMA)}, fits_schema),
+            ({"regex": DATE}, re.compile(DATE).fullmatch),
+        ):
+            reply = model.ask(how, PROMPT, **held, max_tokens=80, temperature=1.5, seed=3, **FLAGS)
 
             assert reply.ok, reply.error
-            assert fits_schema(reply.text()), reply.text()
+            assert fits(reply.text()), reply.text()
             assert reply.texts("finish_reason") == ["stop"]
-
-    @pytest.mark.parametrize("how", ["tensors", "parameters"])
-    def test_an_output_fits_its_expression(self, model: Model, how: str) -> None:
-        reply = model.ask(how, PROMPT, regex=DATE, max_tokens=40, return_finish_reason=True)
-
-        assert reply.ok, reply.error
-        assert re.fullmatch(DATE, reply.text()), reply.text()
-        assert reply.texts("finish_reason") == ["stop"]
 
     def test_an_output_is_one_of_its_choices(self, model: Model) -> None:
         options = {"max_tokens": 40, "n": 4, "temperature": 1.5, "seed": 1}

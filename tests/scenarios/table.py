@@ -21,7 +21,6 @@ from tests.scenarios.metrics import Metrics
 from tests.scenarios.options import MoreOptions, SamplingParameters
 from tests.scenarios.served_models import is_batched
 from tests.scenarios.shared_prefixes import CacheSalts, SharedPrefixes
-from tests.scenarios.stop_words import StopWords
 from tests.scenarios.streaming import StreamEndpoints, Streams
 from tests.scenarios.structured import (
     LogProbabilities,
@@ -46,7 +45,6 @@ class Row:
 TABLE = (
     Row(Answers, server="http demo, grpc batched, http padded", vllm="http demo, grpc batched"),
     Row(Sampling, server="http demo, grpc batched", vllm="http demo, grpc batched"),
-    Row(StopWords, server="http demo, grpc batched, http padded", vllm="http demo, grpc batched"),
     Row(BadRequests, server="http demo, grpc batched", vllm="http demo, grpc batched"),
     Row(ClientBatches, server="http batched, grpc padded", vllm="http batched"),
     Row(FlatJson, server="http demo, http batched", vllm="http demo, http batched"),

@@ -91,20 +91,6 @@ def test_embeddings(one_server: OneServer, client: openai.OpenAI, model: str) ->
     np.testing.assert_allclose(blank[0].embedding, vectors[0], atol=1e-5)
 
 
-def test_an_embedding_model_ranks_by_its_embeddings(client: openai.OpenAI) -> None:
-    texts = ["Prices rose again.", "A dog is sleeping below a tree.", " "]
-    asked: dict[str, Any] = {"query": "A dog sleeps under a tree.", "documents": texts, "top_n": 2}
-    path = "/rerank"
-    found: Any = client.post(path, cast_to=object, body={"model": "embedding", **asked})
-    assert found["results"][0]["index"] == 1
-    embedded = client.embeddings.create(model="embedding", input=texts).data
-    vectors = np.array([one.embedding for one in embedded])
-    [query] = client.embeddings.create(model="embedding", input=asked["query"]).data
-    scores = vectors @ np.array(query.embedding)
-    for result in found["results"]:
-        assert result["relevance_score"] == pytest.approx(scores[result["index"]], abs=1e-5)
-
-
 def test_a_tokenizer_tells_the_tokens_that_a_prompt_has(client: openai.OpenAI) -> None:
     root = str(client.base_url).removesuffix("/v1/")
 
@@ -210,26 +196,6 @@ def test_chats_about_images_and_a_bad_one_beside_them(
     assert "messages[0].content[1].image_url.url: the PNG image is cut short" in str(raised.value)
     with pytest.raises(openai.BadRequestError, match=r"'demo' \(text-generation\) reads texts"):
         client.chat.completions.create(model="demo", messages=about(files["red"]))
-
-
-def test_logprobs_of_both_apis_agree(client: openai.OpenAI) -> None:
-    prompt = "I am going"
-    asked: dict[str, Any] = {"model": "demo", "temperature": 0, "max_tokens": 4}
-    completion = client.completions.create(**asked, prompt=prompt, logprobs=2).choices[0]
-    assert completion.logprobs is not None
-    assert "".join(completion.logprobs.tokens or ()) == completion.text
-    top = (completion.logprobs.top_logprobs or [{}])[0]
-    assert len(top) == 2
-    assert max(top.values()) == (completion.logprobs.token_logprobs or [0])[0]
-    messages: Any = [{"role": "user", "content": prompt}]
-    chat = client.chat.completions.create(
-        **asked, messages=messages, logprobs=True, top_logprobs=3
-    ).choices[0]
-    assert chat.logprobs is not None
-    content = chat.logprobs.content or []
-    assert "".join(token.token for token in content) == chat.message.content
-    assert all(token.top_logprobs[0].logprob == token.logprob for token in content)
-    assert [len(token.top_logprobs) for token in content] == [3] * 4
 
 
 def test_errors_are_the_packages_own(client: openai.OpenAI, url: str) -> None:

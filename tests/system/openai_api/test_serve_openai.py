@@ -24,16 +24,6 @@ API_KEY = "a-key-of-alice-123"
 KEY = {"HF_TRITON_OPENAI_KEY": "secret-key"}
 
 
-def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "generator", "serve", *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
 def children(served: Served) -> list[int]:
     """The translator's process."""
     found = []
@@ -48,46 +38,12 @@ def children(served: Served) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    "arguments,said",
-    [
-        (["--triton-url", "localhost:8001"], "--triton-url needs --openai-port"),
-        (["--openai-key-file", "x"], "--openai-key-file needs --openai-port"),
-        *(
-            (["--openai-port", "9000", "--triton-url", "x:1", *ignored], f"leave out {ignored[0]}")
-            for ignored in (
-                *(["--verbose"], ["--watch"], ["--open-admin-apis"], ["--http-port", "8000"]),
-                *(["--drain-s", "0"], ["--max-restarts", "0"], ["--health-port", "0"]),
-                *(["--repository", "x"], ["--load-timeout-s", "9"], ["--admin-key-file", "x"]),
-            )
-        ),
-        (["--openai-port", "9000", "--triton-url", "http://x:1"], "expected HOST:PORT"),
-        (["--openai-port", "9000", "--triton-url", "x"], "expected HOST:PORT"),
-        (["--openai-port", "0"], "expected a port"),
-        (["--openai-cors", "https://a.example"], "--openai-cors needs --openai-port"),
-        (["--openai-port", "9000", "--openai-cors", "a.example"], "expected an origin such as"),
-    ],
-)
-def test_options_that_would_be_ignored_are_a_wrong_command_line(
-    arguments: list[str], said: str
-) -> None:
-    result = command(*arguments)
-    assert result.returncode == 2
-    assert said in result.stderr
-
-
-def test_a_key_that_can_not_be_read_is_said_before_anything_starts(tmp_path: Path) -> None:
-    result = command("--openai-port=9000", f"--openai-key-file={tmp_path / 'none'}")
-    assert result.returncode == 1
-    assert "can't be read: No such file" in result.stderr
-    result = command("--openai-port=9000", HF_TRITON_OPENAI_KEY="")
-    assert result.returncode == 1
-    assert "HF_TRITON_OPENAI_KEY: expected one word" in result.stderr
-
-
 def test_a_triton_that_is_not_there_is_exit_code_1() -> None:
     port = free_ports().http_port
-    result = command(f"--openai-port={port}", "--triton-url=127.0.0.1:1")
+    serve_it = (sys.executable, "-m", "generator", "serve", f"--openai-port={port}")
+    result = subprocess.run(
+        [*serve_it, "--triton-url=127.0.0.1:1"], capture_output=True, text=True, timeout=300
+    )
     assert result.returncode == 1
     assert "no Triton answers at 127.0.0.1:1: " in result.stderr
     assert "refused" in result.stderr
@@ -146,14 +102,6 @@ def test_the_server_block_and_keys_hold_for_a_triton_elsewhere(
         finally:
             process.terminate()
         assert process.wait(60) == 0
-
-
-def test_what_is_wrong_in_the_server_block_is_said_for_a_triton_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "models.yaml").write_text("server: {max_body_mib: 0}\n")
-    for config, told in (("models.yaml", "models.yaml:1:24: "), ("none.yaml", "none.yaml: ")):
-        path = tmp_path / config
-        result = command("--openai-port=9000", "--triton-url=127.0.0.1:1", f"--config={path}")
-        assert (result.returncode, told in result.stderr) == (1, True), result.stderr
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

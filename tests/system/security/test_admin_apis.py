@@ -12,7 +12,7 @@ import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
 from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
-from tests.support.served import Served, serve
+from tests.support.served import Served
 from tests.support.tested_server import skip_without_tracing
 from tests.support.triton import eventually
 from tests.system.security.conftest import KEY
@@ -105,23 +105,6 @@ def test_grpc_calls_that_change_the_server_need_the_admin_key(served: Served, na
         GRPC_CLOSED[name](client, {GRPC_HEADER: KEY})
 
 
-@pytest.mark.threat("repository-api")
-def test_code_that_a_caller_sends_is_not_run_without_the_admin_key(
-    served: Served, tmp_path: Path
-) -> None:
-    """Triton loads a model's files from the request, and follows names out of its repository."""
-    traces = tmp_path / "ran"
-    code = f"open({str(traces)!r}, 'w')\nclass TritonPythonModel: pass\n".encode()
-    with grpc_client.InferenceServerClient(f"127.0.0.1:{served.listen.grpc_port}") as client:
-        with pytest.raises(InferenceServerException, match="This protocol is restricted"):
-            client.load_model(
-                "theirs", config='{"backend": "python"}', files={"file:1/model.py": code}
-            )
-        with pytest.raises(InferenceServerException, match="This protocol is restricted"):
-            client.load_model("../theirs")
-    assert not traces.exists()
-
-
 @pytest.mark.threat("closed-apis-break-clients")
 @pytest.mark.parametrize("name", GRPC_OPEN)
 def test_grpc_calls_that_clients_need_are_open(served: Served, name: str) -> None:
@@ -138,15 +121,6 @@ def test_the_admin_key_is_on_no_command_line_and_in_no_environment_of_a_model(
     readable = [*Path("/proc").glob("[0-9]*/cmdline"), *(Path(f"/proc/{p}/environ") for p in pids)]
     # Up to here the key was known to the server only; its command line is cleaned right after.
     assert eventually(lambda: not any(KEY in _text(path) for path in readable))
-
-
-def test_a_key_that_no_flag_can_carry_ends_in_1_before_anything_starts(tmp_path: Path) -> None:
-    with serve(
-        tmp_path, "- {name: echo}", environment={"HF_TRITON_ADMIN_KEY": "a,b" * 9}
-    ) as running:
-        assert running.exit_code() == 1
-        assert "HF_TRITON_ADMIN_KEY: expected one word" in running.err
-        assert "a,b" not in running.err
 
 
 def _text(path: Path) -> str:

@@ -22,7 +22,7 @@ from hf_triton.tritonserver.http_api import ADMIN_KEY_HEADER
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.state_file import running_servers
 from tests.support.served import Served, serve
-from tests.support.triton import DEMO_MODEL, eventually, free_ports, get
+from tests.support.triton import DEMO_MODEL, free_ports, get
 from tests.system.security.conftest import KEY, SECRETS
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}  # as IPv4, and as IPv6 writes that
@@ -59,16 +59,6 @@ def test_nothing_that_is_written_can_be_changed_by_everybody(tmp_path: Path) -> 
     subprocess.run(command, cwd=tmp_path, umask=0, check=True, capture_output=True)
     modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "model_repository").rglob("*")}
     assert modes == {0o775, 0o664}
-
-
-@pytest.mark.threat("shared-memory-readers")
-def test_memory_that_prompts_pass_through_is_its_owners_alone(served: Served) -> None:
-    def modes() -> list[int]:
-        regions = Path("/dev/shm").glob(f"hf_triton_*_{served.listen.http_port}_*")
-        return [stat.S_IMODE(region.stat().st_mode) for region in regions]
-
-    assert modes()
-    assert eventually(lambda: set(modes()) == {0o600}, 5)
 
 
 @pytest.mark.threat("admin-key-in-logs")

@@ -200,16 +200,6 @@ def test_no_more_are_loaded_than_a_model_may_have(
     assert load(port, "m:first", path, load_inplace=True).status == 200
 
 
-def test_a_field_that_is_missing_is_named(port: Translator) -> None:
-    for path, name, body in (
-        ("/v1/load_lora_adapter", "lora_path", {"lora_name": "a"}),
-        ("/v1/load_lora_adapter", "lora_name", {"lora_path": "org/one"}),
-        ("/v1/unload_lora_adapter", "lora_name", {}),
-    ):
-        reply = port.post(path, **body)
-        assert (reply.status, reply.error["param"]) == (400, name)
-
-
 def test_a_name_of_several_models_or_of_none_is_told(port: Translator) -> None:
     reply = unload(port, "sql")
     assert reply.status == 400

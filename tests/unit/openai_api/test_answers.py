@@ -26,6 +26,11 @@ def test_a_completion(api: Translator) -> None:
     assert reply.headers["X-Request-Id"].startswith("cmpl-")
 
 
+def test_a_completion_may_echo_and_run_out_of_time(api: Translator) -> None:
+    [choice] = api.completion(prompt="a !late", echo=True).body["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("a !latea !late", "length")
+
+
 def test_a_chat(api: Translator) -> None:
     body = api.chat().body
     assert body["id"].startswith("chatcmpl-")
@@ -37,14 +42,6 @@ def test_a_chat(api: Translator) -> None:
         "logprobs": None,
         "finish_reason": "stop",
     }
-
-
-def test_echo_puts_the_prompt_first(api: Translator) -> None:
-    assert api.completion(echo=True, max_tokens=1).body["choices"][0]["text"] == "a b ca"
-
-
-def test_running_out_of_time_is_a_length(api: Translator) -> None:
-    assert api.completion(prompt="a !late").body["choices"][0]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("model", ["echo", "whole"])
@@ -223,12 +220,6 @@ def test_logprobs_of_a_chat_leave_out_what_is_less_likely(api: Translator) -> No
     }
     reply = api.chat(logprobs=True)
     assert reply.body["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
-
-
-def test_offsets_go_on_from_chunk_to_chunk(api: Translator) -> None:
-    *events, _ = api.completion(logprobs=0, stream=True).events
-    offsets = [event["choices"][0]["logprobs"]["text_offset"] for event in events]
-    assert offsets == [[0], [1], [3]]
 
 
 @pytest.mark.threat("many-logprobs")

@@ -140,27 +140,6 @@ def test_text_embeddings_inference_answers_a_bare_list(starter: Starter) -> None
     assert api.post("/embed", inputs=5).body["error"].startswith("inputs: got 5")
 
 
-def test_without_a_name_one_model_must_be_meant(api: Translator) -> None:
-    reply = api.post("/embed", inputs="two")
-    assert (reply.status, reply.body["error"].partition(":")[0]) == (422, "model")
-    assert api.post("/embed", inputs="two", model="vectors").status == 200
-
-
-def test_an_empty_text_is_the_models_to_embed(api: Translator) -> None:
-    assert [row["embedding"][0] for row in embed(api, ["a", "", "b"])["data"]] == [1, 0, 1]
-
-
-@pytest.mark.parametrize("model", ["echo", "labels", "nobody"])
-def test_only_embedding_models_answer(model: str, api: Translator) -> None:
-    reply = api.post("/v1/embeddings", model=model, input="x")
-    assert reply.status == 404
-    assert reply.error["code"] == "model_not_found"
-    assert "rows, vectors" in reply.error["message"]
-    if model != "nobody":
-        assert "allowed here (feature-extraction): " in reply.error["message"]
-    assert api.completion(model="vectors").status == 404
-
-
 def test_an_overloaded_model_is_a_503_that_says_when_to_come_again(api: Translator) -> None:
     reply = api.post("/v1/embeddings", model="vectors", input=["fine", "!503"])
     assert reply.status == 503

@@ -8,7 +8,6 @@ import pytest
 
 from generator.errors import ServerError
 from generator.repository import served_record
-from hf_triton.ports.openai.key import VARIABLE, take_key
 from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.openai.triton.statuses import of_text
 from hf_triton.serving.supervision.health import Health
@@ -136,29 +135,6 @@ def test_a_models_error_keeps_its_status(
     assert ("Retry-After" in reply.headers) == (status == 503)
 
 
-def test_a_prompt_that_is_too_long_is_told_in_openais_words() -> None:
-    error = of_text(
-        "max_tokens: the prompt has 900 tokens and max_tokens is 200, together 1100; this model's "
-        "context holds 1024"
-    )
-    assert (error.status, error.code) == (400, "context_length_exceeded")
-    assert error.message.startswith("This model's maximum context length is 1024 tokens.")
-    assert "the prompt is too long: it has 900 tokens and max_tokens is 200" in error.message
-
-
-@pytest.mark.parametrize("rest", [" where 1024 tokens fit", ""])
-def test_a_prompt_whose_tokens_are_not_counted_is_too_long_as_well(rest: str) -> None:
-    why = f"got 99999 characters, allowed: at most 65536{rest}"
-    error = of_text(f"messages: {why}")
-    assert (error.status, error.code) == (400, "context_length_exceeded")
-    assert error.message == f"messages: the prompt is too long: {why}"
-
-
-def test_a_tensor_that_other_tasks_have_is_the_callers_mistake() -> None:
-    error = of_text("[request id: 7] unexpected inference input 'messages' for model 'translate'")
-    assert (error.status, error.param) == (400, "messages")
-
-
 def test_one_bad_prompt_fails_the_request(api: Translator) -> None:
     api.triton.num_waiting_at_errors = 1
     assert api.completion(prompt=["a", "!400", "b !waits"]).status == 400
@@ -188,6 +164,49 @@ def test_other_paths_and_methods(method: str, path: str, status: int, api: Trans
     assert ("Allow" in reply.headers) == (status == 405)
 
 
+CONTEXT = "together 1100; this model's context holds 1024"
+LONG, ID = "got 99999 characters, allowed: at most 65536", "[request id: 7] "
+TOO_LONG = "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    "said, param, code, told",
+    [
+        (
+            f"max_tokens: the prompt has 900 tokens and max_tokens is 200, {CONTEXT}",
+            *("max_tokens", TOO_LONG),
+            "This model's maximum context length is 1024 tokens.",
+        ),
+        *(
+            (
+                f"messages: {LONG}{rest}",
+                *("messages", TOO_LONG),
+                f"messages: the prompt is too long: {LONG}{rest}",
+            )
+            for rest in (" where 1024 tokens fit", "")
+        ),
+        (f"{ID}unexpected inference input 'messages' for model 'm'", "messages", None, ""),
+        (f"{ID}top_k: got -7, allowed: 0 or more", "top_k", None, "top_k: got -7, allowed: 0"),
+    ],
+)
+def test_a_models_words_become_openais(said: str, param: str, code: str | None, told: str) -> None:
+    error = of_text(said)
+    assert (error.status, error.param, error.code) == (400, param, code)
+    assert error.message.startswith(told)
+
+
+def test_paths_that_a_browser_begins_with_need_no_key(starter: Starter) -> None:
+    fake, port = starter.triton()
+    api = starter.translator(fake, f"127.0.0.1:{port}", key="the-key")
+    for path in ("/", "/openapi.json", "/docs", "/playground/"):
+        assert api.get(path).status == 200
+    for path in ("/metrics", "/playground/models", "/playground/models/echo", "/playground/x"):
+        assert api.get(path).status == 401
+    assert api.post("/v2/models/stranger/generate", words="a").status == 401
+    assert api.post("/", inputs="a", model="echo").status == 401
+    assert not fake.seen
+
+
 @pytest.mark.threat("no-key")
 def test_the_key_guards_all_but_health(starter: Starter) -> None:
     fake, port = starter.triton()
@@ -209,26 +228,9 @@ def test_the_key_guards_all_but_health(starter: Starter) -> None:
             assert "secret" not in reply.text
             assert reply.headers["WWW-Authenticate"] == "Bearer"
     assert not fake.seen
-    api.headers = {"Authorization": "bearer secret-key"}
-    assert api.completion().status == 200
-
-
-def test_the_key_comes_from_the_file_before_the_environment(
-    tmp_path: pytest.TempPathFactory,
-) -> None:
-    file = tmp_path / "key"  # type: ignore[operator]
-    file.write_text("from-file\n")
-    environment = {VARIABLE: "from-environment"}
-    assert take_key(file, environment) == "from-file"
-    assert environment == {}, "models have no business with it"
-    assert take_key(None, {VARIABLE: "from-environment"}) == "from-environment"
-    assert take_key(None, {}) is None
-
-
-@pytest.mark.parametrize("key", ["", "  ", "two words", "é"])
-def test_a_key_that_protects_nothing_is_refused(key: str) -> None:
-    with pytest.raises(ServerError, match=VARIABLE):
-        take_key(None, {VARIABLE: key})
+    for headers in ({"Authorization": "bearer secret-key"}, {"x-api-key": "secret-key"}):
+        api.headers = headers
+        assert api.completion().status == 200
 
 
 def test_a_triton_that_goes_away_is_a_503_until_it_is_back(starter: Starter) -> None:

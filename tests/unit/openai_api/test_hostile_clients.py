@@ -76,11 +76,6 @@ def test_an_encoded_body_is_refused_before_it_is_read(
     assert "Content-Encoding" in error["message"]
 
 
-def test_an_encoding_that_changes_nothing_is_allowed(api: Translator) -> None:
-    api.headers = {"Content-Encoding": "Identity"}
-    assert api.completion().status == 200
-
-
 @pytest.mark.threat("openai-work-without-key")
 def test_the_key_is_asked_for_before_a_body_is_read(
     starter: Starter, closing: contextlib.ExitStack
@@ -156,10 +151,13 @@ def test_a_body_without_a_length_is_bounded_too(
     assert status_of(client) == 413
 
 
-def test_a_larger_body_is_read_where_models_yaml_allows_it(starter: Starter) -> None:
+def test_a_larger_body_is_read_where_models_yaml_allows_it(
+    starter: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake, port = starter.triton()
-    api = starter.translator(fake, f"127.0.0.1:{port}", access=Access(max_body_mib=300))
-    spaces = b" " * (280 * 2**20)  # more than all large ones have otherwise
+    monkeypatch.setattr("hf_triton.ports.openai.bodies._ALL_MIB", 1)
+    api = starter.translator(fake, f"127.0.0.1:{port}", access=Access(max_body_mib=3))
+    spaces = b" " * (2 * 2**20)  # more than all large ones have otherwise
     reply = api.send("POST", "/v1/completions", b'{"model": "echo", "prompt": "a"' + spaces + b"}")
     assert reply.status == 200, reply.text[:500]
 
@@ -274,16 +272,6 @@ def test_large_bodies_together_are_bounded_and_small_ones_are_read(
     assert eventually(lambda: api.completion(prompt="a" * 200_000).status == 200)
 
 
-def test_a_stack_that_is_too_deep_is_the_clients_mistake(
-    api: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def too_deep(_data: bytes) -> dict[str, object]:
-        raise RecursionError
-
-    monkeypatch.setattr("hf_triton.ports.openai.app.read_object", too_deep)
-    assert api.completion().status == 400
-
-
 @pytest.mark.threat("openai-bodies")
 @pytest.mark.parametrize(
     "value",
@@ -292,10 +280,9 @@ def test_a_stack_that_is_too_deep_is_the_clients_mistake(
         b"{" + b",".join(b'"%x":0' % name for name in range(300_000)) + b"}",
         b"{" + b",".join(b'"%x":0' % name for name in range(100_000)) + b',"1869f":0}',
         b"[" + b"7," * 3_000_000 + b"0]",
-        b"[" + b"7," * 20_000_000 + b"0]",
         b'"a", "stop": [' + b'"",' * 10_000_000 + b'""]',
     ],
-    ids=["lists", "names", "a name given twice", "numbers", "more numbers", "texts"],
+    ids=["lists", "names", "a name given twice", "numbers", "texts"],
 )
 def test_a_body_that_is_all_structure_holds_nobody_up(value: bytes, api: Translator) -> None:
     began = time.process_time()

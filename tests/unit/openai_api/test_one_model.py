@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.openai_api.conftest import Reply, Starter, Translator
+from tests.unit.openai_api.conftest import Reply, Translator
 
 WORDS = [("a", -1.5), (" b", -1.5), (" c", -1.5)]
 TOKENS = [{"id": 5, "text": text, "logprob": one, "special": False} for text, one in WORDS]
@@ -176,11 +176,3 @@ def test_a_path_that_a_model_does_not_have_is_no_models_name(api: Translator) ->
     assert (reply.status, reply.error["message"]) == (
         *(404, "/models/echo has no /v1/nothing, see /openapi.json"),
     )
-
-
-def test_only_reading_the_root_needs_no_key(starter: Starter) -> None:
-    fake, port = starter.triton()
-    api = starter.translator(fake, f"127.0.0.1:{port}", key="the-key")
-    assert api.get("/").status == 200
-    reply = api.post("/", inputs="a", model="echo")
-    assert (reply.status, fake.seen) == (401, [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from generator.render.digest import CONFIG_FILE
 from generator.repository import served_record
+from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.repeats import Model
 from tests.support.triton import eventually, free_ports
 from tests.unit.openai_api.conftest import MODELS, Starter, Translator
@@ -64,14 +64,14 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_a_request_waits_for_a_model_that_is_gone_before_anybody_says_so(
-    starter: Starter, repository: Path
+    starter: Starter, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake, port = starter.triton()
+    monkeypatch.setattr(Catalog.models, "__defaults__", (0.0,))  # instead of two seconds
     api = starter.translator(fake, f"127.0.0.1:{port}", repository=repository)
     api.tell(echo_stream=READY)
     assert api.completion().status == 200
     del fake.models["echo_stream"], fake.models["echo"]
-    time.sleep(2.1)  # until the list is read again
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(api.completion)
         assert not eventually(waiting.done, 0.5)

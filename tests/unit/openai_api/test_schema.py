@@ -48,14 +48,6 @@ def _fields(methods: dict[str, Any]) -> Iterator[str]:
                 yield from one.get("required", ())
 
 
-@pytest.mark.threat("openai-metrics")
-def test_schema_and_page_need_no_key_and_metrics_do(starter: Starter) -> None:
-    fake, port = starter.triton()
-    api = starter.translator(fake, f"127.0.0.1:{port}", key="the-key")
-    assert [api.get(path).status for path in ("/openapi.json", "/docs")] == [200, 200]
-    assert api.get("/metrics").status == 401
-
-
 METRICS = '# TYPE nv_inference_count counter\nnv_inference_count{model="demo"} 3\n'
 
 

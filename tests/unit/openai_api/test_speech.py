@@ -7,12 +7,9 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-import openai
 import pytest
 
 from generator.spec.runtime_rules import CALL
-from hf_triton.ports.openai.routes import speech
-from hf_triton.ports.openai.triton.statuses import of_text
 from tests.unit.openai_api.conftest import Reply, Translator
 from tests.unit.openai_api.fake_triton import NO_IMAGE, NUMBERS, SEGMENTS
 
@@ -217,39 +214,3 @@ def test_what_is_wrong_is_named_in_the_hubs_form(
 def test_a_model_that_does_not_hear_is_refused(api: Translator) -> None:
     reply = ask(api, model="echo")
     assert (reply.status, reply.error["code"]) == (404, "model_not_found")
-
-
-def test_the_openai_package_reads_the_answers(api: Translator) -> None:
-    key = api.headers.get("Authorization", "none").removeprefix("Bearer ")
-    client = openai.OpenAI(base_url=f"{api.url}/v1", api_key=key, max_retries=0)
-    audio = client.audio
-    assert audio.transcriptions.create(model="hears", file=SOUND).text == "One. Two."
-    found = audio.transcriptions.create(
-        model="hears",
-        file=SOUND,
-        response_format="verbose_json",
-        timestamp_granularities=["segment"],
-    )
-    assert [segment.end for segment in found.segments or ()] == [1.5, 3661.25]
-    assert [segment.avg_logprob for segment in found.segments or ()] == [-0.5, -0.5]
-    whole = audio.transcriptions.create(
-        model="hears", file=SOUND, stream=False, include=["logprobs"], chunking_strategy="auto"
-    )
-    assert whole.text == "One. Two."
-    text: Any = audio.transcriptions.create(model="hears", file=SOUND, response_format="srt")
-    assert str(text).startswith("1\n00:00:00,000")
-
-
-@pytest.mark.parametrize(
-    "told, here",
-    [
-        (
-            "task: got translate, this model can only transcribe: send none",
-            "model: got translate, this model can only transcribe: use /v1/audio/transcriptions",
-        ),
-        ("return_timestamps: got segments, but", "response_format: got segments, but"),
-        ("language: got xx, allowed: none", "language: got xx, allowed: none"),
-    ],
-)
-def test_a_models_errors_name_the_fields_of_the_form(told: str, here: str) -> None:
-    assert speech.NAMES.of(of_text(told)).message == here

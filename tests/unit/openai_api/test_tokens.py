@@ -30,11 +30,6 @@ def test_a_prompts_tokens_are_those_that_the_model_tells(model: str, api: Transl
     assert seen == {"text_input": "a bcd"}
 
 
-def test_an_empty_prompt_is_one(api: Translator) -> None:
-    assert api.post("/tokenize", model="echo", prompt="").status == 200
-    assert asked(api)[1]["text_input"] == ""
-
-
 def test_a_chats_tokens_are_those_of_its_template(api: Translator) -> None:
     body = {"add_generation_prompt": False, "return_token_strs": True}
     reply = api.post("/tokenize", model="echo", messages=CHAT, **body)
@@ -61,12 +56,6 @@ def test_without_a_name_it_is_the_only_model(api: Translator) -> None:
         del api.triton.models[name]
     assert api.post("/tokenize", prompt="a b").body["count"] == 2
     assert api.get("/tokenizer_info").status == 200
-
-
-def test_without_a_name_several_are_too_many(api: Translator) -> None:
-    reply = api.post("/tokenize", prompt="a")
-    assert (reply.status, reply.error["param"]) == (400, "model")
-    assert "allowed: one of batched, echo, translator, whole" in reply.error["message"]
 
 
 def test_a_model_that_makes_no_text_is_refused(api: Translator) -> None:
