@@ -46,11 +46,6 @@ def test_one_is_named_as_text_generation_inference_does_it(adapted: Translator) 
     assert adapted.triton.seen[-1]["lora_name"] == "sql"
 
 
-def test_the_model_itself_is_asked_without_any(adapted: Translator) -> None:
-    assert adapted.completion(model="writer").status == 200
-    assert "lora_name" not in adapted.triton.seen[-1]
-
-
 @pytest.mark.parametrize("name", ["sql", "writer:none", "none:sql"])
 def test_a_name_of_none_or_of_several_is_a_404(adapted: Translator, name: str) -> None:
     assert adapted.completion(model=name).status == 404

@@ -76,15 +76,6 @@ def joined(reply: Any) -> list[str]:
     return [texts[index] for index in sorted(texts)]
 
 
-def test_a_stream_of_a_completion(api: Translator) -> None:
-    *events, done = api.completion(stream=True).events
-    assert done == "[DONE]"
-    assert [event["choices"][0]["text"] for event in events] == ["a", " b", " c"]
-    assert [event["choices"][0]["finish_reason"] for event in events] == [None, None, "stop"]
-    assert {event["object"] for event in events} == {"text_completion"}
-    assert not any("usage" in event for event in events)
-
-
 def test_a_stream_of_a_chat_begins_with_the_role_of_each_choice(api: Translator) -> None:
     reply = api.chat(stream=True, n=2)
     first, second, *_ = reply.events
@@ -96,25 +87,17 @@ def test_a_stream_of_a_chat_begins_with_the_role_of_each_choice(api: Translator)
     assert joined(reply) == ["a b c", "a b c"]
 
 
-def test_usage_comes_last_where_it_is_wanted(api: Translator) -> None:
-    *events, usage, _ = api.chat(stream=True, stream_options={"include_usage": True}).events
-    assert usage["choices"] == []
-    assert usage["usage"] == {"prompt_tokens": 6, "completion_tokens": 3, "total_tokens": 9}
-    assert all(event["usage"] is None for event in events)
-
-
 def test_usage_so_far_is_in_every_event_where_it_is_wanted(api: Translator) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     *events, usage, _ = api.chat(stream=True, stream_options=options).events
     counts = [event["usage"]["completion_tokens"] for event in events]
     assert counts == sorted(counts)
     assert counts[-1] == usage["usage"]["completion_tokens"] == 3
-
-
-def test_a_model_that_does_not_stream_is_one_chunk(api: Translator) -> None:
-    first, done = api.completion(model="whole", stream=True).events
-    [choice] = first["choices"]
-    assert (choice["text"], choice["finish_reason"], done) == ("a b c", "stop", "[DONE]")
+    *events, usage, _ = api.chat(stream=True, stream_options={"include_usage": True}).events
+    assert usage["choices"] == []
+    assert usage["usage"] == {"prompt_tokens": 6, "completion_tokens": 3, "total_tokens": 9}
+    assert all(event["usage"] is None for event in events)
+    assert not any("usage" in event for event in api.chat(stream=True).events)
 
 
 def test_logprobs_of_a_completion(api: Translator) -> None:

@@ -52,11 +52,6 @@ def test_who_has_the_key_is_a_caller_of_his_own(starter: Starter) -> None:
     assert parameters(api) == {"hf-triton-caller": caller_of(KEY)}
 
 
-def test_without_a_key_everybody_is_the_same(api: Translator) -> None:
-    assert api.completion().status == 200
-    assert "hf-triton-caller" not in api.triton.seen[-1]
-
-
 def test_nobody_names_another_caller(api: Translator) -> None:
     assert api.completion(**{"hf-triton-caller": caller_of(KEY)}).status == 200
     assert "hf-triton-caller" not in api.triton.seen[-1]

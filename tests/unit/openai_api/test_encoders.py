@@ -111,18 +111,6 @@ def test_a_document_may_be_an_object_with_its_text(api: Translator) -> None:
     assert found == {"index": 0, "relevance_score": 1.0, "document": document}
 
 
-def test_documents_of_a_model_without_batches_are_one_request(api: Translator) -> None:
-    before = len(api.triton.encoder_requests)
-    rerank(api, truncate=True, use_activation=False, user="somebody")
-    [request] = api.triton.encoder_requests[before:]
-    shapes = [(tensor.name, list(tensor.shape)) for tensor in request.inputs]
-    assert shapes == [
-        *(("input_text", [5]), ("text_pair", [5])),
-        *(("truncate", [1]), ("function_to_apply", [1])),
-    ]
-    assert request.parameters["user"].string_param == "somebody"
-
-
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])
 def test_scores_keep_the_order_of_the_pairs(path: str, api: Translator) -> None:
     body = answer(api, path, model="pairs", text_1=QUERY, text_2=DOCUMENTS)

@@ -162,15 +162,6 @@ def test_a_larger_body_is_read_where_models_yaml_allows_it(
     assert reply.status == 200, reply.text[:500]
 
 
-def test_who_goes_in_the_middle_of_a_body_leaves_no_line_in_the_log(
-    api: Translator, closing: contextlib.ExitStack, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for _ in range(5):
-        opened(api, closing, HEAD + b"Content-Length: 9\r\n\r\n{").close()
-    assert api.completion().status == 200
-    assert capfd.readouterr().err == ""
-
-
 @pytest.mark.threat("slow-openai-clients")
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/comple", HEAD, b"GET /health HTTP/1.1\r\n\r\n"])
 def test_who_sends_no_whole_request_is_hung_up_on(

@@ -80,14 +80,6 @@ def test_an_error_about_a_file_names_its_part_of_the_message(stream: bool, api: 
     assert said(reply) == "messages[0].content[2].image_url.url: 4 bytes that are no image"
 
 
-def test_a_model_of_texts_refuses_an_image_by_its_place(api: Translator) -> None:
-    reply = asked(api, TEXT, image(url(FILE)), model="echo")
-    assert said(reply) == (
-        "messages[0].content[1].image_url.url: 'echo' (text-generation) reads texts alone"
-    )
-    assert api.triton.seen == []
-
-
 @pytest.mark.threat("data-addresses")
 @pytest.mark.parametrize(
     "part, message",

@@ -68,11 +68,6 @@ def test_without_a_path_of_its_own_the_answer_is_a_list_with_the_prompt(api: Tra
     assert generate(api, "", parameters=whole).body == [{"generated_text": "a b c"}]
 
 
-def test_a_translation_does_not_begin_with_what_it_translates(api: Translator) -> None:
-    translated = api.post("/models/translator", inputs="a b c").body
-    assert translated == [{"generated_text": "a b c"}]
-
-
 def test_parameters_reach_the_model_and_nothing_asks_for_chance_by_itself(api: Translator) -> None:
     asks = {"max_new_tokens": 7, "truncate": 5, "stop": ["x"], "top_k": None, "typical_p": 0.95}
     generate(api, parameters={**asks, "repetition_penalty": 1.1, "frequency_penalty": 0.1})
@@ -115,11 +110,6 @@ def test_errors_of_the_model_are_told_in_its_words(
         assert (reply.status, reply.body["error_type"]) == (status, kind)
     [*_, last] = generate(api, "/generate_stream", inputs="a !fails").events
     assert last == {"error": "the engine died: try again later", "error_type": "overloaded"}
-
-
-def test_the_prompts_tokens_are_not_told_in_a_stream(api: Translator) -> None:
-    reply = generate(api, "/generate_stream", parameters={"decoder_input_details": True})
-    assert (reply.status, reply.body["error_type"]) == (422, "validation")
 
 
 def test_where_several_models_fit_one_is_to_be_named(api: Translator) -> None:

@@ -27,11 +27,6 @@ def test_the_clients_request_id_is_tritons_and_comes_back(
     assert body["id"].startswith("cmpl-")
 
 
-def test_without_one_the_answers_own_id_is_the_requests(api: Translator) -> None:
-    reply = api.chat()
-    assert api.triton.ids == [reply.headers["X-Request-Id"]] == [reply.body["id"]]
-
-
 @pytest.mark.threat("forged-log-lines")
 @pytest.mark.parametrize("given", ["two words", "x" * 129, "a]b", 'a"b', "caf\xe9"])
 def test_an_id_that_no_log_line_can_hold_is_replaced(given: str, api: Translator) -> None:

@@ -62,11 +62,6 @@ def test_a_file_and_its_fields_become_tensors(api: Translator, model: str) -> No
     }
 
 
-def test_a_translation_is_asked_for(api: Translator) -> None:
-    assert ask(api, TRANSLATIONS).status == 200
-    assert api.triton.seen[-1]["task"] == b"translate"
-
-
 def test_verbose_json_has_segments(api: Translator) -> None:
     body = ask(api, response_format="verbose_json").body
     assert body == {

@@ -258,13 +258,6 @@ def test_earlier_calls_of_functions_go_to_the_template_as_those_of_tools(api: Tr
     assert output == {**told, "role": "tool", "tool_call_id": made["id"]}
 
 
-def test_a_call_that_must_be_leaves_no_text_to_a_response_format(api: Translator) -> None:
-    named = {"type": "function", "function": {"name": "weather"}}
-    api.chat(tools=TOOLS, tool_choice=named, response_format={"type": "json_object"})
-    found = api.triton.seen[0]["sampling_parameters"]["json_schema"]
-    assert json.loads(found)["required"] == ["city"]
-
-
 def test_vllms_names_go_to_the_model_as_they_are(api: Translator) -> None:
     extra = {"guided_regex": "a+", "structured_outputs": {"choice": ["a"]}, "guided_json": SCHEMA}
     api.chat(**extra)

@@ -204,6 +204,18 @@ class Port:
         client.send(request)
         return await client.answer()
 
+    async def post(self, path: str, body: bytes = b"{}", headers: str = "") -> Message:
+        """The answer to a POST on a connection of its own."""
+        client = await self.client()
+        client.post(path, body, headers)
+        return await client.answer()
+
+    async def get(self, path: str, headers: str = "") -> Message:
+        """The answer to a GET on a connection of its own."""
+        client = await self.client()
+        client.get(path, headers)
+        return await client.answer()
+
     async def pass_time(self, seconds: float) -> None:
         """As far as the proxy knows; what is under way gets on first."""
         await asyncio.sleep(0.02)

@@ -9,25 +9,16 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from hf_triton.ports.admin import GRPC_HEADER, HTTP_HEADER
-from hf_triton.ports.settings import Access, Caller
 from tests.unit.ports.grpc_ports import grpc_port
 from tests.unit.ports.http_ports import open_port
 
 KEY = "the-admin-key-of-this-test"
 OPTION = "--open-admin-apis"
-KEYED = Access(callers=(Caller("ann", "k" * 16),))
 
 
 def posted(path: str, header: str = "", body: str = "{}") -> bytes:
     head = f"POST {path} HTTP/1.1\r\nHost: a\r\n{header}Content-Length: {len(body)}\r\n\r\n"
     return (head + body).encode()
-
-
-@pytest.mark.threat("read-only-apis")
-async def test_the_index_is_asked_for_with_the_admin_key() -> None:
-    async with open_port(admin_key=KEY) as port:
-        assert (await port.ask(posted("/v2/repository/index"))).status == 200
-        assert port.triton.asked[0].headers[HTTP_HEADER.decode()] == KEY
 
 
 @pytest.mark.parametrize(
@@ -74,18 +65,6 @@ async def test_other_calls_without_it_are_told_what_opens_them(path: str) -> Non
         assert refused.status == 403
         assert OPTION in refused.json["error"]
         assert not port.triton.asked
-
-
-@pytest.mark.threat("read-only-apis")
-async def test_the_index_needs_a_callers_key_where_there_are_keys() -> None:
-    async with open_port(KEYED, admin_key=KEY) as port:
-        assert (await port.ask(posted("/v2/repository/index"))).status == 401
-
-
-async def test_without_an_admin_key_all_goes_on_as_it_is() -> None:
-    async with open_port() as port:
-        assert (await port.ask(posted("/v2/logging"))).status == 200
-        assert HTTP_HEADER.decode() not in port.triton.asked[0].headers
 
 
 @pytest.mark.threat("read-only-apis")

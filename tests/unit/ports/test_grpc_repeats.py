@@ -62,23 +62,20 @@ async def test_an_error_of_the_request_itself_is_passed_on(tmp_path: Path) -> No
         assert triton.prompts == ["1", "2"]
 
 
-async def test_a_death_that_tritonserver_does_not_tell_of_is_told_by_the_supervisor(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("dies", ["the model, as the supervisor says", "tritonserver"])
+async def test_calls_are_sent_again_when_what_computes_them_dies(dies: str, tmp_path: Path) -> None:
     async with told_port(tmp_path) as (triton, stub):
         triton.num_dead = 3
-        waiting = [
-            asyncio.ensure_future(one)
-            for one in (
-                stub.ModelInfer(asked(1)),
-                stub.ModelInfer(asked(2)),
-                streamed(stub, asked(3)),
-            )
-        ]
+        calls = [stub.ModelInfer(asked(1)), stub.ModelInfer(asked(2)), streamed(stub, asked(3))]
+        waiting = [asyncio.ensure_future(one) for one in calls]
         await until_asked(triton, 3)
-        triton.supervisor.kill()
+        if dies == "tritonserver":
+            triton.relay.cut()
+        else:
+            triton.supervisor.kill()
         first, second, errors = await asyncio.wait_for(asyncio.gather(*waiting), 10)
         assert (first.id, second.id, errors) == ("1", "2", [""])
+        assert await streamed(stub, asked(4)) == [""], "the connection goes on"
 
 
 async def test_a_request_waits_for_a_model_that_comes_back_and_goes_with_its_caller(
@@ -108,20 +105,7 @@ async def test_a_stream_that_has_begun_ends_with_a_status_at_once(tmp_path: Path
         assert failed.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-async def test_calls_outlive_tritonserver_on_the_same_connection(tmp_path: Path) -> None:
-    async with told_port(tmp_path) as (triton, stub):
-        triton.num_dead = 2
-        calls = [asyncio.ensure_future(stub.ModelInfer(asked(number))) for number in range(2)]
-        await until_asked(triton, 2)
-        triton.relay.cut()
-        answers = await asyncio.wait_for(asyncio.gather(*calls), 10)
-        assert [one.id for one in answers] == ["0", "1"]
-        assert (await stub.ModelInfer(asked(2))).id == "2"
-        assert await streamed(stub, asked(3)) == [""]
-
-
-@pytest.mark.parametrize("size", [1, 10_000, 300_000])
-@pytest.mark.parametrize("num_deaths", [0, 1, 2])
+@pytest.mark.parametrize("num_deaths, size", [(0, 300_000), (1, 1), (2, 300_000)])
 async def test_a_stream_goes_on_without_a_seam_where_its_model_keeps_a_journal(
     num_deaths: int, size: int, tmp_path: Path
 ) -> None:

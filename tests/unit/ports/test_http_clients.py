@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 
 import pytest
 
-from hf_triton.ports.settings import MIB, Access
+from hf_triton.ports.settings import MIB
 from tests.unit.ports.http_ports import (
     CLASSIFIED,
     GENERATE,
@@ -36,7 +35,7 @@ async def test_a_client_that_goes_ends_its_request(has_begun: bool) -> None:
         client.writer.transport.abort()
         await port.until(lambda: port.triton.num_open == 0)
         port.triton.script = echo
-        assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
+        assert (await port.get("/v2")).status == 200
 
 
 async def test_a_client_that_goes_while_a_check_is_under_way_leaves_nothing() -> None:
@@ -53,7 +52,7 @@ async def test_a_client_that_goes_while_a_check_is_under_way_leaves_nothing() ->
         client.writer.transport.abort()
         await port.until(lambda: len(port.proxy.connections) == 0)
         go.set()
-        assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
+        assert (await port.get("/v2")).status == 200
         assert len(port.triton.asked) == 2
         client = await port.client()  # goes before the check has begun
         client.post(INFER, json.dumps(CLASSIFIED).encode())
@@ -87,28 +86,11 @@ async def test_a_client_that_does_not_read_holds_up_nobody() -> None:
         client.get("/next")
         await port.until(lambda: len(port.triton.asked) == 1)
         port.triton.script = echo
-        assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
+        assert (await port.get("/v2")).status == 200
         assert [asked.first for asked in port.triton.asked][1:] == ["GET /v2 HTTP/1.1"]
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert len((await client.answer()).body) == 8 * MIB
         assert (await client.answer()).json[0] == "GET /next HTTP/1.1"
-
-
-@pytest.mark.threat("unread-answers")
-async def test_a_kept_connection_is_read_again_after_one_who_did_not_read() -> None:
-    async with open_port(script=answering(answer(b"x" * 200_000))) as port:
-        small = socket.socket()
-        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        number = port._number
-        await asyncio.get_running_loop().run_in_executor(None, small.connect, ("127.0.0.1", number))
-        for _ in range(40):
-            small.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-        await asyncio.sleep(0.3)
-        for _ in range(3):
-            assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
-        await port.pass_time(121)
-        await port.until(lambda: len(port.proxy.connections) <= 3)
-        small.close()
 
 
 async def send_part(port: Port, num_bytes: int) -> Client:
@@ -132,16 +114,9 @@ async def test_bodies_that_wait_have_a_room_of_bounded_size() -> None:
         assert (got.status, got.headers["retry-after"]) == (503, "1")
         assert await client.is_closed()
         small = b'{"text_input": "%s"}' % (b"x" * 2000)
-        client = await port.client()
-        client.post(GENERATE, small)
-        assert (await client.answer()).status == 200
+        assert (await port.post(GENERATE, small)).status == 200
         waiting.writer.close()
         await port.until(lambda: port.proxy.num_buffered == 0)
-
-
-async def test_the_largest_body_that_is_allowed_has_room() -> None:
-    async with open_port(Access(max_body_mib=1024)) as port:
-        assert port.proxy.has_room(1024 * MIB, 1024 * MIB)
 
 
 @pytest.mark.threat("http-bodies")

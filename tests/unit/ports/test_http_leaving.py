@@ -65,9 +65,7 @@ async def test_a_model_of_ours_is_told_and_the_connection_goes_on(path: str) -> 
         await asyncio.wait_for(model.left.wait(), 10)
         await port.until(lambda: not model.files())
         port.triton.script = echo
-        client = await port.client()
-        client.post(GENERATE, b'{"text_input": "y"}')
-        assert (await client.answer()).status == 200
+        assert (await port.post(GENERATE, b'{"text_input": "y"}')).status == 200
         assert port.triton.num_connections == 1
 
 

@@ -26,7 +26,6 @@ from tests.unit.ports.http_ports import (
     answer,
     answering,
     echo,
-    never,
     open_port,
     read_message,
 )
@@ -71,12 +70,14 @@ async def test_binary_data_follows_its_json_untouched() -> None:
 
 async def test_headers_of_one_connection_stay_on_it() -> None:
     async with open_port() as port:
-        client = await port.client()
-        client.get("/v2", "X-My: 1\r\nConnection: keep-alive\r\nTE: trailers\r\nExpect: \r\n")
-        assert (await client.answer()).status == 417
-        client = await port.client()
-        client.get("/v2", "X-My: 1\r\nConnection: keep-alive\r\nTE: trailers\r\n")
-        assert (await client.answer()).status == 200
+        assert (
+            await port.get(
+                "/v2", "X-My: 1\r\nConnection: keep-alive\r\nTE: trailers\r\nExpect: \r\n"
+            )
+        ).status == 417
+        assert (
+            await port.get("/v2", "X-My: 1\r\nConnection: keep-alive\r\nTE: trailers\r\n")
+        ).status == 200
         assert port.triton.asked[0].headers == {"host": "a", "x-my": "1"}
 
 
@@ -99,17 +100,6 @@ async def test_answers_come_in_the_order_of_their_requests() -> None:
             client.get(f"/{number}")
         for number in range(60):
             assert (await client.answer()).json[0] == f"GET /{number} HTTP/1.1"
-
-
-async def test_requests_are_not_taken_without_end() -> None:
-    async with open_port(script=never) as port:
-        client = await port.client()
-        for number in range(100):
-            client.get(f"/{number}")
-        await port.until(lambda: len(port.triton.asked) == 1)
-        client.writer.close()
-        await port.until(lambda: port.triton.num_open == 0)
-        assert len(port.triton.asked) == 1
 
 
 async def test_events_pass_one_by_one() -> None:
@@ -164,9 +154,7 @@ async def test_one_that_asks_for_another_protocol_gets_this_one() -> None:
 )
 async def test_the_host_of_a_target_counts(target: str, host: str, path: str) -> None:
     async with open_port() as port:
-        client = await port.client()
-        client.get(target)
-        assert (await client.answer()).status == 200
+        assert (await port.get(target)).status == 200
         (asked,) = port.triton.asked
         assert (asked.first, asked.headers["host"]) == (f"GET {path} HTTP/1.1", host)
 
@@ -174,19 +162,8 @@ async def test_the_host_of_a_target_counts(target: str, host: str, path: str) ->
 @pytest.mark.threat("doubled-headers")
 async def test_the_path_within_a_target_is_the_one_that_is_judged() -> None:
     async with open_port(admin_key="the-admin-key") as port:
-        client = await port.client()
-        client.post("http://b/v2/repository/models/m/load", b"{}")
-        assert (await client.answer()).status == 403
+        assert (await port.post("http://b/v2/repository/models/m/load", b"{}")).status == 403
         assert port.triton.asked == []
-
-
-async def test_http_1_0_gets_its_answer_and_the_end() -> None:
-    script = answering(b"HTTP/1.0 200 OK\r\n\r\n", b"half", b"half", then=lambda w: w.close())
-    async with open_port(script=script) as port:
-        client = await port.client()
-        client.send(b"GET /v2 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
-        assert await client.rest() == b"HTTP/1.0 200 OK\r\n\r\nhalfhalf"
-        assert port.triton.asked[0].first == "GET /v2 HTTP/1.0"
 
 
 @pytest.mark.parametrize(
@@ -306,15 +283,3 @@ async def test_a_bug_of_ours_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> No
         assert got.error == "internal error of the proxy: KeyError"
         client.post(GENERATE, b"{}")
         assert (await client.answer()).status == 200
-
-
-async def test_a_bug_in_reading_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_proxy: HttpProxy, _request: object, _address: str) -> None:
-        raise KeyError("secret")
-
-    monkeypatch.setattr(HttpProxy, "judge", fail)
-    async with open_port() as port:
-        client = await port.client()
-        client.post(GENERATE, b"{}")
-        assert (await client.answer()).status == 500
-        assert await client.is_closed()

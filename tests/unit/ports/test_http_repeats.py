@@ -12,7 +12,6 @@ import pytest
 from generator.spec.access import Limits
 from generator.spec.runtime_rules import CALL
 from hf_triton.ports import port as port_module
-from hf_triton.ports import repeats
 from hf_triton.ports.settings import Access
 from tests.unit.ports.http_ports import (
     GENERATE,
@@ -25,7 +24,6 @@ from tests.unit.ports.http_ports import (
     answer,
     answering,
     echo,
-    never,
     open_port,
 )
 
@@ -70,16 +68,6 @@ async def test_what_was_not_answered_is_asked_again(path: str, lost: Script) -> 
         assert len({asked.body for asked in port.triton.asked}) == 1
 
 
-async def test_a_death_that_tritonserver_does_not_tell_of_is_told_by_the_supervisor() -> None:
-    async with open_port(script=in_turn(never, echo)) as port:
-        port.supervisor.tell()
-        client = await port.client()
-        client.post(GENERATE, BODY)
-        await port.until(lambda: len(port.triton.asked) == 1)
-        port.supervisor.kill()
-        assert (await client.answer()).status == 200
-
-
 async def test_a_caller_who_leaves_while_it_waits_is_not_computed() -> None:
     async with open_port(ONE_AT_ONCE) as port:
         port.supervisor.tell(is_coming=True)
@@ -89,9 +77,7 @@ async def test_a_caller_who_leaves_while_it_waits_is_not_computed() -> None:
         client.writer.transport.abort()
         await port.until(lambda: len(port.proxy.connections) == 0)
         port.supervisor.tell()
-        client = await port.client()
-        client.post(GENERATE, b'{"text_input": "y"}')
-        assert (await client.answer()).status == 200
+        assert (await port.post(GENERATE, b'{"text_input": "y"}')).status == 200
         assert [b"y" in asked.body for asked in port.triton.asked] == [True]
 
 
@@ -101,9 +87,7 @@ async def test_an_error_of_the_request_itself_is_passed_on_as_it_is(text: str) -
     async with open_port(script=answering(answer(body, status="400 Bad Request"))) as port:
         if "ready" not in text:
             port.supervisor.tell()  # of others nobody knows that they come back
-        client = await port.client()
-        client.post(GENERATE, BODY)
-        assert (await client.answer()).error == text
+        assert (await port.post(GENERATE, BODY)).error == text
         assert len(port.triton.asked) == 1
 
 
@@ -219,20 +203,6 @@ async def test_a_large_body_is_not_held_where_there_is_no_room(
     async with open_port(Access(limits=Limits()), script=lost) as port:
         port.supervisor.tell()
         port.proxy._max_buffered = 2 * len(BODY) - 1
-        client = await port.client()
-        client.post(GENERATE, BODY)
-        got = await client.answer()
+        got = await port.post(GENERATE, BODY)
         assert (got.status, got.headers["retry-after"]) == (503, "1")
         assert len(port.triton.asked) == 1
-
-
-async def test_where_nobody_looks_after_tritonserver_it_is_refused_in_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(repeats, "NOTICED_S", 0.01)
-    async with open_port(script=answering(then=lambda writer: writer.close())) as port:
-        client = await port.client()
-        client.post(GENERATE, BODY)
-        got = await client.answer()
-        assert (got.status, got.headers["connection"]) == (500, "keep-alive")
-        assert "died 4 times while it computed this request" in got.error

@@ -36,7 +36,7 @@ async def test_a_tritonserver_that_dies_is_told_of() -> None:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await client.answer()  # cut off: no end that looks like one
         port.triton.script = echo
-        assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
+        assert (await port.get("/v2")).status == 200
 
 
 async def test_an_answer_after_which_tritonserver_closes_is_whole() -> None:
@@ -106,9 +106,7 @@ async def test_an_error_of_tritonservers_is_one_whatever_it_says(
 ) -> None:
     script = answering(answer(body, status="503 Service Unavailable"))
     async with open_port(ONE_AT_ONCE, script=script) as port:
-        client = await port.client()
-        client.post(INFER, json.dumps(CLASSIFIED).encode())
-        refused = await client.answer()
+        refused = await port.post(INFER, json.dumps(CLASSIFIED).encode())
         assert refused.status == 503
         assert expected in refused.error
 
