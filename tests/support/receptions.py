@@ -8,7 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -207,6 +207,7 @@ class Served:
     engine: Any
     reception: Any
     field: str
+    shape: tuple[int, ...]
 
     def __init__(self) -> None:
         self.model = StandIn()
@@ -255,7 +256,7 @@ class ServedEncoder(Served):
     def __init__(self, *, max_queue_size: int = 100, **options: Any) -> None:
         super().__init__()
         self.runner, task = LengthRunner(self.model), Words(self.model)
-        limits = {"max_num_batched_tokens": 64, "num_threads": 1}
+        limits: dict[str, Any] = {"max_num_batched_tokens": 64, "num_threads": 1}
         self.engine = EncoderEngine(lambda: self.runner, task.reduce, **limits, **options)
         self.engine.thread.start()
         self.reception = EncoderReception(
@@ -271,7 +272,7 @@ class ServedPipeline(Served):
 
     def __init__(self, *, max_queue_size: int = 100, batch_size: int = 8, **options: Any) -> None:
         super().__init__()
-        self.call: Any = Pipe(self.model)
+        self.call = cast(Any, Pipe(self.model))
         self.engine = PipelineEngine(
             lambda: self.call, batch_size=batch_size, num_threads=1, **options
         )

@@ -17,13 +17,12 @@ from typing import Any
 import torch
 import transformers
 
-from tests.model.encoders.sentence_model import write_json
 from tests.support.installed import environment_with, run_in
 from tests.support.tiny_encoders import tiny_tokenizer
 
 ANSWERS = Path(__file__).with_name("saved_answers.json")
 REQUIREMENTS = ("sentence-transformers==6.2.0", "transformers==5.23.0", "torch==2.13.0")
-_DRIVER = Path(__file__).parents[1] / "clients/drivers/drive_sentence_transformers.py"
+_DRIVER = Path(__file__).parents[1] / "release/clients/drivers/drive_sentence_transformers.py"
 NUM_KEPT = 6  # numbers of each answer
 _HIDDEN = 32
 _SHAPE = {
@@ -286,6 +285,11 @@ CASES: dict[str, Case] = {
         texts=(*PAIRS, ("who is Anna", LONG)),
     ),
 }
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
 
 
 def save(case: Case, folder: Path) -> Path:

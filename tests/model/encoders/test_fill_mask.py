@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import triton_python_backend_utils as pb_utils
 from stub_server import StubServer
 
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.fill_mask.filling import Choice, MaskedEncoding, best_tokens
-from hf_triton.fill_mask.options import Options
 from tests.support.other_tokenizers import KINDS, spelt_otherwise
 from tests.support.served_encoder import (
     assert_same,
     pipeline,
-    refused,
     request,
-    rows,
     served,
     written,
 )
@@ -41,7 +36,7 @@ def masked(text: str, mask: str) -> str:
     return text.replace("{}", mask)
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", *KINDS])
+@pytest.mark.parametrize("kind", ["bert", *KINDS])
 def test_masks_of_texts_in_one_batch_are_filled_as_in_transformers(
     kind: str, tmp_path: Path
 ) -> None:
@@ -82,68 +77,6 @@ def test_a_target_of_several_tokens_counts_as_its_first(server: StubServer, mode
     assert_same(got, pipeline(TASK, model)(text, targets=targets[:3]))
 
 
-@pytest.mark.parametrize(
-    "tensors, parts",
-    [
-        ({}, ["text_input: missing"]),
-        ({"text_input": " "}, ["text_input: got an empty text"]),
-        ({"text_input": b"[MASK] \xff"}, ["text_input: not valid UTF-8 at byte 7"]),
-        ({"text_input": "a cat"}, ["text_input: got a text without a mask token", "[MASK]"]),
-        ({"text_input": "a <mask>"}, ["text_input: got a text without a mask token", "[MASK]"]),
-        ({"text_input": "[MASK] " * 65}, ["got 65 mask tokens", "at most 64"]),
-        ({"text_input": "[MASK]" + " a" * 200}, ["text_input: got 203 tokens", "at most 128"]),
-        (
-            {"text_input": "a " * 200 + "[MASK]", "truncate": True},
-            ["text_input: its [MASK] lies beyond the 128 tokens that are kept"],
-        ),
-        ({"text_input": "[MASK]", "top_k": 0}, ["top_k: got 0, allowed: 1 to 100"]),
-        ({"text_input": "[MASK]", "top_k": -3}, ["top_k: got -3, allowed: 1 to 100"]),
-        ({"text_input": "[MASK]", "top_k": 101}, ["top_k: got 101, allowed: 1 to 100"]),
-        ({"text_input": "[MASK]", "targets": ["", ""]}, ["targets: got empty texts"]),
-        ({"text_input": "[MASK]", "targets": [" "]}, ["targets: got a text that is no token"]),
-        ({"text_input": "[MASK]", "targets": [b"\xff"]}, ["targets: not valid UTF-8 at byte 0"]),
-    ],
-    ids=str,
-)
-def test_what_is_wrong_is_named(
-    tensors: dict[str, Any], parts: list[str], server: StubServer
-) -> None:
-    refused(server, *parts, **tensors)
-
-
-def test_flat_json_takes_a_list_of_targets(server: StubServer) -> None:
-    body = {"text_input": "the [MASK] sat", "targets": ["cat", "dog"], "top_k": 1}
-    status, answer = server.generate(body)
-    assert status == 200
-    assert len(json.loads(answer["output"])) == 1
-    status, answer = server.generate({"text_input": "the [MASK] sat", "top_p": 1})
-    assert status == 400
-    assert "top_p: unknown parameter, did you mean top_k?" in answer["error"]
-
-
-def test_the_options_change_what_a_request_does_not_say(model: Path, tmp_path: Path) -> None:
-    options = {"top_k": 2, "max_top_k": 3, "max_num_masks": 1, "truncation": True}
-    long = "[MASK]" + " a" * 200
-    with served(tmp_path, TASK, model, options=options) as server:
-        got = written(server.infer(request(text_input=long)))
-        refused(server, "top_k: got 4, allowed: 1 to 3", text_input="[MASK]", top_k=4)
-        refused(server, "got 2 mask tokens", text_input="[MASK] [MASK]")
-    assert_same(got, pipeline(TASK, model)(long, top_k=2, tokenizer_kwargs={"truncation": True}))
-
-
-def test_a_clients_batch_has_a_row_for_each_text(model: Path, tmp_path: Path) -> None:
-    reference = pipeline(TASK, model)
-    given = [masked(text, "[MASK]") for text in TEXTS[:3]]
-    targets = [["cat", "dog"], ["red", ""], ["", ""]]
-    with served(tmp_path, TASK, model, max_batch_size=4) as server:
-        reply = server.infer(rows(text_input=given, top_k=[1, 3, 2], targets=targets))
-    assert reply.outputs["output"].shape == (3, 1)
-    got = [json.loads(text) for text in reply.texts("output")]
-    assert_same(got[0], reference(given[0], top_k=1, targets=["cat", "dog"]))
-    assert_same(got[1], reference(given[1], targets=["red"]))
-    assert_same(got[2], reference(given[2], top_k=2))
-
-
 def test_rows_as_wide_as_the_vocabulary_do_not_leave_the_engine() -> None:
     encodings = [
         MaskedEncoding([5, 4, 6], None, (1,), Choice(2)),
@@ -160,20 +93,3 @@ def test_rows_as_wide_as_the_vocabulary_do_not_leave_the_engine() -> None:
         torch.testing.assert_close(one[:, 0], shares.gather(-1, one[:, 1].long()))
         if isinstance(encoding, MaskedEncoding) and encoding.choice.targets:
             assert set(one[:, 1].int().flatten().tolist()) == {2, 7}
-
-
-def test_options_that_do_not_go_together_are_mistakes() -> None:
-    assert [name for name, _ in Options(top_k=9, max_top_k=8).problems()] == ["top_k"]
-    assert not Options().problems()
-
-
-def test_a_tokenizer_without_a_mask_token_is_said_when_it_loads(tmp_path: Path) -> None:
-    model = tiny_encoder("bert", AUTO_CLASS, tmp_path / "model")
-    path = model / "tokenizer_config.json"
-    config = {k: v for k, v in json.loads(path.read_text()).items() if k != "mask_token"}
-    path.write_text(json.dumps(config))
-    with (
-        pytest.raises(pb_utils.TritonModelException, match="needs a tokenizer with a mask token"),
-        served(tmp_path, TASK, model),
-    ):
-        pass

@@ -19,47 +19,6 @@ from tests.support.tiny_encoders import CONTEXT, tiny_encoder
 CLASSIFIER = "AutoModelForSequenceClassification"
 
 
-def with_a_token_too_many(folder: Path, auto_class: str) -> Path:
-    """A model whose tokenizer knows a word that the model has no embedding for."""
-    tiny_encoder("bert", auto_class, folder)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens(["zebra"])
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-@pytest.mark.parametrize(
-    "task, auto_class, tensors",
-    [
-        ("text-classification", CLASSIFIER, {"text_input": "a zebra"}),
-        ("feature-extraction", "AutoModel", {"text_input": "a zebra"}),
-        ("fill-mask", "AutoModelForMaskedLM", {"text_input": "zebra [MASK]"}),
-        ("token-classification", "AutoModelForTokenClassification", {"text_input": "zebra"}),
-        (
-            "question-answering",
-            "AutoModelForQuestionAnswering",
-            {"question": "who", "context": "the zebra"},
-        ),
-        (
-            "zero-shot-classification",
-            CLASSIFIER,
-            {"text_input": "a cat", "candidate_labels": ["dog", "zebra"]},
-        ),
-    ],
-)
-def test_a_token_without_an_embedding_is_the_requests_own_error(
-    task: str, auto_class: str, tensors: dict[str, Any], tmp_path: Path
-) -> None:
-    model = with_a_token_too_many(tmp_path / "model", auto_class)
-    with served(tmp_path, task, model) as server:
-        refused(server, "a token that this model has no embedding for", **tensors)
-        good: dict[str, Any] = {
-            name: "a cat [MASK]" if isinstance(value, str) else value[:1]
-            for name, value in tensors.items()
-        }
-        assert server.infer(request(**good)).ok
-
-
 def test_a_pair_for_a_model_of_one_token_type_is_computed(tmp_path: Path) -> None:
     model = tiny_encoder("bert", CLASSIFIER, tmp_path / "model", type_vocab_size=1, num_labels=3)
     with served(tmp_path, "text-classification", model) as server:
@@ -100,22 +59,6 @@ def test_a_model_that_holds_less_than_it_says_is_not_served(tmp_path: Path) -> N
     options = {"max_length": CONTEXT}
     with served(tmp_path, "text-classification", model, options=options) as server:
         assert server.infer(request(text_input="cat " * (CONTEXT - 2))).ok
-
-
-def test_a_model_of_broken_weights_answers_with_an_error_instead_of_no_number(
-    tmp_path: Path,
-) -> None:
-    folder = tiny_encoder("bert", CLASSIFIER, tmp_path / "model")
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
-    with torch.no_grad():  # of pairs alone, so that the model loads
-        model.base_model.embeddings.token_type_embeddings.weight[1] = float("nan")
-    model.save_pretrained(folder)
-    with served(tmp_path, "text-classification", folder) as server:
-        good = request(text_input="a cat in London")
-        bad = request(text_input="a cat", text_pair="in Paris")
-        replies = [one.reply() for one in server.send_together([good, bad, good])]
-    assert [reply.status for reply in replies] == [200, 500, 200]
-    assert "is no number" in replies[1].error
 
 
 class Unlimited:

@@ -6,7 +6,6 @@ around the scoring that 5 still has in its pipeline for questions about document
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import triton_python_backend_utils as pb_utils
 from stub_server import StubServer
 from wire import Reply
 
-from hf_triton.question_answering.options import Options
 from hf_triton.question_answering.spans import Scores, best_spans
 from hf_triton.runtime.errors import EngineError
 from hf_triton.runtime.request import json_text
 from tests.support.other_tokenizers import KINDS, spelt_otherwise
-from tests.support.served_encoder import refused, request, rows, served, written
+from tests.support.served_encoder import refused, request, served, written
 from tests.support.tiny_encoders import texts, tiny_encoder
 
 AUTO_CLASS = "AutoModelForQuestionAnswering"
@@ -136,7 +133,7 @@ def assert_same(got: list[dict[str, Any]], expected: list[dict[str, Any]]) -> No
         assert one == {name: other[name] for name in ("answer", "start", "end")}
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", *KINDS])
+@pytest.mark.parametrize("kind", ["bert", *KINDS])
 def test_questions_in_one_batch_are_answered_as_in_transformers(kind: str, tmp_path: Path) -> None:
     make = spelt_otherwise if kind in KINDS else tiny_encoder
     model = make(kind, AUTO_CLASS, tmp_path / "model")
@@ -183,57 +180,6 @@ def test_a_request_sets_what_the_pipeline_lets_it_set(
         assert_same(got, reference(**{**defaults, **one}))
 
 
-def test_offsets_count_characters_of_the_context_as_sent(server: StubServer) -> None:
-    for context in CONTEXTS:
-        one = request(question="who ?", context=context, top_k=9)
-        for answer in answers(server.infer(one)):
-            assert context[answer["start"] : answer["end"]] == answer["answer"]
-
-
-def test_one_answer_is_an_object_and_several_are_a_list(server: StubServer) -> None:
-    for top_k, kind in ((1, dict), (2, list)):
-        asked = request(question="who ?", context="dog", top_k=top_k)
-        assert isinstance(json.loads(server.infer(asked).texts("output")[0]), kind)
-
-
-@pytest.mark.parametrize(
-    "tensors, parts",
-    [
-        ({"question": "who ?"}, ["context: missing", "question"]),
-        ({"context": "a cat"}, ["question: missing", "context"]),
-        ({"question": "", "context": "a cat"}, ["question: got an empty text"]),
-        ({"question": "who ?", "context": "\n"}, ["context: got an empty text"]),
-        ({"question": "who ?", "context": b"a \xf0"}, ["context: not valid UTF-8 at byte 2"]),
-        ({"question": b"\xff", "context": "a cat"}, ["question: not valid UTF-8 at byte 0"]),
-        ({"top_k": 0}, ["top_k: got 0, allowed: 1 to 100"]),
-        ({"top_k": -1}, ["top_k: got -1, allowed: 1 to 100"]),
-        ({"top_k": 101}, ["top_k: got 101, allowed: 1 to 100"]),
-        ({"max_answer_len": 0}, ["max_answer_len: got 0, allowed: 1 and more"]),
-        ({"max_question_len": 0}, ["max_question_len: got 0, allowed: 1 and more"]),
-        ({"max_question_len": 3}, ["question: got 5 tokens", "at most 3 (max_question_len)"]),
-        ({"max_seq_len": 129}, ["max_seq_len: got 129, allowed: 5 to 128"]),
-        ({"doc_stride": -1}, ["doc_stride: got -1, allowed: 0 and more"]),
-        (
-            {"doc_stride": 124, "context": LONG},
-            ["doc_stride: got 124, allowed: 0 to 123", "max_seq_len"],
-        ),
-        (
-            {"question": "who " * 61, "context": LONG},
-            ["question: got 61 tokens, allowed: at most 60", "max_seq_len 128, doc_stride 64"],
-        ),
-    ],
-    ids=str,
-)
-def test_what_is_wrong_is_named(
-    tensors: dict[str, Any], parts: list[str], server: StubServer
-) -> None:
-    whole = {"question": "who lives in Paris ?", "context": "a cat"}
-    given = (
-        tensors if {"question", "context"} & set(tensors) == set(tensors) else {**whole, **tensors}
-    )
-    refused(server, *parts, **given)
-
-
 def test_a_long_question_is_cut_where_the_request_says_so(server: StubServer, model: Path) -> None:
     long = "who lives in Paris ? " * 30
     asked = request(question=long, context=LONG, truncate=True, max_question_len=10)
@@ -254,38 +200,6 @@ def test_more_windows_than_allowed_are_refused_or_cut(model: Path, tmp_path: Pat
     ]
     kept = LONG[: places[room + room - 8 - 1][1]]
     assert_same(got, reference(QUESTIONS[0], kept, max_seq_len=40, doc_stride=8))
-
-
-def test_flat_json_gives_one_json_text(server: StubServer) -> None:
-    body = {"question": "who lives in Paris ?", "context": "Anna lives in Paris"}
-    status, answer = server.generate(body)
-    assert status == 200
-    assert set(json.loads(answer["output"])) == {"answer", "score", "start", "end"}
-    status, answer = server.generate({**body, "topk": 2})
-    assert status == 400
-    assert "topk: unknown parameter, did you mean top_k?" in answer["error"]
-
-
-def test_a_clients_batch_has_a_row_for_each_question(model: Path, tmp_path: Path) -> None:
-    reference = Reference(model)
-    with served(tmp_path, TASK, model, max_batch_size=8) as server:
-        reply = server.infer(rows(question=QUESTIONS, context=CONTEXTS[:3], top_k=[1, 2, 3]))
-        missing = server.infer(rows(question=QUESTIONS))
-    assert reply.outputs["output"].shape == (3, 1)
-    for index, text in enumerate(reply.texts("output")):
-        found = json.loads(text)
-        expected = reference(QUESTIONS[index], CONTEXTS[index], top_k=index + 1)
-        assert_same([found] if index == 0 else found, expected)
-    assert missing.status == 400
-    assert "context: missing" in missing.error
-
-
-def test_the_options_change_what_a_request_does_not_say(model: Path, tmp_path: Path) -> None:
-    how: dict[str, Any] = {"max_seq_len": 60, "doc_stride": 20, "top_k": 3, "max_answer_len": 4}
-    how |= {"handle_impossible_answer": True, "align_to_words": False}
-    with served(tmp_path, TASK, model, options=how) as server:
-        got = answers(server.infer(request(question=QUESTIONS[0], context=LONG)))
-    assert_same(got, Reference(model)(QUESTIONS[0], LONG, **how))
 
 
 def test_spans_are_the_best_of_all_within_the_longest_answer() -> None:
@@ -311,25 +225,3 @@ def test_a_score_that_is_no_number_is_the_models_fault() -> None:
         Scores.of(np.array([[0.0, np.nan], [1.0, 2.0]]), has_null=True)
     with pytest.raises(EngineError, match="no number"):
         json_text.written({"score": math.nan})
-
-
-@pytest.mark.parametrize(
-    "options, field",
-    [
-        ({"doc_stride": 384}, "doc_stride"),
-        ({"doc_stride": 60, "max_seq_len": 50}, "doc_stride"),
-        ({"top_k": 200}, "top_k"),
-        ({"max_seq_len": 200, "max_length": 128}, "max_seq_len"),
-    ],
-    ids=str,
-)
-def test_options_that_do_not_go_together_are_mistakes(options: dict[str, Any], field: str) -> None:
-    assert [name for name, _ in Options(**options).problems()] == [field]
-
-
-def test_a_window_longer_than_the_model_is_said_when_it_loads(model: Path, tmp_path: Path) -> None:
-    with (
-        pytest.raises(pb_utils.TritonModelException, match=r"max_seq_len: got 129, .* at most 128"),
-        served(tmp_path, TASK, model, options={"max_seq_len": 129}),
-    ):
-        pass

@@ -18,7 +18,6 @@ from hf_triton.encoder.loading import load_setup
 from hf_triton.encoder.options import EncoderOptions
 from hf_triton.encoder.runners.runner import reference_forward
 from hf_triton.encoder.sentence_transformers import keys
-from hf_triton.encoder.sentence_transformers.reading import read_sentence_files
 from hf_triton.encoder.task import EncoderTask
 from hf_triton.feature_extraction.embedding import FeatureExtraction
 from hf_triton.feature_extraction.options import Options as EmbeddingOptions
@@ -26,7 +25,6 @@ from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.text_classification.classification import TextClassification
 from hf_triton.text_classification.options import Options as ClassifierOptions
-from tests.model.encoders.sentence_model import write_json
 from tests.model.encoders.served_encoders import served_model
 from tests.support.saved_models import (
     ANSWERS,
@@ -36,6 +34,7 @@ from tests.support.saved_models import (
     Case,
     embedder,
     save,
+    write_json,
 )
 from tests.support.served_encoder import fields, outputs_of, request, served
 
@@ -46,14 +45,15 @@ CPU = Placement("cpu", {"": "cpu"})
 class Loaded:
     """A saved model without a runner, which another test holds to the model's own forward."""
 
-    def __init__(self, case: Case, folder: Path) -> None:
+    def __init__(self, case: Case, folder: Path, saved: Path | None = None) -> None:
         kind: type[EncoderTask] = FeatureExtraction
         options: EncoderOptions = EmbeddingOptions(truncation=True)
         task = "feature-extraction"
         if case.is_cross_encoder:
             kind, options = TextClassification, ClassifierOptions(truncation=True)
             task = "text-classification"
-        served = served_model(save(case, folder / "model"), folder, task=task, dtype="float32")
+        files = saved or save(case, folder / "model")
+        served = served_model(files, folder, task=task, dtype="float32")
         self.setup, self.task = load_setup(served, options, kind, CPU)
         self.output = "score" if case.is_cross_encoder else "embedding"
 
@@ -121,32 +121,48 @@ def test_what_changes_answers_and_is_not_followed_is_refused(
         Loaded(changed, tmp_path)
 
 
+_SENTENCES = "config_sentence_transformers.json"
+
+
 @pytest.mark.parametrize(
     "file, value, message",
     [
-        ("1_Pooling/config.json", {"pooling": "mean"}, "1_Pooling/config.json: pooling is not"),
         ("modules.json", ["WeightedLayerPooling"], "not served here: it computes on the tokens'"),
+        ("modules.json", ["CLIPModel"], "CLIPModel is not served here"),
         ("modules.json", ["LogitScore"], "a decoder that reranks by the score of a word"),
         ("modules.json", ["Transformer", "Normalize", "Pooling"], "a Transformer and a Pooling"),
         ("modules.json", ["Transformer", "Pooling", "Pooling"], "a Transformer and a Pooling were"),
-        ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, "serves SentenceTr"),
+        (_IN, {"max_seq_length": "x"}, "max_seq_length: got 'x', expected a whole number"),
+        (_IN, {"max_seq_length": 0}, "max_seq_length: got 0, expected a whole number from 1"),
+        (_SENTENCES, {"truncate_dim": True}, "truncate_dim: got True, expected a whole"),
+        (_SENTENCES, {"prompts": {"a": 1}}, "prompts: an object of texts was expected"),
+        (_SENTENCES, {"model_type": "CrossEncoder"}, "serves SentenceTr"),
         (
-            "config_sentence_transformers.json",
+            _SENTENCES,
             {"requirements": {"transformers": ">99"}},
             "requirements: transformers >99 is asked for, got transformers",
         ),
+        ("1_Pooling/config.json", {"pooling": "mean"}, "1_Pooling/config.json: pooling is not"),
+        ("1_Pooling/config.json", {"pooling_mode": "median"}, "pooling_mode median, known: cls"),
+        ("2_Dense/config.json", {"module_input_name": "x"}, "2_Dense/config.json: module_input_n"),
+        ("2_Dense/config.json", {"in_features": 31}, "in_features is 31, but vectors of 32"),
+        ("2_Dense/config.json", {"activation_function": "os.system"}, "is none of torch.nn's"),
+        ("2_Dense/config.json", {"out_features": 5}, "2_Dense: RuntimeError: .* size mismatch"),
     ],
 )
 def test_files_of_something_else_are_refused(
     file: str, value: Any, message: str, tmp_path: Path
 ) -> None:
-    model = save(_BERT, tmp_path / "model")
+    case = replace(_BERT, later=("Dense",))
+    model = save(case, tmp_path / "model")
     if isinstance(value, list):
         kinds = ("sentence_transformers.models." + kind for kind in value)
         value = [{"path": "1_Pooling", "type": kind} for kind in kinds]
+    else:
+        value = {**json.loads((model / file).read_text()), **value}
     write_json(model / file, value)
     with pytest.raises(LoadError, match=message):
-        read_sentence_files(model, "SentenceTransformer")
+        Loaded(case, tmp_path, model)
 
 
 @pytest.mark.parametrize("function", ["my.Own", "torch.nn.Linear", "torch.load"])
