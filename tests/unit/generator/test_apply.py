@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from tests.support.fake_control import FakeTriton
 
 BOTH = "- {name: a}\n- {name: s, streaming: true}\n"
 SLOWER = "options: {answer_s: 0.01}"
+FAILING = 'options: {fail: "no weights"}'
 CHANGED = f"- {{name: a, {SLOWER}}}\n- {{name: s, streaming: true}}\n"
 
 
@@ -108,14 +108,6 @@ def test_what_generate_wrote_under_a_running_server_comes_up_as_a_new_version(ma
     assert made.is_current()
 
 
-def test_files_that_only_the_disk_lacks_are_written_and_nothing_is_loaded(made: Bench) -> None:
-    (made.repository / "a" / "1" / "model.py").unlink()
-    ran = made.apply()
-    assert (ran.code, made.is_current()) == (0, True)
-    assert "a: written, nothing to load" in ran.out
-    assert "load a" not in fake(made).events
-
-
 def test_a_model_that_is_not_ready_is_loaded(made: Bench) -> None:
     made.api.unload("a")
     assert "add        a" in made.apply().out
@@ -174,28 +166,6 @@ def test_an_edited_model_py_is_loaded_and_goes_on_into_later_versions(made: Benc
     assert EDITED not in model_at(made, 5)
 
 
-def test_an_edit_outlives_a_rollback_of_what_its_docstring_tells(made: Bench) -> None:
-    edit(made, 1)
-    made.applied(BOTH)
-    made.applied(BOTH.replace("name: a", "name: a, dtype: float16"))
-    assert "dtype  float16" in model_at(made, 3)
-    assert made.apply("--rollback").code == 0
-    made.say(BOTH)
-    assert made.run("generate").code == 0
-    assert model_at(made, 4) == model_at(made, 2)
-    assert model_at(made, 4).endswith(EDITED)
-
-
-def test_an_edit_of_a_version_that_was_begun_and_never_served_is_kept(made: Bench) -> None:
-    made.say(CHANGED)
-    plan = make_plan(Path("models.yaml"), made.repository).groups[0][0]
-    version_folders.add_version(plan, 2, {1})
-    edit(made, 1)
-    made.applied(CHANGED)
-    assert made.run("generate").code == 0
-    assert model_at(made, max(made.ready("a"))).endswith(EDITED)
-
-
 def test_an_edited_model_py_that_is_no_python_is_not_tried(made: Bench) -> None:
     (made.repository / "a" / "1" / "model.py").write_text(f"{model_at(made, 1)}def broken(:\n")
     made.say(CHANGED)
@@ -215,17 +185,6 @@ def test_an_old_version_that_still_has_requests_is_told_of_and_kept(made: Bench)
     ran = made.apply("--drain-timeout-s", "0")
     assert ran.code == 0
     assert "a version 1 still answers requests, and goes when they end" in ran.out
-
-
-def test_what_an_earlier_apply_left_to_its_requests_is_not_waited_for_again(made: Bench) -> None:
-    fake(made).held.add("a")
-    for answer_s, version in ((0.01, 1), (0.02, 2)):
-        made.say(
-            f"- {{name: a, options: {{answer_s: {answer_s}}}}}\n- {{name: s, streaming: true}}\n"
-        )
-        ran = made.apply("--drain-timeout-s", "0")
-        lines = [line for line in ran.out.splitlines() if "still answers" in line]
-        assert lines == [f"a version {version} still answers requests, and goes when they end"]
 
 
 def test_a_part_that_old_requests_need_stays_until_they_end(made: Bench) -> None:
@@ -304,14 +263,6 @@ def test_a_failed_apply_does_not_forget_what_can_be_rolled_back(made: Bench) -> 
     assert made.apply().code == 1
     assert made.apply("--rollback").code == 0
     assert '"answer_s": 0.0' in made.options("a")
-
-
-def test_a_broken_yaml_changes_nothing_and_names_every_mistake(made: Bench) -> None:
-    made.say("- {name: a, dtype: fp61}\n- {name: a}\n")
-    ran = made.apply()
-    assert ran.code == 1
-    assert ran.err == made.run("validate").err
-    assert made.ready("a") == {1}
 
 
 def test_an_old_front_keeps_its_engine_until_a_front_of_the_new_language_is_there(
@@ -549,53 +500,6 @@ def test_a_rollback_of_what_is_not_loaded_loads_nothing(made: Bench) -> None:
     assert "nothing to roll back" in made.apply("--rollback").err
 
 
-def before_the_lock(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
-    """Has something happen between what an apply looks at and the lock of a model's folders."""
-    locked = model_update.locked_folders
-
-    @contextlib.contextmanager
-    def locked_after(folders: Iterable[Path], timeout_s: float) -> Iterator[None]:
-        do()
-        with locked(folders, timeout_s):
-            yield
-
-    monkeypatch.setattr(model_update, "locked_folders", locked_after)
-
-
-def test_what_was_put_out_since_it_was_looked_at_is_written_and_not_loaded(
-    made: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    later = "- {name: later, load: on_demand}\n"
-    made.applied(BOTH + later)
-    assert made.api.load("later") is None
-    before_the_lock(monkeypatch, lambda: made.api.unload("later"))
-    ran = made.applied(BOTH + later.replace("on_demand", f"on_demand, {SLOWER}"))
-    assert "later: written, nothing to load" in ran.out
-    assert (made.ready("later"), made.is_current()) == (set(), True)
-
-
-def test_what_was_loaded_since_it_was_looked_at_is_replaced(
-    made: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    later = "- {name: later, load: on_demand}\n"
-    made.applied(BOTH + later)
-    before_the_lock(monkeypatch, lambda: made.api.load("later"))
-    made.applied(BOTH + later.replace("on_demand", f"on_demand, {SLOWER}"))
-    assert made.ready("later") == {2}
-
-
-def test_adapters_of_a_model_that_is_not_loaded_are_written_alone(made: Bench) -> None:
-    def later(*names: str) -> str:
-        listed = ", ".join(f"{{name: {name}, model: org/{name}}}" for name in names)
-        keys = f"streaming: true, load: on_demand, adapters: [{listed}]"
-        return f"{BOTH}- {{name: later, {keys}}}\n"
-
-    made.applied(later("x"))
-    ran = made.applied(later("x", "y"))
-    assert "later_stream: written, nothing to load" in ran.out
-    assert '"y"' in (made.repository / "later_stream" / "1" / "adapters.json").read_text()
-
-
 def test_an_apply_ends_where_another_process_does_not_let_go_of_a_model(
     made: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -609,3 +513,32 @@ def test_an_apply_ends_where_another_process_does_not_let_go_of_a_model(
         assert "model 's' failed: s_stream is still being loaded or changed by another" in ran.err
         assert "try again later" in ran.err
         assert made.apply().code == 0
+
+
+def test_a_version_that_fails_leaves_the_one_before_and_the_others_go_on(made: Bench) -> None:
+    made.say(f"- {{name: a, {FAILING}}}\n- {{name: s, streaming: true, {SLOWER}}}\n")
+    ran = made.apply()
+    assert ran.code == 1
+    assert "model 'a' failed: RuntimeError: no weights; version 1 goes on serving" in ran.err
+    assert (made.ready("a"), made.ready("s_stream")) == ({1}, {2})
+    assert not (made.repository / "a" / "2").exists()
+    diff = made.run("diff")
+    assert diff.code == 1
+    assert "update model_repository/a/1/model.json" in diff.out
+    made.say(f"- {{name: a, {SLOWER}}}\n- {{name: s, streaming: true, {SLOWER}}}\n")
+    assert made.apply().code == 0
+    assert '"answer_s": 0.01' in made.options("a")
+    assert made.is_current()
+
+
+def test_streaming_turned_off_and_on_again(made: Bench) -> None:
+    made.say("- {name: a}\n- {name: s}\n")
+    assert made.apply().code == 0
+    assert (made.ready("s"), made.ready("s_stream")) == ({2}, set())
+    assert made.apply("--rollback").code == 0
+    assert (made.ready("s"), made.ready("s_stream")) == ({3}, {1})
+    assert made.apply().code == 0
+    made.say("- {name: a}\n- {name: s, streaming: true}\n")
+    assert made.apply("--prune").code == 0
+    assert (made.ready("s"), made.ready("s_stream")) == ({5}, {1})
+    assert made.is_current()

@@ -93,64 +93,44 @@ def test_a_model_that_fills_its_gpu_has_no_room_for_a_second_copy() -> None:
     )
 
 
-def test_a_cache_of_a_given_size_that_fits_twice_is_loaded_live() -> None:
-    with_cache = {"kv_cache_gib": 20}
-    assert shortage(HALF_CARD, change(options=with_cache)) is None
-    smaller = shortage(FULL_CARD, change(options=with_cache))
-    assert smaller is not None
-    assert smaller.needed / GIB == pytest.approx(14 + 20)
+TWO = published("chat", "cuda:0", 10, 25, cache=4)
+TWO += published("chat", "cuda:0", 10, 24, cache=4, instance="1")
+ON_CPU = published("chat", "cpu", 3, free=4, cache=9)
+ELSEWHERE = 'name: "chat" instance_group { gpus: 1 }'
+CASES: dict[str, tuple[str, dict[str, Any], float | None]] = {
+    "a cache of a given size fits twice": (HALF_CARD, {"options": {"kv_cache_gib": 20}}, None),
+    "or does not": (FULL_CARD, {"options": {"kv_cache_gib": 20}}, 14 + 20),
+    "without a size a cache would stay small": (
+        published("chat", "cuda:0", 36, free=37, cache=20),
+        {},
+        16 + 20 / 0.9,
+    ),
+    "instances are added up and fit": (TWO, {"options": {"kv_cache_gib": 4}}, None),
+    "or do not": (TWO, {"options": {"kv_cache_gib": 7}}, 26),
+    "each device has room of its own": (
+        TWO + published("chat", "cuda:1", 10, 1, instance="2", cache=4),
+        {},
+        6 + 4 / 0.9,
+    ),
+    "a cache on the CPU is not there before it is written": (ON_CPU, {}, None),
+    "what the CPU's weights need": (published("chat", "cpu", 3, free=2, cache=9), {}, 3),
+    "a given cache counts there too": (ON_CPU, {"options": {"kv_cache_gib": 5}}, 8),
+    "nothing is published": ("", {}, None),
+    "another model's": (published("other", "cuda:0", 72, 7), {}, None),
+    "another version's": (published("chat", "cuda:0", 72, 7, version=3), {}, None),
+    "moved to other GPUs": (FULL_CARD, {"config": ELSEWHERE, "old": 'name: "chat"'}, None),
+    "moved to all GPUs": (FULL_CARD, {"device_map": "auto"}, None),
+    "another engine": (FULL_CARD, {"options": {"engine": "vllm"}}, None),
+    "the cache beside unknown weights": (FULL_CARD, {"revision": "abc"}, 58 / 0.9),
+    "a small one": (FULL_CARD, {"revision": "abc", "options": {"kv_cache_gib": 6}}, None),
+}
 
 
-def test_beside_what_it_has_now_a_cache_without_a_size_would_stay_small() -> None:
-    found = shortage(published("chat", "cuda:0", 36, free=37, cache=20), change())
-    assert found is not None
-    assert found.needed / GIB == pytest.approx(16 + 20 / 0.9)
-
-
-def test_instances_and_devices_are_added_up() -> None:
-    metrics = published("chat", "cuda:0", 10, 25, cache=4) + published(
-        "chat", "cuda:0", 10, 24, cache=4, instance="1"
-    )
-    assert shortage(metrics, change(options={"kv_cache_gib": 4})) is None
-    found = shortage(metrics, change(options={"kv_cache_gib": 7}))
-    assert found is not None
-    assert found.needed / GIB == pytest.approx(26)
-    assert found.free == 24 * GIB
-    on_two = metrics + published("chat", "cuda:1", 10, 1, instance="2", cache=4)
-    found = shortage(on_two, change())
-    assert found is not None
-    assert found.device == "cuda:1"
-
-
-def test_on_the_cpu_a_cache_is_not_there_before_it_is_written() -> None:
-    assert shortage(published("chat", "cpu", 3, free=4, cache=9), change()) is None
-    found = shortage(published("chat", "cpu", 3, free=2, cache=9), change())
-    assert found is not None
-    assert found.needed == 3 * GIB
-    options = {"kv_cache_gib": 5}
-    found = shortage(published("chat", "cpu", 3, free=4, cache=9), change(options=options))
-    assert found is not None
-    assert found.needed == 8 * GIB
-
-
-@pytest.mark.parametrize(
-    "metrics",
-    [
-        "",
-        published("other", "cuda:0", 72, 7),
-        published("chat", "cuda:0", 72, 7, version=3),
-        'hf_triton_kv_cache_bytes{instance="0",model="chat",version="1"} 9e12\n',
-    ],
-)
-def test_a_copy_of_unknown_size_is_not_refused(metrics: str) -> None:
-    assert shortage(metrics, change()) is None
-
-
-def test_a_model_that_moves_to_other_devices_is_of_unknown_size() -> None:
-    elsewhere = 'name: "chat" instance_group { gpus: 1 }'
-    assert shortage(FULL_CARD, change(config=elsewhere, old='name: "chat"')) is None
-    assert shortage(FULL_CARD, change(device_map="auto")) is None
-    assert shortage(FULL_CARD, change(options={"engine": "vllm"})) is None
+@pytest.mark.parametrize("case", CASES)
+def test_a_second_copy_needs_what_the_first_one_has(case: str) -> None:
+    metrics, changed, needed = CASES[case]
+    found = shortage(metrics, change(**changed))
+    assert (found and found.needed / GIB) == (needed and pytest.approx(needed))
 
 
 def test_several_models_that_fit_one_by_one_are_loaded_so() -> None:
@@ -178,13 +158,6 @@ def test_other_weights_count_as_their_files_do(tmp_path: Path) -> None:
     assert found.needed / GIB == pytest.approx(50)
     half = change(folder=tmp_path, model="org/larger", dtype="bfloat16", options=options)
     assert shortage(HALF_CARD, half) is None
-
-
-def test_of_other_weights_that_are_not_there_yet_the_cache_counts() -> None:
-    found = shortage(FULL_CARD, change(revision="abc"))
-    assert found is not None
-    assert found.needed / GIB == pytest.approx(58 / 0.9)
-    assert shortage(FULL_CARD, change(revision="abc", options={"kv_cache_gib": 6})) is None
 
 
 def test_weights_in_parts_are_those_that_the_index_names(tmp_path: Path) -> None:
@@ -235,3 +208,63 @@ def test_an_engine_whose_front_fails_makes_room_for_the_old_one_again(made: Benc
     events = [event for event in fake.events if "probe" not in event]
     again = ["unload s_stream", "load s_stream"]
     assert events == [*again, "load s", *again]
+
+
+SLOW = "options: {load_s: 0.4}"
+NO_ROOM = published("a", "cuda:0", 72, 7) + published("s", "cuda:0", 72, 7)
+
+
+@pytest.fixture
+def full(made: Bench) -> Bench:
+    """Memory has room for no second copy."""
+    assert made.fake is not None
+    made.fake.metrics = NO_ROOM
+    return made
+
+
+def files(made: Bench) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in made.repository.rglob("*") if path.is_file()}
+
+
+def test_without_room_nothing_is_touched_and_the_numbers_are_told(full: Bench) -> None:
+    before = files(full)
+    full.say(f"- {{name: a, {SLOW}}}\n- {{name: s, streaming: true, {SLOW}}}\n- {{name: new}}\n")
+    dry = full.apply("--dry-run")
+    assert dry.code == 1
+    assert "change     a: version 1 -> 2" in dry.out
+    told = "a second copy needs 72.0 GiB on cuda:0, and 7.0 GiB are free"
+    assert f"no room    a: {told}" in dry.out
+    assert f"no room    s: {told}" in dry.out
+    ran = full.apply()
+    assert ran.code == 1
+    assert ran.out == dry.out
+    assert "a, s: there is no room for a second copy beside the one that answers" in ran.err
+    assert "--allow-gap" in ran.err
+    assert files(full) == before
+    assert (full.ready("a"), full.ready("s_stream"), full.ready("new")) == ({1}, {1}, set())
+
+
+def test_with_a_gap_the_old_copy_goes_first_and_comes_back_with_a_rollback(full: Bench) -> None:
+    full.say(f"- {{name: a, {SLOW}}}\n- {{name: s, streaming: true, {SLOW}}}\n")
+    ran = full.apply("--allow-gap")
+    assert ran.code == 0, ran
+    assert (full.ready("a"), full.ready("s_stream"), full.ready("s")) == ({2}, {2}, {1})
+    assert "a: unloaded; nobody answers until it is loaded again" in ran.out
+    assert "s: s_stream version 2 ready, after " in ran.out
+    assert full.fake is not None
+    events = [event for event in full.fake.events if "probe" not in event]
+    assert events == ["unload a", "load a", "unload s_stream", "load s_stream"]  # one by one
+    assert full.is_current()
+    back = full.apply("--rollback")  # the copy of version 2 publishes nothing here: as ever
+    assert back.code == 0
+    assert (full.ready("a"), full.ready("s_stream")) == ({3}, {3})
+
+
+def test_where_the_old_one_does_not_come_back_either_that_is_told(full: Bench) -> None:
+    config = full.repository / "a" / "1" / "model.json"
+    config.write_text(config.read_text().replace('"fail": null', '"fail": "gone too"'))
+    full.say('- {name: a, options: {fail: "no weights"}}\n- {name: s, streaming: true}\n')
+    ran = full.apply("--allow-gap", "--force")
+    assert ran.code == 1
+    assert "no weights; version 1 is on disk again, but could not be loaded: a: " in ran.err
+    assert "gone too" in ran.err

@@ -86,18 +86,6 @@ def test_routing_json_has_every_arm_under_its_name_in_triton(
     assert 'key: "hf_triton_arm_of" value { string_value: "m" }' in config
 
 
-def test_a_streaming_models_engine_routes_to_engines(
-    models: Callable[[str], None], work: Path, run: Run
-) -> None:
-    models((_MODELS % (90, 9.5)).replace("fake-task", "fake-stream").replace(", label: one", ""))
-    text = (work / "models.yaml").read_text().replace("options: {label: two}", "dtype: float32")
-    models(text)
-    assert run("generate")[0] == 0
-    engines = [arm["engine"] for arm in _routing(work, "m_stream")["arms"]]
-    assert engines == ["m_stream", "m_new_stream", "other_stream", "m_next_stream"]
-    assert not (work / "model_repository" / "m" / "routing.json").exists()
-
-
 def test_weights_change_nothing_but_routing_json(
     models: Callable[[str], None], work: Path, run: Run
 ) -> None:
@@ -137,12 +125,6 @@ def test_a_mistake_of_the_model_is_not_told_again_for_its_arms(
     assert err.splitlines()[0] == "hf-triton: 1 mistake in models.yaml"
 
 
-def test_null_is_no_canary(models: Callable[[str], None], work: Path) -> None:
-    models("models:\n  - {name: m, task: fake-task, model: org/m, canary: null}\n")
-    (spec,) = _specs(work).values()
-    assert spec.canary is None
-
-
 def test_an_arm_has_all_adapters_that_its_models_requests_may_name(
     models: Callable[[str], None], work: Path
 ) -> None:
@@ -159,3 +141,15 @@ models:
         load(work / "models.yaml", find_tasks())
     models(text % f"{sql}, {polite}")
     assert set(_specs(work)) == {"m", "other"}
+
+
+def test_a_streaming_models_engine_routes_to_engines(
+    models: Callable[[str], None], work: Path, run: Run
+) -> None:
+    models((_MODELS % (90, 9.5)).replace("fake-task", "fake-stream").replace(", label: one", ""))
+    text = (work / "models.yaml").read_text().replace("options: {label: two}", "dtype: float32")
+    models(text)
+    assert run("generate")[0] == 0
+    engines = [arm["engine"] for arm in _routing(work, "m_stream")["arms"]]
+    assert engines == ["m_stream", "m_new_stream", "other_stream", "m_next_stream"]
+    assert not (work / "model_repository" / "m" / "routing.json").exists()

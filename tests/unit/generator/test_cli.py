@@ -114,9 +114,7 @@ runpy.run_module("generator", run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.parametrize(
-    "module", ["argparse", "hf_triton.cli.main", "hf_triton.cli.verbs.serve", "yaml", "msgspec"]
-)
+@pytest.mark.parametrize("module", ["argparse", "hf_triton.cli.verbs.serve", "yaml"])
 def test_an_interrupt_while_modules_are_imported_is_one_line(work: Path, module: str) -> None:
     (work / "models.yaml").write_text(ONE_MODEL.replace("fake-task", "feature-extraction"))
     done = subprocess.run(
@@ -174,26 +172,6 @@ fake-task
       a label
 """
     )
-
-
-def test_tasks_can_be_read_by_programs(work: Path, run: Run) -> None:
-    told = json.loads(run("tasks", "--json")[1])
-    assert {tag: task["streams"] for tag, task in told.items()} == {
-        "fake-stream": True,
-        "fake-task": False,
-    }
-    assert told["fake-task"]["options"]["limit"] == {
-        "type": "int",
-        "choices": None,
-        "nullable": True,
-        "default": None,
-        "unit": "tokens",
-        "min": 1,
-        "max": 1024,
-        "exclusive_min": None,
-        "engines": None,
-        "help": "a limit",
-    }
 
 
 def test_a_reader_that_leaves_early_is_no_traceback(work: Path) -> None:
@@ -293,3 +271,23 @@ def test_a_folder_that_can_only_be_read_stays_where_a_local_file_has_another_tim
         assert config.read_bytes() == before
     assert run("generate")[0] == 0
     assert config.read_bytes() != before
+
+
+def test_tasks_can_be_read_by_programs(work: Path, run: Run) -> None:
+    told = json.loads(run("tasks", "--json")[1])
+    assert {tag: task["streams"] for tag, task in told.items()} == {
+        "fake-stream": True,
+        "fake-task": False,
+    }
+    assert told["fake-task"]["options"]["limit"] == {
+        "type": "int",
+        "choices": None,
+        "nullable": True,
+        "default": None,
+        "unit": "tokens",
+        "min": 1,
+        "max": 1024,
+        "exclusive_min": None,
+        "engines": None,
+        "help": "a limit",
+    }

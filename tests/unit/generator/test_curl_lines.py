@@ -39,13 +39,3 @@ def test_a_model_that_streams_has_one_more_to_its_engine(work: Path, run: Run) -
     assert generate[1] == f"{URL}/demo/generate"
     assert stream[:4] == ["curl", "-N", f"{URL}/demo_stream/generate_stream", "-d"]
     assert json.loads(stream[4]) == {"IN": "I am going", "stream": True}
-
-
-def test_where_no_input_is_required_the_first_is_sent(work: Path, run: Run) -> None:
-    path = work.parent / "templates/fake_task/config.pbtxt.j2"
-    text = path.read_text().replace(
-        '"IN", "TYPE_STRING", [1]', '"IN", "TYPE_STRING", [1], optional=true'
-    )
-    path.write_text(text)
-    _, generate = lines_of(ONE_MODEL, work, run)
-    assert json.loads(generate[3]) == {"IN": "I am going"}

@@ -8,19 +8,6 @@ from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL, snapshot
 
 
-def test_a_new_model_is_shown_whole(work: Path, run: Run) -> None:
-    (work / "models.yaml").write_text(ONE_MODEL)
-    code, out, err = run("diff")
-    lines = out.splitlines()
-    assert (code, err) == (1, "")
-    assert lines[0] == "create model_repository/demo/1/model.json"
-    assert "--- /dev/null" in lines
-    assert "+++ b/demo/config.pbtxt" in lines
-    assert '+name: "demo"' in lines
-    assert "+++ b/demo/1/model.py" in lines
-    assert not (work / "model_repository").exists()
-
-
 def test_a_change_is_shown_as_a_unified_diff(work: Path, run: Run) -> None:
     (work / "models.yaml").write_text(ONE_MODEL)
     run("generate")
@@ -45,13 +32,3 @@ def test_a_change_is_shown_as_a_unified_diff(work: Path, run: Run) -> None:
     assert "-max_batch_size: 0" in out.splitlines()
     assert "+dynamic_batching {" in out.splitlines()
     assert snapshot(work / "model_repository") == before
-
-
-def test_a_conflict_is_shown(work: Path, run: Run) -> None:
-    (work / "models.yaml").write_text(ONE_MODEL)
-    run("generate")
-    (work / "model_repository/demo/config.pbtxt").write_bytes(b"mine \xff\n")
-    code, out, _ = run("diff")
-    assert code == 1
-    assert out.splitlines()[0] == "conflict model_repository/demo/config.pbtxt: edited by hand"
-    assert "-mine \\xff" in out.splitlines()

@@ -13,7 +13,7 @@ from generator.errors import TemplateError
 from generator.render import model_config
 from generator.render.curl_lines import curl_lines
 from tests.unit.generator.conftest import Run
-from tests.unit.generator.workspace import ONE_MODEL, snapshot
+from tests.unit.generator.workspace import ONE_MODEL
 
 ENSEMBLE = ONE_MODEL + "    layout: ensemble\n"
 FOLDERS = ["demo", "demo_model", "demo_postprocessing", "demo_tokenizer"]
@@ -73,43 +73,6 @@ def test_each_tensor_has_one_type_and_shape_wherever_it_goes(
     assert all(len(shapes) == 1 for shapes in seen.values()), seen
 
 
-def test_a_native_model_step_has_the_config_that_its_backend_reads(work: Path, run: Run) -> None:
-    keys = (
-        "    dynamic_batching: {preferred_batch_size: [32]}\n    ensemble: {backend: onnxruntime}\n"
-    )
-    step = configs(ENSEMBLE + keys, work, run)["demo_model"]
-    assert (step.backend, step.default_model_filename) == ("onnxruntime", "model.onnx")
-    assert step.max_batch_size == 64
-    assert list(step.dynamic_batching.preferred_batch_size) == [32]
-    names = ["input_ids", "attention_mask", "token_type_ids"]
-    assert [(t.name, t.data_type, list(t.dims)) for t in step.input] == [
-        (n, 9, [-1]) for n in names
-    ]
-    assert [(t.name, t.data_type, list(t.dims)) for t in step.output] == [("output", 11, [-1])]
-    assert sorted(snapshot(work / "model_repository/demo_model")) == [
-        ".hf-triton.json",
-        "1/model.json",
-        "config.pbtxt",
-    ]
-
-
-def test_each_step_has_its_own_instances(work: Path, run: Run) -> None:
-    keys = (
-        "    instance_group: [{count: 2, kind: KIND_GPU}]\n    ensemble: {tokenizer_instances: 4}\n"
-    )
-    found = configs(ENSEMBLE + keys, work, run)
-    groups = {
-        name: [(group.count, group.Kind.Name(group.kind)) for group in config.instance_group]
-        for name, config in found.items()
-    }
-    assert groups == {
-        "demo": [],
-        "demo_model": [(2, "KIND_GPU")],
-        "demo_postprocessing": [(1, "KIND_CPU")],
-        "demo_tokenizer": [(4, "KIND_CPU")],
-    }
-
-
 def test_curl_lines_are_those_of_a_single_model(work: Path, run: Run) -> None:
     configs(ENSEMBLE, work, run)
     infer, generate = map(shlex.split, curl_lines(work / "model_repository", "demo", URL))
@@ -137,15 +100,6 @@ def test_a_model_file_of_the_users_stays_through_generate_and_prune(work: Path, 
     (work / "models.yaml").write_text(ONE_MODEL.replace("demo", "other"))
     run("prune")
     assert theirs.read_bytes() == b"onnx"
-
-
-def test_steps_are_told_of_by_their_ensembles_config(work: Path, run: Run) -> None:
-    configs(ENSEMBLE, work, run)
-    repository = work / "model_repository"
-    steps = ["demo_tokenizer", "demo_model", "demo_postprocessing"]
-    assert model_config.steps_of(repository / "demo/config.pbtxt") == steps
-    assert model_config.steps_of(repository / "demo_model/config.pbtxt") == []
-    assert model_config.steps_of(repository / "nowhere/config.pbtxt") == []
 
 
 @pytest.mark.parametrize(

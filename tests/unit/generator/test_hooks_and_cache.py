@@ -58,17 +58,6 @@ def test_hooks_lie_with_the_engine_and_not_with_its_front(work: Path, run: Run) 
     assert not (repository / "demo" / "1" / "hooks.py").exists()
 
 
-def test_the_path_is_found_from_the_yaml_and_not_from_here(
-    work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(work, ONE_MODEL + "    hooks: ./sub/../my_hooks.py\n")
-    (work / "sub").mkdir()
-    monkeypatch.chdir("/")
-    found = read_one(work).hooks
-    assert found is not None
-    assert found.path == work / "my_hooks.py"
-
-
 @pytest.mark.parametrize(
     "hooks, message",
     [
@@ -179,8 +168,3 @@ def test_a_streamed_answer_is_not_cached(work: Path, run: Run) -> None:
     write(work, f"{ONE_STREAMING_MODEL}    response_cache: true\n")
     expected = "expected false: a streamed answer can't be kept; or set streaming: false"
     assert mistakes(run)[-1] == f"models.yaml:5:21: models[0].response_cache: {expected}"
-
-
-def test_a_default_that_is_wrong_for_a_model_names_it(work: Path, run: Run) -> None:
-    write(work, f"defaults: {{response_cache: true}}\n{ONE_MODEL}")
-    assert mistakes(run)[-1].endswith("would be repeated (in models[0])")

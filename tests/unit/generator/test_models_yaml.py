@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from generator.models_yaml.reading import load
-from generator.spec.model_spec import DynamicBatching, InstanceGroup, ModelSpec, VersionPolicy
+from generator.spec.model_spec import DynamicBatching, InstanceGroup, ModelSpec
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 from tests.unit.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
@@ -67,44 +67,6 @@ defaults:
     assert spec.dynamic_batching == DynamicBatching((8,), 50)
 
 
-def test_a_false_default_map_is_replaced_whole(work: Path) -> None:
-    defaults = "defaults: {max_batch_size: 8, dynamic_batching: {preferred_batch_size: [2]}}\n"
-    spec = read_one(defaults + ONE_MODEL + "    dynamic_batching: false\n", work)
-    assert spec.dynamic_batching is None
-
-
-def test_lists_of_the_defaults_are_replaced_whole(work: Path) -> None:
-    defaults = "defaults: {instance_group: [{kind: KIND_CPU}, {kind: KIND_GPU}]}\n"
-    spec = read_one(defaults + ONE_MODEL + "    instance_group: [{count: 2}]\n", work)
-    assert spec.instance_groups == (InstanceGroup(2, "KIND_AUTO"),)
-
-
-def test_a_null_overrides_a_default(work: Path) -> None:
-    spec = read_one("defaults: {revision: main}\n" + ONE_MODEL + "    revision: null\n", work)
-    assert spec.revision is None
-
-
-def test_a_device_map_alone_asks_for_one_instance_over_all_gpus(work: Path) -> None:
-    spec = read_one(ONE_MODEL + "    device_map: auto\n", work)
-    assert spec.instance_groups == (InstanceGroup(1, "KIND_MODEL"),)
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("{latest: {num_versions: 2}}", VersionPolicy(latest=2)),
-        ("{latest: {}}", VersionPolicy(latest=1)),
-        ("{all: {}}", VersionPolicy(all=True)),
-        ("{specific: {versions: [1, 3]}}", VersionPolicy(specific=(1, 3))),
-        ("null", None),
-    ],
-)
-def test_each_version_policy_is_understood(
-    text: str, expected: VersionPolicy | None, work: Path
-) -> None:
-    assert read_one(f"{ONE_MODEL}    version_policy: {text}\n", work).version_policy == expected
-
-
 @pytest.mark.parametrize("value", ["./weights", "weights", "../work/weights", "a/b/weights", "."])
 def test_a_folder_is_found_from_the_yaml(value: str, work: Path) -> None:
     (work / "weights").mkdir()
@@ -113,35 +75,10 @@ def test_a_folder_is_found_from_the_yaml(value: str, work: Path) -> None:
     assert (source.text, source.folder) == (value, (work / value).resolve())
 
 
-def test_a_folder_is_found_from_the_yaml_and_not_from_here(
-    work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (work / "weights").mkdir()
-    monkeypatch.chdir("/")
-    assert read_one(f"{HEAD}    model: ./weights\n", work).source.folder == work / "weights"
-
-
-def test_the_home_folder_is_expanded(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(work))
-    source = read_one(f"{HEAD}    model: ~\n".replace("~", "'~'"), work).source
-    assert (source.text, source.folder) == (str(work), work)
-
-
 @pytest.mark.parametrize("value", ["gpt2", "org/name", "Org-1/na_me.v2-x", "_org/name"])
 def test_anything_else_is_a_hub_id(value: str, work: Path) -> None:
     source = read_one(f"{HEAD}    model: {value}\n", work).source
     assert (source.text, source.is_local) == (value, False)
-
-
-def test_a_file_beside_the_yaml_is_no_local_model(work: Path) -> None:
-    (work / "gpt2").write_text("a file")
-    assert not read_one(f"{HEAD}    model: gpt2\n", work).source.is_local
-
-
-@pytest.mark.parametrize("name", ["demo", "a", "7b", "Falcon-7b_v1.2", "n" * 128])
-def test_a_plain_name_is_taken(name: str, work: Path) -> None:
-    text = ONE_MODEL.replace("demo", f"'{name}'")
-    assert read_one(text, work).name == name
 
 
 @pytest.mark.parametrize(
@@ -176,3 +113,19 @@ def test_words_of_older_yaml_are_text(work: Path) -> None:
 
 
 W = ["no", "on", "y", "2024-01-01", "1_000", "0b1"]
+
+
+def test_a_null_overrides_a_default(work: Path) -> None:
+    spec = read_one("defaults: {revision: main}\n" + ONE_MODEL + "    revision: null\n", work)
+    assert spec.revision is None
+
+
+def test_the_home_folder_is_expanded(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(work))
+    source = read_one(f"{HEAD}    model: ~\n".replace("~", "'~'"), work).source
+    assert (source.text, source.folder) == (str(work), work)
+
+
+def test_a_file_beside_the_yaml_is_no_local_model(work: Path) -> None:
+    (work / "gpt2").write_text("a file")
+    assert not read_one(f"{HEAD}    model: gpt2\n", work).source.is_local

@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 
 from generator.errors import RepositoryError, ServerError, SpecError
-from generator.repository import served_record
-from generator.repository.served_record import RECORD_FILE
 from generator.yaml_file import reading
 from generator.yaml_file.regular_file import read_json, read_regular
 from hf_triton.tritonserver.admin_key import take_admin_key
 from hf_triton.tritonserver.state_file import (
-    STATE_PREFIX,
     ServerState,
-    running_servers,
     write_state,
 )
 from tests.support.full_disk import files_of_at_most
@@ -62,15 +58,6 @@ def test_what_is_no_file_is_told_at_once(kind: str, tmp_path: Path) -> None:
         read_regular(tmp_path / "odd", 2**20)
 
 
-def test_a_size_that_the_kernel_does_not_know_is_bounded_too(tmp_path: Path) -> None:
-    endless = tmp_path / "odd"
-    endless.symlink_to("/proc/self/status")  # of no bytes, it says, and has a thousand
-    assert endless.stat().st_size == 0
-    assert read_regular(endless, 2**20)
-    with pytest.raises(OSError, match="it is larger than"):
-        read_regular(endless, 100)
-
-
 @pytest.mark.threat("yaml-file-kinds")
 @pytest.mark.parametrize("kind", ODD)
 @pytest.mark.parametrize("name", ["models.yaml", "models.lock", "hooks.py", "requirements.txt"])
@@ -86,13 +73,6 @@ def test_a_file_of_models_yaml_that_is_none_is_a_mistake(
     assert name in err
 
 
-def test_a_record_or_a_state_that_is_a_pipe_is_none(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / RECORD_FILE)
-    os.mkfifo(tmp_path / f"{STATE_PREFIX}8000.json")
-    assert served_record.read(tmp_path) is None
-    assert running_servers(tmp_path) == []
-
-
 def test_a_state_file_on_a_full_disk_leaves_no_part_of_one(tmp_path: Path) -> None:
     state = ServerState(os.getpid(), "127.0.0.1", 8000, 8001, 8002, 8003, "models.yaml", "key")
     with files_of_at_most(10), pytest.raises(RepositoryError, match="can't be written: "):
@@ -104,16 +84,6 @@ def test_json_that_is_too_deep_is_none(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match="too deep"):
         read_json(tmp_path / "deep.json")
-
-
-def test_process_substitution_is_told_what_is_expected(run: Run) -> None:
-    reader, writer = os.pipe()
-    try:
-        _, _, err = run("validate", "--config", f"/dev/fd/{reader}")
-    finally:
-        os.close(reader)
-        os.close(writer)
-    assert "it is a pipe, expected a regular file" in err
 
 
 @pytest.mark.threat("yaml-file-kinds")
@@ -142,10 +112,6 @@ def test_thousands_of_mistakes_are_not_all_told(work: Path, run: Run) -> None:
     _, _, err = run("validate")
     assert err.count("\n") < 110
     assert "models.yaml: and " in err
-
-
-def test_the_limit_of_models_yaml_holds_thousands_of_models() -> None:
-    assert 20_000 * len(ONE_MODEL) < reading.MOST_BYTES
 
 
 def test_a_file_at_the_limit_is_read(tmp_path: Path) -> None:

@@ -28,13 +28,6 @@ def test_a_model_whose_task_has_no_engines_to_compare_is_refused(work: Path, run
     assert "model 'demo' is of the task fake-task, which has no engines to compare" in err
 
 
-def test_a_mistake_in_models_yaml_is_told_as_by_every_verb(work: Path, run: Run) -> None:
-    (work / "models.yaml").write_text(ONE_MODEL + "    dtype: fp61\n")
-    code, _, err = run("optimize", "demo")
-    assert code == 1
-    assert "models[0].dtype" in err
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [

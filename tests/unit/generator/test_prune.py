@@ -98,13 +98,6 @@ def test_files_of_the_user_stay(old: Path, run: Run) -> None:
     ]
 
 
-def test_bytecode_of_our_modules_goes_with_them(old: Path, run: Run) -> None:
-    (old / "1/__pycache__").mkdir()
-    (old / "1/__pycache__/model.cpython-312.pyc").write_text("x")
-    run("prune")
-    assert not old.exists()
-
-
 def test_folders_without_our_manifest_are_not_ours(work: Path, run: Run) -> None:
     theirs = work / "model_repository/resnet"
     theirs.mkdir(parents=True)
@@ -141,9 +134,3 @@ def test_a_linked_parent_is_not_followed(old: Path, run: Run) -> None:
     (old / "1").symlink_to(outside)
     run("prune", "--force")
     assert (outside / "model.py").exists()
-
-
-def test_a_repository_that_is_not_there_has_nothing_to_prune(work: Path, run: Run) -> None:
-    (work / "models.yaml").write_text(ONE_MODEL)
-    assert run("prune") == (0, "model_repository: nothing to prune\n", "")
-    assert not (work / "model_repository").exists()

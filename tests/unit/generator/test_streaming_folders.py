@@ -66,30 +66,6 @@ def test_a_conflict_in_one_folder_keeps_the_other_as_it_is(
     assert run("diff")[0] == 0
 
 
-@pytest.mark.parametrize("taken", ["demo", "demo_stream"])
-def test_a_folder_of_the_user_in_the_way_keeps_both_from_being_written(
-    taken: str, work: Path, run: Run
-) -> None:
-    theirs = work / "model_repository" / taken
-    theirs.mkdir(parents=True)
-    (theirs / "notes.txt").write_text("mine")
-    (work / "models.yaml").write_text(ONE_STREAMING_MODEL)
-    code, _, err = run("generate")
-    assert code == 1
-    assert f"model_repository/{taken}: exists, holds notes.txt" in err
-    assert sorted(snapshot(work / "model_repository")) == [f"{taken}/notes.txt"]
-
-
-def test_a_link_in_one_folders_place_keeps_both_from_being_written_even_by_force(
-    work: Path, run: Run
-) -> None:
-    (work / "model_repository").mkdir()
-    (work / "model_repository/demo_stream").symlink_to(work)
-    (work / "models.yaml").write_text(ONE_STREAMING_MODEL)
-    assert run("generate", "--force")[0] == 1
-    assert not (work / "model_repository/demo").exists()
-
-
 def test_a_model_that_no_longer_streams_leaves_an_engine_to_prune(
     made: Path, work: Path, run: Run
 ) -> None:
@@ -126,13 +102,3 @@ def test_a_model_that_begins_to_stream_keeps_its_weights_and_the_users_files(
         "notes.txt",
     ]
     assert run("diff")[0] == 0
-
-
-def test_both_folders_go_when_the_model_goes(made: Path, work: Path, run: Run) -> None:
-    (work / "models.yaml").write_text(ONE_STREAMING_MODEL.replace("demo", "other"))
-    run("generate")
-    assert run("prune")[1] == (
-        "remove     model_repository/demo (3 files)\n"
-        "remove     model_repository/demo_stream (3 files)\n"
-    )
-    assert sorted(path.name for path in made.iterdir()) == ["other", "other_stream"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from generator.errors import SpecError, UsageError
@@ -88,15 +87,6 @@ def test_errors_are_the_servers_own(work: Path) -> None:
         hooks.preprocess({"OTHER": "x"})
 
 
-def test_a_batch_has_the_rows_that_it_is_given(work: Path) -> None:
-    hooks = loaded(
-        work, f"{YAML}    max_batch_size: 4\n", HOOKS.replace('text("IN")', 'text("IN")')
-    )
-    assert hooks.preprocess({"IN": ["a"]})["IN"].shape == (1, 1)
-    with pytest.raises(HookError, match="got 1 value, allowed: shape"):
-        hooks.preprocess({"IN": ["a", "b"]}, num_rows=2)  # it sets one text for both
-
-
 @pytest.mark.parametrize(
     "yaml, hooks, error, message",
     [
@@ -112,19 +102,6 @@ def test_what_cannot_be_loaded_says_why(
 ) -> None:
     with pytest.raises(error, match=message):
         loaded(work, yaml, hooks)
-
-
-def test_the_example_counts_labels_scores_and_lengths() -> None:
-    hooks = load_hooks(EXAMPLE, "sentiment")
-    request = hooks.preprocess({"text_input": "  very good \n"})
-    assert request.text("text_input") == "very good"
-    score = np.array([0.75, 0.25], dtype=np.float32)
-    response = hooks.postprocess({"label": ["POSITIVE", "NEGATIVE"], "score": score}, request)
-    assert response.texts("label") == ["POSITIVE", "NEGATIVE"]
-    assert hooks.observed("sentiment_input_characters") == [9]
-    assert hooks.observed("sentiment_labels_total", label="POSITIVE") == [1]
-    assert hooks.observed("sentiment_labels_total", label="NEGATIVE") == []
-    assert hooks.observed("sentiment_score") == [0.75]
 
 
 @pytest.mark.parametrize("inputs", [{"text_input": " \n "}, {}])

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from generator.errors import RepositoryError
 from generator.repository import version_folders
 from generator.repository.compare import ModelPlan, folder_version, read_manifest
 from generator.repository.plan import make_plan
@@ -101,11 +100,6 @@ def test_dropping_a_version_leaves_what_was_before_byte_for_byte(work: Path, fol
     assert snapshot(folder) == before
 
 
-def test_the_only_version_is_not_dropped(folder: Path) -> None:
-    with pytest.raises(RepositoryError, match="has no version before"):
-        version_folders.drop_version(folder)
-
-
 def test_files_of_the_user_come_along_and_go_with_the_last_version(
     work: Path, folder: Path
 ) -> None:
@@ -121,12 +115,6 @@ def test_files_of_the_user_come_along_and_go_with_the_last_version(
     add(work, WHOLE, 3)
     assert (folder / "3/words/list.txt").read_text() == "mine"
     assert not (folder / "1" / "words" / "list.txt").exists()
-
-
-def test_routing_that_the_old_version_reads_is_not_written(work: Path, folder: Path) -> None:
-    (folder / "routing.json").write_text("{}")
-    add(work, HALF, 2)
-    assert (folder / "routing.json").read_text() == "{}"
 
 
 def test_a_number_is_above_every_folder_whoever_made_it(folder: Path) -> None:

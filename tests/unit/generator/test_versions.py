@@ -12,7 +12,6 @@ from generator.render.manifest import MANIFEST_FILE, Manifest, digest
 from generator.repository.compare import folder_version
 from generator.repository.versions import (
     at_version,
-    current_version,
     renumbered,
     served_by,
     version_of,
@@ -45,11 +44,6 @@ def folder(work: Path, run: Run) -> Path:
 )
 def test_a_version_is_what_triton_takes_for_one(path: str, version: int | None) -> None:
     assert version_of(path) == version
-
-
-def test_the_current_version_is_the_highest_and_1_at_first() -> None:
-    assert current_version([]) == 1
-    assert current_version(["2/model.py", "10/model.py", "config.pbtxt"]) == 10
 
 
 def test_only_what_is_rendered_for_the_version_moves_with_it() -> None:
@@ -106,25 +100,6 @@ def test_generating_again_writes_into_the_current_version(folder: Path, run: Run
     assert b"float16" in (folder / "4" / "model.json").read_bytes()
     assert not (folder / "1").exists()
     assert folder_version(folder) == 4
-    assert run("diff")[0] == 0
-
-
-def test_a_version_before_the_current_one_is_left_as_it_is(folder: Path, run: Run) -> None:
-    renumber(folder, 1)
-    before = snapshot(folder)
-    old = {path.replace("1/", "1/old_", 1): text for path, text in before.items() if "1/" in path}
-    renumber(folder, 2)
-    for path, content in old.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(content)
-    renumbered = {**snapshot(folder)}
-    del renumbered[MANIFEST_FILE]
-    hashes = {path: digest(content) for path, content in renumbered.items()}
-    (folder / MANIFEST_FILE).write_bytes(Manifest(hashes).to_bytes())
-    assert run("diff")[0] == 0
-    (folder.parents[1] / "models.yaml").write_text(ONE_MODEL + "    dtype: float16\n")
-    run("generate")
-    assert {path: (folder / path).read_bytes() for path in old} == old
     assert run("diff")[0] == 0
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from generator.errors import SpecError
 from generator.models_yaml.reading import load
-from generator.render import model_config
 from generator.render.curl_lines import curl_lines
 from generator.render.vllm_model_json import is_used_in
 from generator.spec.task_folders import find_tasks
@@ -88,23 +87,6 @@ def test_paths_start_where_serve_starts_triton(home: Path) -> None:
     assert TritonServer(home / "model_repository").repository == home / "model_repository"
 
 
-def test_one_folder_has_all_that_the_backend_reads(home: Path) -> None:
-    arguments(MODEL)
-    folder = home / "model_repository"
-    written = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert written - {".hf-triton.lock"} == {
-        "llm/.hf-triton.json",
-        "llm/1/model.json",
-        "llm/config.pbtxt",
-    }
-    config: Any = model_config.parse((folder / "llm/config.pbtxt").read_text())
-    assert (config.backend, config.max_batch_size) == ("vllm", 0)
-    assert config.model_transaction_policy.decoupled
-    (group,) = config.instance_group
-    assert group.Kind.Name(group.kind) == "KIND_MODEL"
-    assert [tensor.name for tensor in config.input if not tensor.optional] == ["text_input"]
-
-
 def test_curl_lines_say_what_the_backend_takes(home: Path) -> None:
     arguments(MODEL)
     lines = curl_lines(home / "model_repository", "llm", URL)
@@ -143,13 +125,6 @@ def test_options_that_the_backend_cannot_honour_are_refused(home: Path) -> None:
     )
     assert found[2].startswith(f"6:73: models[0].options.max_queue_size: {refused}: it runs none")
     assert len(found) == 3
-
-
-def test_vllms_own_arguments_are_passed_through(home: Path) -> None:
-    own = "{tensor_parallel_size: 2, compilation_config: {level: 3}}"
-    found = arguments(f"{MODEL}    options: {{engine: vllm, vllm: {own}}}\n")
-    assert (found["tensor_parallel_size"], found["compilation_config"]) == (2, {"level": 3})
-    assert "engine" not in found
 
 
 def test_an_engine_over_several_gpus_is_one_instance(home: Path) -> None:

@@ -40,11 +40,6 @@ def test_what_our_own_engines_do_is_refused(tmp_path: Path) -> None:
     assert "quantization: expected null: vLLM quantizes by its own arguments" in told
 
 
-def test_adapters_are_vllms_too(tmp_path: Path) -> None:
-    spec = read(tmp_path, "{engine: vllm}", "adapters: [{name: a, model: org/a}]")
-    assert [adapter.name for adapter in spec.adapters] == ["a"]
-
-
 @pytest.mark.parametrize("engine", ["vllm", "auto", "in_flight"])
 def test_engines_take_other_adapters_while_they_serve(tmp_path: Path, engine: str) -> None:
     spec = read(tmp_path, f"{{engine: {engine}}}", "adapters: [{name: a, model: org/a}]")
@@ -56,17 +51,16 @@ def test_engines_take_other_adapters_while_they_serve(tmp_path: Path, engine: st
     assert "1/adapters.json" in files
 
 
-def test_no_more_tokens_are_looked_up_at_least_than_at_most(tmp_path: Path) -> None:
-    told = mistakes(tmp_path, "{prompt_lookup_min: 5}")
-    assert "options.prompt_lookup_min: got 5, expected at most prompt_lookup_max (4)" in told
-
-
 @pytest.mark.parametrize(
     "options, message",
     [
         (
             "{engine: vllm, prefix_cache_gib: 1}",
             "options.prefix_cache_gib: got 1, but engine is vllm: only engine in_flight knows it",
+        ),
+        (
+            "{prompt_lookup_min: 5}",
+            "options.prompt_lookup_min: got 5, expected at most prompt_lookup_max (4)",
         ),
         (
             "{engine: generate, kv_cache_gib: 0.5}",
@@ -82,7 +76,7 @@ def test_no_more_tokens_are_looked_up_at_least_than_at_most(tmp_path: Path) -> N
         ),
     ],
 )
-def test_an_option_that_the_engine_does_not_know_is_refused(
+def test_an_option_that_does_not_go_with_the_others_is_refused(
     tmp_path: Path, options: str, message: str
 ) -> None:
     assert message in mistakes(tmp_path, options)
