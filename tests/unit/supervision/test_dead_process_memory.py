@@ -82,7 +82,3 @@ def test_serve_removes_it_when_it_starts(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ServerError, match="far enough"):
         lifecycle.serve(nothing, [], nothing)
     assert not region.exists()
-
-
-def test_a_process_that_has_gone_uses_nothing() -> None:
-    assert dead_process_memory._mapped(2**22 + 1) == set()

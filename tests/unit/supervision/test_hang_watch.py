@@ -114,13 +114,6 @@ def test_a_server_that_was_stopped_is_killed(ward: Ward, pid: int) -> None:
     assert ward.server.was_killed
 
 
-def test_a_models_process_that_was_stopped_is_ended(ward: Ward) -> None:
-    ward.stopped = {STUB}
-    ward.look(6)
-    assert ward.models.ended == [("a", "its Python process was stopped")]
-    assert not ward.server.was_killed
-
-
 @pytest.mark.threat("hanging-processes")
 def test_a_models_process_whose_heartbeat_stops_is_ended(ward: Ward, tmp_path: Path) -> None:
     beat = tmp_path / f"beat_{STUB}"
@@ -195,9 +188,3 @@ def test_a_load_that_waits_for_others_does_not_hang(ward: Ward, hung: Callable[.
     others = [("steps", str(version)) for version in range(4)]
     assert hung(30, ("a", "2"), *others) == "", "Triton loads four at once"
     assert (hung(15, ("a", "2"), *others[1:]), hung(1, ("a", "2"), *others[1:])) == ("", "a")
-
-
-def test_of_a_new_server_no_load_hangs_yet(ward: Ward, hung: Callable[..., str]) -> None:
-    assert hung(16, ("a", "2")) == "a"
-    ward.server.pid = 9
-    assert hung(15, ("a", "2")) == ""

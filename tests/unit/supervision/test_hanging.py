@@ -49,35 +49,24 @@ def never(now_s: float) -> float:
     return 0.0
 
 
+STOPPED = replace(ASLEEP, is_stopped=True)
+CASES: dict[str, tuple[Machine, Callable[[float], float], float | None]] = {
+    "silent and idle": (Machine(), always, 8),
+    "threads wait for a stuck interpreter": (Machine(busy=0.1), always, 8),
+    "computes": (Machine(busy=0.5), always, 45),
+    "waits for a core or a disk": (Machine(replace(ASLEEP, sleeps=False)), always, 45),
+    "is heard of": (Machine(), never, None),
+    "is heard of now and then": (Machine(), lambda now_s: now_s % 7, None),
+    "stopped, and heard of just before": (Machine(STOPPED), never, 6),
+    "stopped and going on again, as by cpulimit": (Machine(STOPPED, busy=0.1), never, None),
+}
+
+
 @pytest.mark.threat("hanging-processes")
-def test_what_is_silent_and_does_nothing_hangs_within_ten_seconds() -> None:
-    assert Machine().hangs_after(always) == 8
-
-
-def test_threads_that_wait_for_a_stuck_interpreter_do_not_count_as_computing() -> None:
-    assert Machine(busy=0.1).hangs_after(always) == 8
-
-
-def test_what_computes_is_given_longer() -> None:
-    assert Machine(busy=0.5).hangs_after(always) == 45
-
-
-def test_what_waits_for_a_core_or_a_disk_is_given_longer() -> None:
-    assert Machine(replace(ASLEEP, sleeps=False)).hangs_after(always) == 45
-
-
-def test_what_is_heard_of_never_hangs() -> None:
-    assert Machine().hangs_after(never) is None
-    assert Machine().hangs_after(lambda now_s: now_s % 7) is None
-
-
-def test_what_is_stopped_hangs_though_it_was_heard_of_just_before() -> None:
-    assert Machine(replace(ASLEEP, is_stopped=True)).hangs_after(never) == 6
-
-
-def test_what_is_stopped_and_goes_on_again_and_again_does_not_hang() -> None:
-    throttled = Machine(replace(ASLEEP, is_stopped=True), busy=0.1)
-    assert throttled.hangs_after(never) is None, "as cpulimit does it"
+@pytest.mark.parametrize("case", CASES)
+def test_what_counts_as_hanging(case: str) -> None:
+    machine, silent, seconds = CASES[case]
+    assert machine.hangs_after(silent) == seconds
 
 
 def test_one_that_has_ended_is_left_alone() -> None:

@@ -115,20 +115,6 @@ def test_a_step_is_brought_back_and_its_ensemble_where_triton_has_not(tmp_path: 
     assert server.calls == ["unload e_one", "load e_one", "load e"]
 
 
-def test_a_failed_load_is_tried_again_later_each_time(
-    tmp_path: Path, no_waiting: list[float]
-) -> None:
-    server = FakeServer("a")
-    server.refusals["a"] = ["out of memory", "out of memory"]
-    clinic = Clinic(tmp_path, server, "a")
-    server.kill("a")
-    clinic.heal()
-    assert server.states["a"] == "READY"
-    assert no_waiting == [0, 1, 2]
-    assert "model 'a': failed to load: out of memory; it is loaded again" in clinic.said[1]
-    assert clinic.metric('hf_triton_model_deaths_total{model="a"}') == 1
-
-
 def test_deaths_of_what_was_ready_are_never_too_many(
     tmp_path: Path, no_waiting: list[float]
 ) -> None:
@@ -198,20 +184,6 @@ def test_a_model_that_is_taken_away_while_it_waits_is_not_loaded_again(tmp_path:
     assert "load a" not in server.calls
 
 
-def test_a_server_that_goes_away_ends_it_without_a_word(tmp_path: Path) -> None:
-    server = FakeServer("a")
-    clinic = Clinic(tmp_path, server, "a")
-    with locked_model(tmp_path / "a"):
-        server.kill("a")
-        clinic.healer.look()
-        server.is_reachable = False
-    threads = threading.active_count()
-    clinic.healer.end()
-    assert eventually(lambda: threading.active_count() < threads)
-    assert not clinic.healer.is_healing()
-    assert clinic.said == []
-
-
 def test_a_model_is_brought_back_by_a_server_that_did_not_answer_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,39 +203,6 @@ def test_a_model_is_brought_back_by_a_server_that_did_not_answer_for_a_while(
     clinic.heal()
     assert server.states["a"] == "READY"
     assert clinic.metric('hf_triton_model_restarts_total{model="a"}') == 1
-
-
-def test_nothing_is_loaded_after_the_end(tmp_path: Path) -> None:
-    server = FakeServer("a")
-    clinic = Clinic(tmp_path, server, "a")
-    threads = threading.active_count()
-    with locked_model(tmp_path / "a"):
-        server.kill("a")
-        clinic.healer.look()
-        clinic.healer.end()
-    assert eventually(lambda: threading.active_count() <= threads)
-    assert server.calls == []
-
-
-def test_a_server_that_ends_between_unload_and_load_leaves_no_model_being_healed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = FakeServer("a")
-    clinic = Clinic(tmp_path, server, "a")
-    unload = server.unload
-
-    def unload_at_the_end(name: str) -> str | None:
-        failure = unload(name)
-        clinic.healer.end()
-        return failure
-
-    monkeypatch.setattr(server, "unload", unload_at_the_end)
-    threads = threading.active_count()
-    server.kill("a")
-    clinic.healer.look()
-    assert eventually(lambda: server.calls == ["unload a"] and threading.active_count() <= threads)
-    assert not clinic.healer.is_healing()
-    assert clinic.said == []
 
 
 def test_a_model_that_does_not_come_back_with_the_server_is_tried_again(tmp_path: Path) -> None:

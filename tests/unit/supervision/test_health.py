@@ -150,16 +150,6 @@ def test_other_paths_and_other_requests_are_refused(told: Told) -> None:
     assert told.status("/live") == 200
 
 
-def test_clients_that_send_nothing_keep_nobody_waiting(told: Told) -> None:
-    port = int(told.url.rpartition(":")[2])
-    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
-    try:
-        assert told.status("/live") == 200
-    finally:
-        for client in idle:
-            client.close()
-
-
 @pytest.mark.threat("health-port")
 def test_of_too_many_connections_the_oldest_is_closed(told: Told) -> None:
     port = int(told.url.rpartition(":")[2])
@@ -196,12 +186,6 @@ def test_a_port_that_is_taken_is_named_with_its_flag() -> None:
         listen = Listen("127.0.0.1", health_port=taken.getsockname()[1])
         with pytest.raises(ServerError, match="see --health-port"), health_port(listen, Health()):
             pass
-
-
-def test_no_port_is_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served_over_http, "_Server", None)  # of which none is made
-    with health_port(Listen(health_port=0), Health()):
-        pass
 
 
 def test_a_health_port_that_nobody_chose_and_that_is_taken_is_another_one(

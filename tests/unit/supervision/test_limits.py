@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hf_triton.serving.supervision import limits
-from tests.support.triton import free_ports
 
 GIB = 2**30
 STRICT_MACHINE = "MemTotal: 9 kB\nCommitLimit:    8388608 kB\nCommitted_AS:   2097152 kB\n"
@@ -70,20 +69,3 @@ def test_threads_stacks_leave_room_where_addresses_are_limited(gib: int, stack_m
     if 0 <= int(hard) < stack_mib << 20:
         pytest.skip("this machine allows no deep stacks")
     assert in_process(STACK, RLIMIT_AS=(gib * GIB, gib * GIB)) == str(stack_mib)
-
-
-def test_a_server_that_addresses_are_refused_ends_with_the_reason(tmp_path: Path) -> None:
-    ports = free_ports()
-    (tmp_path / "models.yaml").write_text(
-        f"models: [{{name: a, task: text-generation, model: {Path('demo/model').resolve()}}}]\n"
-    )
-    serve = [
-        *(sys.executable, "-m", "generator", "serve", "--config=models.yaml"),
-        *(f"--http-port={ports.http_port}", f"--grpc-port={ports.grpc_port}"),
-        *(f"--metrics-port={ports.metrics_port}", f"--health-port={ports.health_port}"),
-    ]
-    limited = ["bash", "-c", 'ulimit -v 1000000; exec "$@"', "bash", *serve]
-    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
-    assert "hf-triton: warning: addresses are limited to 1.0 GiB" in done.stderr
-    assert "perhaps for lack of memory: addresses are limited to 1.0 GiB" in done.stderr

@@ -191,14 +191,6 @@ def test_so_many_are_loaded_at_once(most: int) -> None:
     assert sorted(world.loads) == ["a", "b", "c"][:most]
 
 
-def test_room_is_made_while_another_one_loads() -> None:
-    world = World(3, "a", "b", "c", "d")
-    world.load("a", "b")
-    world.run(1, c=WAITS, d=WAITS)
-    assert world.loads == ["a", "b", "c"]
-    assert world.put_out == ["a"]
-
-
 def test_a_load_that_takes_long_keeps_no_other_from_loading() -> None:
     world = World(9, "a", "b")
     world.load_s = 300
@@ -217,14 +209,6 @@ def test_what_others_load_and_unload_is_seen_and_what_heals_is_not_lost() -> Non
     assert world.states == {"a": "loaded"}
     world.residency.see(ready=[], healing=[])
     assert world.states == {"a": "asleep"}
-
-
-def test_what_the_server_said_before_a_load_does_not_count() -> None:
-    world = World(2, "a")
-    world.run(3, a=WAITS)
-    assert world.states == {"a": "loaded"}
-    world.residency.see(ready=[], healing=[])
-    assert world.states == {"a": "loaded"}
 
 
 def test_with_the_server_all_is_gone_and_who_still_waits_has_it_loaded_again() -> None:

@@ -69,10 +69,6 @@ def test_messages_tell_of_the_deaths_of_ten_minutes() -> None:
     assert restarts.count == "2 deaths within 10 minutes"
 
 
-def test_without_restarts_the_first_failed_start_is_the_end() -> None:
-    assert Restarts(RestartPolicy(max_restarts=0)).failed() is None
-
-
 def test_a_folder_of_sockets_that_was_cleared_away_is_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "sockets"
     Listen(sockets=str(folder)).check_triton()

@@ -115,14 +115,6 @@ def test_a_server_that_does_not_answer_hides_no_death() -> None:
     assert [death.folder for death in deaths.look()] == ["a"]
 
 
-def test_two_deaths_at_once_are_both_told() -> None:
-    server = FakeServer("a", "b", "c")
-    deaths = watched(server)
-    server.kill("a")
-    server.kill("c")
-    assert sorted(death.folder for death in deaths.look()) == ["a", "c"]
-
-
 def test_another_version_of_the_model_does_not_make_up_for_it() -> None:
     server = FakeServer("a")
     deaths = watched(server)

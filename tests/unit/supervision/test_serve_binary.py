@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import signal
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +12,6 @@ import pytest
 from generator.errors import ServerError
 from hf_triton.tritonserver import binary as server_binary
 from hf_triton.tritonserver.listen import Listen
-from tests.support.served import serve
 
 
 @pytest.fixture
@@ -137,14 +133,6 @@ def test_a_python_without_a_stub_is_told_which_have_one(wheel: Path) -> None:
         server_binary.find()
 
 
-def test_as_a_module_it_is_the_wheels_own_tritonserver() -> None:
-    pytest.importorskip("pytriton", reason="needs the embedded server")
-    command = [sys.executable, "-m", "hf_triton.tritonserver", "--model-repository=/nowhere"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
-    assert "failed to stat file /nowhere" in done.stdout + done.stderr
-    assert done.returncode == 1
-
-
 def test_two_equal_ports_are_refused() -> None:
     with pytest.raises(ServerError, match="--http-port and --metrics-port are both 8000"):
         Listen(http_port=8000, grpc_port=8001, metrics_port=8000).check()
@@ -162,17 +150,3 @@ def test_a_wrong_host_is_refused(host: str, message: str) -> None:
 def test_a_server_on_every_address_is_reached_on_the_loopback() -> None:
     assert Listen(host="0.0.0.0").address(8000) == "127.0.0.1:8000"
     assert Listen(host="::").address(8000) == "[::1]:8000"
-
-
-@pytest.mark.threat("no-home")
-def test_a_user_without_a_home_leaves_nothing_behind(tmp_path: Path) -> None:
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    nowhere = {"HOME": os.devnull, "XDG_CACHE_HOME": "", "TMPDIR": str(temporary)}
-    with serve(tmp_path, "- name: echo", environment=nowhere) as served:
-        served.wait_for("Ctrl-C stops")
-        assert served.generate("echo", "hello").status == 200
-        served.signal(signal.SIGTERM)
-        assert served.exit_code() == 0
-    kept = {"hf-triton-kept", "hf-triton-kernels"}  # one for each user, which starts make use of
-    assert {path.name.rpartition("-")[0] for path in temporary.iterdir()} <= kept

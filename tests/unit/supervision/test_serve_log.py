@@ -115,12 +115,6 @@ def test_lines_that_differ_in_digits_alone_are_repetitions() -> None:
     assert log.tail() == lines[:20]
 
 
-def test_the_count_of_many_kinds_of_lines_takes_no_memory_for_ever() -> None:
-    log = LogFilter(clock=lambda: 0.0)
-    assert all(log.show("x" * number) for number in range(1, 2000))
-    assert len(log._alike._counts) <= 1001
-
-
 UNAVAILABLE = "load failed for model 'demo': version 1 is at UNAVAILABLE state: Internal: "
 STEP_FAILED = (
     "load failed for model 'demo': ensemble 'demo' depends on 'demo_tokenizer' which has no loaded "
