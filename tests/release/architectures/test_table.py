@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.release.architectures import table
-from tests.release.architectures.measuring import KINDS, Row, names_of
+from tests.release.architectures.measuring import KINDS, names_of
 
 PAGE = table.read()
 
@@ -21,26 +19,3 @@ def test_a_page_read_and_written_again_is_the_same() -> None:
     lines = [line for line in table.text(PAGE.values()).splitlines() if line.startswith("| `")]
     page = table.PAGE.read_text(encoding="utf-8").splitlines()
     assert lines == [line for line in page if line.startswith("| `")]
-
-
-@pytest.mark.parametrize(
-    "runner, tokens, lost",
-    [
-        ("packed", ("equal", "near tie"), ""),
-        ("packed", ("equal", "wrong"), "bfloat16: equal before, wrong now"),
-        ("packed", ("wrong",), "float32: equal before, wrong now"),
-        (
-            "generate, padded batches",
-            ("equal", "equal"),
-            "in flight (packed) before, generate, padded batches now: why",
-        ),
-        (
-            "-",
-            ("-", "equal"),
-            "float32: equal before, - now; in flight (packed) before, - now: why",
-        ),
-    ],
-)
-def test_what_is_worse_is_named(runner: str, tokens: tuple[str, ...], lost: str) -> None:
-    before = Row("causal", "llama", "packed", ("equal", "equal"), "")
-    assert table.worse(Row("causal", "llama", runner, tokens, "why"), before) == lost

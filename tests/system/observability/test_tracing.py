@@ -100,47 +100,54 @@ def assert_traced(spans: dict[str, Span], model: str, request_id: str) -> None:
     assert "a prompt" not in json.dumps(attributes)
 
 
-@pytest.mark.threat("texts-in-logs")
-def test_an_http_requests_trace_goes_on_in_the_server(served: Served, collector: Collector) -> None:
-    def generate(number: int) -> None:
-        post(served, "plain/generate", number, text_input="a prompt", id="r-1")
-
-    def infer(number: int) -> None:
-        tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a prompt"]}
-        post(served, "plain/infer", number, inputs=[tensor])
-
-    assert_traced(traced(served, collector, generate), "plain", "r-1")
-    assert_traced(traced(served, collector, infer), "plain", "")
+def generate(served: Served, number: int) -> None:
+    post(served, "plain/generate", number, text_input="a prompt", id="r-1")
 
 
-def test_a_streams_trace_goes_on_in_the_server(served: Served, collector: Collector) -> None:
-    def ask(number: int) -> None:
-        post(served, "flowing_stream/generate_stream", number, text_input="a prompt", id="r-3")
-
-    assert_traced(traced(served, collector, ask), "flowing_stream", "r-3")
+def infer(served: Served, number: int) -> None:
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a prompt"]}
+    post(served, "plain/infer", number, inputs=[tensor])
 
 
-def test_a_grpc_requests_trace_goes_on_in_the_server(served: Served, collector: Collector) -> None:
+def generate_stream(served: Served, number: int) -> None:
+    post(served, "flowing_stream/generate_stream", number, text_input="a prompt", id="r-3")
+
+
+def over_grpc(served: Served, number: int) -> None:
     with grpc_client.InferenceServerClient(f"127.0.0.1:{served.listen.grpc_port}") as client:
-
-        def ask(number: int) -> None:
-            client.infer("plain", [text_input()], request_id="r-4", headers=traceparent(number))
-
-        assert_traced(traced(served, collector, ask), "plain", "r-4")
+        client.infer("plain", [text_input()], request_id="r-4", headers=traceparent(number))
 
 
-def test_a_grpc_streams_trace_goes_on_in_the_server(served: Served, collector: Collector) -> None:
-    def ask(number: int) -> None:
-        answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
-        with grpc_client.InferenceServerClient(f"127.0.0.1:{served.listen.grpc_port}") as client:
-            client.start_stream(
-                lambda result, error: answers.put((result, error)), headers=traceparent(number)
-            )
-            client.async_stream_infer("flowing_stream", [text_input()], request_id="r-5")
-            assert answers.get(timeout=180)[1] is None
-            client.stop_stream()  # with it the trace is complete
+def over_grpc_stream(served: Served, number: int) -> None:
+    answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+    with grpc_client.InferenceServerClient(f"127.0.0.1:{served.listen.grpc_port}") as client:
+        client.start_stream(
+            lambda result, error: answers.put((result, error)), headers=traceparent(number)
+        )
+        client.async_stream_infer("flowing_stream", [text_input()], request_id="r-5")
+        assert answers.get(timeout=180)[1] is None
+        client.stop_stream()  # with it the trace is complete
 
-    assert_traced(traced(served, collector, ask), "flowing_stream", "r-5")
+
+@pytest.mark.threat("texts-in-logs")
+@pytest.mark.parametrize(
+    "ask, model, request_id",
+    [
+        (generate, "plain", "r-1"),
+        (infer, "plain", ""),
+        (generate_stream, "flowing_stream", "r-3"),
+        (over_grpc, "plain", "r-4"),
+        (over_grpc_stream, "flowing_stream", "r-5"),
+    ],
+)
+def test_a_requests_trace_goes_on_in_the_server(
+    served: Served,
+    collector: Collector,
+    ask: Callable[[Served, int], None],
+    model: str,
+    request_id: str,
+) -> None:
+    assert_traced(traced(served, collector, partial(ask, served)), model, request_id)
 
 
 @pytest.mark.threat("trace-collector-key")

@@ -41,42 +41,26 @@ def _fake_python(folder: Path, name: str, version: str) -> Path:
     return fake
 
 
-def test_an_interpreter_that_is_too_old_is_named(tmp_path: Path) -> None:
-    python = _fake_python(tmp_path, "python3.9", "3.9.18")
-    result = _bash("find_python", PYTHON=str(python))
-    assert result.returncode == 1
-    assert "is Python 3.9.18; need Python 3.10 to 3.13" in result.stderr
-
-
-def test_a_missing_interpreter_is_named() -> None:
-    result = _bash("find_python", PYTHON="python3.99")
-    assert result.returncode == 1
-    assert result.stderr == "setup: PYTHON=python3.99: no such command\n"
-
-
-def test_no_interpreter_that_fits_says_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "script, variables, code, said",
+    [
+        ("find_python", {"PYTHON": "{old}"}, 1, "is Python 3.9.18; need Python 3.10 to 3.13"),
+        ("find_python", {"PYTHON": "python3.99"}, 1, "setup: PYTHON=python3.99: no such command"),
+        ("PATH={folder}; find_python", {}, 1, "make setup PYTHON=python3.12"),
+        ("wanted_torch", {"TORCH": "rocm"}, 1, "setup: TORCH=rocm: expected one of auto, gpu, cpu"),
+        ("nvidia-smi() {{ return 1; }}; wanted_torch", {}, 0, "cpu"),
+        ("nvidia-smi() {{ echo 'GPU 0: H200'; }}; wanted_torch", {}, 0, "gpu"),
+    ],
+)
+def test_what_is_found_is_told(
+    tmp_path: Path, script: str, variables: dict[str, str], code: int, said: str
+) -> None:
     for version in ("3", "3.10", "3.11", "3.12", "3.13"):
-        _fake_python(tmp_path, f"python{version}", "3.9.2")
-    result = _bash(f"PATH={tmp_path}; find_python")
-    assert result.returncode == 1
-    assert "python3 is Python 3.9.2." in result.stderr
-    assert "make setup PYTHON=python3.12" in result.stderr
-
-
-def test_an_unknown_build_of_torch_is_refused() -> None:
-    result = _bash("wanted_torch", TORCH="rocm")
-    assert result.returncode == 1
-    assert result.stderr == "setup: TORCH=rocm: expected one of auto, gpu, cpu\n"
-
-
-def test_the_cpu_build_is_wanted_where_there_is_no_gpu(tmp_path: Path) -> None:
-    assert _bash(
-        f"PATH={tmp_path}:/usr/bin:/bin; nvidia-smi() {{ return 1; }}; wanted_torch"
-    ).stdout == ("cpu\n")
-
-
-def test_the_gpu_build_is_wanted_where_there_is_one() -> None:
-    assert _bash("nvidia-smi() { echo 'GPU 0: H200'; }; wanted_torch").stdout == "gpu\n"
+        old = _fake_python(tmp_path, f"python{version}", "3.9.18")
+    asked = {name: value.format(old=old) for name, value in variables.items()}
+    result = _bash(script.format(folder=tmp_path), **asked)
+    assert result.returncode == code
+    assert said in result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("on_path, extra", [(True, "runtime"), (False, "serve")])

@@ -32,15 +32,6 @@ def test_a_terminal_gets_a_bar_for_each_model_drawn_in_place(
     assert capsys.readouterr().err.startswith("\033[2F\033[Jb: done\na  [####")
 
 
-def test_a_long_title_does_not_break_the_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    progress = progress_on_terminal(monkeypatch)
-    progress.begin("x" * 300, 1)
-    progress.draw()
-    assert len(capsys.readouterr().err) == 100
-
-
 def test_a_log_gets_a_line_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,6 @@ import pytest
 from generator.spec import task_folders
 from generator.spec.runtime_rules import (
     FOLDER_VARIABLE,
-    LIBRARY_PATH,
     MARKER,
     NUMPY_VARIABLE,
     built_folder,
@@ -153,14 +152,6 @@ def test_only_what_runs_the_engine_has_the_environment(work: Path) -> None:
     assert not (front / "1" / "environment.json").exists()
 
 
-def test_what_starts_the_model_can_be_run_again_after_a_copy_without_modes(work: Path) -> None:
-    launcher = generate(work).parent / LAUNCHER_FILE
-    launcher.chmod(0o644)
-    assert cli.main(["diff"]) == 1
-    generate(work)
-    assert os.access(launcher, os.X_OK)
-
-
 def test_triton_leaves_what_starts_the_model_as_it_is(work: Path) -> None:
     """24.10 runs it without arguments. Where that ends with another code than 1 it takes everything
     but the owner's right to execute it: no shell of another user than root can read it then.
@@ -186,21 +177,6 @@ def test_a_changed_requirement_makes_the_engine_stale_and_a_comment_does_not(wor
     assert cli.main(["diff"]) == 0
     (work / "requirements.txt").write_text("tiny==2.0\n")
     assert cli.main(["diff"]) == 1
-
-
-def test_what_is_generated_is_the_same_wherever_environments_lie(
-    work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generate(work)
-    monkeypatch.setenv(FOLDER_VARIABLE, str(work / "elsewhere"))
-    assert cli.main(["diff"]) == 0
-
-
-def test_without_the_key_nothing_is_left_of_it(work: Path) -> None:
-    engine = generate(work)
-    generate(work, "null")
-    assert not (engine / "environment.json").exists()
-    assert not (engine.parent / LAUNCHER_FILE).exists()
 
 
 def test_a_model_loads_in_its_environment_alone_whatever_its_path(work: Path) -> None:
@@ -237,23 +213,6 @@ def test_a_model_of_a_python_that_is_no_environment_does_not_load(work: Path) ->
     loadable(version)
     reason = f"is {work / 'env'}, but the server runs the model in {sys.prefix}: make "
     assert f"demo: python_env: ./env: {reason}" in started(version)
-
-
-def test_the_environment_takes_the_place_of_the_servers(work: Path) -> None:
-    folder = environment(work)
-    found = activated(generate(work, "./env"))
-    assert found["VIRTUAL_ENV"] == str(folder)
-    assert found["PATH"].startswith(f"{folder}/bin:")
-    assert "PYTHONPATH" not in found
-    assert found["HF_TRITON_LIBRARY"] == str(LIBRARY_PATH)
-    assert found["HF_TRITON_PYTHON_ENV_FOUND"] == f"environment {folder}"
-
-
-def test_a_folder_is_found_from_a_repository_that_is_a_link(work: Path) -> None:
-    folder = environment(work)
-    (work / "deep" / "down").mkdir(parents=True)
-    (work / "model_repository").symlink_to("deep/down")
-    assert activated(generate(work, "./env"))["VIRTUAL_ENV"] == str(folder)
 
 
 def test_a_built_environment_is_found_by_what_it_is_made_of(

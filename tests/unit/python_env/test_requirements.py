@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -97,27 +96,6 @@ def test_no_line_is_quoted_for_it_may_hold_a_password(tmp_path: Path, length: in
     found = Requirements.read(write(tmp_path, "requirements.txt", line))
     assert found.problems
     assert "secret" not in found.problems[0]
-
-
-SHADOW = "root:$y$j9T$hunter2$secret:19000:0:99999:7:::\ndaemon:*:hunter2:0:99999:7:::\n"
-PRIVATE_KEY = "-----BEGIN hunter2 KEY-----\nMIIhunter2\n/hunter2abc\n./hunter2 x\nhunter2==\n"
-
-
-@pytest.mark.threat("secrets-by-yaml")
-@pytest.mark.parametrize("text", [SHADOW, PRIVATE_KEY, PRIVATE_KEY.partition("\n")[2]])
-def test_a_file_that_is_something_else_is_never_shown(tmp_path: Path, text: str) -> None:
-    found = Requirements.read(write(tmp_path, "requirements.txt", text))
-    assert found.problems
-    assert "hunter2" not in "\n".join(found.problems)
-
-
-def test_what_is_no_file_is_refused_unread(tmp_path: Path) -> None:
-    pipe = tmp_path / "requirements.txt"
-    os.mkfifo(pipe)
-    for path, kind in ((pipe, "a pipe"), (Path("/dev/zero"), "a device")):
-        assert Requirements.read(path).problems == [
-            f"{path}: can't be read: it is {kind}, expected a regular file"
-        ]
 
 
 def test_a_byte_order_mark_is_no_name(tmp_path: Path) -> None:
