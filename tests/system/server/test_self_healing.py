@@ -16,17 +16,10 @@ import numpy as np
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 
-from hf_triton.serving.supervision.healing import Healer
-from hf_triton.serving.supervision.health import Health
-from hf_triton.serving.supervision.served_models import ServedModels
-from hf_triton.serving.supervision.stub_deaths import StubDeaths
-from hf_triton.tritonserver.process import TritonServer
-from hf_triton.tritonserver.restart_policy import RestartPolicy
 from hf_triton.tritonserver.state_file import running_servers
-from hf_triton.tritonserver.stubs import find_stubs
 from tests.support.callers import asking
 from tests.support.served import Served, serve
-from tests.support.triton import Answer, eventually, free_ports, get, post
+from tests.support.triton import Answer, eventually, get, post
 
 HEALED_S = 120.0
 
@@ -79,6 +72,7 @@ def over_grpc(client: InferenceServerClient, model: str) -> int:
     return 200 if bytes(found.reshape(-1)[0]) == b"x" else 0
 
 
+@pytest.mark.threat("hanging-processes")
 def test_a_model_whose_process_dies_is_loaded_again_and_others_are_untouched(
     tmp_path: Path,
 ) -> None:
@@ -114,6 +108,25 @@ def test_a_model_whose_process_dies_is_loaded_again_and_others_are_untouched(
         served.wait_for("model 'single': its Python process died")
         served.wait_for("model 'single' is back after")
 
+        os.kill(served.stub_pid("single"), signal.SIGSTOP)
+        assert eventually(lambda: "process was stopped" in str(ready(served).body), 15)
+        assert answers(served, "other")
+        assert eventually(lambda: is_ready(served), HEALED_S), served.err
+        assert answers(served, "single")
+
+        os.kill(served.tritonserver_pid(), signal.SIGSTOP)
+        assert eventually(lambda: not is_ready(served), 15)
+        served.wait_for("tritonserver was stopped and is killed")
+        assert eventually(lambda: is_ready(served), HEALED_S), served.err
+
+        # One that dies in its first moments: Triton 24.10 would wait for it for ever.
+        first = kill_stub(served, "other")
+        while not (begun := set(served.stub_pids("other")) - {first}):
+            time.sleep(0.005)
+        for pid in begun:
+            os.kill(pid, signal.SIGKILL)
+        assert served.generate("other", "x").status == 200
+
         client = HTTPConnection("127.0.0.1", served.listen.http_port)
         client.request("POST", "/v2/models/endless/generate", json.dumps({"text_input": "x"}))
         # It is in flight once the server has counted it.
@@ -129,12 +142,12 @@ def test_a_model_whose_process_dies_is_loaded_again_and_others_are_untouched(
 
 @pytest.mark.threat("repeated-deaths")
 def test_a_server_that_dies_is_started_again_with_the_same_models_and_key(tmp_path: Path) -> None:
-    with serve(
-        tmp_path,
-        "- name: plain\n- {name: broken, options: {fail: no weights}}\n",
-        "--max-restarts=0",
-    ) as served:
+    models = "- {name: late, options: {fail: no weights}}\n- {name: doomed}\n- {name: plain}\n"
+    with serve(tmp_path, models, "--max-restarts=1", "--open-admin-apis") as served:
         served.wait_for("Ctrl-C stops")
+        url = f"http://127.0.0.1:{served.listen.http_port}/v2"
+        for path in ("systemsharedmemory/status", "logging"):
+            assert get(f"{url}/{path}").status == 200
         (before,) = running_servers(tmp_path / "repository")
         assert before.pid == served.process.pid
         assert before.health_port == served.listen.health_port
@@ -148,159 +161,34 @@ def test_a_server_that_dies_is_started_again_with_the_same_models_and_key(tmp_pa
         assert served.out.count("plain/infer") == 1, "curl lines are printed once"
         assert eventually(lambda: "no weights" in str(ready(served).body))
 
-        for deaths in ("2 deaths", "3 deaths"):
-            assert eventually(lambda: answers(served, "plain"))
-            os.kill(served.tritonserver_pid(), signal.SIGKILL)
-            assert eventually(lambda: deaths in str(ready(served).body))  # noqa: B023
-        served.wait_for("tritonserver is started again in 2 s (3 deaths within 10 minutes)")
-        assert eventually(lambda: metric(served, "hf_triton_server_up") == 1)
-        assert answers(served, "plain")
-        served.signal(signal.SIGTERM)
-        assert served.exit_code() == 0
-        assert running_servers(tmp_path / "repository") == []
-        assert not list((tmp_path / "repository").glob(".hf-triton-server-*"))
-        assert served.leaves_nothing()
-
-
-@pytest.mark.threat("hanging-processes")
-def test_a_process_that_was_stopped_is_told_of_and_replaced_within_seconds(tmp_path: Path) -> None:
-    with serve(tmp_path, "- name: plain\n- name: other\n") as served:
-        served.wait_for("Ctrl-C stops")
-        assert eventually(lambda: is_ready(served), HEALED_S)
-        os.kill(served.stub_pid("plain"), signal.SIGSTOP)
-        assert eventually(lambda: "process was stopped" in str(ready(served).body), 15)
-        assert answers(served, "other")
+        options = tmp_path / "repository/late/1/model.json"
+        options.write_text(options.read_text().replace('"no weights"', "null"))
+        assert post(f"{url}/repository/models/late/load", {}).status == 200
+        assert eventually(lambda: is_ready(served), HEALED_S), "it was mended"
+        os.kill(served.tritonserver_pid(), signal.SIGKILL)
+        assert eventually(lambda: "2 deaths" in str(ready(served).body))
         assert eventually(lambda: is_ready(served), HEALED_S), served.err
-        assert answers(served, "plain")
 
-        os.kill(served.tritonserver_pid(), signal.SIGSTOP)
-        assert eventually(lambda: not is_ready(served), 15)
-        served.wait_for("tritonserver was stopped and is killed")
-        assert eventually(lambda: is_ready(served), HEALED_S), served.err
-        assert answers(served, "plain")
-
-        # One that dies in its first moments: Triton 24.10 would wait for it for ever.
-        first = kill_stub(served, "other")
-        while not (begun := set(served.stub_pids("other")) - {first}):
-            time.sleep(0.005)
-        for pid in begun:
-            os.kill(pid, signal.SIGKILL)
-        assert served.generate("other", "x").status == 200
-
-
-def break_model(folder: Path, model: str) -> None:
-    """From now on it fails to load."""
-    options = folder / "repository" / model / "1/model.json"
-    options.write_text(options.read_text().replace('"fail": null', '"fail": "no weights"'))
-
-
-def test_a_model_that_no_longer_loads_is_given_up_until_nothing_is_left_to_serve(
-    tmp_path: Path,
-) -> None:
-    with serve(tmp_path, "- name: doomed\n- name: other\n", "--max-restarts=1") as served:
-        served.wait_for("Ctrl-C stops")
         break_model(tmp_path, "doomed")
         kill_stub(served, "doomed")
         served.wait_for("failed to load: RuntimeError: no weights; it is loaded again")
         served.wait_for("given up after 2 failed loads in a row")
         assert eventually(lambda: "given up" in str(ready(served).body), HEALED_S)
         assert metric(served, 'hf_triton_model_given_up{model="doomed"}') == 1
-        assert answers(served, "other")
-        break_model(tmp_path, "other")
-        kill_stub(served, "other")
+        assert answers(served, "late")
+        for model in ("late", "plain"):
+            break_model(tmp_path, model)
+            kill_stub(served, model)
         assert served.exit_code() == 1
         assert served.err.endswith(
-            "no model is left to serve; given up: doomed, other (see above)\n"
+            "no model is left to serve; given up: doomed, late, plain (see above)\n"
         )
+        assert running_servers(tmp_path / "repository") == []
+        assert not list((tmp_path / "repository").glob(".hf-triton-server-*"))
         assert served.leaves_nothing()
 
 
-def test_a_model_that_somebody_mended_is_served_and_tried_again_after_a_restart(
-    tmp_path: Path,
-) -> None:
-    models = "- {name: late, options: {fail: no weights}}\n- name: doomed\n"
-    with serve(tmp_path, models, "--max-restarts=3", "--open-admin-apis") as served:
-        served.wait_for("Ctrl-C stops")
-        url = f"http://127.0.0.1:{served.listen.http_port}/v2"
-        for path in ("systemsharedmemory/status", "logging"):
-            assert get(f"{url}/{path}").status == 200
-        options = tmp_path / "repository/late/1/model.json"
-        broken = options.read_text()
-        mended = broken.replace('"no weights"', "null")
-        options.write_text(mended)
-        assert post(f"{url}/repository/models/late/load", {}).status == 200
-        assert eventually(lambda: is_ready(served), HEALED_S)
-        options.write_text(broken)
-        os.kill(served.tritonserver_pid(), signal.SIGKILL)
-        served.wait_for("model 'late': failed to load: RuntimeError: no weights; it is loaded")
-        options.write_text(mended)
-        assert eventually(lambda: is_ready(served), HEALED_S), served.err
-
-        break_model(tmp_path, "doomed")
-        kill_stub(served, "doomed")
-        served.wait_for("given up after 4 failed loads in a row")
-        assert eventually(lambda: "given up" in str(ready(served).body), HEALED_S)
-        assert answers(served, "late")
-        served.signal(signal.SIGTERM)
-        assert served.exit_code() == 1
-        assert served.err.endswith("exit code 1, for models were given up: doomed\n")
-
-
-STEP = """\
-backend: "python"
-input [{ name: "text_input", data_type: TYPE_STRING, dims: [1] }]
-output [{ name: "text_output", data_type: TYPE_STRING, dims: [1] }]
-"""
-ENSEMBLE = """\
-platform: "ensemble"
-input [{ name: "text_input", data_type: TYPE_STRING, dims: [1] }]
-output [{ name: "text_output", data_type: TYPE_STRING, dims: [1] }]
-ensemble_scheduling { step [
-  { model_name: "one" model_version: -1
-    input_map { key: "text_input" value: "text_input" }
-    output_map { key: "text_output" value: "between" } },
-  { model_name: "two" model_version: -1
-    input_map { key: "text_input" value: "between" }
-    output_map { key: "text_output" value: "text_output" } }
-] }
-"""
-ECHO = """\
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        texts = [pb_utils.get_input_tensor_by_name(r, "text_input").as_numpy() for r in requests]
-        outputs = [[pb_utils.Tensor("text_output", text)] for text in texts]
-        return [pb_utils.InferenceResponse(output) for output in outputs]
-"""
-
-
-def test_an_ensemble_is_whole_again_after_one_or_both_of_its_steps_died(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name / "1").mkdir(parents=True)
-        (tmp_path / name / "1" / "model.py").write_text(ECHO)
-        (tmp_path / name / "config.pbtxt").write_text(f'name: "{name}"\n{STEP}')
-    (tmp_path / "both" / "1").mkdir(parents=True)
-    (tmp_path / "both" / "config.pbtxt").write_text(f'name: "both"\n{ENSEMBLE}')
-    listen = free_ports()
-    with TritonServer(tmp_path, listen) as server:
-        server.wait_ready(["both"])
-        said: list[str] = []
-        served, health = ServedModels(tmp_path, ["both"]), Health()
-        deaths = StubDeaths(server.api, lambda: find_stubs(server.pid))
-        healer = Healer(server.api, deaths, served, health, RestartPolicy(), said.append)
-        for killed in (["one"], ["two"], ["one", "two"]):
-            healer.look(sweep=True)
-            for stub in find_stubs(server.pid):
-                if stub.model in killed:
-                    os.kill(stub.pid, signal.SIGKILL)
-
-            def heals(times: int = len(said) + 2 * len(killed)) -> bool:
-                healer.look(sweep=True)
-                return len(said) >= times and not healer.is_healing()
-
-            assert eventually(heals, HEALED_S), said
-            url = f"http://127.0.0.1:{listen.http_port}/v2/models/both/generate"
-            assert post(url, {"text_input": "x"}).status == 200
-        assert {line.partition(":")[0] for line in said if "died" in line} == {"model 'both'"}
+def break_model(folder: Path, model: str) -> None:
+    """From now on it fails to load."""
+    options = folder / "repository" / model / "1/model.json"
+    options.write_text(options.read_text().replace('"fail": null', '"fail": "no weights"'))

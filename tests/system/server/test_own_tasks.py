@@ -1,0 +1,247 @@
+"""Arms, hooks and the response cache on a real server, of tasks that load in a moment. The rest of
+routing is tests/model/engine/runtime/test_routing.py's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from generator.spec import task_folders
+from hf_triton.cli.verbs.generate import generate
+from hf_triton.tritonserver.stubs import find_stubs
+from tests.scenarios.metrics import settled
+from tests.support.triton import (
+    DEMO_MODEL,
+    ROOT,
+    Answer,
+    Triton,
+    copy_shared,
+    copy_task,
+    eventually,
+    get,
+    post_for_events,
+    serving,
+)
+
+METRICS = (
+    "{seen_texts_total: {type: counter, help: Texts by their first letter, labels: [letter]}, "
+    "seen_characters: {type: histogram, buckets: [4, 16]}, last_characters: {type: gauge}}"
+)
+MODELS = f"""\
+models:
+  - name: m
+    task: arm
+    model: nobody/echo
+    options: {{answers: "own:"}}
+    canary:
+      arms:
+        - {{name: stable, weight: STABLE}}
+        - {{name: new, weight: NEW, options: {{answers: "new:"}}}}
+        - {{name: other, weight: OTHER, to: other}}
+  - name: other
+    task: arm
+    model: nobody/echo
+    options: {{answers: "other:", answer_s: 0.3}}
+  - name: hooked
+    task: counting
+    model: nobody/counting
+    hooks: my_hooks.py
+    metrics: {METRICS}
+  - name: cached
+    task: counting
+    model: nobody/counting
+    response_cache: true
+  - name: demo
+    task: text-generation
+    model: {DEMO_MODEL}
+    hooks: my_hooks.py
+    metrics: {METRICS}
+"""
+HOOKS = """\
+from hf_triton.hooks import RequestError, observe
+
+
+def preprocess(request):
+    text = request.text("text_input")
+    observe("seen_texts_total", letter=text[:1])
+    observe("seen_characters", len(text))
+    observe("last_characters", len(text))
+    if text == "raise":
+        raise KeyError("secret-" + text)
+    if text == "refuse":
+        raise RequestError("text_input: refused by a hook")
+    request["text_input"] = text.removeprefix("drop this ")
+
+
+def postprocess(response):
+    if response.text("text_output") == "spoil":
+        response["label"] = 3
+    response["text_output"] = [f"<{text}>" for text in response.texts("text_output")]
+"""
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    folder = tmp_path_factory.mktemp("own_tasks")
+    (folder / "my_hooks.py").write_text(HOOKS)
+    templates = folder / "templates"
+    copy_shared(templates)
+    for name in ("front", "text_generation"):
+        shutil.copytree(ROOT / "model_templates" / name, templates / name)
+    copy_task("counting_task", templates / "counting")
+    copy_task("arm_task", templates / "arm")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task_folders, "default_directory", lambda: templates)
+        patch.setenv("OMP_NUM_THREADS", "1")
+        with serving(models_yaml(90, 10, 0), folder) as running:
+            yield running
+
+
+def models_yaml(stable: int, new: int, other: int) -> str:
+    text = MODELS.replace("STABLE", str(stable)).replace("NEW", str(new))
+    return text.replace("OTHER", str(other))
+
+
+def route(triton: Triton, stable: int = 0, new: int = 0, other: int = 0) -> None:
+    """Changes the weights of ``m``, and waits until the running model has seen it."""
+    repository = triton.server.repository
+    config = repository.parent / "models.yaml"
+    config.write_text(models_yaml(stable, new, other), encoding="utf-8")
+    generate(config, repository)
+    wanted = {"stable": stable, "new": new, "other": other}
+    name = "hf_triton_arm_weight"
+    assert eventually(
+        lambda: {arm: number(triton, name, model="m", arm=arm) for arm in wanted} == wanted
+    )
+
+
+def number(triton: Triton, name: str, **labels: str) -> float:
+    """A metric, 0 where the model has not told it yet: it does once a second."""
+    try:
+        return triton.metric(name, **labels)
+    except AssertionError:
+        return 0.0
+
+
+def ask(triton: Triton, text: str = "hi") -> str:
+    answer = triton.generate("m", text_input=text)
+    assert answer.status == 200, answer.body
+    return str(answer.body["text_output"])
+
+
+def ask_many(triton: Triton, times: int) -> Counter[str]:
+    """The answers to requests of sixteen callers at once."""
+    with ThreadPoolExecutor(16) as pool:
+        return Counter(pool.map(lambda _: ask(triton), range(times)))
+
+
+def test_requests_and_streams_go_to_arms_by_weights_that_change_while_serving(
+    triton: Triton,
+) -> None:
+    # An arm that came up after its model is found within a second; ten requests are a block.
+    assert eventually(lambda: "new:hi" in ask_many(triton, 10))
+    assert ask_many(triton, 100) == {"own:hi": 90, "new:hi": 10}
+    route(triton, new=100)
+    url = triton.url("m_stream", "generate_stream")
+    status, events = post_for_events(url, {"text_input": "one two three"})
+    assert status == 200
+    assert [event["text_output"] for event in events] == ["new:one", "new:two", "new:three"]
+    assert ask(triton, "one two three") == "new:one two three"
+
+
+def test_requests_of_an_arm_that_dies_are_answered_by_the_own(triton: Triton) -> None:
+    route(triton, other=100)
+    labels = {"model": "m", "arm": "other", "outcome": "fallback"}
+    fallbacks = number(triton, "hf_triton_arm_requests_total", **labels)
+    [stub] = [one.pid for one in find_stubs(triton.server.pid) if one.model == "other_stream"]
+    with ThreadPoolExecutor(20) as pool:
+        answers = [pool.submit(ask, triton) for _ in range(20)]
+        time.sleep(0.1)  # most are on their way then
+        os.kill(stub, signal.SIGKILL)
+        found = Counter(answer.result() for answer in answers)
+    assert set(found) <= {"own:hi", "other:hi"}
+    assert ask_many(triton, 20) == {"own:hi": 20}
+    gone = fallbacks + found["own:hi"] + 20
+    assert eventually(lambda: number(triton, "hf_triton_arm_requests_total", **labels) == gone)
+    for action in ("unload", "load"):
+        for model in ("other", "other_stream"):
+            assert triton.control(model, action).status == 200
+    assert eventually(lambda: ask(triton) == "other:hi")
+
+
+def infer(triton: Triton, model: str, text: str) -> Answer:
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": [text]}
+    return triton.infer(model, tensor)
+
+
+def outputs_of(answer: Answer) -> dict[str, Any]:
+    assert answer.status == 200, answer.body
+    return {output["name"]: output["data"] for output in answer.body["outputs"]}
+
+
+def test_what_goes_wrong_in_a_hook_is_its_requests_own(triton: Triton) -> None:
+    texts = ["good", "raise", "refuse", "spoil"] * 8
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda text: infer(triton, "hooked", text), texts))
+    for text, answer in zip(texts, answers, strict=True):
+        if text == "good":
+            assert outputs_of(answer)["text_output"] == ["<good>"]
+            continue
+        status, message = {
+            "raise": (500, "my_hooks.py:10: preprocess raised KeyError"),
+            "refuse": (400, "text_input: refused by a hook"),
+            "spoil": (500, "my_hooks.py:18: postprocess: output 'label': got int, allowed: a text"),
+        }[text]
+        assert answer.status == status
+        assert message in answer.body["error"]
+    assert "secret" not in "".join(triton.log)
+
+
+def test_hooks_run_once_for_a_request_through_a_front_and_for_each_piece_of_a_stream(
+    triton: Triton,
+) -> None:
+    request = {"text_input": "drop this Once upon", "max_tokens": 40}
+    whole = triton.generate("demo", **request)
+    assert whole.status == 200, whole.body
+    text = whole.body["text_output"]
+    assert text.startswith("<")
+    assert text.count("<") == 1
+    plain = triton.generate("demo", text_input="Once upon", max_tokens=40)
+    assert plain.body["text_output"] == text
+    url = triton.url("demo_stream", "generate_stream")
+    status, events = post_for_events(url, {**request, "stream": True})
+    pieces = [event["text_output"] for event in events]
+    assert status == 200
+    assert len(pieces) > 2
+    assert all(piece.startswith("<") and piece.endswith(">") for piece in pieces)
+    assert "".join(piece[1:-1] for piece in pieces) == text[1:-1]
+
+
+def test_what_hooks_observe_is_on_metrics_by_model(triton: Triton) -> None:
+    count = "seen_characters_count"
+    before = settled(lambda: number(triton, count, model="hooked"))
+    for text in ("Q", "Quite", "Quite a long text, this one"):
+        infer(triton, "hooked", text)
+    assert eventually(lambda: number(triton, count, model="hooked") == before + 3)
+    assert number(triton, "seen_texts_total", model="hooked", letter="Q") == 3
+    assert number(triton, "last_characters", model="hooked") == 27
+    assert triton.metric("seen_characters_bucket", model="demo", le="16") >= 0
+    assert "# HELP seen_texts_total Texts by their first letter" in get(triton.metrics_url).body
+
+
+def test_the_same_request_is_answered_from_the_cache(triton: Triton) -> None:
+    first, again = (outputs_of(infer(triton, "cached", "same")) for _ in range(2))
+    other = outputs_of(infer(triton, "cached", "other"))
+    assert first == again
+    assert other["num_computed"] == [first["num_computed"][0] + 1]
+    name = "hf_triton_response_cache_hits_total"
+    assert eventually(lambda: number(triton, name, model="cached") >= 1)
