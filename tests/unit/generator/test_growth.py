@@ -5,7 +5,6 @@ from __future__ import annotations
 import cProfile
 import gc
 import pstats
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,12 @@ from hf_triton.cli import main as cli
 from tests.unit.generator.workspace import ONE_MODEL
 
 FEW, MANY = 5, 20
-_ENTRY = "  - {{name: m{i:03d}, task: fake-{kind}, model: org/m{i}{more}}}\n"
-_ARMS = ", canary: {arms: [{name: a, weight: 50}, {name: b, weight: 50, revision: r%d}]}"
+_ENTRY = "  - {{name: m{i:03d}, task: fake-{kind}, model: org/m{i}}}\n"
 
 
-def models(count: int, more: Callable[[int], str] = lambda _: "") -> str:
+def models(count: int) -> str:
     kinds = ("task", "stream")
-    return "models:\n" + "".join(
-        _ENTRY.format(i=i, kind=kinds[i % 2], more=more(i)) for i in range(count)
-    )
+    return "models:\n" + "".join(_ENTRY.format(i=i, kind=kinds[i % 2]) for i in range(count))
 
 
 def counted(verb: str, folder: Path) -> pstats.Stats:
@@ -42,11 +38,6 @@ def counted(verb: str, folder: Path) -> pstats.Stats:
         gc.enable()
     assert code == 0
     return pstats.Stats(profile)
-
-
-def calls_of(stats: pstats.Stats, name: str) -> int:
-    found = stats.stats.items()  # type: ignore[attr-defined]
-    return sum(values[1] for (_, _, function), values in found if function == name)
 
 
 def laid_out(work: Path, name: str, models_yaml: str) -> Path:
@@ -70,25 +61,6 @@ def test_calls_grow_no_faster_than_models(work: Path, verb: str) -> None:
     few, many, more = calls(FEW), calls(2 * FEW), calls(MANY)
     # Of a straight line: what 20 more take is twice what 10 more do.
     assert (more - many) / (many - few) < 2.1
-
-
-@pytest.mark.parametrize(
-    "more", [lambda _: "", lambda i: _ARMS % i], ids=["plain models", "arms of their own"]
-)
-def test_configs_are_parsed_once_for_all_models_alike(
-    work: Path, more: Callable[[int], str]
-) -> None:
-    counted("validate", laid_out(work, "warm", models(2, more)))
-    stats = counted("validate", laid_out(work, "many", models(MANY, more)))
-    assert calls_of(stats, "render_config") >= MANY
-    assert calls_of(stats, "rules_broken") == 0
-
-
-def test_templates_are_compiled_once_for_all_models(work: Path) -> None:
-    counted("validate", laid_out(work, "warm", models(2)))
-    stats = counted("validate", laid_out(work, "many", models(MANY)))
-    assert calls_of(stats, "_generate") == 0
-    assert calls_of(stats, "_load_options") <= 2
 
 
 def test_what_is_identical_on_disk_is_kept_in_memory_once(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def templates_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.threat("yaml-bombs")
-@QUICK
+@settings(QUICK, max_examples=60)
 @given(st.lists(st.dictionaries(KEYS, VALUES, max_size=8), max_size=3), VALUES)
 def test_any_values_under_known_keys_are_read_or_refused(
     templates_folder: Path, models: list[object], defaults: object

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -64,8 +65,13 @@ MODULES = {**sources(ROOT / "generator"), **sources(LIBRARY), **sources(ROOT / "
 PARENTS = {path.parent.parent for path in MODULES.values()}
 
 
-def imported(name: str) -> Iterator[str]:
+@cache
+def imported(name: str) -> tuple[str, ...]:
     """The modules of ours that a module imports, anywhere in it."""
+    return tuple(_imported(name))
+
+
+def _imported(name: str) -> Iterator[str]:
     path = MODULES[name]
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,7 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(LIBRARY.parent).with_suffix("").parts)
 
 
+@cache
 def imported_by(path: Path) -> set[str]:
     """The top-level packages that a module imports anywhere in it."""
     found = set()
