@@ -1,6 +1,6 @@
 """The cache of keys and values in pages: its layout, and its size from a stated budget.
 
-Per layer two tensors ``(pages, PAGE_SIZE, kv_heads, dim)``, as vLLM and FlashAttention lay them
+Per layer two tensors ``(pages, page size, kv_heads, dim)``, as vLLM and FlashAttention lay them
 out. A sequence takes pages as it grows, so what fits depends on what is generated, not on the
 longest sequence. States, which don't grow, lie in tables: a row for each sequence that may run, and
 for prefixes. Knows no scheduler and no attention.
@@ -19,7 +19,7 @@ from hf_triton.runtime.errors import LoadError
 from ..options import FREE_SHARE
 from .kv_cache import GIB, LEN_WITHOUT_LIMIT, zeros
 from .layer_shapes import LayerShape, sequence_bytes
-from .pages import PAGE_SIZE, num_pages_of
+from .pages import PAGE_SIZES, num_pages_of
 from .slot_contents import SlotCopy
 
 _DEFAULT_NUM_SEQS = 512
@@ -37,11 +37,17 @@ class PagedSize:
     max_num_seqs: int
     num_bytes: int
     num_prefix_slots: int = 0  # more rows of states, with which no sequence runs
+    page_size: int = PAGE_SIZES["cpu"]  # tokens
 
     @property
     def num_tokens(self) -> int:
         """How many tokens of sequences fit."""
-        return (self.num_pages - 1) * PAGE_SIZE
+        return (self.num_pages - 1) * self.page_size
+
+    @property
+    def most_pages(self) -> int:
+        """Those of the longest sequence."""
+        return num_pages_of(self.max_model_len, self.page_size)
 
     @property
     def gib(self) -> float:
@@ -69,37 +75,48 @@ def plan_pages(
     Raises:
         LoadError: what was asked for does not fit, with all the numbers.
     """
-    per_page = PAGE_SIZE * sum(shape.bytes_per_token for shape in shapes)
+    device = shapes[0].device
+    page_size = PAGE_SIZES[device.type]
+    per_page = page_size * sum(shape.bytes_per_token for shape in shapes)
     length = max_model_len or model_limit or LEN_WITHOUT_LIMIT
     if model_limit is not None and length > model_limit:
         raise LoadError(
             f"max_model_len: got {length}, the model's own limit is {model_limit} tokens"
         )
-    _check_free(kv_cache_gib, prefix_cache_gib, free_bytes, shapes[0].device)
-    share = FREE_SHARE[shapes[0].device.type]
+    _check_free(kv_cache_gib, prefix_cache_gib, free_bytes, device)
+    share = FREE_SHARE[device.type]
     budget = int(free_bytes * share) if kv_cache_gib is None else int(kv_cache_gib * GIB)
     more = int((prefix_cache_gib or 0) * GIB)
     wanted, num_prefixes, states = max_num_seqs or _DEFAULT_NUM_SEQS, 0, sequence_bytes(shapes, 0)
     if states:
-        num_prefixes = more // sequence_bytes(shapes, num_pages_of(length) * PAGE_SIZE)
+        whole = num_pages_of(length, page_size) * page_size
+        num_prefixes = more // sequence_bytes(shapes, whole)
         fair = sequence_bytes(shapes, min(length, _FAIR_LENGTH))
         wanted = max_num_seqs or max(1, min(wanted, (budget - states) // fair))
     state_bytes = (1 + wanted + num_prefixes) * states  # row 0 is padding's
-    num_usable = wanted * num_pages_of(length)
+    num_usable = wanted * num_pages_of(length, page_size)
     if per_page:
         num_usable = max(0, budget + more - state_bytes) // per_page - 1  # page 0 is padding's
     if max_model_len is None:
-        length = min(length, max(PAGE_SIZE, num_usable * PAGE_SIZE))
-    num_needed = max(num_pages_of(length), max_num_seqs or 1)
+        length = min(length, max(page_size, num_usable * page_size))
+    num_needed = max(num_pages_of(length, page_size), max_num_seqs or 1)
     if num_usable < num_needed or state_bytes > budget + more:
         raise LoadError(
-            _does_not_fit(length, max_num_seqs, per_page, num_usable, kv_cache_gib, states)
+            _does_not_fit(
+                length, max_num_seqs, page_size, per_page, num_usable, kv_cache_gib, states
+            )
         )
     if kv_cache_gib is None and per_page:
         spare = max(0, more - num_prefixes * states) // per_page
-        num_usable = min(num_usable, wanted * num_pages_of(length) + spare)
-    num_bytes = (num_usable + 1) * per_page + state_bytes
-    return PagedSize(num_usable + 1, length, min(wanted, num_usable), num_bytes, num_prefixes)
+        num_usable = min(num_usable, wanted * num_pages_of(length, page_size) + spare)
+    return PagedSize(
+        num_pages=num_usable + 1,
+        max_model_len=length,
+        max_num_seqs=min(wanted, num_usable),
+        num_bytes=(num_usable + 1) * per_page + state_bytes,
+        num_prefix_slots=num_prefixes,
+        page_size=page_size,
+    )
 
 
 def _check_free(
@@ -114,27 +131,28 @@ def _check_free(
 def _does_not_fit(
     length: int,
     max_num_seqs: int | None,
+    page_size: int,
     per_page: int,
     num_usable: int,
     gib: float | None,
     states: int,
 ) -> str:
-    num_pages, num_usable = num_pages_of(length), max(0, num_usable)
+    num_pages, num_usable = num_pages_of(length, page_size), max(0, num_usable)
     source = "the free memory" if gib is None else f"kv_cache_gib {gib:g}"
-    held = f"{source} holds {num_usable} pages of {PAGE_SIZE} tokens ({per_page} bytes each)"
+    held = f"{source} holds {num_usable} pages of {page_size} tokens ({per_page} bytes each)"
     wants = f"one sequence of {length} tokens (max_model_len) takes {num_pages}"
     if max_num_seqs:
         wants += f" and max_num_seqs is {max_num_seqs}"
     if states:
         held += f" beside {states} bytes of states for each sequence"
     return (
-        f"the KV cache does not fit: {wants}, but {held}, {num_usable * PAGE_SIZE} tokens: lower "
+        f"the KV cache does not fit: {wants}, but {held}, {num_usable * page_size} tokens: lower "
         "one of them or raise kv_cache_gib"
     )
 
 
 class PagedCache:
-    """Keys and values of all pages: ``keys[layer]`` is (num_pages, PAGE_SIZE, kv_heads, key_dim)
+    """Keys and values of all pages: ``keys[layer]`` is (num_pages, page size, kv_heads, key_dim)
     on its layer's device, ``values[layer]`` alike. ``states[layer]`` are the tables of ``shapes``,
     (1 + slots, ...) each: a slot's row follows that of padding.
     """
@@ -149,7 +167,7 @@ class PagedCache:
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
         for shape in shapes:
-            rows = (size.num_pages, PAGE_SIZE, shape.num_kv_heads)
+            rows = (size.num_pages, size.page_size, shape.num_kv_heads)
             self.keys.append(zeros((*rows, shape.key_dim), shape))
             self.values.append(zeros((*rows, shape.value_dim), shape))
 

@@ -1,8 +1,8 @@
 """Which pages hold the keys and values of which tokens, and which of them a new prompt shares.
 
-A page is PAGE_SIZE tokens of a sequence. A full page is shared by reference: all sequences that say
-the same up to its end hold the same page, which nobody writes any more. Where the last of them has
-ended, its content stays known until the page is needed; the least recently used one goes first.
+A page is ``page_size`` tokens of a sequence. A full page is shared by reference: all sequences that
+say the same up to its end hold the same page, which nobody writes any more. Where the last of them
+has ended, its content stays known until the page is needed; the least recently used one goes first.
 
 A page is found by its tokens and by the content of the page before it, which stands for all before
 that: contents have numbers that are never given twice, so what is found is equal, token by token.
@@ -14,36 +14,43 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..sequence.sequence import Sequence
 from .slot_contents import SlotCopy
 
-PAGE_SIZE = 16  # tokens
+# Tokens, by the kind of device. torch's FlashAttention takes pages of multiples of 256 alone:
+# aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_varlen_fwd. Prefixes are
+# shared page by page, so that they are small elsewhere.
+PAGE_SIZES = {"cpu": 16, "cuda": 256}
 
 # What a page says: what is said before it (a content's number, or of a first page the adapter and
 # the salt), and its tokens.
 _Key = tuple[object, tuple[int, ...]]
 
 
-def num_pages_of(num_tokens: int) -> int:
+def num_pages_of(num_tokens: int, page_size: int) -> int:
     """The pages that so many tokens take."""
-    return -(-num_tokens // PAGE_SIZE)
+    return -(-num_tokens // page_size)
+
+
+def num_growing(sequences: Iterable[Sequence], page_size: int) -> int:
+    """How many of them may need more pages than they have. The last token is not computed."""
+    longest = ((one.num_prompt_tokens + one.params.max_tokens - 1, one) for one in sequences)
+    return sum(num_pages_of(most, page_size) > len(one.pages) for most, one in longest)
 
 
 @dataclass(frozen=True)
 class SharedPages:
-    """The full pages that a prompt begins with: ``pages`` are computed, ``num_coming`` tokens will
-    be when the prompts under way are.
+    """The full pages that a prompt begins with: ``pages``, which have ``num_ready`` tokens, are
+    computed, ``num_coming`` tokens will be when the prompts under way are.
     """
 
     pages: list[int]
     last_content: object  # of the last of them
+    num_ready: int
     num_coming: int
-
-    @property
-    def num_ready(self) -> int:
-        return len(self.pages) * PAGE_SIZE
 
     @property
     def is_worth_waiting_for(self) -> bool:
@@ -73,10 +80,12 @@ class _Held:
 
 
 class Pages:
-    """Pages ``1 .. num_pages-1``, with references counted; prefixes are shared or not."""
+    """Pages ``1 .. num_pages-1`` of so many tokens, with references counted; prefixes are shared or
+    not.
+    """
 
-    def __init__(self, num_pages: int, *, shares: bool = True) -> None:
-        self.num_pages = num_pages
+    def __init__(self, num_pages: int, page_size: int, *, shares: bool = True) -> None:
+        self.num_pages, self.page_size = num_pages, page_size
         self._shares = shares
         self._held: dict[Sequence, _Held] = {}
         self.clear()
@@ -111,11 +120,12 @@ class Pages:
         return self._found[sequence]
 
     def has_room(self, sequence: Sequence, *, whole: bool) -> bool:
-        """Whether there are pages for its prompt, and one more for each sequence that has some, so
-        that those can go on.
+        """Whether there are pages for its prompt, and one more for each sequence that may need
+        more, so that those can go on.
         """
         shared = self.find(sequence).pages
-        num_needed = num_pages_of(sequence.num_prefill_tokens) - len(shared) + len(self._held)
+        num_needed = self._num_pages(sequence.num_prefill_tokens) - len(shared)
+        num_needed += num_growing(self._held, self.page_size)
         num_idle = sum(not self._num_holders[page] for page in shared)
         return num_needed + num_idle <= self._num_free
 
@@ -124,7 +134,7 @@ class Pages:
         shared = self.find(sequence)
         for page in shared.pages:
             self._hold(page)
-        num_own = num_pages_of(sequence.num_prefill_tokens) - len(shared.pages)
+        num_own = self._num_pages(sequence.num_prefill_tokens) - len(shared.pages)
         own = [self._take() for _ in range(num_own)]
         sequence.pages = array("i", shared.pages + own)
         sequence.num_computed_tokens = sequence.num_reused_tokens = shared.num_ready
@@ -134,7 +144,7 @@ class Pages:
 
     def append(self, sequence: Sequence, num_tokens: int) -> bool:
         """Adds the pages that so many tokens need; False where there are none."""
-        num_more = num_pages_of(num_tokens) - len(sequence.pages)
+        num_more = self._num_pages(num_tokens) - len(sequence.pages)
         if num_more <= 0:
             return True
         self._note_full(sequence, self._held[sequence], sequence.num_computed_tokens)
@@ -182,13 +192,16 @@ class Pages:
 
     def free_uncomputed(self, sequence: Sequence) -> None:
         """Takes a sequence's pages back, and knows none that was to be its own."""
-        for page in sequence.pages[sequence.num_reused_tokens // PAGE_SIZE :]:
+        for page in sequence.pages[sequence.num_reused_tokens // self.page_size :]:
             if page in self._content_of:
                 self._forget(self._content_of[page])
         if sequence in self._held:
             self._held[sequence].coming.clear()
         sequence.num_computed_tokens = 0
         self.free(sequence)
+
+    def _num_pages(self, num_tokens: int) -> int:
+        return num_pages_of(num_tokens, self.page_size)
 
     @property
     def _num_free(self) -> int:
@@ -197,16 +210,16 @@ class Pages:
     def _find(self, sequence: Sequence) -> SharedPages:
         pages: list[int] = []
         start: object = sequence.cache_start
-        last_ready, num_coming = start, 0
-        for end in range(PAGE_SIZE, sequence.num_shareable_tokens + 1, PAGE_SIZE):
-            content = self._contents.get(_key(sequence, start, end))
+        last_ready, num_coming, size = start, 0, self.page_size
+        for end in range(size, sequence.num_shareable_tokens + 1, size):
+            content = self._contents.get(_key(sequence, start, end - size, end))
             if content is None:
                 break
             start, num_coming = content.number, end
-            if content.is_ready and (len(pages) + 1) * PAGE_SIZE == end:
+            if content.is_ready and (len(pages) + 1) * size == end:
                 pages.append(content.page)
                 last_ready = start
-        return SharedPages(pages, last_ready, num_coming)
+        return SharedPages(pages, last_ready, len(pages) * size, num_coming)
 
     def _note_full(
         self, sequence: Sequence, held: _Held, num_tokens: int, *, is_ready: bool = True
@@ -214,10 +227,10 @@ class Pages:
         """Makes the full pages of a sequence's first ``num_tokens`` known, where their like is not.
         What is computed has been read: only the token after it may be on the device alone.
         """
-        num_full = num_tokens // PAGE_SIZE if self._shares else 0
+        num_full = num_tokens // self.page_size if self._shares else 0
         for index in range(held.num_known, num_full):
-            end = (index + 1) * PAGE_SIZE
-            key = _key(sequence, held.last_content, end)
+            end = (index + 1) * self.page_size
+            key = _key(sequence, held.last_content, end - self.page_size, end)
             content = self._contents.get(key)
             if content is None:
                 self._num_contents += 1
@@ -259,5 +272,5 @@ class Pages:
             self._free.append(page)
 
 
-def _key(sequence: Sequence, start: object, end: int) -> _Key:
-    return start, tuple(sequence.keys(end - PAGE_SIZE, end))
+def _key(sequence: Sequence, start: object, first: int, end: int) -> _Key:
+    return start, tuple(sequence.keys(first, end))

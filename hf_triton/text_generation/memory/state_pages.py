@@ -16,17 +16,16 @@ from array import array
 from collections.abc import Callable, Iterable
 
 from ..sequence.sequence import Sequence
-from . import pages as page_numbers
-from .pages import num_pages_of
+from .pages import num_growing, num_pages_of
 from .prefix_index import Prefix, SharedPrefix
 from .slot_contents import SlotContents, SlotCopy
 
 
 class StatePages:
-    """Pages ``1 .. num_pages-1``, for the sequences of ``slots``."""
+    """Pages ``1 .. num_pages-1`` of so many tokens, for the sequences of ``slots``."""
 
-    def __init__(self, num_pages: int, slots: SlotContents) -> None:
-        self.num_pages, self._slots = num_pages, slots
+    def __init__(self, num_pages: int, page_size: int, slots: SlotContents) -> None:
+        self.num_pages, self.page_size, self._slots = num_pages, page_size, slots
         self._running: set[Sequence] = set()
         self.clear()
 
@@ -52,9 +51,12 @@ class StatePages:
         return self._slots.find(sequence)
 
     def has_room(self, sequence: Sequence, *, whole: bool) -> bool:
-        """Whether there is a slot, and pages for its prompt and one more for each that runs."""
+        """Whether there is a slot, and pages for its prompt and one more for each that may need
+        more.
+        """
         shared = self._full_pages(self._slots.find(sequence))
-        num_needed = num_pages_of(sequence.num_prefill_tokens) - len(shared) + len(self._running)
+        num_needed = self._num_pages(sequence.num_prefill_tokens) - len(shared)
+        num_needed += num_growing(self._running, self.page_size)
         num_needed += sum(not self._num_running[page] for page in shared)
         return self._slots.has_room(sequence, whole=whole) and num_needed <= self._num_left
 
@@ -75,12 +77,12 @@ class StatePages:
             copies.append(SlotCopy(sequence.slot, sequence.slot, 0, page))
         if sequence.snapshot is not None:
             kept = self._slots.kept[sequence.snapshot.slot]
-            self._keep(kept, sequence.pages[: num_pages_of(len(kept))])
+            self._keep(kept, sequence.pages[: self._num_pages(len(kept))])
         return copies
 
     def append(self, sequence: Sequence, num_tokens: int) -> bool:
         """Adds the pages that so many tokens need; False where there are none."""
-        if num_pages_of(num_tokens) - len(sequence.pages) > self._num_left:
+        if self._num_pages(num_tokens) - len(sequence.pages) > self._num_left:
             return False
         self._extend(sequence, num_tokens)
         return True
@@ -119,7 +121,7 @@ class StatePages:
         self._running.remove(sequence)
         kept = self._slots.kept.get(sequence.slot)
         if kept is not None:
-            self._keep(kept, sequence.pages[: num_pages_of(len(kept))])
+            self._keep(kept, sequence.pages[: self._num_pages(len(kept))])
         self._drop_forgotten()
         for page in reversed(sequence.pages):
             self._num_running[page] -= 1
@@ -127,6 +129,9 @@ class StatePages:
                 self.num_used -= 1
                 self._free_if_unheld(page)
         sequence.pages = array("i")
+
+    def _num_pages(self, num_tokens: int) -> int:
+        return num_pages_of(num_tokens, self.page_size)
 
     @property
     def _num_left(self) -> int:
@@ -136,10 +141,10 @@ class StatePages:
     def _full_pages(self, shared: SharedPrefix) -> array[int]:
         if shared.source is None:
             return array("i")
-        return self._pages_of[shared.source][: shared.num_ready // page_numbers.PAGE_SIZE]
+        return self._pages_of[shared.source][: shared.num_ready // self.page_size]
 
     def _extend(self, sequence: Sequence, num_tokens: int) -> None:
-        for _ in range(num_pages_of(num_tokens) - len(sequence.pages)):
+        for _ in range(self._num_pages(num_tokens) - len(sequence.pages)):
             while not self._free:
                 self._slots.forget_oldest()
                 self._drop_forgotten()

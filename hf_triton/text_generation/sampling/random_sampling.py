@@ -78,13 +78,6 @@ class Draws:
             weights = weights.masked_fill_(weights < min_p, 0)
         return _invert(weights, uniform)
 
-    def draw_by_kernel(
-        self, logits: torch.Tensor, values: DeviceColumns, token_ids: torch.Tensor
-    ) -> None:
-        """logits (num_sequences, vocab) -> ``token_ids`` (num_sequences,), where they are drawn."""
-        numbers = values[self.rows], values[self.numbers], values[self.top_k]
-        torch.ops.hf_triton.draw(logits, *numbers, token_ids)
-
     def _threshold(
         self, scores: torch.Tensor, weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
     ) -> torch.Tensor:

@@ -29,7 +29,6 @@ import torch
 from ..forward.transformers.runner import argmax
 from ..sequence.sequence import NO_TOKEN, Sequence, Token
 from .columns import NOTHING, Columns, DeviceColumns, to_device
-from .draw_kernel import draws_alike
 from .logits_processors import Changes, LogitsProcessors
 from .random_sampling import Draws, grouped
 from .token_logprobs import Asked
@@ -99,7 +98,6 @@ class Sampler:
     ) -> None:
         self._changes = LogitsProcessors(eos_token_ids)
         self._argmax = argmax
-        self.has_kernel: bool | None = None  # for draws; not tried yet
         self._last: torch.Tensor | None = None  # token ids
 
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Token]:
@@ -128,10 +126,8 @@ class Sampler:
                 uniform = sequence.uniform(num_before[sequence])
                 drawn.append((row, sequence.params, uniform))
                 num_before[sequence] += 1
-        # A kernel takes each row as it is, without a copy.
-        groups = [drawn] * bool(drawn) if self.has_kernel else grouped(drawn, vocab_size)
         changes = self._changes.prepare(sequences, vocab_size, pending_rows, columns)
-        draws = [Draws.of(group, vocab_size, columns) for group in groups]
+        draws = [Draws.of(group, vocab_size, columns) for group in grouped(drawn, vocab_size)]
         asked = Asked.of(sequences, columns)
         return SamplerInputs(list(sequences), columns.array(), changes, draws, len(drawn), asked)
 
@@ -171,21 +167,16 @@ class Sampler:
         self, logits: torch.Tensor, inputs: SamplerInputs, values: DeviceColumns
     ) -> torch.Tensor:
         """logits (num_sequences, vocab) -> token ids (num_sequences,)."""
-        if self.has_kernel is None and inputs.draws:
-            self.has_kernel = draws_alike(logits)
         all_are_drawn = inputs.num_drawn == len(inputs.sequences)
-        if all_are_drawn and len(inputs.draws) == 1 and not self.has_kernel:
+        if all_are_drawn and len(inputs.draws) == 1:
             return inputs.draws[0].draw(logits, values)
         if all_are_drawn:
             token_ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
         else:
             token_ids = self._argmax(logits)
         for draws in inputs.draws:
-            if self.has_kernel:
-                draws.draw_by_kernel(logits, values, token_ids)
-            else:
-                rows = values[draws.rows]
-                token_ids[rows] = draws.draw(logits[rows], values)
+            rows = values[draws.rows]
+            token_ids[rows] = draws.draw(logits[rows], values)
         return token_ids
 
 

@@ -12,10 +12,10 @@ from hf_triton.runtime.engine.thread_count import ThreadCount
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engines.in_flight import runner_selection, storage
-from hf_triton.text_generation.forward.paged import plain_attention, step
-from hf_triton.text_generation.memory import paged_cache, pages
 from hf_triton.text_generation.memory.paged_cache import PagedSize, plan_pages
+from hf_triton.text_generation.memory.pages import PAGE_SIZES
 from tests.support import driving
+from tests.support.as_on_a_gpu import as_on_a_gpu  # noqa: F401
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -63,8 +63,7 @@ _SMALL_PAGE = 4  # tokens
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny sequences have several of them."""
-    for module in (pages, paged_cache, storage, step, plain_attention):
-        monkeypatch.setattr(module, "PAGE_SIZE", _SMALL_PAGE)
+    monkeypatch.setitem(PAGE_SIZES, "cpu", _SMALL_PAGE)
 
 
 @pytest.fixture(params=STORAGE_KINDS)
@@ -75,7 +74,7 @@ def storage_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
     def few(*args: Any, **kwargs: Any) -> PagedSize:
         size = plan_pages(*args, **kwargs)
-        return replace(size, num_pages=1 + pages.num_pages_of(size.max_model_len) + 2)
+        return replace(size, num_pages=1 + size.most_pages + 2)
 
     kind: str = request.param
     monkeypatch.setattr(driving, "PAGED", kind != "slots")

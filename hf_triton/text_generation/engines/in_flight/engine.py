@@ -162,7 +162,7 @@ class InFlightEngine(Engine):
         return max_num_batched_tokens(setup.options, setup.device, total_bytes, self.max_num_seqs)
 
     def _with_graphs(self, runner: Runner) -> Runner:
-        return with_cuda_graphs(runner, self.setup.device, self._max_num_batched_tokens)
+        return with_cuda_graphs(runner, self.setup.device)
 
     def _use_new_space(self, *, shares: bool) -> None:
         self._shares, self._known = shares, KnownPrompts()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ from hf_triton.text_generation.sequence.source import Source
 from .step_tokens import max_num_batched_tokens
 from .warm_up import dummy_sequence
 
-_NUM_PAGES = 9  # of the cache that it runs on: all sequences say that they lie there
+_NUM_PAGES = 3  # of the cache that it runs on: all sequences say that they lie there
 _FULL_SAMPLING = SamplingParams(
     3, temperature=0.7, top_p=0.9, repetition_penalty=1.1, num_logprobs=5, seed=0
 )
@@ -97,9 +98,9 @@ def _small_cache(
 ) -> KVCache | PagedCache:
     """Slots: one. Pages: a few, which are given out again and again."""
     if in_pages:
-        return PagedCache(
-            shapes, PagedSize(_NUM_PAGES, size.max_model_len, max_num_seqs=1, num_bytes=0)
-        )
+        assert isinstance(size, PagedSize)
+        few = replace(size, num_pages=_NUM_PAGES, max_num_seqs=1, num_prefix_slots=0, num_bytes=0)
+        return PagedCache(shapes, few)
     return KVCache(shapes, CacheSize(1, size.max_model_len, num_bytes=0))
 
 
@@ -116,11 +117,11 @@ def largest_step(size: CacheSize | PagedSize, num_tokens: int, *, in_pages: bool
     longest = max(1, size.max_model_len - 1)
     num_decodes = min(size.max_num_seqs, num_tokens) - 1 if in_pages else 0
     length = min(longest, max(1, getattr(size, "num_tokens", 0) // size.max_num_seqs))
-    decodes = [_sequence(length) for _ in range(num_decodes)]
+    decodes = [_sequence(length, size) for _ in range(num_decodes)]
     for sequence in decodes:
         sequence.append(Token(0), frozenset())
         sequence.num_computed_tokens = sequence.num_prompt_tokens + 1
-    last = _sequence(longest)
+    last = _sequence(longest, size)
     last.slot, last.num_prefill_tokens = 0, longest
     start = max(0, longest - (num_tokens - num_decodes))
     return Step(decodes, [PrefillChunk(last, start, longest)])
@@ -133,9 +134,9 @@ def longest_source_step(source: Source) -> Step:
     return Step([], [PrefillChunk(sequence, 0, 1)])
 
 
-def _sequence(num_tokens: int) -> Sequence:
+def _sequence(num_tokens: int, size: CacheSize | PagedSize) -> Sequence:
     sequence = dummy_sequence([0] * num_tokens, _FULL_SAMPLING)
-    usable = _NUM_PAGES - 1
-    numbers = range(num_pages_of(num_tokens + 1))
-    sequence.pages = array("i", (1 + number % usable for number in numbers))
+    if isinstance(size, PagedSize):
+        numbers = range(num_pages_of(num_tokens + 1, size.page_size))
+        sequence.pages = array("i", (1 + number % (_NUM_PAGES - 1) for number in numbers))
     return sequence

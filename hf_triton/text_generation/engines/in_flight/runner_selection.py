@@ -4,7 +4,7 @@ No list of architectures: each runner computes a short trial run (prompts of dif
 of them in chunks, joining while another decodes) and its logits are compared with those of the
 model's own ``generate`` over the same tokens. The first runner whose logits agree is taken. They
 are tried in the order of their speed: fused, packed, cache; where the cache is to be in pages:
-fused (on a GPU), paged, cache. Layers that keep states are packed by runners of their own, on a CPU
+paged, cache. Layers that keep states are packed by runners of their own, on a CPU
 over slots and on a GPU over pages; what those don't hold runs on the cache runner alone, as an
 indexer's keys do.
 """
@@ -12,7 +12,6 @@ indexer's keys do.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,14 +21,12 @@ from hf_triton.runtime.errors import RuntimeModelError, reason
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
 from hf_triton.text_generation.engine.own_logits import check_numbers, difference, narrowed
-from hf_triton.text_generation.forward.gpu.backends import (
+from hf_triton.text_generation.forward.paged.attention import Attend
+from hf_triton.text_generation.forward.paged.attention_selection import (
     AttentionCase,
     RecordingAttention,
     select_attention,
 )
-from hf_triton.text_generation.forward.gpu.runner import GpuFusedRunner
-from hf_triton.text_generation.forward.paged.attention import Attend
-from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
 from hf_triton.text_generation.forward.paged.runner import PagedRunner
 from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
@@ -77,7 +74,8 @@ def select_runner(
         UnsupportedModelError: none does.
         LoadError: the model's scores are no numbers.
     """
-    choose_experts(model, device)
+    if device.type == "cpu":
+        choose_experts(model)
     own_attention = model.config._attn_implementation  # noqa: SLF001
     refusals = Refusals()
     with narrowed(model, WIDTHS.__contains__, TRIAL_WIDTH):
@@ -108,7 +106,8 @@ def _candidates(
     is_plain = all(shape.is_plain for shape in shapes) and not keeps_latents
     is_packed = is_plain and _takes_attention(model)
     on_cpu = device.type == "cpu"
-    found = _page_runners(model, shapes, device) if in_pages and (is_packed or has_states) else []
+    in_pages_too = in_pages and (is_packed or has_states)
+    found = [_page_runner(model, shapes, device)] if in_pages_too else []
     if hasattr(own_cache(model), "linear_cache"):
         # MiniMax goes on from a state token by token, and rounds it each time.
         return [*found, WHOLE_PROMPTS]
@@ -145,15 +144,11 @@ def _takes_attention(model: Any) -> bool:
     return any(part._can_set_attn_implementation() for part in parts)  # noqa: SLF001
 
 
-def _page_runners(model: Any, shapes: list[LayerShape], device: torch.device) -> list[RunnerSpec]:
-    """Runners over pages, the fastest first, with the fastest attention that can be had."""
-    states = keep_states(shapes)
-    kind = PagedStateRunner if states else PagedRunner
+def _page_runner(model: Any, shapes: list[LayerShape], device: torch.device) -> RunnerSpec:
+    """The runner over pages, with the fastest attention that can be had."""
+    kind = PagedStateRunner if keep_states(shapes) else PagedRunner
     attend = select_attention(partial(_attention_cases, model, shapes, device, kind), device)
-    of_model = in_pages_by(kind, attend)
-    if states or attend is plain_attention:
-        return [of_model]
-    return [replace(in_pages_by(GpuFusedRunner, attend), of_model=of_model), of_model]
+    return in_pages_by(kind, attend)
 
 
 def in_pages_by(kind: Any, attend: Attend) -> RunnerSpec:

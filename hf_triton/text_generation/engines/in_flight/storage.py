@@ -21,7 +21,7 @@ from hf_triton.text_generation.memory.kv_cache import (
 from hf_triton.text_generation.memory.kv_cache_manager import KVCacheManager
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize, plan_pages
-from hf_triton.text_generation.memory.pages import PAGE_SIZE, Pages
+from hf_triton.text_generation.memory.pages import Pages
 from hf_triton.text_generation.memory.slot_contents import SlotContents
 from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sequence import Sequence
@@ -150,13 +150,13 @@ class PageStorage:
         gib = setup.options.prefix_cache_gib
         asked = _asked(setup, shapes, model_limit)
         self.size = plan_pages(shapes, **asked, prefix_cache_gib=gib)
-        self._pages: Pages | StatePages = Pages(self.size.num_pages)
+        self._pages: Pages | StatePages = Pages(self.size.num_pages, self.size.page_size)
 
     @property
     def description(self) -> str:
         size = self.size
         return (
-            f"{size.num_pages - 1} pages of {PAGE_SIZE} tokens, at most {size.max_num_seqs} "
+            f"{size.num_pages - 1} pages of {size.page_size} tokens, at most {size.max_num_seqs} "
             f"sequences of {size.max_model_len}"
         )
 
@@ -169,9 +169,9 @@ class PageStorage:
             num_slots, num_own = size.max_num_seqs, size.num_prefix_slots
             max_kept = num_slots + num_own if shares else 0
             slots = SlotContents(num_slots, num_own, max_kept, states=True, snapshots=snapshots)
-            self._pages = StatePages(size.num_pages, slots)
+            self._pages = StatePages(size.num_pages, size.page_size, slots)
         else:
-            self._pages = Pages(size.num_pages, shares=shares)
+            self._pages = Pages(size.num_pages, size.page_size, shares=shares)
         return self._pages
 
     def gauges(self, holding: Items[Sequence]) -> dict[str, int]:
@@ -182,5 +182,5 @@ class PageStorage:
             "kv_pages": self.size.num_pages - 1,
             "kv_pages_used": num_used,
             "kv_tokens": self.size.num_tokens,
-            "kv_tokens_used": num_used * PAGE_SIZE,
+            "kv_tokens_used": num_used * self.size.page_size,
         }

@@ -20,7 +20,7 @@ from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.kv_cache_manager import KVCacheManager
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
-from hf_triton.text_generation.memory.pages import Pages, num_pages_of
+from hf_triton.text_generation.memory.pages import PAGE_SIZES, Pages, num_pages_of
 from hf_triton.text_generation.memory.slot_contents import SlotContents
 from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
@@ -105,9 +105,11 @@ class TrialRun:
         cache = runner.cache
         in_pages = isinstance(cache, PagedCache)
         slots = SlotContents(len(sequences), num_written=self.length)
-        space: KVCacheManager = Pages(cache.size.num_pages, shares=False) if in_pages else slots
-        if in_pages and keep_states(cache.shapes):
-            space = StatePages(cache.size.num_pages, slots)
+        space: KVCacheManager = slots
+        if in_pages:
+            pages = cache.size.num_pages, cache.size.page_size
+            has_states = keep_states(cache.shapes)
+            space = StatePages(*pages, slots) if has_states else Pages(*pages, shares=False)
         scheduler = Scheduler(
             len(sequences),
             self.num_step_tokens,
@@ -160,8 +162,10 @@ def trial_logits(spec: RunnerSpec, shapes: list[LayerShape], trial: TrialRun) ->
     cache: KVCache | PagedCache
     num = len(trial.prompts)
     if spec.keeps_pages:
-        num_pages = num * (num_pages_of(trial.length) + 1) + 1  # none is preempted
-        cache = PagedCache(shapes, PagedSize(num_pages, trial.length, num, num_bytes=0))
+        page_size = PAGE_SIZES[trial.device.type]
+        num_pages = num * (num_pages_of(trial.length, page_size) + 1) + 1  # none is preempted
+        size = PagedSize(num_pages, trial.length, num, num_bytes=0, page_size=page_size)
+        cache = PagedCache(shapes, size)
     else:
         cache = KVCache(shapes, CacheSize(num, trial.length, num_bytes=0))
     fill_with_nan(cache)

@@ -6,8 +6,6 @@ in the trial run of in_flight/trial.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,26 +21,23 @@ from .decoder import Decoder
 
 
 @torch.inference_mode()
-def read_decoder(
-    model: Any, max_model_len: int, join: Callable[..., Linear] | None = None
-) -> Decoder:
-    """Reads the model's layers. ``join`` makes one of linear layers that have one input; without
-    it, prepacking has made them so, or they stay apart. Raises UnsupportedLayersError.
+def read_decoder(model: Any, max_model_len: int) -> Decoder:
+    """Reads the model's layers. Linear layers that have one input are one where prepacking has made
+    them so. Raises UnsupportedLayersError.
     """
     furthest = (context_length(model.config.get_text_config()) or max_model_len) - 1
     root = record(model, (0, furthest), use_cache=False)
     heads = [call for call in root.walk() if call.module is model.get_output_embeddings()]
     if not heads:
         raise UnsupportedLayersError("it has no head")
-    join_layers = partial(_joined, join or joined_by_prepacking)
-    body, _ = read_body(model, root, heads[-1].input, (0, max_model_len), join_layers)
+    body, _ = read_body(model, root, heads[-1].input, (0, max_model_len), _joined)
     logits = _logits(model.config.get_text_config(), root, heads[-1])
     return Decoder(body.embedding, body.layers, body.norm, heads[-1].module, *logits)
 
 
-def _joined(join: Callable[..., Linear], *parts: Any) -> Linear:
+def _joined(*parts: Any) -> Linear:
     """Linear layers of one input as one, with the adapters of each."""
-    return with_adapters(join(*map(without_adapters, parts)), parts)
+    return with_adapters(joined_by_prepacking(*map(without_adapters, parts)), parts)
 
 
 def _logits(config: Any, root: Call, head: Call) -> tuple[float, float]:

@@ -26,7 +26,7 @@ class Attend(Protocol):
         rule: AttentionRule,
         /,
     ) -> torch.Tensor:
-        """q (num_tokens, heads, key_dim), keys and values (num_pages, PAGE_SIZE, kv_heads, dim),
+        """q (num_tokens, heads, key_dim), keys and values (num_pages, page size, kv_heads, dim),
         the step's own written already, all on the step's device -> (num_tokens, heads, value_dim).
         What padding tokens get does not matter.
         """

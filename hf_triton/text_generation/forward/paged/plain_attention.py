@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from hf_triton.text_generation.memory.pages import PAGE_SIZE, num_pages_of
+from hf_triton.text_generation.memory.pages import num_pages_of
 
 from ..transformers.packed_attention import AttentionRule
 from .step import PagedStep
@@ -48,13 +48,10 @@ def _decodes(
     longest -> (rows, heads, value_dim).
     """
     last = first + len(q)
-    num_pages = num_pages_of(max(step.on_host[1][first:last]))
+    num_pages = num_pages_of(max(step.on_host[1][first:last]), keys.shape[1])
     lengths = step.lengths[first:last, None, None]
-    number = torch.arange(num_pages, device=q.device)
-    at = (step.first_page[first:last, None] + number).clamp(max=len(step.pages) - 1)
-    is_own = number * PAGE_SIZE < lengths[:, 0]
-    pages = torch.where(is_own, step.pages[at], 0)  # (rows, num_pages)
-    columns = torch.arange(num_pages * PAGE_SIZE, device=q.device)
+    pages = step.block_table[first:last, :num_pages]
+    columns = torch.arange(num_pages * keys.shape[1], device=q.device)
     visible = columns < lengths  # (rows, 1, columns)
     if rule.window:
         visible &= columns >= lengths - rule.window
@@ -74,9 +71,7 @@ def _chunk(
 ) -> torch.Tensor:
     """q (chunk, heads, key_dim), the last of a sequence's tokens -> (chunk, heads, value_dim)."""
     length = step.on_host[1][sequence]
-    # Not a slice: the host would wait for where it begins.
-    numbers = torch.arange(num_pages_of(length), device=q.device)
-    pages = step.pages[step.first_page[sequence] + numbers]
+    pages = step.block_table[sequence, : num_pages_of(length, keys.shape[1])]
     k, v = (stored[pages].flatten(0, 1)[None, :length] for stored in (keys, values))
     columns = torch.arange(length, device=q.device)
     out = []

@@ -30,7 +30,6 @@ class PageRunner(Runner):
 
     keeps_pages = True
     supports_drafts = True
-    captures_chunks = True  # a CUDA graph can hold steps with chunks too
 
     def __init__(self, model: Any, cache: PagedCache, device: torch.device) -> None:
         self.model, self.cache, self.device = model, cache, device
@@ -41,7 +40,7 @@ class PageRunner(Runner):
         """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``; what
         ``StepInputs`` asks for is on the device then.
         """
-        host = lay_out_pages(step, pinned=self._is_pinned)
+        host = lay_out_pages(step, self.cache.size.page_size, pinned=self._is_pinned)
         return self.run(host.to(self.device, self.cache))
 
     @abstractmethod
@@ -97,7 +96,6 @@ class AdaptedPageRunner(PageRunner):
     def __init__(self, inner: PageRunner, adapters: Adapters) -> None:
         super().__init__(inner.model, inner.cache, inner.device)
         self.inner, self.adapters, self.name = inner, adapters, inner.name
-        self.captures_chunks = inner.captures_chunks
 
     def run(self, step: PagedStep) -> torch.Tensor:
         with self.adapters.on_device(step.adapters, step.adapters[step.last]):

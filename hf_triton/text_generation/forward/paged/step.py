@@ -18,43 +18,53 @@ import torch
 
 from hf_triton.text_generation.engine.step import Draft, PrefillChunk, Step, StepInputs
 from hf_triton.text_generation.memory.paged_cache import PagedCache
-from hf_triton.text_generation.memory.pages import PAGE_SIZE
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
 _FIELDS = (
     *("token_ids", "positions", "rows", "adapters"),
-    *("starts", "lengths", "first_page", "slots", "last"),
+    *("starts", "key_starts", "lengths", "slots", "last", "block_table"),
 )
 
 
 @dataclass(frozen=True)
 class StepShape:
     """How many numbers a step's buffer holds, padding included: ``num_tokens`` tokens of
-    ``num_seqs`` sequences, ``num_last`` of which give logits.
+    ``num_seqs`` sequences of at most ``most_pages`` pages, ``num_last`` of which give logits.
     """
 
     num_tokens: int
     num_seqs: int
     num_last: int
+    most_pages: int
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The parts of the buffer, in their order; pages and the sampler's columns follow."""
+        """The parts of the buffer, in their order; the sampler's columns follow."""
         tokens, seqs = self.num_tokens, self.num_seqs
-        counts = (tokens, tokens, tokens, tokens, seqs + 1, seqs, seqs, seqs, self.num_last)
-        return dict(zip(_FIELDS, counts, strict=True))
+        counts = (tokens, tokens, tokens, tokens, seqs + 1, seqs + 1, seqs, seqs, self.num_last)
+        return dict(zip(_FIELDS, (*counts, seqs * self.most_pages), strict=True))
+
+    def views(self, buffer: torch.Tensor) -> dict[str, Any]:
+        """buffer (size,) -> its parts by name, views, with ``columns`` as the rest of it."""
+        sizes = self.sizes
+        ends = list(accumulate(sizes.values()))
+        parts = {
+            name: buffer[end - size : end]
+            for (name, size), end in zip(sizes.items(), ends, strict=True)
+        }
+        table = parts["block_table"].view(self.num_seqs, self.most_pages)
+        return {**parts, "block_table": table, "columns": buffer[ends[-1] :]}
 
 
 @dataclass(frozen=True)
 class HostStep:
-    """A step on the host, with ``num_pages`` page numbers; ``max_query_len`` is the most tokens
-    that it computes of a sequence, ``starts`` and ``lengths`` are PagedStep's without padding.
+    """A step on the host. ``max_query_len`` is the most tokens that it computes of a sequence,
+    ``starts`` and ``lengths`` are PagedStep's without padding.
     """
 
     buffer: torch.Tensor  # (size,) int32, pinned where the device is a GPU
     shape: StepShape
-    num_pages: int
     inputs: StepInputs
     max_query_len: int
     starts: list[int]
@@ -74,8 +84,7 @@ class HostStep:
         """The step as views of ``buffer``, which holds its numbers. Does what ``StepInputs``
         says.
         """
-        parts = views(buffer, self.shape, self.num_pages)
-        step = PagedStep(cache, **parts, max_query_len=self.max_query_len)
+        step = PagedStep(cache, **self.shape.views(buffer), max_query_len=self.max_query_len)
         step.kept["on_host"] = self.starts, self.lengths
         step.chunks = self.chunks
         step.fill_pending(self.inputs.pending_tokens)
@@ -88,12 +97,12 @@ class PagedStep:
     """Where each token of a step belongs. All tensors are int32 on one device.
 
     ``token_ids``, ``positions``, ``rows`` and ``adapters`` are (num_tokens,): a row is ``page *
-    PAGE_SIZE + offset``, where the token's key and value go; an adapter's number is 0 for none.
-    Sequence ``i`` has the tokens ``starts[i] ..
-    starts[i + 1] - 1``, attends to ``lengths[i]`` tokens, its own of this step included (0 for
-    padding), and its page numbers begin at ``pages[first_page[i]]``; its states lie in row
-    ``slots[i]`` of their tables, padding's in row 0. ``last`` are the tokens whose logits are
-    wanted, ``columns`` the sampler's numbers.
+    page size + offset``, where the token's key and value go; an adapter's number is 0 for none.
+    Sequence ``i`` has the tokens ``starts[i] .. starts[i + 1] - 1`` and attends to ``lengths[i]``
+    tokens, its own of this step included, which lie in the pages ``block_table[i]``, (num_seqs,
+    most_pages), 0 behind its last. ``key_starts`` (num_seqs + 1,) are sums of the lengths before.
+    Its states lie in row ``slots[i]`` of their tables, padding's in row 0. ``last`` are the tokens
+    whose logits are wanted, ``columns`` the sampler's numbers.
 
     ``max_query_len`` is the most tokens of a sequence, or more.
     """
@@ -104,12 +113,12 @@ class PagedStep:
     rows: torch.Tensor
     adapters: torch.Tensor
     starts: torch.Tensor
+    key_starts: torch.Tensor
     lengths: torch.Tensor
-    first_page: torch.Tensor
     slots: torch.Tensor
     last: torch.Tensor
+    block_table: torch.Tensor
     columns: torch.Tensor
-    pages: torch.Tensor
     max_query_len: int
     chunks: Items[PrefillChunk | Draft] = ()  # on the host; of a captured step, none
     kept: dict[object, Any] = field(default_factory=dict)  # what layers compute once a step
@@ -118,6 +127,11 @@ class PagedStep:
     def num_tokens(self) -> int:
         """Padding included."""
         return len(self.token_ids)
+
+    @property
+    def most_keys(self) -> int:
+        """No sequence attends to more tokens; known without the device."""
+        return self.block_table.shape[1] * self.cache.size.page_size
 
     @property
     def on_host(self) -> tuple[list[int], list[int]]:
@@ -169,11 +183,10 @@ class PagedStep:
 
     def on(self, device: torch.device) -> PagedStep:
         """The step for layers on another device."""
-        if device == self.pages.device:
+        if device == self.block_table.device:
             return self
         if device not in self.kept:
-            names = (*_FIELDS, "pages", "columns")
-            moved = {name: getattr(self, name).to(device) for name in names}
+            moved = {name: getattr(self, name).to(device) for name in (*_FIELDS, "columns")}
             there = PagedStep(self.cache, **moved, max_query_len=self.max_query_len)
             there.kept["on_host"] = self.on_host
             self.kept[device] = there
@@ -181,54 +194,41 @@ class PagedStep:
         return found
 
 
-def views(buffer: torch.Tensor, shape: StepShape, num_pages: int) -> dict[str, Any]:
-    """buffer (size,) -> its parts by name, views, with ``columns`` as the rest of it."""
-    sizes = shape.sizes
-    ends = list(accumulate(sizes.values()))
-    parts = {
-        name: buffer[end - size : end]
-        for (name, size), end in zip(sizes.items(), ends, strict=True)
-    }
-    end = ends[-1] + num_pages
-    return {**parts, "pages": buffer[ends[-1] : end], "columns": buffer[end:]}
-
-
-def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = False) -> HostStep:
-    """The step's numbers in a buffer of ``shape``, or of its own. Padding tokens have the id 0 at
-    position 0 and write to page 0; padding sequences have no tokens.
+def lay_out_pages(
+    step: Step, page_size: int, shape: StepShape | None = None, *, pinned: bool = False
+) -> HostStep:
+    """The step's numbers in a buffer of its own size; of decodes alone, of ``shape``. What is
+    missing there are sequences of one token, the id 0 in row 0 of page 0.
     """
     chunks = step.chunks
     sequences = step.decodes + [chunk.sequence for chunk in chunks]
     counts = [1] * len(step.decodes) + [chunk.end - chunk.start for chunk in chunks]
     lengths = [sequence.num_computed_tokens for sequence in step.decodes]
     lengths += [chunk.end for chunk in chunks]
-    pages = np.frombuffer(b"".join(sequence.pages for sequence in sequences), dtype=np.int32)
     columns = step.inputs.columns
-    own = StepShape(sum(counts), len(sequences), len(step.all_rows))
-    shape = shape or own
-    size = sum(shape.sizes.values()) + len(pages) + len(columns)
+    seqs, tokens, num_last = len(sequences), sum(counts), len(step.all_rows)
+    shape = shape or StepShape(
+        tokens, seqs, num_last, max((len(sequence.pages) for sequence in sequences), default=0)
+    )
+    size = sum(shape.sizes.values()) + len(columns)
     buffer = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
-    parts = {name: part.numpy() for name, part in views(buffer, shape, len(pages)).items()}
+    parts: dict[str, Int32s] = {name: part.numpy() for name, part in shape.views(buffer).items()}
 
-    seqs, tokens = own.num_seqs, own.num_tokens
-    starts = np.zeros(shape.num_seqs + 1, dtype=np.int32)
-    np.cumsum(counts, out=starts[1 : seqs + 1])
-    starts[seqs + 1 :] = tokens
-    parts["starts"][:] = starts
-    parts["lengths"][:seqs] = lengths
+    num_padded = shape.num_seqs - seqs
+    np.cumsum(counts + [1] * num_padded, out=parts["starts"][1:])
+    parts["lengths"][:] = lengths + [1] * num_padded
+    np.cumsum(parts["lengths"], out=parts["key_starts"][1:])
     parts["slots"][:seqs] = [1 + sequence.slot for sequence in sequences]
-    num_pages = np.fromiter((len(sequence.pages) for sequence in sequences), np.int32, seqs)
-    first_page = np.cumsum(num_pages) - num_pages
-    parts["first_page"][:seqs] = first_page
-    parts["pages"][:] = pages
+    _fill_block_table(parts["block_table"][:seqs], sequences)
     parts["columns"][:] = columns
     parts["token_ids"][:tokens] = _token_ids(step)
     if step.inputs.adapters:
         parts["adapters"][:tokens] = np.repeat(step.inputs.adapters, counts)
-    positions = _positions(np.array(counts, np.int32), np.array(lengths, np.int32), starts[:seqs])
+    starts = parts["starts"][: seqs + 1]
+    positions = _positions(np.array(counts, np.int32), np.array(lengths, np.int32), starts[:-1])
     parts["positions"][:tokens] = positions
-    page_at = np.repeat(first_page, counts) + positions // PAGE_SIZE
-    parts["rows"][:tokens] = pages[page_at] * PAGE_SIZE + positions % PAGE_SIZE
+    pages = parts["block_table"][np.repeat(np.arange(seqs), counts), positions // page_size]
+    parts["rows"][:tokens] = pages * page_size + positions % page_size
     num_drafted = sum(len(draft.token_ids) for draft in step.drafts)
     ends = starts[1 : seqs - len(step.drafts) + 1] - 1
     is_sampled = [True] * len(step.decodes) + [chunk.is_last for chunk in step.prefills]
@@ -237,9 +237,15 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
         np.arange(chunk.scored.start, chunk.scored.stop, dtype=np.int32) - chunk.start + first
         for chunk, first in zip(step.prefills, starts[len(step.decodes) :], strict=False)
     ]
-    parts["last"][: own.num_last] = np.concatenate([ends[is_sampled], drafted, *scored])
-    read = starts[: seqs + 1].tolist(), lengths
-    return HostStep(buffer, shape, len(pages), step.inputs, max(counts), *read, chunks)
+    parts["last"][:num_last] = np.concatenate([ends[is_sampled], drafted, *scored])
+    return HostStep(buffer, shape, step.inputs, max(counts), starts.tolist(), lengths, chunks)
+
+
+def _fill_block_table(table: Int32s, sequences: list[Sequence]) -> None:
+    """table (sequences, pages of the longest), which is 0 before."""
+    pages = np.frombuffer(b"".join(sequence.pages for sequence in sequences), dtype=np.int32)
+    num_pages = np.fromiter((len(sequence.pages) for sequence in sequences), np.int32)
+    table[np.arange(table.shape[1]) < num_pages[:, None]] = pages
 
 
 def _token_ids(step: Step) -> list[int]:

@@ -35,14 +35,11 @@ _OnState = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 class PagedStateRunner(PagedRunner):
-    """Calls the model's own functions of states, decodes together and each chunk by itself: how
-    many calls a step takes depends on its chunks, so that a graph holds decodes alone.
-    """
+    """Calls the model's own functions of states, decodes together and each chunk by itself."""
 
     name = "paged, states"
     supports_drafts = False  # a state holds all tokens, those that were wrong too
     takes_snapshots = True
-    captures_chunks = False
 
     def __init__(self, model: Any, cache: PagedCache, *others: Any) -> None:
         super().__init__(model, cache, *others)

@@ -1,13 +1,25 @@
-"""The largest step that a load tries before it sizes the cache."""
+"""The largest step that a load tries before it sizes the cache, and the room that it leaves."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from typing import Any
 
-from hf_triton.text_generation.engines.in_flight.largest_step import largest_step
+import pytest
+import torch
+
+from hf_triton.runtime.errors import LoadError
+from hf_triton.text_generation.engines.in_flight import largest_step as module
+from hf_triton.text_generation.engines.in_flight.largest_step import (
+    free_beside_steps,
+    largest_step,
+)
+from hf_triton.text_generation.forward.transformers.runner import Making
 from hf_triton.text_generation.memory.kv_cache import CacheSize
 from hf_triton.text_generation.memory.paged_cache import PagedSize
 from hf_triton.text_generation.memory.pages import num_pages_of
+from tests.support.driving import GIB, setup
+from tests.support.tiny_models import tiny_model
 
 
 @pytest.mark.parametrize("max_model_len, num_tokens", [(4096, 512), (4096, 8192), (200, 64)])
@@ -21,7 +33,7 @@ def test_it_has_a_row_of_logits_for_every_sequence_and_ends_a_full_prompt(
     assert chunk.end == max_model_len - 1
     assert step.num_tokens == min(num_tokens, max_model_len - 1 + 15)
     for sequence in step.sampled:
-        assert len(sequence.pages) >= num_pages_of(sequence.num_computed_tokens)
+        assert len(sequence.pages) >= num_pages_of(sequence.num_computed_tokens, size.page_size)
     attended = sum(sequence.num_computed_tokens for sequence in step.decodes)
     assert attended <= size.num_tokens + 16
 
@@ -31,3 +43,39 @@ def test_in_slots_it_is_the_prompt_alone() -> None:
     assert step.decodes == []
     assert step.num_tokens == 99
     assert step.sampled[0].slot == 0
+
+
+CPU, SLOTS = torch.device("cpu"), CacheSize(8, 100, num_bytes=0)
+
+
+def no_memory(*_: Any) -> Any:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.fixture
+def taking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is computed says how many bytes it takes."""
+
+    def taken(model: Any, compute: Callable[[], Any]) -> dict[torch.device, int]:
+        return {CPU: compute() or 0}
+
+    monkeypatch.setattr(module, "_taken", taken)
+    monkeypatch.setattr(module, "_run", lambda *_: 2**20)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+
+@pytest.mark.usefixtures("taking")
+@pytest.mark.parametrize("encoding, expected", [(0, 2 * 2**20), (2**22, 2**20 + 2**22)])
+def test_a_step_has_room_twice_and_what_encodes_before_it(encoding: int, expected: int) -> None:
+    given, runner = setup(tiny_model("llama")), Making("none", lambda *_: Any)  # type: ignore[arg-type]
+    free = free_beside_steps(given, [], runner, SLOTS, encode=lambda: encoding)
+    assert GIB - free(CPU) == expected
+
+
+@pytest.mark.usefixtures("taking")
+def test_a_step_that_finds_no_memory_at_all_is_told_at_load() -> None:
+    given, runner = setup(tiny_model("llama"), max_num_batched_tokens=4096), Making("", no_memory)
+    with pytest.raises(LoadError, match=r"no memory for a step of 4096 tokens \(max_num_batch"):
+        free_beside_steps(given, [], runner, SLOTS)
+    with pytest.raises(LoadError, match="no memory for the largest images or sounds of a pro"):
+        free_beside_steps(given, [], runner, SLOTS, encode=no_memory)

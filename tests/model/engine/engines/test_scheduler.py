@@ -150,7 +150,7 @@ def make(request: pytest.FixtureRequest) -> MakeScheduler:
     """From max_num_seqs and max_num_batched_tokens; pages are enough for all."""
 
     def made(max_num_seqs: int, max_num_batched_tokens: int) -> Scheduler:
-        pages = Pages(100_000, shares=False) if request.param == "pages" else None
+        pages = Pages(100_000, 16, shares=False) if request.param == "pages" else None
         return Scheduler(max_num_seqs, max_num_batched_tokens, pages)
 
     return made

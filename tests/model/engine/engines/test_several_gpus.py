@@ -61,18 +61,12 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(
-    "name, runner, attend",
-    [
-        *((name, runner, plain_attention) for name in MODELS for runner in ("paged", "packed")),
-        # In OpenAI Triton's interpreter.
-        pytest.param("llama", "paged", None),
-    ],
+    "name, runner", [(name, runner) for name in MODELS for runner in ("paged", "packed")]
 )
 def test_a_split_model_generates_its_own_tokens(
-    name: str, runner: str, attend: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, runner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if attend is not None:
-        monkeypatch.setattr(runner_selection, "select_attention", lambda *_: attend)
+    monkeypatch.setattr(runner_selection, "select_attention", lambda *_: plain_attention)
     asked = [Asked(one.prompt, min(one.max_tokens, 6)) for one in mixed_load(3)]
     expected = reference(tiny_model(name, **MODELS[name]), asked)
     with pretended_gpus():
@@ -121,7 +115,7 @@ def test_no_cuda_graph_is_captured_over_two_gpus() -> None:
         model = split()
         cache = PagedCache(layer_shapes(model, FIRST), PagedSize(3, 16, 2, 0))
         runner = PagedRunner(model, cache, FIRST)
-        assert with_cuda_graphs(runner, FIRST, 16) is runner
+        assert with_cuda_graphs(runner, FIRST) is runner
 
 
 def test_each_gpu_of_a_split_model_is_asked_whether_it_still_computes(

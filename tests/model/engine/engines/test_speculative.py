@@ -75,9 +75,9 @@ def _drafter(knowing: Knowing, *_: Any, async_scheduling: bool) -> Drafter:
     return Drafter(knowing, 5, 32, async_scheduling=async_scheduling)
 
 
-def _with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
-    """In which some steps with drafts fit, and some don't."""
-    graphed = GraphedRunner(runner, Captures(), most)
+def _with_graphs(runner: Any, _: torch.device) -> GraphedRunner:
+    """In which steps without drafts fit."""
+    graphed = GraphedRunner(runner, Captures())
     graphed.capture_all()
     return graphed
 

@@ -99,6 +99,7 @@ def test_packed_runner_gives_generates_tokens(
 
 
 @pytest.mark.parametrize("storage_kind", ["pages"], indirect=True)
+@pytest.mark.usefixtures("as_on_a_gpu")
 def test_paged_runner_gives_generates_tokens(
     packed_model: tuple[Any, list[tuple[int, ...]], str], storage_kind: str
 ) -> None:

@@ -16,14 +16,14 @@ from hf_triton.text_generation.engines.in_flight import engine as in_flight
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.forward.paged.graphs import (
     GraphedRunner,
-    token_counts,
+    batch_sizes,
     with_cuda_graphs,
 )
 from tests.support.driving import Answers, generate_all, running, setup
-from tests.support.tiny_models import mixed_load, reference, tiny_model
+from tests.support.tiny_models import Asked, mixed_load, reference, tiny_model
 
 OPTIONS: dict[str, Any] = {"max_num_seqs": 6, "max_num_batched_tokens": 24, "max_model_len": 100}
-NUM_SIZES = 4 + 2  # decodes of 1, 2, 4, 6; steps with prompts of 16, 24
+NUM_SIZES = 4  # 1, 2, 4 and 6 decodes
 
 
 class Captures:
@@ -50,43 +50,42 @@ class Captures:
         return replay
 
 
-MakeEngine = Callable[[Any, Captures], InFlightEngine]
+MakeEngine = Callable[..., InFlightEngine]
 
 
 @pytest.fixture
 def engine_with(monkeypatch: pytest.MonkeyPatch) -> MakeEngine:
     """An engine over pages, one step ahead, whose runner is under graphs."""
 
-    def make(model: Any, captures: Captures) -> InFlightEngine:
-        def with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
-            graphed = GraphedRunner(runner, captures, most)
+    def make(model: Any, captures: Captures, **options: Any) -> InFlightEngine:
+        def with_graphs(runner: Any, _: torch.device) -> GraphedRunner:
+            graphed = GraphedRunner(runner, captures)
             graphed.capture_all()
             return graphed
 
         monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
-        return InFlightEngine(replace(setup(model, **OPTIONS), paged=True, async_scheduling=True))
+        made = setup(model, **{**OPTIONS, **options})
+        return InFlightEngine(replace(made, paged=True, async_scheduling=True))
 
     return make
 
 
+@pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
-def test_replayed_steps_give_generates_tokens(
-    name: str, engine_with: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replayed_steps_give_generates_tokens(name: str, engine_with: MakeEngine) -> None:
     model, asked, captures = tiny_model(name), mixed_load(12), Captures()
     expected = reference(model, asked)
     with running(engine_with(model, captures)) as engine:
         assert "(paged, CUDA graphs)" in engine.description
         at_load = captures.num_replayed
-        monkeypatch.setattr(engine.runner.inner, "forward", None)  # type: ignore[attr-defined]
         assert generate_all(engine, asked, at_first=7) == expected
-    assert captures.num_tried == NUM_SIZES
+    assert captures.row_counts == [6, 4, 2, 1]  # the largest first
     assert captures.num_replayed > at_load
 
 
 @pytest.mark.parametrize("name", ["qwen3-next", "falcon-h1", "mamba"])
 def test_decodes_with_states_are_replayed_and_their_prompts_run_eagerly(
-    name: str, engine_with: MakeEngine, log_lines: list[str]
+    name: str, engine_with: MakeEngine
 ) -> None:
     model, asked, captures = tiny_model(name), mixed_load(12), Captures()
     expected = reference(model, asked)
@@ -96,24 +95,23 @@ def test_decodes_with_states_are_replayed_and_their_prompts_run_eagerly(
         assert generate_all(engine, asked, at_first=7) == expected
     assert captures.row_counts == [6, 4, 2, 1]
     assert captures.num_replayed > at_load
-    assert any(line.endswith(", for steps without prompts alone") for line in log_lines)
 
 
 def test_a_size_that_cannot_be_captured_costs_that_size_alone(
     engine_with: MakeEngine, log_lines: list[str]
 ) -> None:
     model, asked = tiny_model("llama"), mixed_load(12)
-    captures = Captures(fails_at=(2, 5))  # steps with prompts of 16 tokens, decodes of 2
+    captures = Captures(fails_at=(1, 3))  # of 6 and of 2
     expected = reference(model, asked)
     with running(engine_with(model, captures)) as engine:
         assert engine.runner.num_graphs == NUM_SIZES - 2  # type: ignore[attr-defined]
         at_load = captures.num_replayed
         assert generate_all(engine, asked, at_first=7) == expected
-    assert captures.num_replayed > at_load  # in the next larger ones
+    assert captures.num_replayed > at_load
     captured, line = log_lines
-    assert captured.startswith("I captured 4 CUDA graphs in 0.")
+    assert captured.startswith("I captured 2 CUDA graphs in 0.")
     assert line == (
-        "W without CUDA graphs run 2 of 6 sizes: RuntimeError: operation not permitted when "
+        "W without CUDA graphs run 2 of 4 sizes: RuntimeError: operation not permitted when "
         "capturing"
     )
 
@@ -148,6 +146,21 @@ def test_replays_that_differ_from_running_are_not_used(
     assert "RuntimeError: a replayed step's logits differ by" in line
 
 
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_prompts_of_several_pages_share_them_and_give_generates_tokens(
+    engine_with: MakeEngine,
+) -> None:
+    model, captures = tiny_model("llama", max_position_embeddings=1024), Captures()
+    head = [7 * n % 97 for n in range(600)]
+    asked = [Asked([*head[:length], 5, n], 9) for n, length in enumerate((600, 600, 530, 254))]
+    expected = reference(model, asked)
+    with running(engine_with(model, captures, max_model_len=700)) as engine:
+        assert engine.description.startswith("in_flight engine (paged, CUDA graphs)")
+        assert "pages of 256 tokens" in engine.description
+        assert generate_all(engine, asked, at_first=1) == expected
+        assert engine.metrics.num_reused_prompt_tokens == 512 + 512 + 0
+
+
 def test_padding_writes_to_page_0_only(engine_with: MakeEngine) -> None:
     engine, answers = engine_with(tiny_model("llama"), Captures()), Answers()
     with running(engine):
@@ -157,35 +170,28 @@ def test_padding_writes_to_page_0_only(engine_with: MakeEngine) -> None:
         engine.submit([answers.sequence(n, [5, 6, 7], max_tokens=9) for n in range(3)])
         answers.wait(3)
         for pages in stored:
-            written = pages.flatten(2).any(2)  # (pages, PAGE_SIZE)
+            written = pages.flatten(2).any(2)  # (pages, page size)
             assert written[0].any()  # three sequences ran in the graph of four
             used = written[1:].any(1).nonzero().flatten() + 1
             assert len(used) == 3
             assert all(written[page].tolist() == [True] * 11 + [False] * 5 for page in used)
 
 
-def test_every_size_is_captured_at_load_the_largest_first(engine_with: MakeEngine) -> None:
-    captures = Captures()
-    with running(engine_with(tiny_model("llama"), captures)):
-        assert captures.row_counts == [6, 6, 6, 4, 2, 1]  # logits of 24, 16 and 6, 4, 2, 1 tokens
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_runners_of_slots_are_left_as_they_are(device: str) -> None:
     runner: Any = object()
-    assert with_cuda_graphs(runner, torch.device(device), 512) is runner
+    assert with_cuda_graphs(runner, torch.device(device)) is runner
 
 
 @pytest.mark.parametrize(
-    "least, most, expected",
+    "most, expected",
     [
-        (1, 1, [1]),
-        (1, 6, [1, 2, 4, 6]),
-        (1, 40, [1, 2, 4, 8, 16, 32, 40]),
-        (16, 64, [16, 32, 48, 64]),
-        (6, 6, [6]),
-        (240, 400, [240, 256, 288, 320, 352, 384, 400]),
+        (1, [1]),
+        (6, [1, 2, 4, 6]),
+        (8, [1, 2, 4, 8]),
+        (40, [1, 2, 4, 8, 16, 24, 32, 40]),
+        (512, [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]),
     ],
 )
-def test_token_counts_end_at_the_most(least: int, most: int, expected: list[int]) -> None:
-    assert token_counts(least, most) == expected
+def test_batch_sizes_end_at_the_most(most: int, expected: list[int]) -> None:
+    assert batch_sizes(most) == expected

@@ -28,7 +28,7 @@ from hf_triton.text_generation.lora.places import LimitedAdapters
 from hf_triton.text_generation.lora.reading import AdapterReader
 from hf_triton.text_generation.lora.rows import DeviceRows, Matrices, RowAdapters, StepAdapters
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
-from hf_triton.text_generation.memory.pages import PAGE_SIZE
+from hf_triton.text_generation.memory.pages import PAGE_SIZES
 from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.model.engine.runners.test_cuda_graphs import Captures
 from tests.support.driving import GIB, Answers, running, setup
@@ -73,8 +73,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return adapters_of("llama", tiny_model("llama"), tmp_path_factory.mktemp("llama"))
 
 
-def with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
-    graphed = GraphedRunner(runner, Captures(), most)
+def with_graphs(runner: Any, _: torch.device) -> GraphedRunner:
+    graphed = GraphedRunner(runner, Captures())
     graphed.capture_all()
     return graphed
 
@@ -147,12 +147,11 @@ def test_replayed_steps_with_adapters_give_pefts_tokens(
     expected = peft_reference(tiny_model("llama"), llama, asked)
     captures: list[Captures] = []
 
-    def with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
+    def with_graphs(runner: Any, _: torch.device) -> GraphedRunner:
         captures.append(Captures())
-        graphed = GraphedRunner(runner, captures[-1], most)
+        graphed = GraphedRunner(runner, captures[-1])
         graphed.capture_all()
         captures[-1].num_replayed = 0
-        monkeypatch.setattr(runner, "forward", None)  # everything is replayed
         return graphed
 
     monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
@@ -179,7 +178,8 @@ def test_in_pages_an_adapter_shares_its_own_prefixes_and_is_computed_again_when_
     names = ("polite", "sql", None, "polite", "sql", None)
     asked = [(Asked(prompt, 30), name) for name in names]
     expected = peft_reference(tiny_model("llama"), llama, asked)
-    per_page = PAGE_SIZE * sum(s.bytes_per_token for s in layer_shapes(model, torch.device("cpu")))
+    page = PAGE_SIZES["cpu"]
+    per_page = page * sum(s.bytes_per_token for s in layer_shapes(model, torch.device("cpu")))
     made = setup(model, kv_cache_gib=15 * per_page / GIB, max_num_seqs=6, max_model_len=80)
     engine = InFlightEngine(replace(made, adapters=read(model, llama), paged=True))
     with running(engine):
@@ -188,7 +188,7 @@ def test_in_pages_an_adapter_shares_its_own_prefixes_and_is_computed_again_when_
         assert generated(engine, asked, at_once=1) == expected
         before = engine.metrics.num_reused_prompt_tokens
         assert generated(engine, asked[:1], at_once=1) == expected[:1]
-        assert engine.metrics.num_reused_prompt_tokens == before + 2 * PAGE_SIZE
+        assert engine.metrics.num_reused_prompt_tokens == before + 2 * page
 
 
 @pytest.mark.parametrize("num_adapters, gathers", [(3, False), (120, True)])

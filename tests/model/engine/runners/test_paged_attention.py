@@ -21,7 +21,6 @@ from hf_triton.text_generation.forward.paged.plain_attention import plain_attent
 from hf_triton.text_generation.forward.paged.step import PagedStep, StepShape, lay_out_pages
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
-from hf_triton.text_generation.memory.pages import PAGE_SIZE
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
 
@@ -68,7 +67,7 @@ def garbage_cache(dtype: torch.dtype = torch.float32) -> PagedCache:
 
 
 def on_device(step: Step, cache: PagedCache, shape: StepShape | None = None) -> PagedStep:
-    return lay_out_pages(step, shape).to(CPU, cache)
+    return lay_out_pages(step, 16, shape).to(CPU, cache)
 
 
 def test_a_step_lies_in_one_row_decodes_first() -> None:
@@ -79,8 +78,10 @@ def test_a_step_lies_in_one_row_decodes_first() -> None:
     assert step.rows.tolist() == [*rows, *range(64, 80), *range(16, 24)]
     assert step.starts.tolist() == [0, 1, 2, 3, 23, 47]
     assert step.lengths.tolist() == [6, 2, 37, 20, 40]
-    assert step.first_page.tolist() == [0, 1, 2, 5, 7]
-    assert step.pages.tolist() == [7, 2, 3, 4, 9, 5, 8, 3, 4, 1]
+    assert step.key_starts.tolist() == [0, 6, 8, 45, 65, 105]
+    table = [[7, 0, 0], [2, 0, 0], [3, 4, 9], [5, 8, 0], [3, 4, 1]]
+    assert step.block_table.tolist() == table
+    assert step.most_keys == 48
     assert step.last.tolist() == [0, 1, 2, 22]  # the chunk's last token is not the prompt's
     assert (step.num_tokens, step.max_query_len) == (47, 24)
     assert step.on_host == (step.starts.tolist(), step.lengths.tolist())
@@ -95,13 +96,14 @@ def test_what_a_preempted_sequence_generated_is_computed_with_its_prompt() -> No
     assert step.last.tolist() == [4]
 
 
-def test_padding_writes_to_the_page_of_nobody_and_attends_to_nothing() -> None:
-    step = on_device(decodes_only(), garbage_cache(), StepShape(8, 5, 5))
-    assert step.rows.tolist()[3:] == step.positions.tolist()[3:] == [0] * 5
-    assert step.starts.tolist() == [0, 1, 2, 3, 3, 3]
-    assert step.lengths.tolist() == [6, 2, 37, 0, 0]
-    assert step.last.tolist() == [0, 1, 2, 0, 0]
-    assert step.pages.tolist() == [7, 2, 3, 4, 9]
+def test_padding_are_sequences_of_one_token_in_the_page_of_nobody() -> None:
+    step = on_device(decodes_only(), garbage_cache(), StepShape(5, 5, 5, 4))
+    assert step.rows.tolist()[3:] == step.positions.tolist()[3:] == [0] * 2
+    assert step.starts.tolist() == [0, 1, 2, 3, 4, 5]
+    assert step.lengths.tolist() == [6, 2, 37, 1, 1]
+    assert step.key_starts.tolist() == [0, 6, 8, 45, 46, 47]
+    assert step.last.tolist()[:3] == [0, 1, 2]
+    assert step.block_table.tolist() == [[7, 0, 0, 0], [2, 0, 0, 0], [3, 4, 9, 0], *[[0] * 4] * 2]
 
 
 def test_the_samplers_columns_travel_with_the_step() -> None:
@@ -132,8 +134,7 @@ def spelled_out(
     rows = []
     for number in range(len(step.lengths)):
         first, last = step.starts[number : number + 2].tolist()
-        start = int(step.first_page[number])
-        pages = step.pages[start : start + -(-int(step.lengths[number]) // PAGE_SIZE)]
+        pages = step.block_table[number]
         k, v = keys[pages].flatten(0, 1), values[pages].flatten(0, 1)
         for token in range(first, last):
             position = int(step.positions[token])
@@ -197,10 +198,10 @@ def test_every_token_sees_its_own_sequence_up_to_itself(
 def test_padding_changes_nothing() -> None:
     cache = garbage_cache()
     alone, padded = (
-        on_device(mixed_step(), cache),
-        on_device(mixed_step(), cache, StepShape(64, 8, 8)),
+        on_device(decodes_only(), cache),
+        on_device(decodes_only(), cache, StepShape(8, 8, 8, 4)),
     )
-    query, key, value = states(64)
+    query, key, value = states(8)
     outs = []
     for step in (alone, padded):
         q, k, v = (each[:, :, : step.num_tokens] for each in (query, key, value))

@@ -29,7 +29,8 @@ ASKS_NOTHING: dict[str, Any] = {
 def planned(device: torch.device = GPU, **asked: Any) -> PagedSize:
     layer = LayerShape(num_kv_heads=2, key_dim=32, value_dim=32, dtype=torch.float32, device=device)
     size = plan_pages([layer, layer], **{**ASKS_NOTHING, **asked})  # 1,024 bytes a token
-    assert size.num_bytes == size.num_pages * 16 * 1024
+    assert size.num_bytes == size.num_pages * size.page_size * 1024
+    assert size.page_size == (256 if device is GPU else 16)
     return size
 
 
@@ -41,19 +42,19 @@ def numbers(size: PagedSize) -> tuple[int, int, int]:
     "asked, expected",
     [
         # What 512 sequences of the model's length need.
-        ({"model_limit": 1024}, (512 * 64, 1024, 512)),
-        ({"model_limit": 1000}, (512 * 63, 1000, 512)),
-        ({"model_limit": 1024, "prefix_cache_gib": 1}, (512 * 64 + 65536, 1024, 512)),
+        ({"model_limit": 1024}, (512 * 4, 1024, 512)),
+        ({"model_limit": 1000}, (512 * 4, 1000, 512)),
+        ({"model_limit": 1024, "prefix_cache_gib": 1}, (512 * 4 + 4096, 1024, 512)),
         # 18 of 20 GiB, less page 0.
-        ({"model_limit": 131072}, (18 * 65536 - 1, 131072, 512)),
-        ({}, (512 * 128, 2048, 512)),  # no limit of its own
+        ({"model_limit": 131072}, (18 * 4096 - 1, 131072, 512)),
+        ({}, (512 * 8, 2048, 512)),  # no limit of its own
         # All that is asked for is taken: prefixes use what sequences don't.
-        ({"model_limit": 1024, "kv_cache_gib": 19}, (19 * 65536 - 1, 1024, 512)),
-        ({"model_limit": 1024, "max_num_seqs": 3}, (3 * 64, 1024, 3)),
-        ({"model_limit": 1024, "max_model_len": 100, "max_num_seqs": 700}, (700 * 7, 100, 700)),
+        ({"model_limit": 1024, "kv_cache_gib": 19}, (19 * 4096 - 1, 1024, 512)),
+        ({"model_limit": 1024, "max_num_seqs": 3}, (3 * 4, 1024, 3)),
+        ({"model_limit": 1024, "max_model_len": 300, "max_num_seqs": 700}, (700 * 2, 300, 700)),
         # What the pages hold, where the model's own length is more.
-        ({"model_limit": 131072, "kv_cache_gib": 0.0625}, (4095, 65520, 512)),
-        ({"model_limit": 131072, "kv_cache_gib": 0.001}, (64, 1024, 64)),
+        ({"model_limit": 131072, "kv_cache_gib": 0.0625}, (255, 65280, 255)),
+        ({"model_limit": 131072, "kv_cache_gib": 0.001}, (3, 768, 3)),
     ],
 )
 def test_what_was_asked_for_or_the_most_that_fits(
@@ -70,14 +71,14 @@ STATES: dict[str, Any] = {"model_limit": 131072, "free_bytes": 10 * GIB, "kv_cac
     "asked, expected",
     [
         # As many as have room with 4,096 tokens each, 4 + 1 MiB; pages get what states leave.
-        ({**STATES, "kv_cache_gib": 1}, ((1024 - 205) * 64 - 1, 131072, 204, 0)),
-        (STATES, ((4096 - 513) * 64 - 1, 131072, 512, 0)),
-        ({**STATES, "max_num_seqs": 9}, ((4096 - 10) * 64 - 1, 131072, 9, 0)),
+        ({**STATES, "kv_cache_gib": 1}, ((1024 - 205) * 4 - 1, 131072, 204, 0)),
+        (STATES, ((4096 - 513) * 4 - 1, 131072, 512, 0)),
+        ({**STATES, "max_num_seqs": 9}, ((4096 - 10) * 4 - 1, 131072, 9, 0)),
         # 128 + 1 MiB for each prefix of full length.
-        ({**STATES, "prefix_cache_gib": 0.5}, ((4608 - 513 - 3) * 64 - 1, 131072, 512, 3)),
+        ({**STATES, "prefix_cache_gib": 0.5}, ((4608 - 513 - 3) * 4 - 1, 131072, 512, 3)),
         (
-            {**STATES, "kv_cache_gib": None, "max_model_len": 160, "max_num_seqs": 9},
-            (90, 160, 9, 0),
+            {**STATES, "kv_cache_gib": None, "max_model_len": 2560, "max_num_seqs": 9},
+            (90, 2560, 9, 0),
         ),
     ],
 )
@@ -91,13 +92,13 @@ def test_states_have_a_row_each_beside_the_pages(
     size = plan_pages(layers, **{**ASKS_NOTHING, **asked})
     assert (*numbers(size), size.num_prefix_slots) == expected
     rows = 1 + size.max_num_seqs + size.num_prefix_slots
-    assert size.num_bytes == size.num_pages * 16 * 1024 + rows * MIB
+    assert size.num_bytes == size.num_pages * 256 * 1024 + rows * MIB
 
 
 def test_a_model_of_states_alone_has_as_many_rows_as_fit() -> None:
     layer = LayerShape(0, 0, 0, torch.float32, GPU, states=(STATE,))
     size = plan_pages([layer], **{**ASKS_NOTHING, "kv_cache_gib": 0.1})
-    assert numbers(size) == (101 * 128, 2048, 101)
+    assert numbers(size) == (101 * 8, 2048, 101)
     with pytest.raises(LoadError, match="beside 1048576 bytes of states for each sequence"):
         plan_pages([layer], **{**ASKS_NOTHING, "kv_cache_gib": 0.1, "max_num_seqs": 200})
 
@@ -118,7 +119,7 @@ def test_half_of_a_cpus_free_memory_is_taken_at_most() -> None:
     assert numbers(planned(CPU, model_limit=131072)) == (10 * 65536 - 1, 131072, 512)
 
 
-PAGES = " pages of 16 tokens (16384 bytes each), "
+PAGES = " pages of 256 tokens (262144 bytes each), "
 LOWER = "lower one of them or raise kv_cache_gib"
 
 
@@ -136,17 +137,17 @@ LOWER = "lower one of them or raise kv_cache_gib"
         ),
         (
             {"max_model_len": 4096, "kv_cache_gib": 0.002},
-            "one sequence of 4096 tokens (max_model_len) takes 256, but kv_cache_gib 0.002 "
-            "holds 130" + PAGES + "2080 tokens: " + LOWER,
+            "one sequence of 4096 tokens (max_model_len) takes 16, but kv_cache_gib 0.002 "
+            "holds 7" + PAGES + "1792 tokens: " + LOWER,
         ),
         (
-            {"max_model_len": 64, "max_num_seqs": 600, "free_bytes": 5 * MIB},
-            "one sequence of 64 tokens (max_model_len) takes 4 and max_num_seqs is 600, but the "
-            "free memory holds 287" + PAGES + "4592 tokens: " + LOWER,
+            {"max_model_len": 1024, "max_num_seqs": 600, "free_bytes": 5 * MIB},
+            "one sequence of 1024 tokens (max_model_len) takes 4 and max_num_seqs is 600, but the "
+            "free memory holds 17" + PAGES + "4352 tokens: " + LOWER,
         ),
         (
             {"model_limit": 64, "free_bytes": -GIB},
-            "one sequence of 16 tokens (max_model_len) takes 1, but the free memory holds 0"
+            "one sequence of 64 tokens (max_model_len) takes 1, but the free memory holds 0"
             + PAGES
             + "0 tokens: "
             + LOWER,

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
-from hf_triton.text_generation.memory import pages as pages_module
-from hf_triton.text_generation.memory.pages import PAGE_SIZE, Pages
+from hf_triton.text_generation.memory.pages import Pages, num_pages_of
 from hf_triton.text_generation.memory.slot_contents import SlotCopy
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence, Token
+
+PAGE_SIZE = 16
 
 
 def sequence(prompt: list[int], max_tokens: int = 1) -> Sequence:
@@ -63,7 +64,7 @@ class Engine:
         self.scheduler = Scheduler(self.max_num_seqs, self.budget, self.pages)
 
     def new_pages(self) -> Any:
-        return Pages(1 + self.num_pages, shares=self.shares)
+        return Pages(1 + self.num_pages, PAGE_SIZE, shares=self.shares)
 
     def check(self) -> None:
         checked(self.pages)
@@ -219,7 +220,7 @@ class Boundless(Pages):
 
 
 def test_no_prompt_is_started_in_a_step_that_preempts() -> None:
-    scheduler = Scheduler(4, 64, Boundless(5))
+    scheduler = Scheduler(4, 64, Boundless(5, PAGE_SIZE))
     scheduler.add([sequence([number] * 15, 40) for number in range(3)])
     while not scheduler.num_preempted:
         step = scheduler.schedule()
@@ -338,7 +339,7 @@ def test_what_a_cancelled_prompt_had_not_computed_is_not_shared() -> None:
 
 
 def test_a_token_that_the_host_has_not_read_is_computed_after_a_preemption() -> None:
-    pages = Pages(5)
+    pages = Pages(5, PAGE_SIZE)
     scheduler = Scheduler(4, 64, pages)
     old, young = sequence([1] * 15, 40), sequence([2] * 15, 40)
     scheduler.add([old, young])
@@ -356,10 +357,22 @@ def test_a_token_that_the_host_has_not_read_is_computed_after_a_preemption() -> 
 
 
 def test_a_sequence_whose_last_token_is_pending_does_not_decode() -> None:
-    scheduler = Scheduler(2, 64, Pages(9))
+    scheduler = Scheduler(2, 64, Pages(9, PAGE_SIZE))
     first, second = sequence([1], 1), sequence([2], 2)
     scheduler.add([first, second])
     scheduler.schedule()
     first.num_pending = second.num_pending = 1
     assert scheduler.schedule().decodes == [second]
-    assert pages_module.num_pages_of(0) == 0
+    assert num_pages_of(0, PAGE_SIZE) == 0
+
+
+def test_pages_are_kept_for_those_alone_that_may_need_more() -> None:
+    """Of few large pages each sequence takes one, and needs no other."""
+    pages = Pages(1 + 4, 256)
+    scheduler = Scheduler(4, 64, pages)
+    scheduler.add([sequence([number], 100) for number in range(4)])
+    assert len(scheduler.schedule().prefills) == 4
+    longer = Pages(1 + 4, 256)
+    scheduler = Scheduler(4, 64, longer)
+    scheduler.add([sequence([number], 300) for number in range(4)])
+    assert len(scheduler.schedule().prefills) == 2

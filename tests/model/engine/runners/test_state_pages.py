@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_triton.text_generation.memory.pages import PAGE_SIZE
 from hf_triton.text_generation.memory.slot_contents import SlotContents, SlotCopy
 from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sequence import Sequence
-from tests.model.engine.runners.test_pages import LOAD, Engine, come_and_go, sequence
+from tests.model.engine.runners.test_pages import LOAD, PAGE_SIZE, Engine, come_and_go, sequence
 
 
 @dataclass
@@ -26,7 +25,7 @@ class StateEngine(Engine):
     def new_pages(self) -> StatePages:
         max_kept = self.max_num_seqs if self.shares else 0
         slots = SlotContents(self.max_num_seqs, 0, max_kept, states=True, snapshots=True)
-        return StatePages(1 + self.num_pages, slots)
+        return StatePages(1 + self.num_pages, PAGE_SIZE, slots)
 
     def check(self) -> None:
         """Every page is free, or held as often as sequences and kept states have it."""

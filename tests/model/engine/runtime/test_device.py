@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from transformers import PretrainedConfig
 
 from hf_triton.runtime.devices import device
 from hf_triton.runtime.devices.device import (
@@ -21,6 +22,8 @@ from hf_triton.runtime.devices.device import (
     release_freed_memory,
 )
 from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.weights.loading import load_model
+from tests.support.served_models import served_model
 
 GIB = 2**30
 CPU = torch.device("cpu")
@@ -151,3 +154,25 @@ def test_freed_memory_is_given_back() -> None:
     del blocks[:-1]  # the last lies above the others, so glibc does not by itself
     release_freed_memory()
     assert held - psutil.Process().memory_info().rss > 100_000_000
+
+
+class OneLayer:
+    """An auto class whose model is one layer."""
+
+    @staticmethod
+    def from_pretrained(files: Path, **_: Any) -> tuple[torch.nn.Module, dict[str, set[str]]]:
+        report = ("missing_keys", "mismatched_keys", "unexpected_keys")
+        return torch.nn.Linear(2, 2), {key: set() for key in report}
+
+
+@pytest.mark.parametrize("name, is_on", [("cuda:0", False), ("cpu", True)])
+def test_cudnn_attention_is_off_once_a_model_is_on_a_gpu(
+    tmp_path: Path, name: str, is_on: bool
+) -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    try:
+        config, where = PretrainedConfig(), Placement(name, {"": name})
+        load_model(served_model(tmp_path), tmp_path, OneLayer, config, where)
+        assert torch.backends.cuda.cudnn_sdp_enabled() == is_on
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(True)

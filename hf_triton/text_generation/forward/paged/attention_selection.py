@@ -1,0 +1,233 @@
+"""Chooses what computes attention over pages on a GPU: torch's ``varlen_attn``, FlashAttention of
+the ``kernels`` package, else plain attention; the first that does what plain attention does for the
+layers of the model at hand.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import accumulate
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.attention import varlen
+
+from hf_triton.runtime import log
+from hf_triton.runtime.errors import reason
+from hf_triton.text_generation.memory.pages import PAGE_SIZES, num_pages_of
+
+from ..transformers.packed_attention import AttentionRule
+from .attention import Attend
+from .plain_attention import plain_attention
+from .step import PagedStep
+
+_FLASH_ATTENTION = {  # of the kernels package
+    "FlashAttention 3": "kernels-community/vllm-flash-attn3",
+    "FlashAttention 2": "kernels-community/flash-attn2",
+}
+# The largest difference from plain attention, as a share of the whole.
+_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+# Steps that are tried, as (tokens of a sequence, how many it attends to) each: decodes alone, and
+# decodes with chunks. Some end in a page's middle, some at its end.
+_DECODES = ((1, 5), (1, 700), (1, 256), (1, 300))
+_MIXED = ((1, 5), (1, 300), (20, 270), (3, 3), (40, 512))
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """How a layer attends."""
+
+    heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    dtype: torch.dtype
+    rule: AttentionRule
+    has_sinks: bool
+
+
+class RecordingAttention:
+    """Plain attention that notes how each layer attends."""
+
+    def __init__(self) -> None:
+        self.cases: set[AttentionCase] = set()
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        step: PagedStep,
+        rule: AttentionRule,
+    ) -> torch.Tensor:
+        sizes = (q.shape[1], keys.shape[2], keys.shape[3], values.shape[3])
+        without = AttentionRule(rule.scale, rule.window, rule.softcap)
+        self.cases.add(AttentionCase(*sizes, q.dtype, without, rule.sinks is not None))
+        return plain_attention(q, keys, values, step, rule)
+
+
+def select_attention(cases: Callable[[], set[AttentionCase]], device: torch.device) -> Attend:
+    """The first that agrees with plain attention in all cases; the log says which, and why not
+    those before it. Plain attention on a CPU, and where there are no cases.
+    """
+    found = cases() if device.type == "cuda" else set()
+    if not found:
+        return plain_attention
+    refused = []
+    for name, load in candidates(device):
+        try:
+            attend = load()
+            for case in found:
+                check(attend, case, device)
+        except Exception as error:
+            # Whatever it raises, it can't be used here.
+            refused.append(f"{name}: {type(error).__name__}: {reason(error, 120)}")
+        else:
+            log.info("; ".join([f"attention by {name}", *(f"not {why}" for why in refused)]))
+            return attend
+    log.warn("; ".join(["attention by gathered pages, slowly, without CUDA graphs", *refused]))
+    return plain_attention
+
+
+def candidates(device: torch.device) -> Iterator[tuple[str, Callable[[], Attend]]]:
+    """Their names and how each is loaded, which may raise anything."""
+    yield "varlen_attn", lambda: varlen_attention
+    for name, repo in _FLASH_ATTENTION.items():
+        yield name, lambda repo=repo: _from_kernels(repo, device)  # type: ignore[misc]
+
+
+def varlen_attention(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PagedStep, rule: AttentionRule
+) -> torch.Tensor:
+    """See ``Attend``. Raises for what it does not take, as torch does for the rest.
+
+    FlashAttention 2, which torch has in it, wants the sums of keys' lengths too. It shares a
+    sequence's keys among thread blocks where decodes have more heads than keys and no window,
+    and writes wrong rows where it does so for others:
+    https://github.com/pytorch/pytorch/issues/194167. So others get one block each.
+    """
+    if rule.softcap or rule.sinks is not None:
+        raise NotImplementedError("it takes no soft caps and no sinks")
+    is_shared = step.max_query_len == 1 and not rule.window and q.shape[1] > keys.shape[2]
+    out = varlen.varlen_attn(
+        *(q, keys, values, step.starts, step.key_starts, step.max_query_len, step.most_keys),
+        scale=rule.scale,
+        # To the left and to the right of a token, -1 for all; a decode is its sequence's last.
+        window_size=(-1, -1) if is_shared else (rule.window - 1 if rule.window else -1, 0),
+        enable_gqa=True,
+        seqused_k=step.lengths,
+        block_table=step.block_table,
+        num_splits=None if is_shared else 1,
+    )
+    assert isinstance(out, torch.Tensor)
+    return out
+
+
+def _from_kernels(repo: str, device: torch.device) -> Attend:
+    """FlashAttention as the kernels package has it for this machine."""
+    if find_spec("kernels") is None:
+        raise ImportError("the package kernels is not installed")
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        raise RuntimeError("for cards from sm_80 on")
+    from transformers.integrations.hub_kernels import get_kernel
+    from transformers.modeling_flash_attention_utils import FLASH_ATTN_KERNEL_VERSIONS
+
+    kernel = get_kernel(repo, version=FLASH_ATTN_KERNEL_VERSIONS[repo])
+    return flash_attention(kernel.flash_attn_varlen_func)
+
+
+def flash_attention(function: Callable[..., Any]) -> Attend:
+    """Attention by a ``flash_attn_varlen_func`` that takes pages; their arguments differ."""
+    known = inspect.signature(function).parameters
+
+    def attend(
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        step: PagedStep,
+        rule: AttentionRule,
+    ) -> torch.Tensor:
+        has_lengths = "seqused_k" in known
+        arguments = {
+            "cu_seqlens_q": step.starts,
+            "max_seqlen_q": step.max_query_len,
+            "max_seqlen_k": step.most_keys,
+            **({"seqused_k": step.lengths} if has_lengths else {"cu_seqlens_k": step.key_starts}),
+            "block_table": step.block_table,
+            "softmax_scale": rule.scale,
+            "causal": True,
+            "window_size": (rule.window - 1, 0) if rule.window else (-1, -1),
+            **({"softcap": rule.softcap} if rule.softcap else {}),
+            **({"s_aux": rule.sinks} if rule.sinks is not None else {}),
+        }
+        if missing := arguments.keys() - known.keys():
+            raise NotImplementedError(f"it takes no {', '.join(sorted(missing))}")
+        out = function(q, keys, values, **arguments)
+        found: torch.Tensor = out[0] if isinstance(out, tuple) else out
+        return found
+
+    return attend
+
+
+def check(attend: Attend, case: AttentionCase, device: torch.device) -> None:
+    """Raises ValueError where it does not do what plain attention does."""
+    random = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=random).to(device, case.dtype)
+
+    for sequences in (_DECODES, _MIXED):
+        step = _small_step(sequences, device)
+        num_pages, page_size = step.cache.size.num_pages, step.cache.size.page_size
+        q = normal(step.num_tokens, case.heads, case.key_dim)
+        keys = normal(num_pages, page_size, case.kv_heads, case.key_dim)
+        values = normal(num_pages, page_size, case.kv_heads, case.value_dim)
+        for stored in (keys, values):
+            _leave_nan(stored, step)
+        rule = case.rule
+        if case.has_sinks:
+            rule = AttentionRule(rule.scale, rule.window, rule.softcap, normal(case.heads))
+        expected = plain_attention(q, keys, values, step, rule).float()
+        got = attend(q, keys, values, step, rule).float()
+        difference = float(((got - expected).norm() / expected.norm()).item())
+        if not difference <= _TOLERANCE[case.dtype]:  # NaN neither
+            raise ValueError(f"differs by {difference:.2g} from plain attention")
+
+
+def _leave_nan(stored: torch.Tensor, step: PagedStep) -> None:
+    """Puts what a sequence may leave where no token is: attention has to leave it alone."""
+    stored[0] = torch.nan
+    size = stored.shape[1]
+    for pages, length in zip(step.block_table, step.lengths.tolist(), strict=True):
+        stored[pages[(length - 1) // size], (length - 1) % size + 1 :] = torch.nan
+
+
+def _small_step(sequences: Sequence[tuple[int, int]], device: torch.device) -> PagedStep:
+    """Sequences of so many tokens each, which attend to so many, over pages out of order."""
+    page_size = PAGE_SIZES[device.type]
+    counts, lengths = [list(one) for one in zip(*sequences, strict=True)]
+    num_pages = [num_pages_of(length, page_size) for length in lengths]
+    table = np.zeros((len(counts), max(num_pages)), dtype=np.int32)
+    table[np.arange(max(num_pages)) < np.array(num_pages)[:, None]] = range(sum(num_pages), 0, -1)
+    starts = [0, *accumulate(counts)]
+    numbers: dict[str, Any] = {
+        "starts": starts,
+        "key_starts": [0, *accumulate(lengths)],
+        "lengths": lengths,
+        "block_table": table,
+        **{name: [0] * sum(counts) for name in ("token_ids", "positions", "rows", "adapters")},
+        **{name: [0] for name in ("slots", "last", "columns")},
+    }
+    tensors: dict[str, Any] = {
+        name: torch.tensor(values, device=device).int() for name, values in numbers.items()
+    }
+    size = SimpleNamespace(num_pages=sum(num_pages) + 1, page_size=page_size)
+    cache: Any = SimpleNamespace(size=size)
+    step = PagedStep(cache, **tensors, max_query_len=max(counts))
+    step.kept["on_host"] = starts, lengths
+    return step

@@ -1,0 +1,86 @@
+"""What is asked of a GPU, on the CPU with tiny models: all is right there, and a fault is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from hf_triton.cli import main as cli
+from perf.lab import gpu
+from perf.lab.verbs.gpu import main
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(gpu, "_LENGTHS", (3, 40, 530, 1, 513))
+    monkeypatch.setattr(gpu, "_NUM_TOKENS", 4)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+def test_a_decoder_is_right_here_over_pages_of_nan_and_after_a_step_that_failed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert gpu.check(CPU, "llama")
+    family, total = capsys.readouterr().out.splitlines()
+    assert family.startswith("llama, eager: run by paged ")
+    assert total == "1 of 1 are right"
+
+
+def test_answers_that_differ_from_generates_are_bad(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own: Any = gpu.answers
+
+    def another(engine: Any, asked: Any) -> list[list[int]]:
+        found: list[list[int]] = own(engine, asked)
+        return [*found[:-1], [(token + 1) % 509 for token in found[-1]]]
+
+    monkeypatch.setattr(gpu, "answers", another)
+    assert not gpu.check(CPU, "llama")
+    assert "BAD llama, eager: run by paged answers [4, 9, 14] differ" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_what_is_timed_stands_beside_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.measure(CPU, "tiny")
+    copied, plain, compiled = capsys.readouterr().out.splitlines()
+    assert copied.startswith("a copy: ")
+    assert plain.startswith("tiny, plain: 1 sequences ")
+    assert "% of what reading allows; run by paged" in plain
+    assert compiled.startswith("tiny, compiled: 1 sequences ")
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["prove"], "invalid choice: 'prove'"),
+        (["--only", "("], "got '(', no regular expression"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_told(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["perf", "gpu", *words])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_wheels_that_are_not_there_end_the_run_with_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--wheels", "gone"]) == 1
+    assert capsys.readouterr().err == "perf.lab.verbs.gpu: --wheels gone: no folder\n"
+
+
+def test_the_verb_runs_it_in_a_process_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["perf", "gpu", "check", "--device", "cpu", "--only", "no such family"]) == 0
+    assert capfd.readouterr().out == "0 of 0 are right\n"
