@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.attention import varlen
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import reason
@@ -111,6 +110,8 @@ def varlen_attention(
     and writes wrong rows where it does so for others:
     https://github.com/pytorch/pytorch/issues/194167. So others get one block each.
     """
+    from torch.nn.attention import varlen
+
     if rule.softcap or rule.sinks is not None:
         raise NotImplementedError("it takes no soft caps and no sinks")
     is_shared = step.max_query_len == 1 and not rule.window and q.shape[1] > keys.shape[2]
