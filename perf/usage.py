@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-MOMENT_S, NUM_MOMENTS = 1.0, 4
-QUIET_CORES = 0.05
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -22,20 +19,6 @@ def available_gib() -> float:
         used = int((_CGROUP / "memory.current").read_text())
         return min(of_machine, (limit - used) / 2**30)
     return of_machine
-
-
-def idle_cores(pid: int) -> float:
-    """Cores that a process and those below it keep busy without requests, in the quietest of a few
-    moments from now: one that was just asked for something still tidies up.
-    """
-    quietest = float("inf")
-    for _ in range(NUM_MOMENTS):
-        before_s = cpu_seconds(pid)
-        time.sleep(MOMENT_S)
-        quietest = min(quietest, (cpu_seconds(pid) - before_s) / MOMENT_S)
-        if quietest < QUIET_CORES:
-            break
-    return quietest
 
 
 def cpu_seconds(pid: int) -> float:

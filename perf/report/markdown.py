@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
 
@@ -19,12 +18,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], align: str = "
     rule = "|".join({"<": ":--", ">": "--:"}[side] for side in align.ljust(len(heads), ">"))
     lines = ["| " + " | ".join(map(escaped, row)) + " |" for row in (heads, *rows)]
     return [lines[0], f"|{rule}|", *lines[1:]]
-
-
-def spread(values: Sequence[float], form: str = ",.1f") -> str:
-    """The median, and in brackets the least and the most of several: ``72.1 (70.0 to 74.3)``."""
-    least, middle, most = min(values), median(values), max(values)
-    return f"{middle:{form}}" + f" ({least:{form}} to {most:{form}})" * (len(values) > 1)
 
 
 def escaped(text: object) -> str:

@@ -8,7 +8,6 @@ import contextlib
 import errno
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -18,12 +17,11 @@ from perf.report.rendering import write_renderings
 from perf.report.schema import (
     MEASUREMENTS_FILE,
     RUN_FILE,
-    Measurement,
     Run,
-    append,
     read_measurements,
     read_run,
     write_run,
+    write_text,
 )
 from perf.sweep.analyzer.finding import Analyzer
 from perf.sweep.plan import Planned, key_of
@@ -118,17 +116,11 @@ def _go_on(folder: Path, run: Run) -> set[str]:
         )
     good = [one for one in found if one.num_requests]
     if len(good) < len(found):
-        _replace(folder, good)
+        lines = (folder / MEASUREMENTS_FILE).read_text("utf-8").splitlines(keepends=True)
+        whole = [line for line in lines if line.strip()][: len(found)]
+        kept = (line for line, one in zip(whole, found, strict=True) if one.num_requests)
+        write_text(folder / MEASUREMENTS_FILE, "".join(kept))
     return {key_of(one.load, one.repeat) for one in good}
-
-
-def _replace(folder: Path, measurements: list[Measurement]) -> None:
-    """All of the file at once, or not at all."""
-    with tempfile.TemporaryDirectory(prefix=".again-", dir=folder) as scratch:
-        (Path(scratch) / MEASUREMENTS_FILE).touch()
-        for one in measurements:
-            append(Path(scratch), one)
-        (Path(scratch) / MEASUREMENTS_FILE).replace(folder / MEASUREMENTS_FILE)
 
 
 @contextlib.contextmanager

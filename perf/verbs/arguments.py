@@ -59,14 +59,3 @@ def names(allowed: Collection[str]) -> Callable[[str], tuple[str, ...]]:
         return found
 
     return read
-
-
-def port_range(text: str) -> range:
-    """``19100-19149`` as a range. Raises ArgumentTypeError."""
-    try:
-        first, last = map(whole(1, 65535), text.split("-"))
-    except (argparse.ArgumentTypeError, ValueError):
-        first, last = 1, 0
-    if first > last:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected two ports, as in 19100-19149")
-    return range(first, last + 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from generator.errors import EXIT_OK
 from generator.flag_values import whole
-from perf.lab.baselines.servers import DTYPES, READY, SERVERS
+from perf.lab.baselines.servers import DTYPES, SERVERS
 from perf.verbs.arguments import counts, names
 
 HELP = "compare text generation with vLLM, transformers and others, in alternating runs"
@@ -19,10 +19,10 @@ instead, all on this machine with the same requests in the same order: prompts o
 that ask for 8, 16, 32, 64 or 128, from N clients who send the next request when the last is
 answered. Servers are started one after the other, every other round in the opposite order.
 Useful tokens are those that were asked for. Prints a Markdown table, and keeps each level in the
-folder as soon as it is measured: the same command goes on where one was stopped. On first use it
-installs the peers, each into an environment of its own."""
+folder as soon as it is measured: the same command goes on where one was stopped. Peers run in
+environments of their own; --list says how to install those that are missing."""
 NAMES = tuple(server.name for server in SERVERS)
-GONE = ("in-process", "batching", "mlserver")  # of earlier releases
+GONE = ("in-process", "batching", "mlserver", "ours-vllm")  # of earlier releases
 FULL_CLIENTS, QUICK_CLIENTS = (1, 8, 32, 64, 256), (1, 8)
 FULL, QUICK = (512, 3), (24, 1)  # requests, rounds
 LONGEST_LEVEL_S = 900
@@ -71,9 +71,8 @@ def run(args: argparse.Namespace) -> int:
     environments = args.environments or Path(ENVIRONMENTS).expanduser()
     if args.list:
         for server in SERVERS:
-            folder = environments / server.environment
-            there = "installed in" if (folder / READY).is_file() else "to be installed into"
-            where = f"{there} {folder}" if server.environment else "runs in this environment"
+            missing = server.missing(environments)
+            where = f"not installed: {missing}" if missing else "installed"
             print(f"{server.name:20} {','.join(server.dtypes):17} {server.what}\n{'':39}{where}")
         return EXIT_OK
     from perf.lab.baselines.run import Plan, compare

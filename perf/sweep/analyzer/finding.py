@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -79,7 +78,7 @@ def _of_wheel() -> Analyzer:
             return _started(str(installed), "the installed tritonclient")
         except AnalyzerMissingError:
             pass  # of another version, it may need a newer system
-    path = _downloaded_file(CLIENT, "*/perf_analyzer", "perf_analyzer")
+    path = _downloaded_file(CLIENT, "bin/perf_analyzer")
     return _started(str(path), f"the wheel {CLIENT}")
 
 
@@ -120,7 +119,7 @@ def _with_libraries() -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, pattern in _LIBRARIES.items():
         installed = installed_file("nvidia-pytriton", pattern)
-        target, link = installed or _downloaded_file(_CARRIER, pattern, name), folder / name
+        target, link = installed or _downloaded_file(_CARRIER, pattern), folder / name
         if not (link.is_symlink() and link.resolve() == target.resolve()):
             fresh = link.with_name(f".{name}.{os.getpid()}")  # others may do the same
             fresh.symlink_to(target)
@@ -142,43 +141,33 @@ def installed_file(distribution: str, pattern: str) -> Path | None:
     return None
 
 
-def _downloaded_file(requirement: str, pattern: str, name: str) -> Path:
-    """The same out of a wheel that pip downloads, kept as ``name`` in the user's cache.
+def _downloaded_file(requirement: str, pattern: str) -> Path:
+    """The same out of a wheel that pip downloads, kept in the user's cache.
 
     Raises AnalyzerMissingError.
     """
-    kept = cache_folder() / "wheels" / requirement / name
-    if kept.is_file():
-        return kept
-    print(f"hf-triton: downloading {requirement}, once, for {name}", file=sys.stderr)
-    command = run_module("pip", "download", "--no-deps", "--only-binary", ":all:")
-    try:
-        with tempfile.TemporaryDirectory(prefix="hf-triton-wheel-") as folder:
-            subprocess.run(
-                [*command, "--quiet", "--dest", folder, requirement],
-                check=True,
-                capture_output=True,
-                text=True,
-                timeout=_DOWNLOAD_TIMEOUT_S,
-            )
-            content = _member(Path(folder), pattern)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        fresh = kept.with_name(f".{name}.{os.getpid()}")
-        fresh.write_bytes(content)
-        fresh.chmod(0o755)
-        fresh.replace(kept)
-    except (OSError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
-        printed = str(getattr(error, "stderr", None) or error).strip().splitlines()
-        told = f"{requirement} can't be downloaded: {printed[-1]}"
-        raise AnalyzerMissingError(told) from error
-    return kept
-
-
-def _member(folder: Path, pattern: str) -> bytes:
-    """A file of the only wheel in ``folder``. Raises AnalyzerMissingError."""
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            if PurePosixPath(name).match(pattern):
-                return archive.read(name)
-    raise AnalyzerMissingError(f"{wheel.name} holds no {pattern}")
+    folder = cache_folder() / "wheels" / requirement
+    if not folder.is_dir():
+        print(f"hf-triton: downloading {requirement}, once", file=sys.stderr)
+        options = ("--quiet", "--no-deps", "--only-binary", ":all:")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as fresh:
+                command = run_module("pip", "install", *options, "--target", f"{fresh}/wheel")
+                timeout = _DOWNLOAD_TIMEOUT_S
+                subprocess.run(
+                    [*command, requirement],
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                    timeout=timeout,
+                )
+                Path(fresh, "wheel").rename(folder)
+        except (OSError, subprocess.SubprocessError) as error:
+            printed = str(getattr(error, "stderr", None) or error).strip().splitlines()
+            told = f"{requirement} can't be downloaded: {printed[-1]}"
+            raise AnalyzerMissingError(told) from error
+    found = next((path for path in folder.rglob("*") if path.match(pattern)), None)
+    if found is None:
+        raise AnalyzerMissingError(f"{requirement} holds no {pattern}")
+    return found

@@ -32,7 +32,6 @@ class Look:
     server_s: float = 0.0
     generator_s: float = 0.0  # the load generator's
     memory_gib: float | None = None  # of the server's processes, shared pages counted once
-    gpu: tuple[float, float, float] | None = None  # share 0 to 1, GiB, W
     samples: Sequence[Sample] = ()  # what the server counts; empty where it did not answer
 
 
@@ -59,7 +58,7 @@ class Watch:
         others = {os.getpid(), *(each.pid for each in server)}
         generators = [each for each in family(os.getpid()) if each.pid not in others]
         with_memory = with_memory and bool(server)
-        memory_gib, gpu = (memory_gib_of(server), _gpu()) if with_memory else (None, None)
+        memory_gib = memory_gib_of(server) if with_memory else None
         samples = self.server.metrics()  # last, and then the clock: what was counted until then
         look = Look(
             at_ns=time.time_ns(),
@@ -67,7 +66,6 @@ class Watch:
             server_s=_cpu_s(server, self._server_s),
             generator_s=_cpu_s(generators, self._generator_s),
             memory_gib=memory_gib,
-            gpu=gpu,
             samples=samples,
         )
         if samples:
@@ -134,15 +132,6 @@ def _cpu_s(processes: Sequence[psutil.Process], seen: dict[int, float]) -> float
     return sum(seen.values())
 
 
-def _gpu() -> tuple[float, float, float] | None:
-    """All GPUs: mean share, sums of memory and power; None where nvidia-smi does not tell."""
-    rows = nvidia_smi("gpu=utilization.gpu,memory.used,power.draw")
-    if not rows:
-        return None
-    shares, memory, power = (sum(column) for column in zip(*rows, strict=True))
-    return shares / len(rows) / 100, memory / 1024, power
-
-
 def nvidia_smi(query: str) -> list[list[float]]:
     """The rows of ``nvidia-smi --query-...`` that are numbers; none where there is no GPU."""
     found = []
@@ -198,7 +187,4 @@ def machine_figures(looks: Sequence[Look]) -> dict[str, float]:
     if last.server_s:
         figures["server_cpu_cores"] = (last.server_s - first.server_s) / seconds
     figures |= mean_and_max("memory_gib", [one.memory_gib for one in looks if one.memory_gib])
-    gpu = [one.gpu for one in looks if one.gpu]
-    for position, name in enumerate(("gpu_share", "gpu_memory_gib", "gpu_power_w")):
-        figures |= mean_and_max(name, [one[position] for one in gpu])
     return {name: round(value, 4) for name, value in figures.items()}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +10,9 @@ import pytest
 
 from generator.errors import PerfError
 from hf_triton.cli import main as cli
-from perf.lab.baselines import run, servers
+from perf.lab.baselines import run
 from perf.lab.baselines.run import Plan, table
-from perf.lab.baselines.servers import READY, Server, ensure
+from perf.lab.baselines.servers import BY_NAME
 from perf.lab.verbs import baselines
 from perf.report.schema import Load, Measurement
 
@@ -63,58 +61,15 @@ def test_servers_that_are_compared_no_more_are_refused() -> None:
         baselines._targets("ours,mlserver")
 
 
-def test_the_list_says_where_each_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_says_how_to_install_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["perf", "baselines", "--list", "--environments", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert f"to be installed into {tmp_path}/vllm" in said
-    assert "runs in this environment" in said
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
-    """Commands that an environment is made by; none of them is run."""
-    found: list[Sequence[str]] = []
-
-    def note(command: Sequence[str]) -> None:
-        found.append(command)
-        if command[0] == sys.executable:
-            Path(command[-1]).mkdir()
-            Path(command[-1], "pyvenv.cfg").touch()
-        if "broken" in command:
-            raise PerfError("no such package: broken")
-
-    monkeypatch.setattr(servers, "_run", note)
-    return found
-
-
-def peer(*packages: str) -> Server:
-    return Server("peer", "", "prompt", environment="peer", steps=(packages,))
-
-
-def test_an_environment_is_made_once_and_again_when_its_packages_change(
-    tmp_path: Path, calls: list[Sequence[str]]
-) -> None:
-    for packages in (("a",), ("a",), ("b",)):
-        ensure(peer(*packages), tmp_path)
-    assert [call[-1] for call in calls] == [
-        str(tmp_path / "peer"),
-        "a",
-        str(tmp_path / "peer"),
-        "b",
-    ]
-
-
-def test_half_an_environment_is_taken_away_and_a_foreign_folder_is_left(
-    tmp_path: Path, calls: list[Sequence[str]]
-) -> None:
-    with pytest.raises(PerfError, match="no such package"):
-        ensure(peer("broken"), tmp_path)
-    assert not (tmp_path / "peer").exists()
-    (tmp_path / "peer").mkdir()
-    (tmp_path / "peer" / "mine").touch()
-    with pytest.raises(PerfError, match="not a Python environment"):
-        ensure(peer("a"), tmp_path)
-    assert not (tmp_path / "peer" / READY).exists()
+    assert f"not installed: python -m venv {tmp_path}/vllm && {tmp_path}/vllm/bin/pip" in said
+    (tmp_path / "vllm" / "bin").mkdir(parents=True)
+    (tmp_path / "vllm" / "bin" / "vllm").touch()
+    assert not BY_NAME["vllm"].missing(tmp_path)
 
 
 def test_a_folder_of_another_comparison_is_refused(
