@@ -123,9 +123,9 @@ class Decoder:
         arithmetic go on at the same time. float16 is computed as float32 on processors.
         """
         tokens = sequences * (1 + lengths.prompt / lengths.output)  # a step's, with its prompts'
-        flop = 2 * (tokens * self.parameters + sequences * self.head)
+        flop: float = 2 * (tokens * self.parameters + sequences * self.head)
         flop += 4 * tokens * lengths.context * self.attention
-        num_bytes = (self.parameters + self.head) * self.weight_bytes
+        num_bytes: float = (self.parameters + self.head) * self.weight_bytes
         num_bytes += sequences * lengths.context * self.kept * _ITEM_SIZES[self.dtype]
         kind = "bfloat16" if self.dtype == "bfloat16" else "float32"
         computing_s = flop / machine[f"{kind}_gflop_per_s"] / 1e9

@@ -1,8 +1,9 @@
-"""What processes and the whole machine take: cores and memory."""
+"""What processes and the whole machine take: cores, memory, GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shutil
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,20 +33,31 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory_gib(pid: int) -> float:
-    """Memory of a process and those below it, what they share counted once (PSS)."""
-    return memory_gib_of(family(pid))
-
-
-def memory_gib_of(processes: Iterable[psutil.Process]) -> float:
-    """The memory of processes; where the system does not tell shares, resident memory."""
+    """Memory of a process and those below it, what they share counted once (PSS); where the system
+    does not tell shares, resident memory.
+    """
     total = 0
-    for process in processes:
+    for process in family(pid):
         with suppress(psutil.Error):
             try:
                 total += process.memory_full_info().pss
             except (AttributeError, psutil.AccessDenied):
                 total += process.memory_info().rss
     return total / 2**30
+
+
+def server_memory(pid: int) -> dict[str, float]:
+    """``memory_gib`` of a process and those below it, and ``gpu_memory_gib`` of them where there is
+    an NVIDIA GPU: all of the GPU's where its processes can't be told apart (a container).
+    """
+    found = {"memory_gib": memory_gib(pid)}
+    whole = nvidia_smi("gpu=index,memory.used")
+    if whole:
+        rows, pids = nvidia_smi("compute-apps=pid,used_memory"), {x.pid for x in family(pid)}
+        own = [mib for of, mib in rows if of in pids]
+        mibs = own if own or not rows else [mib for _, mib in whole]
+        found["gpu_memory_gib"] = sum(mibs) / 1024
+    return found
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -63,3 +75,29 @@ def machine_cpu_seconds() -> float:
     # Guests' time is part of the users' already.
     guests = getattr(spent, "guest", 0.0) + getattr(spent, "guest_nice", 0.0)
     return float(sum(spent) - waited - guests)
+
+
+def nvidia_smi(query: str) -> list[list[float]]:
+    """The rows of ``nvidia-smi --query-...`` that are numbers; none where there is no GPU."""
+    found = []
+    for line in _asked(f"--query-{query}", "--format=csv,noheader,nounits"):
+        with suppress(ValueError):  # [N/A]
+            found.append([float(word) for word in line.split(",")])
+    return found
+
+
+def gpu_names() -> list[str]:
+    """This machine's GPUs, as nvidia-smi names them."""
+    return _asked("--query-gpu=name", "--format=csv,noheader")
+
+
+def _asked(*arguments: str) -> list[str]:
+    if shutil.which("nvidia-smi") is None:
+        return []
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]

@@ -26,7 +26,7 @@ from perf.report.schema import (
 from perf.sweep.analyzer.finding import Analyzer
 from perf.sweep.plan import Planned, key_of
 from perf.sweep.scenario.model import Sweep, as_values
-from perf.sweep.server.machine_use import gpu_names
+from perf.usage import gpu_names
 
 KIND = "sweep"
 

@@ -22,7 +22,7 @@ from optuna.trial import create_trial
 
 from perf.report.schema import Measurement, append, read_measurements
 from perf.tune.goal import Goal
-from perf.tune.space import Settings, Space, frozen, settings_text
+from perf.tune.space import Frozen, Settings, Space, frozen, settings_text
 
 SHORT_SHARE = 1 / 3  # of a trial's seconds, for the first look
 MAX_FAILURES = 3  # in a row with nothing measured before: the model does not load at all
@@ -43,7 +43,8 @@ class TrialError(Exception):
 class Bench(Protocol):
     """Where settings are measured; numbers the repeats of the same settings."""
 
-    show: Callable[[str], object]
+    def show_to(self, show: Callable[[str], object]) -> None:
+        """Has ``show`` told what is being done from now on."""
 
     def refusal(self, settings: Settings) -> str | None:
         """Why these settings need not be tried: not allowed together, or more than memory holds."""
@@ -102,7 +103,7 @@ class Search:
     effort: Effort
     seed: int
     tell: Callable[[Outcome], object] = lambda _: None
-    refused: dict[object, str] = field(default_factory=dict)
+    refused: dict[Frozen, str] = field(default_factory=dict)
 
     def outcomes(self) -> list[Outcome]:
         """Those of trials, in their order: the first measurement of any settings."""
@@ -155,7 +156,7 @@ class Search:
             return f"{effort.patience} trials without a better one"
         return None
 
-    def _next(self, study: optuna.Study, known: set[object]) -> Settings | None:
+    def _next(self, study: optuna.Study, known: set[Frozen]) -> Settings | None:
         """Settings that are not known yet, the current ones first; None where none are left."""
         if not known:
             return self.space.current
@@ -174,7 +175,7 @@ class Search:
         size = len(self.space)
         return map(self.space.at, self._draw.sample(range(size), min(size, _NUM_DRAWN)))
 
-    def _is_new(self, settings: Settings, known: set[object]) -> bool:
+    def _is_new(self, settings: Settings, known: set[Frozen]) -> bool:
         key = frozen(settings)
         if key in known or key in self.refused:
             return False

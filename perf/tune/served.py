@@ -27,12 +27,11 @@ from perf.sweep.requests.bodies import Requests, requests_of
 from perf.sweep.requests.targets import Target, of_repository
 from perf.sweep.scenario.model import Inputs
 from perf.sweep.server.limits import Limits, decoders_of, limits_in
-from perf.sweep.server.machine_use import nvidia_smi, server_memory
 from perf.tune.private_repository import PrivateRepository
 from perf.tune.question import STREAM
 from perf.tune.search import Measure, TrialError
 from perf.tune.space import INSTANCES, OPTIONS, Settings
-from perf.usage import available_gib
+from perf.usage import available_gib, nvidia_smi, server_memory
 
 _GIB = 2**30
 _PROCESS_GIB = 0.3  # of a stub with torch and transformers in it
@@ -97,9 +96,13 @@ class ServedBench:
     seed: int
     folder: Path
     files: Path | None = None
-    show: Callable[[str], object] = lambda _: None
+    show: Callable[[str], object] = field(default=lambda _: None)
     show_log: Callable[[str], None] = lambda _: None
     _limits: Limits | None = field(default=None, init=False)
+
+    def show_to(self, show: Callable[[str], object]) -> None:
+        """Has ``show`` told what is being done from now on."""
+        self.show = show
 
     def refusal(self, settings: Settings) -> str | None:
         """Not allowed together by models.yaml's rules, or more than memory holds."""

@@ -25,6 +25,7 @@ from generator.yaml_file.schema import Report, did_you_mean
 from perf.report.schema import Value
 
 Settings = Mapping[str, Value]
+Frozen = tuple[tuple[str, Value], ...]
 BATCH, DELAY, INSTANCES = (
     "max_batch_size",
     "dynamic_batching.max_queue_delay_microseconds",
@@ -63,7 +64,7 @@ class Dimension:
         found = cls(key, tuple(dict.fromkeys([*values, current])))
         if not found._is_ordered:
             return found
-        return cls(key, tuple(sorted(found.values, key=lambda x: -math.inf if x is None else x)))  # type: ignore[arg-type, return-value]
+        return cls(key, tuple(sorted(found.values, key=lambda x: -math.inf if x is None else x)))
 
     @property
     def _is_ordered(self) -> bool:
@@ -221,7 +222,7 @@ def plain(node: Node) -> Any:
     return [plain(child) for child in node.value] if isinstance(node.value, list) else node.value
 
 
-def frozen(settings: Settings) -> tuple[tuple[str, Value], ...]:
+def frozen(settings: Settings) -> Frozen:
     """Settings as something that can be looked up."""
     return tuple(sorted(settings.items()))
 

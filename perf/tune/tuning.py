@@ -110,7 +110,7 @@ class Tuning:
     def _search(self, search: Search) -> str:
         goal, total, done = self.request.goal, self.request.effort.trials, len(search.outcomes())
         with tqdm(total=total, initial=done, bar_format=_BAR, mininterval=0.5, miniters=0) as bar:
-            self.bench.show = lambda what: _show(bar, what)
+            self.bench.show_to(lambda what: _show(bar, what))
 
             def tell(outcome: Outcome) -> None:
                 bar.update()
@@ -147,7 +147,7 @@ class Tuning:
         if not repeats:
             return None
         with tqdm(total=2 * repeats, bar_format=_REPEATS) as bar:
-            self.bench.show = lambda what: _show(bar, what)
+            self.bench.show_to(lambda what: _show(bar, what))
             both = (self.bench, self.folder, best, current)
             try:
                 return in_turns(*both, repeats=repeats, seconds=seconds, advance=bar.update)

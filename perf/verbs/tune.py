@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--model-analyzer is gone: {instead}")
     from perf.tune.goal import Goal
     from perf.tune.question import Request
-    from perf.tune.study import Effort
+    from perf.tune.search import Effort
     from perf.tune.tuning import tune
 
     request = Request(

@@ -17,7 +17,7 @@ from perf import roofline
 from perf.report.schema import Measurement, read_run, write_run
 from perf.roofline import Decoder
 from perf.sweep.requests.targets import of_repository
-from perf.sweep.server.machine_use import gpu_names
+from perf.usage import gpu_names
 
 _TASK = "text-generation"
 _KIND_CPU = 2  # inference.ModelInstanceGroup.Kind, model_config.proto

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +15,7 @@ import psutil
 
 from perf.sweep.server.metrics import Sample, mean_and_max
 from perf.sweep.server.triton import TritonView
-from perf.usage import family, machine_cpu_seconds, memory_gib_of
+from perf.usage import cpu_seconds, machine_cpu_seconds, memory_gib
 
 _EVERY_S = 0.5
 _MEMORY_EVERY = 4  # looks; it costs more
@@ -30,23 +28,20 @@ class Look:
     at_ns: int  # since 1970
     busy_s: float = 0.0  # all cores of the machine
     server_s: float = 0.0
-    generator_s: float = 0.0  # the load generator's
     memory_gib: float | None = None  # of the server's processes, shared pages counted once
     samples: Sequence[Sample] = ()  # what the server counts; empty where it did not answer
 
 
 @dataclass
 class Watch:
-    """What was seen of a server and, where it runs here, of the ``pids`` of its uppermost
-    processes and those below them.
+    """What was seen of a server and, where it runs here, of its uppermost processes ``pids`` and
+    those below them.
     """
 
     server: TritonView
     pids: Sequence[int]
     looks: list[Look] = field(default_factory=list)
     silent_since: float | None = None
-    _server_s: dict[int, float] = field(default_factory=dict)
-    _generator_s: dict[int, float] = field(default_factory=dict)
 
     @property
     def silent_s(self) -> float:
@@ -54,25 +49,14 @@ class Watch:
         return time.monotonic() - self.silent_since if self.silent_since is not None else 0.0
 
     def look(self, with_memory: bool = True) -> None:
-        server = [each for pid in self.pids for each in family(pid)]
-        others = {os.getpid(), *(each.pid for each in server)}
-        generators = [each for each in family(os.getpid()) if each.pid not in others]
-        with_memory = with_memory and bool(server)
-        memory_gib = memory_gib_of(server) if with_memory else None
+        memory = sum(map(memory_gib, self.pids)) if with_memory and self.pids else None
+        server_s = sum(map(cpu_seconds, self.pids))
         samples = self.server.metrics()  # last, and then the clock: what was counted until then
-        look = Look(
-            at_ns=time.time_ns(),
-            busy_s=machine_cpu_seconds(),
-            server_s=_cpu_s(server, self._server_s),
-            generator_s=_cpu_s(generators, self._generator_s),
-            memory_gib=memory_gib,
-            samples=samples,
-        )
+        self.looks.append(Look(time.time_ns(), machine_cpu_seconds(), server_s, memory, samples))
         if samples:
             self.silent_since = None
         elif self.silent_since is None:
             self.silent_since = time.monotonic()
-        self.looks.append(look)
 
 
 def between(looks: Sequence[Look], start_ns: int, end_ns: int) -> list[Look]:
@@ -114,64 +98,10 @@ def server_pids(http_port: int) -> list[int]:
     with contextlib.suppress(psutil.Error, OSError):
         for one in psutil.net_connections("tcp"):
             if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == http_port:
-                found.add(_uppermost(one.pid))
-    return sorted(pid for pid in found if pid)
-
-
-def _uppermost(pid: int | None) -> int | None:
-    process = psutil.Process(pid) if pid else None
-    return process.ppid() if process and "hf_triton.ports" in process.cmdline() else pid
-
-
-def _cpu_s(processes: Sequence[psutil.Process], seen: dict[int, float]) -> float:
-    """Their CPU time; what has ended keeps what it had when it was last seen."""
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            times = process.cpu_times()
-            seen[process.pid] = times.user + times.system
-    return sum(seen.values())
-
-
-def nvidia_smi(query: str) -> list[list[float]]:
-    """The rows of ``nvidia-smi --query-...`` that are numbers; none where there is no GPU."""
-    found = []
-    for line in _asked(f"--query-{query}", "--format=csv,noheader,nounits"):
-        with contextlib.suppress(ValueError):  # [N/A]
-            found.append([float(word) for word in line.split(",")])
-    return found
-
-
-def gpu_names() -> list[str]:
-    """This machine's GPUs, as nvidia-smi names them."""
-    return _asked("--query-gpu=name", "--format=csv,noheader")
-
-
-def _asked(*arguments: str) -> list[str]:
-    if shutil.which("nvidia-smi") is None:
-        return []
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
-
-
-def server_memory(pid: int) -> dict[str, float]:
-    """``memory_gib`` of a process and those below it, shared pages divided among those that share
-    them, and ``gpu_memory_gib`` of them where there is an NVIDIA GPU: all of the GPU's where its
-    processes can't be told apart (a container).
-    """
-    processes = family(pid)
-    found = {"memory_gib": memory_gib_of(processes)}
-    whole = nvidia_smi("gpu=index,memory.used")
-    if whole:
-        rows, pids = nvidia_smi("compute-apps=pid,used_memory"), {each.pid for each in processes}
-        own = [mib for of, mib in rows if of in pids]
-        mibs = own if own or not rows else [mib for _, mib in whole]
-        found["gpu_memory_gib"] = sum(mibs) / 1024
-    return found
+                process = psutil.Process(one.pid)
+                is_proxy = "hf_triton.ports" in process.cmdline()
+                found.add(process.ppid() if is_proxy else process.pid)
+    return sorted(found - {os.getpid()})
 
 
 def machine_figures(looks: Sequence[Look]) -> dict[str, float]:
@@ -180,11 +110,9 @@ def machine_figures(looks: Sequence[Look]) -> dict[str, float]:
         return {}
     first, last = looks[0], looks[-1]
     seconds = (last.at_ns - first.at_ns) / 1e9
-    figures = {
-        "cpu_share": min(1.0, (last.busy_s - first.busy_s) / seconds / (psutil.cpu_count() or 1)),
-        "load_generator_cores": (last.generator_s - first.generator_s) / seconds,
-    }
+    share = (last.busy_s - first.busy_s) / seconds / (psutil.cpu_count() or 1)
+    figures = {"cpu_share": min(1.0, share)}
     if last.server_s:
-        figures["server_cpu_cores"] = (last.server_s - first.server_s) / seconds
+        figures["server_cpu_cores"] = max(0.0, last.server_s - first.server_s) / seconds
     figures |= mean_and_max("memory_gib", [one.memory_gib for one in looks if one.memory_gib])
     return {name: round(value, 4) for name, value in figures.items()}

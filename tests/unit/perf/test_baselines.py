@@ -10,6 +10,7 @@ import pytest
 
 from generator.errors import PerfError
 from hf_triton.cli import main as cli
+from perf import roofline
 from perf.lab.baselines import run
 from perf.lab.baselines.run import Plan, table
 from perf.lab.baselines.servers import BY_NAME
@@ -75,7 +76,7 @@ def test_the_list_says_how_to_install_what_is_missing(
 def test_a_folder_of_another_comparison_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run.roofline, "figures", dict)
+    monkeypatch.setattr(roofline, "figures", dict)
     run.begin(tmp_path, PLAN, "")
     assert run.begin(tmp_path, replace(PLAN, num_rounds=5), "").kind == "baselines"
     with pytest.raises(PerfError, match="holds another run"):

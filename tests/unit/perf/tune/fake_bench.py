@@ -28,9 +28,11 @@ class FakeBench:
     refused: Callable[[Settings], bool] = lambda _: False
     interrupt_at: int | None = None  # the start that a Ctrl-C comes in
     folder: Path | None = None  # where repeats are counted, as the real one does
-    show: Callable[[str], object] = lambda _: None
     served: list[Settings] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+
+    def show_to(self, show: Callable[[str], object]) -> None:
+        show("loading")
 
     def refusal(self, settings: Settings) -> str | None:
         return "needs 99.0 GiB, and 1.0 GiB are free" if self.refused(settings) else None
