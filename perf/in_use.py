@@ -1,16 +1,18 @@
-"""One measurement at a time in a run's folder: two would write each other's figures."""
+"""A run's folder: one measurement writes in it at a time, and it goes on with its own run alone."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from generator.errors import PerfError
+from perf.report.schema import RUN_FILE, Run, read_run, write_run
 
 
 @contextmanager
@@ -46,3 +48,23 @@ def _lock(descriptor: int, folder: Path) -> None:
                 "--output"
             ) from None
         # A file system without locks: then nothing tells.
+
+
+def taken_up(folder: Path, run: Run, otherwise: str = "choose another --output") -> Run:
+    """The run that the folder holds, else ``run``, which is written. Raises PerfError where it
+    holds one of another kind or scenario, OSError.
+    """
+    if not (folder / RUN_FILE).exists():
+        write_run(folder, run)
+        return run
+    try:
+        before = read_run(folder)
+    except ValueError as error:
+        raise PerfError(f"{error}; {otherwise}") from None
+    had, asked = dict(before.scenario), json.loads(json.dumps(run.scenario))
+    if before.kind != run.kind or had != asked:
+        keys = sorted(key for key in {*had, *asked} if had.get(key) != asked.get(key))
+        raise PerfError(
+            f"{folder} holds another run (different: {', '.join(keys) or before.kind}); {otherwise}"
+        )
+    return before

@@ -13,7 +13,7 @@ from typing import Any
 
 from generator.errors import PerfError
 from perf.report import markdown
-from perf.report.metrics import Metric, main_metrics, shown
+from perf.report.metrics import ROOFLINE, Metric, main_metrics, shown
 from perf.report.noise import Difference, difference, rejected, together
 from perf.report.plot import plot
 from perf.report.points import Point, dimensions, load_words, points
@@ -114,7 +114,8 @@ def compare(a: Results, b: Results, ignored: Sequence[str] = ()) -> Comparison:
     """
     of_a, of_b = _by_identity(a, ignored, "A"), _by_identity(b, ignored, "B")
     known = main_metrics([*a.measurements, *b.measurements])
-    metrics = [metric for metric in known if metric.lower_is_better is not None]
+    judged = (metric for metric in known if metric.lower_is_better is not None)
+    metrics = [metric for metric in judged if metric != ROOFLINE]  # the same as tokens/s
     pairs = [
         Pair(point, of_b[key], tuple(_compared(point, of_b[key], metrics)))
         for key, point in of_a.items()
@@ -160,8 +161,9 @@ def to_markdown(found: Comparison) -> str:
     """What differs, all loads together, then each load."""
     names = (markdown.escaped(f"{x.run.name} ({x.run.created})") for x in (found.a, found.b))
     lines = ["# A: {}, B: {}".format(*names), ""]
-    lines += [f"- **{head}**: {markdown.escaped(text)}" for head, text in warnings(found)]
-    lines += ["", *(f"- {markdown.escaped(each)}" for each in _overall_words(found)), ""]
+    said = [f"- **{head}**: {markdown.escaped(text)}" for head, text in warnings(found)]
+    lines += [*said, ""] if said else []
+    lines += [*(f"- {markdown.escaped(each)}" for each in _overall_words(found)), ""]
     shown_table = _table(found)
     lines += [*markdown.table(shown_table.heads, shown_table.rows, "<" * len(shown_table.heads))]
     return "\n".join([*lines, "", shown_table.everywhere]) + "\n"

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from generator.errors import PerfError
+from perf.in_use import taken_up
 from perf.machine import here
 from perf.report.rendering import write_renderings
 from perf.report.schema import (
@@ -19,7 +20,6 @@ from perf.report.schema import (
     RUN_FILE,
     Run,
     read_measurements,
-    read_run,
     write_run,
     write_text,
 )
@@ -66,7 +66,8 @@ def _notes(analyzer: Analyzer, found: Sequence[Planned]) -> list[str]:
 
 
 def begin(folder: Path, run: Run, files: Mapping[str, str], fresh: bool) -> set[str]:
-    """Writes the run and its input files; the keys of what is measured already.
+    """Writes the run and its input files; the keys of what went well already. What failed is taken
+    out, to be tried again.
 
     Raises PerfError where the folder holds another run, or can't be written.
     """
@@ -74,11 +75,21 @@ def begin(folder: Path, run: Run, files: Mapping[str, str], fresh: bool) -> set[
         if fresh and (folder / RUN_FILE).exists():  # our own two; what shows them is written again
             for name in (MEASUREMENTS_FILE, RUN_FILE):
                 (folder / name).unlink(missing_ok=True)
-        done = _go_on(folder, run) if (folder / RUN_FILE).exists() else set()
-        if not done:
+        taken_up(folder, run, "choose another --output, or --fresh to measure again and lose it")
+        try:
+            found = read_measurements(folder)
+        except ValueError as error:
+            raise PerfError(f"{error}; choose another --output, or --fresh") from None
+        good = [one for one in found if one.num_requests]
+        if len(good) < len(found):
+            lines = (folder / MEASUREMENTS_FILE).read_text("utf-8").splitlines(keepends=True)
+            whole = [line for line in lines if line.strip()][: len(found)]
+            kept = (line for line, one in zip(whole, found, strict=True) if one.num_requests)
+            write_text(folder / MEASUREMENTS_FILE, "".join(kept))
+        if not good:
             write_run(folder, run)
     write_files(folder, files)
-    return done
+    return {key_of(one.load, one.repeat) for one in good}
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
@@ -99,28 +110,6 @@ def render(folder: Path) -> None:
 def digest(files: Mapping[str, str]) -> str:
     """A digest of what is sent: other inputs are another run."""
     return hashlib.sha256(json.dumps(sorted(files.items())).encode()).hexdigest()[:16]
-
-
-def _go_on(folder: Path, run: Run) -> set[str]:
-    """Keys of what went well; what failed is taken out, to be tried again."""
-    try:
-        before = read_run(folder)
-        found = read_measurements(folder)
-    except ValueError as error:
-        raise PerfError(f"{error}; choose another --output, or begin again with --fresh") from None
-    if before.kind != KIND or before.scenario != json.loads(json.dumps(run.scenario)):
-        other = "a sweep of another scenario" if before.kind == KIND else f"a {before.kind}"
-        raise PerfError(
-            f"{folder} holds {other}; choose another --output, or --fresh to measure again and "
-            "lose it"
-        )
-    good = [one for one in found if one.num_requests]
-    if len(good) < len(found):
-        lines = (folder / MEASUREMENTS_FILE).read_text("utf-8").splitlines(keepends=True)
-        whole = [line for line in lines if line.strip()][: len(found)]
-        kept = (line for line, one in zip(whole, found, strict=True) if one.num_requests)
-        write_text(folder / MEASUREMENTS_FILE, "".join(kept))
-    return {key_of(one.load, one.repeat) for one in good}
 
 
 @contextlib.contextmanager

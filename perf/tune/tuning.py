@@ -17,12 +17,12 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
 from generator.spec.task_folders import Task
 from hf_triton.tritonserver.state_file import running_servers
-from perf.in_use import in_use
+from perf.in_use import in_use, taken_up
 from perf.machine import here
 from perf.report import markdown
 from perf.report.best import Bounds
 from perf.report.rendering import write_renderings
-from perf.report.schema import RUN_FILE, Percentiles, Run, read_run, write_run
+from perf.report.schema import Percentiles, Run
 from perf.tune.goal import Goal, throughput
 from perf.tune.question import Question, Request, counted_by, files_of
 from perf.tune.search import (
@@ -187,27 +187,10 @@ def folder_of(model: str, question: Mapping[str, Any], chosen: Path | None) -> P
 @contextlib.contextmanager
 def opened(folder: Path, question: Mapping[str, Any], command: str) -> Iterator[None]:
     """Makes the folder, or takes it up. Raises PerfError where it is another search's or in use."""
+    title = f"Settings for {question['model']}: {question['goal']}"
     with in_use(folder):
-        if (folder / RUN_FILE).exists():
-            _check_alike(folder, question)
-        else:
-            title = f"Settings for {question['model']}: {question['goal']}"
-            write_run(folder, Run(kind="tune", **here(command), title=title, scenario=question))
+        taken_up(folder, Run(kind="tune", **here(command), title=title, scenario=question))
         yield
-
-
-def _check_alike(folder: Path, question: Mapping[str, Any]) -> None:
-    try:
-        run = read_run(folder)
-    except ValueError as error:
-        raise PerfError(str(error)) from None
-    before, asked = dict(run.scenario), json.loads(json.dumps(question))
-    if run.kind != "tune" or before != asked:
-        keys = [key for key in {*before, *asked} if before.get(key) != asked.get(key)]
-        raise PerfError(
-            f"{folder} holds another search (different: {', '.join(sorted(keys)) or 'its kind'}); "
-            "choose another --output"
-        )
 
 
 def table(outcomes: Sequence[Outcome], goal: Goal) -> list[str]:

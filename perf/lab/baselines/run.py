@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -16,7 +17,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError, PerfError
 from perf import roofline
-from perf.in_use import in_use
+from perf.in_use import in_use, taken_up
 from perf.lab.baselines.servers import BY_NAME, DTYPES, MODEL_FOLDER, SERVERS, Running, started
 from perf.load.process import Level, LevelError, records_of
 from perf.load.records import Policy, Record, between_chunks, measurement_of
@@ -25,13 +26,11 @@ from perf.machine import here, now, num_cores
 from perf.report import markdown
 from perf.report.rendering import write_renderings
 from perf.report.schema import (
-    RUN_FILE,
     Load,
     Measurement,
     Run,
     append,
     read_measurements,
-    read_run,
     write_run,
     write_text,
 )
@@ -124,25 +123,13 @@ def compare(plan: Plan, output: Path, environments: Path, command: str) -> int:
 
 def begin(output: Path, plan: Plan, command: str) -> Run:
     """A new run in the folder, or the one that is there. Raises PerfError where the folder holds
-    another run, OSError, ValueError.
+    another run, OSError.
     """
-    if (output / RUN_FILE).is_file():
-        run = read_run(output)
-        if run.kind != KIND or run.scenario != plan.scenario():
-            raise PerfError(f"{output} holds another run; name another folder with --output")
-        return run
-    try:
-        figures = roofline.figures()
-    except roofline.NotMeasuredError:
-        figures = {}
-    run = Run(
-        kind=KIND,
-        title="Useful tokens/s of ours and of what people use instead",
-        scenario=plan.scenario(),
-        roofline=figures,
-        **here(command),
-    )
-    write_run(output, run)
+    title = "Useful tokens/s of ours and of what people use instead"
+    run = Run(kind=KIND, title=title, scenario=plan.scenario(), **here(command))
+    run = taken_up(output, run)
+    with suppress(roofline.NotMeasuredError):
+        run = run if run.roofline else replace(run, roofline=roofline.figures())
     return run
 
 

@@ -79,5 +79,5 @@ def test_a_folder_of_another_comparison_is_refused(
     monkeypatch.setattr(roofline, "figures", dict)
     run.begin(tmp_path, PLAN, "")
     assert run.begin(tmp_path, replace(PLAN, num_rounds=5), "").kind == "baselines"
-    with pytest.raises(PerfError, match="holds another run"):
+    with pytest.raises(PerfError, match=r"holds another run \(different: seed\)"):
         run.begin(tmp_path, replace(PLAN, seed=1), "")

@@ -77,12 +77,6 @@ def test_what_is_not_of_llamas_shape_has_no_share(tmp_path: Path, changes: dict[
     assert decoder_in(model(tmp_path, **changes), "auto") is None
 
 
-@pytest.mark.parametrize("text", ["[", "[1]", "\xff", "[" * 100_000])
-def test_a_config_that_is_none_has_no_share(tmp_path: Path, text: str) -> None:
-    (tmp_path / "config.json").write_text(text, encoding="latin-1")
-    assert decoder_in(tmp_path, "auto") is None
-
-
 def test_loads_whose_tokens_are_not_known_have_no_share(tmp_path: Path) -> None:
     found, one = decoder(tmp_path), measured(1)
     in_words = replace(one, load=replace(one.load, prompt_tokens="2 words"))

@@ -11,7 +11,7 @@ import pytest
 from generator.errors import PerfError
 from hf_triton.cli import main as cli
 from perf.report.compare import compare, failures, to_markdown, write_comparison
-from perf.report.noise import difference, rejected, t_quantile, t_tail, together
+from perf.report.noise import difference, t_quantile, t_tail, together
 from perf.report.schema import Measurement, Results, Run
 from tests.unit.perf.report import example_runs
 from tests.unit.perf.report.test_renderings import EVIL, Page
@@ -47,23 +47,6 @@ def test_a_difference_is_judged_by_the_scatter_of_the_repeats() -> None:
     assert far.is_noise
 
 
-def test_one_repeat_can_not_be_judged() -> None:
-    found = difference([100], [200, 201])
-    assert found is not None
-    assert found.ratio == pytest.approx(2.005, abs=0.001)
-    assert (found.is_judged, found.interval(), found.chance_of_more_than(1.05)) == (False, None, 1)
-    assert difference([], [1.0]) is None
-    assert difference([0.0], [1.0]) is None
-
-
-def test_repeats_that_are_all_the_same_leave_no_doubt() -> None:
-    found = difference([100, 100], [110, 110])
-    assert found is not None
-    assert not found.is_noise
-    assert found.chance_of_more_than(1.05) == 0.0
-    assert found.chance_of_more_than(1.2) == 1.0
-
-
 def test_many_loads_together_tell_more_than_one() -> None:
     each = difference([100, 104, 96], [103, 107, 99])
     assert each is not None
@@ -72,12 +55,6 @@ def test_many_loads_together_tell_more_than_one() -> None:
     assert all_of_them is not None
     assert not all_of_them.is_noise
     assert all_of_them.ratio == pytest.approx(each.ratio)
-
-
-def test_holm_rejects_step_by_step() -> None:
-    assert rejected([0.01, 0.04, 0.03]) == [True, False, False]
-    assert rejected([0.01, 0.02, 0.04]) == [True, True, True]
-    assert rejected([]) == []
 
 
 def test_the_same_server_measured_twice_is_not_slower() -> None:
@@ -104,12 +81,6 @@ def test_what_differs_stands_before_the_ratios() -> None:
     assert "average" not in top
     assert "**only in A**: demo, http-infer, concurrency 64" in top
     assert "**only in B**: demo, http-infer, concurrency 128" in top
-
-
-def test_without_repeats_a_reader_is_told_how_to_get_them() -> None:
-    text = to_markdown(compare(results(repeats=1), results(repeats=1, seed=1)))
-    assert "`repeats: 3`" in text
-    assert "noise |" not in text
 
 
 def test_loads_can_be_matched_across_targets() -> None:

@@ -134,11 +134,6 @@ def test_names_errors_and_commands_are_shown_and_never_run(tmp_path: Path) -> No
         assert not [secret for secret in ("s3cret", "pa55", "abcdef") if secret in text], file
 
 
-def test_a_run_without_measurements_says_so(tmp_path: Path) -> None:
-    assert "There are no measurements" in rendered(tmp_path, iter(())).said
-    assert "No measurements." in (tmp_path / "run.md").read_text()
-
-
 def test_a_load_that_only_failed_is_not_the_best(tmp_path: Path) -> None:
     load = Load("demo", "http-infer", concurrency=1)
     failed = Measurement(load, 0, "2026", 5.0, 0, 9, 0.0, first_error="HTTP 503: queue is full")
@@ -175,14 +170,6 @@ def test_without_matplotlib_the_page_has_its_numbers(
     page = rendered(tmp_path, example_runs.sweep(("demo",), ("http-infer",), (1, 2), 1))
     assert "svg" not in page.tags
     assert "All numbers" in page.said
-
-
-def test_repeats_are_one_point_in_whatever_order_settings_stand() -> None:
-    first = Load("a", "x", concurrency=1, settings={"m": 1, "n": 2})
-    second = replace(first, settings={"n": 2, "m": 1})
-    drawn = random.Random(0)
-    (point,) = points(example_runs.measured(load, 0, drawn) for load in (first, second))
-    assert len(point.repeats) == 2
 
 
 @pytest.mark.parametrize(

@@ -64,13 +64,6 @@ def test_a_broken_line_is_named_and_the_rest_is_read(
         schema.read_measurements(tmp_path)
 
 
-def test_a_figure_that_is_not_finite_was_not_measured(tmp_path: Path) -> None:
-    figures = {"queue_share": float("nan"), "batch_occupancy": 2.0}
-    schema.append(tmp_path, Measurement(**{**vars(measurement()), "server": figures}))
-    (read,) = schema.read_measurements(tmp_path)
-    assert read.server == {"batch_occupancy": 2.0}
-
-
 def test_keys_of_a_later_version_are_left_out(tmp_path: Path) -> None:
     schema.append(tmp_path, measurement())
     file = tmp_path / schema.MEASUREMENTS_FILE

@@ -7,15 +7,6 @@ from pathlib import Path
 import pytest
 
 from perf.sweep.analyzer import finding as analyzers
-from tests.unit.perf.sweep.conftest import FakeAnalyzer
-
-
-def test_the_one_on_path_comes_first(
-    analyzer: FakeAnalyzer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(analyzer.folder))
-    found = analyzers.find()
-    assert (found.path, found.origin, found.version) == (analyzer.path, "PATH", "2.51.0")
 
 
 def test_one_that_does_not_run_is_passed_over_for_the_wheels(

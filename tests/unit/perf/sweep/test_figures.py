@@ -69,11 +69,6 @@ def test_a_streams_times_and_tokens(figures: Figures) -> None:
     assert (between.p50_ms, between.p99_ms) == (50, 100)
 
 
-def test_a_last_response_without_content_only_ends_the_stream(figures: Figures) -> None:
-    outputs = [{"num_output_tokens": 2}, {}]
-    assert figures([request(0, 100, 900, outputs=outputs)])["latency"].p50_ms == 100
-
-
 def test_what_an_empty_last_response_holds_is_not_counted(figures: Figures) -> None:
     """perf_analyzer exports what lies in memory for outputs that were not sent."""
     last = {"text_output": "", "finish_reason": "length", "num_output_tokens": 1}
@@ -112,12 +107,6 @@ def test_a_figure_that_the_server_counted_otherwise_is_doubted(
     scrapes = {0: scrape(7, 7, 7), 2 * 10**9: scrape(7 + requests, 7 + sequences, 7 + tokens)}
     looks = [Look(at_ns, samples=samples) for at_ns, samples in scrapes.items()]
     assert list(doubts(export, looks, PLANNED)) == [said] * bool(said)
-
-
-def test_a_request_that_was_never_answered_does_not_count(figures: Figures) -> None:
-    found = figures([request(0), request(0, 5)], streams=False, counts_tokens=False)
-    assert found["num_requests"] == 1
-    assert found["output_tokens_per_s"] is found["time_to_first_token"] is None
 
 
 def test_tokens_are_counted_in_flat_json_too(figures: Figures) -> None:
@@ -181,10 +170,6 @@ def test_a_server_that_was_started_again_counts_nothing_below_zero() -> None:
     line = 'nv_inference_request_success{model="m"} '
     seen = Difference([parse_metrics(f"{line}9"), parse_metrics(f"{line}2")], ["m"])
     assert seen.grown("nv_inference_request_success") == 0
-
-
-def test_lines_that_are_no_metrics_are_left_out() -> None:
-    assert parse_metrics('nonsense\nname{a="b\n<html>\nname nan_or_so\n# HELP x\n') == []
 
 
 def test_a_machines_use_is_what_grew_in_the_counted_time() -> None:

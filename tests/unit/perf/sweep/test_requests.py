@@ -37,12 +37,6 @@ def test_without_a_tokenizer_words_are_counted_and_said() -> None:
     assert "counted in words" in found.note
 
 
-def test_a_file_that_is_no_tokenizer_is_told(tmp_path: Path) -> None:
-    (tmp_path / "t.json").write_text("{}")
-    with pytest.raises(PerfError, match="not a tokenizer"):
-        counter(tmp_path / "t.json")
-
-
 def test_lengths_are_mixed_evenly_and_every_caller_meets_all() -> None:
     inputs = Inputs(words=(Lengths((4,)),), output=(Lengths((8, 16)),))
     (found,) = requests_of(target("grpc-stream"), inputs, NOWHERE, 0)
@@ -51,22 +45,6 @@ def test_lengths_are_mixed_evenly_and_every_caller_meets_all() -> None:
     assert {gcd(len(asked), callers) for callers in range(1, 127)} == {1}
     assert found.entries[0]["stream"] == [True]
     assert found.output == "8/16"
-
-
-def test_a_stream_is_asked_how_it_ends() -> None:
-    """perf_analyzer tells no empty last response from one without text otherwise."""
-    inputs = Inputs(words=(Lengths((4,)),))
-    (found,) = requests_of(target("grpc-stream"), inputs, NOWHERE, 0)
-    assert found.entries[0]["return_finish_reason"] == [True]
-    (found,) = requests_of(target("grpc-infer"), inputs, NOWHERE, 0)
-    assert "return_finish_reason" not in found.entries[0]
-
-
-def test_the_same_seed_sends_the_same() -> None:
-    inputs = Inputs(words=(Lengths(between=(4, 9)),))
-    first, again = (requests_of(target(), inputs, NOWHERE, 3) for _ in range(2))
-    other = requests_of(target(), inputs, NOWHERE, 4)
-    assert first == again != other
 
 
 def test_flat_json_has_single_values(tmp_path: Path) -> None:

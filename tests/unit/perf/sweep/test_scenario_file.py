@@ -9,7 +9,6 @@ import pytest
 from generator.errors import SpecError, UsageError
 from perf.sweep.scenario.file import parse_addresses, read_sweep
 from perf.sweep.scenario.model import Addresses, Measuring
-from perf.sweep.scenario.ranges import Lengths
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "perf" / "sweep.yaml"
 MISTAKES = """\
@@ -95,14 +94,6 @@ def test_ranges(tmp_path: Path, text: str, expected: tuple[int, ...]) -> None:
 def test_ranges_that_make_no_sense_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(SpecError, match=r"scenarios\[0\]\.concurrency: got"):
         read_sweep(written(tmp_path, f"concurrency: {text}"))
-
-
-def test_a_list_of_lengths_is_several_loads_and_a_mixture_one(tmp_path: Path) -> None:
-    text = "input: {prompt_tokens: [16, 8-64], output_tokens: {mixed: [8, 32]}}"
-    inputs = read_sweep(written(tmp_path, text)).scenarios[0].inputs
-    assert inputs.prompt == (Lengths((16,)), Lengths(between=(8, 64)))
-    assert [one.label for one in inputs.prompt] == ["16", "8-64"]
-    assert [one.label for one in inputs.output] == ["8/32"]
 
 
 def test_a_scenarios_measurement_changes_only_what_it_says(tmp_path: Path) -> None:

@@ -11,19 +11,15 @@ from generator.errors import ModelError, UsageError
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task, find_tasks
-from perf.sweep.requests.bodies import Requests, counter, requests_of
 from perf.tune.goal import Goal
 from perf.tune.private_repository import PrivateRepository
 from perf.tune.question import (
-    INFER,
-    STREAM,
-    counted_by,
     endpoint_of,
     files_of,
     find_model,
     inputs_of,
 )
-from perf.tune.served import Room, target_in
+from perf.tune.served import Room
 from tests.support.triton import DEMO_MODEL, ROOT
 
 EMBEDDING = ROOT / "demo" / "embedding"
@@ -37,14 +33,6 @@ models:
     task: text-generation
     model: {DEMO_MODEL}
     canary: {{arms: [{{name: a, weight: 90}}, {{name: b, weight: 10, dtype: bfloat16}}]}}
-"""
-SCENARIO = """\
-scenarios:
-  - name: chat
-    models: [demo]
-    endpoints: [grpc-stream]
-    concurrency: [4]
-    input: {prompt_tokens: 8-16, output_tokens: 32}
 """
 
 
@@ -71,13 +59,6 @@ def specs(tmp_path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
 def test_what_can_not_be_tuned_is_refused(name: str, message: str, specs: list[ModelSpec]) -> None:
     with pytest.raises(ModelError, match=message):
         find_model(specs, name, Path("models.yaml"))
-
-
-def test_models_that_stream_are_asked_for_streams(specs: list[ModelSpec]) -> None:
-    demo, emb = specs[0], specs[1]
-    assert endpoint_of(demo, None, Goal("latency")) == STREAM
-    assert endpoint_of(demo, "infer", Goal("latency")) == INFER
-    assert endpoint_of(emb, None, Goal("latency")) == INFER
 
 
 @pytest.mark.parametrize(
@@ -112,35 +93,6 @@ def test_a_load_that_says_nothing_is_refused(
         inputs_of(specs[0], load)
 
 
-def test_a_sweeps_scenario_says_what_is_sent(tmp_path: Path, specs: list[ModelSpec]) -> None:
-    path = tmp_path / "scenario.yaml"
-    path.write_text(SCENARIO)
-    found = inputs_of(specs[0], str(path))
-    assert (found.prompt[0].label, found.output[0].label) == ("8-16", "32")
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        (SCENARIO.replace("demo", "other"), "0 scenarios name model 'demo', expected one"),
-        (SCENARIO.replace("8-16", "[8, 16]"), "prompt is 2 loads, expected one"),
-        (SCENARIO.replace("prompt_tokens", "prompt_words"), "lengths of prompt and output alone"),
-    ],
-)
-def test_a_scenario_that_is_not_one_load_is_refused(
-    text: str, message: str, tmp_path: Path, specs: list[ModelSpec]
-) -> None:
-    path = tmp_path / "scenario.yaml"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=message):
-        inputs_of(specs[0], str(path))
-
-
-def test_a_model_that_generates_nothing_has_no_output_length(specs: list[ModelSpec]) -> None:
-    with pytest.raises(UsageError, match="generates no text"):
-        inputs_of(specs[1], "prompt=8,output=8")
-
-
 def test_a_kept_answer_is_not_what_is_measured(tmp_path: Path, tasks: Mapping[str, Task]) -> None:
     path = tmp_path / "models.yaml"
     path.write_text(YAML.replace("max_batch_size: 4", "response_cache: true"))
@@ -172,52 +124,6 @@ def test_weights_that_were_not_fetched_are_asked_for(
 ) -> None:
     with pytest.raises(ModelError, match="hf-triton fetch hub"):
         files_of(specs[3], tmp_path)
-
-
-def test_a_trial_is_generated_beside_the_users_repository_and_reads_its_weights(
-    tmp_path: Path, specs: list[ModelSpec], tasks: Mapping[str, Task]
-) -> None:
-    theirs, ours = tmp_path / "model_repository", tmp_path / "trial"
-    cache = theirs / "demo" / "hf_cache"
-    (cache / "models--org--name").mkdir(parents=True)
-    (cache / "record.json").write_text("{}")
-    ours.mkdir()
-    private = PrivateRepository(ours, specs[0], tasks, tmp_path / "models.yaml", theirs)
-    private.generate({"options.max_num_seqs": 2, "instance_group.count": 3})
-    shared = private.path / "demo" / "hf_cache"
-    assert (shared / "models--org--name").resolve() == cache / "models--org--name"
-    (shared / "record.json").write_text("changed")
-    assert (cache / "record.json").read_text() == "{}"
-    assert "count: 3" in (private.path / "demo_stream" / "config.pbtxt").read_text()
-    assert sorted(each.name for each in theirs.iterdir()) == ["demo"]
-
-
-def requests(private: PrivateRepository, spec: ModelSpec, load: str | None) -> Requests:
-    inputs = counted_by(inputs_of(spec, load), spec.source.folder)
-    (found,) = requests_of(target_in(private, INFER), inputs, private.path, 0)
-    return found
-
-
-def test_requests_ask_for_exactly_so_many_tokens_and_fit_the_model(
-    tmp_path: Path, specs: list[ModelSpec], tasks: Mapping[str, Task]
-) -> None:
-    private = PrivateRepository(tmp_path, specs[0], tasks, tmp_path / "models.yaml", tmp_path)
-    private.generate({})
-    found = requests(private, specs[0], "prompt=8-16,output=32")
-    assert {each["min_tokens"][0] for each in found.entries} == {32}
-    assert {each["max_tokens"][0] for each in found.entries} == {32}
-    count = counter(DEMO_MODEL / "tokenizer.json")
-    assert {count(each["text_input"][0]) for each in found.entries} == set(range(8, 17))
-    assert found == requests(private, specs[0], "prompt=8-16,output=32")
-
-
-def test_a_batch_dimension_is_in_the_requests_of_models_that_have_one(
-    tmp_path: Path, specs: list[ModelSpec], tasks: Mapping[str, Task]
-) -> None:
-    private = PrivateRepository(tmp_path, specs[1], tasks, tmp_path / "models.yaml", tmp_path)
-    private.generate({})
-    found = requests(private, specs[1], None)
-    assert '"shape": [1, 1]' in found.bodies(target_in(private, INFER))[0]
 
 
 def test_more_instances_than_memory_holds_are_refused_with_the_numbers(

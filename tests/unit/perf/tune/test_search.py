@@ -81,15 +81,6 @@ def test_a_model_that_never_loads_ends_the_search(tmp_path: Path) -> None:
     assert len(bench.served) == 3
 
 
-def test_what_memory_cannot_hold_is_left_out_and_counts_for_nothing(tmp_path: Path) -> None:
-    bench = FakeBench(refused=lambda each: (each[SEQS] or 0) > 8)  # type: ignore[operator]
-    search = make(tmp_path, bench, trials=10)
-    search.run()
-    assert len(search.outcomes()) == 10
-    assert all((each[SEQS] or 0) <= 8 for each in bench.served)  # type: ignore[operator]
-    assert search.refused
-
-
 def test_a_search_without_a_better_trial_ends(tmp_path: Path) -> None:
     reason = make(tmp_path, FakeBench(), Goal("latency"), patience=4, trials=40).run()
     assert reason == "4 trials without a better one"
@@ -121,26 +112,6 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(bench.served) == 4
     assert len(search.outcomes()) == 8
     assert [each.number for each in search.outcomes()] == list(range(8))
-
-
-def test_a_search_that_is_interrupted_at_once_still_begins_with_the_current_settings(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        make(tmp_path, FakeBench(interrupt_at=0)).run()
-    bench = FakeBench()
-    make(tmp_path, bench, trials=2).run()
-    assert bench.served[0] == SPACE.current
-
-
-def test_the_same_seed_tries_the_same_settings(tmp_path: Path) -> None:
-    tried = []
-    for name in ("one", "two"):
-        bench = FakeBench()
-        (tmp_path / name).mkdir()
-        make(tmp_path / name, bench, trials=10, seed=7).run()
-        tried.append(bench.served)
-    assert tried[0] == tried[1]
 
 
 @pytest.mark.parametrize(

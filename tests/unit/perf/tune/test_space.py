@@ -95,14 +95,6 @@ def test_a_key_can_not_be_searched_and_fixed(tmp_path: Path, tasks: Mapping[str,
         space_of(spec_of(tmp_path, tasks), tasks, "max_num_seqs=4", fix=("max_num_seqs=8",))
 
 
-def test_one_way_to_set_a_model_is_nothing_to_search(
-    tmp_path: Path, tasks: Mapping[str, Task]
-) -> None:
-    spec = spec_of(tmp_path, tasks, ", options: {max_num_seqs: 4}")
-    with pytest.raises(UsageError, match="nothing to choose; --search takes max_batch_size"):
-        space_of(spec, tasks, "max_num_seqs=4")
-
-
 def test_instances_that_are_not_one_number_are_refused(
     tmp_path: Path, tasks: Mapping[str, Task]
 ) -> None:
@@ -119,13 +111,6 @@ def test_a_text_model_is_tried_with_what_its_engine_looks_at(
     assert set(found) == {"max_num_seqs", "max_num_batched_tokens", "instance_group.count"}
 
 
-def test_padded_generation_is_not_tried_with_options_of_the_other_engine(
-    tmp_path: Path, tasks: Mapping[str, Task]
-) -> None:
-    spec = spec_of(tmp_path, tasks, ", options: {engine: generate}")
-    assert set(values(space_of(spec, tasks))) == {"max_num_seqs", "instance_group.count"}
-
-
 def test_batches_and_delays_are_tried_where_requests_have_a_batch_dimension(
     tmp_path: Path, tasks: Mapping[str, Task]
 ) -> None:
@@ -134,10 +119,3 @@ def test_batches_and_delays_are_tried_where_requests_have_a_batch_dimension(
     assert found["max_batch_size"] == (1, 2, 4, 8, 16)
     assert found["max_queue_delay_microseconds"] == (0, 100, 500, 1000, 5000)
     assert "max_num_seqs" not in found
-
-
-def test_a_cache_budget_is_tried_around_the_one_that_is_set(
-    tmp_path: Path, tasks: Mapping[str, Task]
-) -> None:
-    spec = spec_of(tmp_path, tasks, ", options: {kv_cache_gib: 2}")
-    assert values(space_of(spec, tasks))["kv_cache_gib"] == (0.5, 1.0, 2.0, 4.0)

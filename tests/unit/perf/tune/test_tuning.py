@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from generator.errors import PerfError
 from generator.spec.task_folders import find_tasks
 from perf.tune.goal import Goal
 from perf.tune.question import Request
@@ -81,28 +79,3 @@ def test_an_interrupt_prints_the_ranking_so_far_and_ends_in_130(
     assert "0 current" in said.out
     assert "the same command goes on from here" in said.err
     assert (tmp_path / "results" / "report.json").is_file()
-
-
-@pytest.fixture
-def results(tmp_path: Path) -> Callable[[str], None]:
-    def open_for(goal: str) -> None:
-        with opened(tmp_path, {**QUESTION, "goal": goal}, "hf-triton perf tune demo"):
-            pass
-
-    return open_for
-
-
-def test_a_folder_of_another_search_is_refused(results: Callable[[str], None]) -> None:
-    results("highest throughput")
-    results("highest throughput")
-    with pytest.raises(PerfError, match="holds another search \\(different: goal\\)"):
-        results("lowest p99 latency")
-
-
-def test_a_folder_that_another_search_writes_to_is_refused(tmp_path: Path) -> None:
-    with (
-        opened(tmp_path, QUESTION, ""),
-        pytest.raises(PerfError, match="another measurement is writing"),
-        opened(tmp_path, QUESTION, ""),
-    ):
-        pass

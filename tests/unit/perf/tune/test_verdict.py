@@ -52,22 +52,6 @@ def test_whatever_meets_the_bounds_ranks_before_what_does_not() -> None:
     assert order == [3, 1, 0, 2]
 
 
-def test_runs_that_do_not_overlap_are_beyond_noise() -> None:
-    confirmation = Confirmation(several(WINNER, 110, 120, 115), several(CURRENT, 100, 109, 90))
-    assert confirmation.is_beyond_noise(THROUGHPUT)
-    assert confirmation.ratio(THROUGHPUT) == pytest.approx(1.15)
-
-
-def test_runs_that_overlap_are_within_noise() -> None:
-    confirmation = Confirmation(several(WINNER, 110, 99, 115), several(CURRENT, 100, 109, 90))
-    assert not confirmation.is_beyond_noise(THROUGHPUT)
-
-
-def test_one_run_of_each_tells_nothing_of_noise() -> None:
-    confirmation = Confirmation(several(WINNER, 110), several(CURRENT, 100))
-    assert not confirmation.is_beyond_noise(THROUGHPUT)
-
-
 def test_both_are_measured_in_turns_and_never_twice(tmp_path: Path) -> None:
     current, winner = outcome(0, CURRENT, 40), outcome(3, WINNER, 320)
     for each in (current, winner):
@@ -90,18 +74,3 @@ def test_a_winner_is_worth_writing_where_the_current_settings_miss_the_bounds() 
     goal = Goal("throughput", max_p99_ms=100)
     verdict = Verdict(outcome(3, WINNER, 50, 90), outcome(0, CURRENT, 100, 300), None, None)
     assert verdict.is_worth_writing(goal)
-
-
-def test_where_nothing_fits_the_nearest_is_named() -> None:
-    goal = Goal("throughput", max_p99_ms=1)
-    lines = list(told(Verdict(None, None, None, outcome(2, WINNER, 50)), goal))
-    assert lines == [
-        "nothing meets the bounds (highest throughput with p99 at most 1 ms)",
-        "nearest: trial 2: max_num_seqs=32",
-    ]
-
-
-def test_current_settings_that_are_the_best_stay() -> None:
-    verdict = Verdict(outcome(0, CURRENT, 50), outcome(0, CURRENT, 50), None, None)
-    assert not verdict.is_worth_writing(THROUGHPUT)
-    assert list(told(verdict, THROUGHPUT)) == ["the current settings are the best that was found"]
