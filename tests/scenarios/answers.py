@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.scenarios.endpoint import FLAGS, OUTPUTS, Model
@@ -72,28 +70,3 @@ class Answers:
         assert [reply.text() for reply in replies] == [
             reference.text(prompt, length) for prompt, length in asked
         ]
-
-
-class Sampling:
-    """Options that choose tokens; that they may be parameters too is the scenario above."""
-
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"temperature": 0.9, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.2},
-            {"top_k": 40},
-        ],
-        ids=str,
-    )
-    def test_a_seed_gives_the_same_text_alone_and_in_company(
-        self, model: Model, options: dict[str, Any]
-    ) -> None:
-        def seeded(seed: int) -> Any:
-            return model.by_tensors(PROMPT, max_tokens=10, seed=seed, **options)
-
-        alone = [model.infer(seeded(seed)).text() for seed in range(4)]
-        company = [model.by_tensors("Once upon", max_tokens=7 * n) for n in (1, 2, 3)]
-        together = model.infer_together([*company, *(seeded(seed) for seed in range(4))])
-
-        assert [reply.text() for reply in together[3:]] == alone
-        assert len(set(alone)) > 1, "different seeds should give different texts"

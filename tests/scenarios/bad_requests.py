@@ -70,13 +70,6 @@ class BadRequests:
         error = refused(model, reference, model.by_tensors(reference.prompt_of(beyond)))
         assert str(beyond) in error
 
-    @pytest.mark.threat("huge-input")
-    def test_a_prompt_of_ten_megabytes_is_refused(self, model: Model, reference: Reference) -> None:
-        error = refused(model, reference, model.by_tensors("é🙂" * 1_700_000))
-
-        assert error.startswith("text_input: ")
-        assert str(reference.context) in error
-
     def test_a_text_that_is_not_utf_8_is_refused(self, model: Model, reference: Reference) -> None:
         text = SECRET.encode() + b"\xf0\x9f"
         error = refused(model, reference, model.by_tensors(text))

@@ -40,22 +40,6 @@ class Cancellation:
         assert eventually(lambda: ended.by("length") + ended.by("cancelled") == NUM_LEAVING + 1)
         assert ended.by("cancelled") >= NUM_LEAVING - NUM_LATE, "what was left went on to its end"
 
-    def test_a_call_that_is_cancelled_frees_its_slot(
-        self, model: Model, reference: Reference, count_finished: CountFinished
-    ) -> None:
-        ended = Ended(count_finished, model.settled_s)
-        for _ in range(NUM_LEAVING):
-            request = model.by_tensors(PROMPT, **LONG)
-            with model.endpoint.cancelled_infer(model.name, request):
-                time.sleep(0.1)
-            # In the slot that it freed, before the next one is cancelled.
-            assert model.ask("tensors", PROMPT, max_tokens=5).text() == reference.text(PROMPT, 5)
-
-        # One that was cancelled on its way to the engine is not counted.
-        assert eventually(lambda: ended.by("length") >= NUM_LEAVING)
-        assert eventually(lambda: 0 < ended.by("cancelled") <= NUM_LEAVING)
-        assert ended.by("length") <= NUM_LEAVING + NUM_LATE, "what was cancelled went on to its end"
-
     def test_who_leaves_while_waiting_frees_its_place(
         self, model: Model, reference: Reference, count_finished: CountFinished
     ) -> None:

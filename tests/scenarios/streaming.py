@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from wire import Reply
@@ -101,26 +100,6 @@ class Streams:
         for told in zip(*(chunk.texts("finish_reason") for chunk in chunks), strict=True):
             assert [reason for reason in told if reason], "every choice says why it ended"
 
-    @pytest.mark.parametrize("options", [{}, {"stream": False}], ids=["unsaid", "false"])
-    def test_one_response_unless_a_stream_is_wanted(
-        self, model: Model, reference: Reference, options: dict[str, Any]
-    ) -> None:
-        request = model.by_tensors(PROMPT, max_tokens=12, **options, **FLAGS)
-
-        (reply,) = model.endpoint.stream(model.engine.name, request)
-
-        assert reply.text() == reference.text(PROMPT, 12)
-        assert reply.texts("finish_reason") == ["length"]
-        assert reply.number("num_output_tokens") == 12
-
-    def test_a_model_that_answers_once_takes_stream_all_the_same(
-        self, model: Model, reference: Reference
-    ) -> None:
-        (streamed,) = model.stream(PROMPT, max_tokens=12)
-        asked = model.ask("tensors", PROMPT, max_tokens=12, stream=True)
-
-        assert [streamed.text(), asked.text()] == [reference.text(PROMPT, 12)] * 2
-
     @pytest.mark.parametrize("text, named", [("", "text_input"), (PROMPT, "max_tokens")])
     def test_a_bad_request_is_one_error_that_names_its_field(
         self, model: Model, text: str, named: str
@@ -170,14 +149,3 @@ class StreamEndpoints:
         _, answer = model.engine.generate({**body, "max_tokens": LONG, "stream": True})
         assert "exactly 1 response" in answer["error"]
         assert model.engine.generate(body)[0] == 200
-
-    def test_a_stream_of_the_public_name_is_one_event(
-        self, model: Model, reference: Reference
-    ) -> None:
-        body = {"text_input": PROMPT, "max_tokens": 12, "stream": True}
-
-        status, events = model.generate_stream(body)
-
-        assert status == 200
-        (event,) = events
-        assert event["text_output"] == reference.text(PROMPT, 12)

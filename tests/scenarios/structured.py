@@ -69,17 +69,6 @@ class Structured:
         if reply.texts("finish_reason") == ["stop"]:
             assert fits(reply.text()) not in (None, 0, False), reply.text()
 
-    def test_its_neighbours_write_what_they_always_write(
-        self, model: Model, reference: Reference
-    ) -> None:
-        plain = model.by_tensors(PROMPT, max_tokens=12)
-        held = model.by_tensors(PROMPT, max_tokens=40, regex=DATE)
-
-        before, date, after = model.infer_together([plain, held, plain])
-
-        assert re.fullmatch(DATE, date.text())
-        assert [before.text(), after.text()] == [reference.text(PROMPT, 12)] * 2
-
     @pytest.mark.parametrize(
         "options, said",
         [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.scenarios.answers import Answers, Sampling
+from tests.scenarios.answers import Answers
 from tests.scenarios.bad_requests import BadRequests
 from tests.scenarios.cancellation import Cancellation
 from tests.scenarios.chat import Chat
@@ -44,7 +44,6 @@ class Row:
 
 TABLE = (
     Row(Answers, server="http demo, grpc batched, http padded", vllm="http demo, grpc batched"),
-    Row(Sampling, server="http demo, grpc batched", vllm="http demo, grpc batched"),
     Row(BadRequests, server="http demo, grpc batched", vllm="http demo, grpc batched"),
     Row(ClientBatches, server="http batched, grpc padded", vllm="http batched"),
     Row(FlatJson, server="http demo, http batched", vllm="http demo, http batched"),

@@ -28,14 +28,3 @@ def test_one_that_no_longer_streams_is_asked_as_what_it_is_now(
     reply = changing.completion(stream=stream)
     assert reply.status == 200
     assert "a" in reply.text
-
-
-def test_one_that_is_gone_is_a_404(changing: Translator) -> None:
-    del changing.triton.models["echo_stream"], changing.triton.models["echo"]
-    assert changing.completion().status == 404
-
-
-def test_what_the_model_itself_refuses_is_asked_once(changing: Translator) -> None:
-    before = len(changing.triton.seen)
-    assert changing.completion(prompt="!400").status == 400
-    assert len(changing.triton.seen) == before + 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from generator.spec.access import Limits
 from hf_triton.ports.settings import Access
 from tests.support.triton import eventually
-from tests.unit.openai_api.conftest import Reply, Starter, Translator
+from tests.unit.openai_api.conftest import Starter, Translator
 
 
 def connect(api: Translator, **body: object) -> socket.socket:
@@ -28,20 +27,6 @@ def connect(api: Translator, **body: object) -> socket.socket:
 def address_of(api: Translator) -> tuple[str, int]:
     host, port = api.url.removeprefix("http://").split(":")
     return host, int(port)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("model", ["echo", "whole"])
-def test_a_client_that_leaves_is_told_of_by_the_proxy_of_a_serve_elsewhere(
-    model: str, stream: bool, starter: Starter, tmp_path: Path
-) -> None:
-    fake, _ = starter.triton()
-    api = starter.translator(fake, starter.proxy(fake, tmp_path))
-    assert eventually(lambda: api.completion(model=model).status == 200 and fake.is_told)
-    with connect(api, model=model, prompt="a !waits", stream=stream):
-        assert eventually(lambda: fake.num_waiting == 1)
-    assert eventually(lambda: (fake.left, fake.num_waiting) == (["a !waits"], 0))
-    assert not fake.cancelled
 
 
 @pytest.mark.threat("left-grpc-calls")
@@ -113,20 +98,3 @@ def read_until(connection: socket.socket, mark: bytes) -> bytes:
         assert more, found
         found += more
     return found
-
-
-def test_requests_run_side_by_side(api: Translator) -> None:
-    replies: list[Reply] = []
-    waiting = [connect(api, prompt="a !waits") for _ in range(50)]
-    assert eventually(lambda: api.triton.num_waiting == 50)
-    threads = [
-        threading.Thread(target=lambda: replies.append(api.completion(stream=True)))
-        for _ in range(20)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [reply.status for reply in replies] == [200] * 20
-    for connection in waiting:
-        connection.close()

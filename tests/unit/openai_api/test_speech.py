@@ -204,8 +204,3 @@ def test_what_is_wrong_is_named_in_the_hubs_form(
     reply = send(api, "/models/hears", data)
     assert (reply.status, reply.body["error_type"]) == (422, "validation")
     assert reply.body["error"].startswith(message)
-
-
-def test_a_model_that_does_not_hear_is_refused(api: Translator) -> None:
-    reply = ask(api, model="echo")
-    assert (reply.status, reply.error["code"]) == (404, "model_not_found")

@@ -56,9 +56,3 @@ def test_without_a_name_it_is_the_only_model(api: Translator) -> None:
         del api.triton.models[name]
     assert api.post("/tokenize", prompt="a b").body["count"] == 2
     assert api.get("/tokenizer_info").status == 200
-
-
-def test_a_model_that_makes_no_text_is_refused(api: Translator) -> None:
-    reply = api.post("/tokenize", model="vectors", prompt="a")
-    assert reply.status == 404
-    assert "allowed here (text-generation, " in reply.error["message"]

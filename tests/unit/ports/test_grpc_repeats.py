@@ -12,8 +12,6 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from hf_triton.ports.grpc.call import prefixed
-from hf_triton.ports.grpc.message_relay import MessageRelay
 from tests.unit.ports.grpc_ports import Triton, grpc_port
 
 AWAY = "the engine m_stream went away before it answered: try again"
@@ -164,22 +162,3 @@ async def test_a_stream_without_a_request_outlives_tritonserver(tmp_path: Path) 
             assert [(await call.read()).infer_response.id for _ in range(2)] == ["0", "1"]
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
-
-
-def test_the_client_gets_whole_messages_and_no_more_than_it_has_room_for() -> None:
-    relay, first, second = MessageRelay(), prefixed(b"a" * 20_000), prefixed(b"b" * 10)
-    sent = first + second
-    assert relay.take(sent[:9]) == []
-    assert relay.take(sent[9:-3]) == [first]
-    relay.add(first)
-    frames, num_bytes = relay.frames(7, 100)
-    assert (len(frames), num_bytes, relay.is_empty) == (9 + 100, 100, False)
-    frames, num_bytes = relay.frames(7, 10**6)
-    assert (len(frames), num_bytes, relay.is_empty) == (2 * 9 + 20_005 - 100, 19_905, True)
-    assert relay.room_for_triton() == len(sent) - 3
-    assert relay.begin_again() == len(second) - 3
-    assert relay.take(second) == [second]
-    relay.add(b"x" * 2**19)
-    assert relay.room_for_triton() == 0, "before the client reads"
-    relay.frames(7, 2**19)
-    assert relay.room_for_triton() == len(second)

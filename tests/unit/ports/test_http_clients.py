@@ -144,22 +144,3 @@ async def test_a_body_counts_until_tritonserver_has_read_it() -> None:
         assert (await clients[1].answer()).status == 200
         assert port.proxy.num_buffered == 0
         server.close()
-
-
-@pytest.mark.threat("slow-http-clients")
-async def test_where_there_are_too_many_connections_an_idle_one_goes() -> None:
-    async with open_port(script=never) as port:
-        port.proxy.connections.most = 3
-        busy = await port.client()
-        busy.get("/busy")
-        await port.until(lambda: len(port.triton.asked) == 1)
-        oldest = await port.client()
-        await port.until(lambda: len(port.proxy.connections) == 2)
-        await port.pass_time(1)
-        others = [await port.client() for _ in range(4)]
-        assert await oldest.is_closed()
-        await port.until(lambda: len(port.proxy.connections) == 3)
-        port.triton.script = echo
-        others[-1].get("/v2")
-        assert (await others[-1].answer()).status == 200
-        assert not busy.reader.at_eof()

@@ -17,8 +17,6 @@ from hf_triton.ports.settings import Access, Caller, ProxySettings
 from tests.support.triton import free_ports
 from tests.unit.ports.http_ports import (
     GENERATE,
-    HEAD,
-    INFER,
     ONE_AT_ONCE,
     PATIENCE_S,
     FakeTriton,
@@ -52,20 +50,6 @@ async def test_a_body_goes_on_as_json_with_a_length() -> None:
             assert request.headers["content-length"] == str(len(request.body))
             assert not {"transfer-encoding", "trailer"} & set(request.headers)
         assert port.triton.num_connections == 1
-
-
-async def test_binary_data_follows_its_json_untouched() -> None:
-    async with open_port() as port:
-        client = await port.client()
-        tensor = {**HEAD["inputs"][0], "parameters": {"binary_data_size": 6}}  # type: ignore[index]
-        head, data = json.dumps({"inputs": [tensor]}, indent=1).encode(), b"\2\0\0\0\xff\n"
-        client.post(INFER, head + data, f"inference-header-content-length: {len(head)}\r\n")
-        assert (await client.answer()).status == 200
-        (asked,) = port.triton.asked
-        length = int(asked.headers["inference-header-content-length"])
-        assert length < len(head)
-        assert json.loads(asked.body[:length]) == {"inputs": [tensor]}
-        assert asked.body[length:] == data
 
 
 async def test_headers_of_one_connection_stay_on_it() -> None:

@@ -116,21 +116,20 @@ def events(data: bytes) -> list[object]:
 
 class Generating:
     """A model that streams six tokens, and that the supervisor sees die ``num_deaths`` times, each
-    behind two tokens and a half; it keeps a journal unless ``forgets``.
+    behind two tokens and a half; it keeps a journal.
     """
 
-    def __init__(self, num_deaths: int, *, forgets: bool = False) -> None:
+    def __init__(self, num_deaths: int) -> None:
         self.port: Port
         self.calls: list[str] = []
-        self._num_deaths, self._forgets = num_deaths, forgets
+        self._num_deaths = num_deaths
 
     async def __call__(self, request: Message, writer: asyncio.StreamWriter) -> None:
         self.calls.append(json.loads(request.body)[CALL])
         _, num_told, _, journal = self.calls[-1].split("-")
         file = self.port.folder / f"left_{journal}.told"
         assert file.exists()
-        if not self._forgets:
-            file.write_bytes(b"{}\n")
+        file.write_bytes(b"{}\n")
         dies = len(self.calls) <= self._num_deaths
         left = [numbered(number) for number in range(int(num_told), 6)]
         whole = b"".join(left[:2]) if dies else b"".join(left)
@@ -162,13 +161,6 @@ async def test_a_stream_goes_on_without_a_seam_where_its_model_keeps_a_journal(
     told = [int(call.split("-")[1]) for call in model.calls]
     assert told == [*(2 * number for number in range(num_deaths + 1)), 0]
     assert len({call.split("-")[3] for call in model.calls}) == 2
-
-
-async def test_one_whose_model_keeps_no_journal_ends_with_an_error() -> None:
-    async with open_model(Generating(1, forgets=True)) as client:
-        client.post(STREAM, BODY)
-        *_, last = await client.reader.readuntil(b"data: "), await client.rest()
-        assert b"HTTP/1.1" not in last  # nor is it asked again
 
 
 @pytest.mark.parametrize(

@@ -68,17 +68,6 @@ async def test_the_supervisor_is_told_what_waits_what_runs_and_what_was_sent(
     assert await port.says(0, 0, 1)
 
 
-async def test_of_models_that_are_always_loaded_nothing_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    port = Port(Model(), monkeypatch)
-    assert port.held().may_go()
-    assert port.held("another").may_go()
-    await asyncio.sleep(0.05)
-    assert port.said == {}
-    assert not port.repeats._num_sent, "clients make up names"
-
-
 @pytest.mark.parametrize("line", [b"", b"ready", b"{", b'{"m": 3}', b'{"m": [1, 2]}'])
 def test_a_line_that_tells_nothing_asks_for_nothing(line: bytes) -> None:
     assert demand_of(line) == {}
@@ -129,18 +118,6 @@ async def test_over_http_what_a_loaded_model_alone_answers_waits_and_its_readine
         for one in (client, *clients):
             assert (await one.answer()).status == 200
         assert len(port.triton.asked) == 4
-
-
-async def test_over_http_a_model_that_cant_be_loaded_is_not_ready() -> None:
-    async with open_port() as port:
-        tell(port.proxy.repeats, FAILED)
-        client = await port.client()
-        client.post(GENERATE, BODY)
-        answer = await client.answer()
-        assert (answer.status, answer.error) == (503, "model 'm' can't be loaded: no such file")
-        client.get("/v2/models/m/ready")
-        await client.answer()
-        assert len(port.triton.asked) == 1, "Triton says that it is not"
 
 
 async def test_over_grpc_it_is_the_same(tmp_path: Path) -> None:

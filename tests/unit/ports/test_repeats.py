@@ -10,7 +10,7 @@ import pytest
 
 from hf_triton.ports import repeats as module
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.repeats import Held, Model, Repeats, demand_of, line_of
+from hf_triton.ports.repeats import Held, Model, Repeats, line_of
 
 CRASH = "its Python process died (exit code 3)"
 KILLED = "its Python process died (killed by SIGKILL: out of memory?)"
@@ -204,21 +204,6 @@ async def test_nothing_waits_where_the_server_stops() -> None:
     port.begin_stop()
     with pytest.raises(RefusedError, match="the server is stopping"):
         await asyncio.wait_for(waiting, 5)
-
-
-@pytest.mark.parametrize("num_passes", range(4))
-async def test_who_leaves_as_its_model_comes_back_is_not_counted(num_passes: int) -> None:
-    said: list[bytes] = []
-    port = Repeats(say=said.append)
-    port.follow(line_of({"m": Model(is_coming=True, state="is loaded on demand")}))
-    held = Held(port, "m", lambda: None)
-    waiting = asyncio.create_task(held.turn())
-    await asyncio.sleep(0.01)
-    port.follow(line_of({"m": Model(state="is loaded on demand")}))
-    await leave(waiting, num_passes)
-    held.end()
-    await asyncio.sleep(0.15)  # until it has told
-    assert demand_of(said[-1]).get("m", (0, 0))[:2] == (0, 0)
 
 
 @pytest.mark.parametrize("num_passes", range(4))
