@@ -18,13 +18,14 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
+from hf_triton.ports.grpc.server import serve_grpc
 from hf_triton.ports.openai.child_process import OpenAiProcess
 from hf_triton.ports.openai.key import with_key
 from hf_triton.ports.openai.process import serve
 from hf_triton.ports.openai.settings import Settings
 from hf_triton.ports.repeats import Model as Told
 from hf_triton.ports.repeats import Repeats, line_of
-from hf_triton.ports.settings import EVERYBODY, Access
+from hf_triton.ports.settings import EVERYBODY, Access, ProxySettings
 from tests.support.triton import ADMIN_KEY, Triton, free_ports
 from tests.unit.openai_api.fake_triton import FakeTriton, Model
 
@@ -196,6 +197,34 @@ class Starter:
         await server.start()
         self._endings.append(server.stop(0))
         return fake, port
+
+    def proxy(self, fake: FakeTriton, folder: Path) -> str:
+        """The gRPC port of a ``serve`` in front of a fake; its address."""
+        fake.abandoned_requests = f"{folder}/left_"
+        return self.loop.run(self._proxy(fake, folder))
+
+    async def _proxy(self, fake: FakeTriton, folder: Path) -> str:
+        server, listen = grpc.aio.server(), free_ports()
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(fake, server)
+        server.add_insecure_port(f"unix:{folder}/grpc")
+        await server.start()
+        ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
+        proxy = ProxySettings(
+            "127.0.0.1", *ports, "", "", f"{folder}/grpc", fake.abandoned_requests
+        )
+        stop, ready = asyncio.Event(), asyncio.Event()
+        repeats = Repeats()
+        repeats.follow(line_of({name: Told(is_ours=True) for name in fake.models}))
+        serving = asyncio.create_task(serve_grpc(proxy, stop, ready.set, repeats))
+        await ready.wait()
+
+        async def end() -> None:
+            stop.set()
+            await serving
+            await server.stop(0)
+
+        self._endings.append(end())
+        return listen.address(listen.grpc_port)
 
     async def _translator(self, triton: FakeTriton, settings: Settings) -> Translator:
         stop, ready, repeats = asyncio.Event(), asyncio.Event(), Repeats()

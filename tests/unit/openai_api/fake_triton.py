@@ -58,6 +58,10 @@ EMBEDDING_ERRORS = {
 }
 
 
+class RefusedError(Exception):
+    """The status and the text that a request fails with."""
+
+
 def _labelled(request: Any, error: tuple[Any, str]) -> tuple[Any, str]:
     """The status and text, which names the request as the models' texts do."""
     status, text = error
@@ -155,68 +159,59 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._trace(context)
-        if self._is_away():
-            await context.abort(grpc.StatusCode.UNAVAILABLE, AWAY)
-        if request.model_name not in self.models:
-            await context.abort(grpc.StatusCode.NOT_FOUND, _unknown(request.model_name))
-        if self.models[request.model_name].role is None:
-            return await self._count(request, context)
-        if self.models[request.model_name].task == "feature-extraction":
-            return await self._embed(request, context)
-        if self.models[request.model_name].task == "text-classification":
-            return self._classify(request)
-        if self.models[request.model_name].task == SPEECH:
-            wrong, answer = self._hear(request)
-            if wrong:
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, wrong)
-            return answer
-        inputs = self._note(request)
-        if "tokenizer" in inputs:
-            return _tokenized(inputs, request)
-        prompt, error = _prompt(inputs), _error(inputs)
-        if error:
-            await self._let_others_begin()
-            await context.abort(*_labelled(request, error))
-        await self._wait(prompt, inputs)
-        [answer] = _chunks({**inputs, "stream": False}, request)
+        try:
+            [answer] = [one async for one in self._answers(request, streams=False)]
+        except RefusedError as error:
+            await context.abort(*error.args)
         return answer
 
     async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         assert "triton_grpc_error" not in dict(context.invocation_metadata())
         self._trace(context)
         async for request in requests:
-            if self._is_away():
-                yield service_pb2.ModelStreamInferResponse(error_message=AWAY)
-                return
-            if request.model_name not in self.models:
-                text = _unknown(request.model_name)
-                yield service_pb2.ModelStreamInferResponse(error_message=text)
-                continue
-            if self.models[request.model_name].task == SPEECH:
-                wrong, answer = self._hear(request)
-                yield service_pb2.ModelStreamInferResponse(
-                    error_message=wrong, infer_response=answer
-                )
-                continue
-            inputs = self._note(request)
-            if "tokenizer" in inputs:
-                answer = _tokenized(inputs, request)
-                yield service_pb2.ModelStreamInferResponse(infer_response=answer)
-                continue
-            prompt, error = _prompt(inputs), _error(inputs)
-            if error:
-                await self._let_others_begin()
-                _, text = _labelled(request, error)
-                yield service_pb2.ModelStreamInferResponse(error_message=text)
-                continue
-            for chunk in _chunks(inputs, request):
-                yield service_pb2.ModelStreamInferResponse(infer_response=chunk)
-            if prompt.endswith("!fails"):
-                message = "the engine died: try again later"
-                yield service_pb2.ModelStreamInferResponse(error_message=message)
+            try:
+                async for answer in self._answers(request, streams=True):
+                    yield service_pb2.ModelStreamInferResponse(infer_response=answer)
+            except RefusedError as error:
+                yield service_pb2.ModelStreamInferResponse(error_message=error.args[1])
+                if error.args[1] == AWAY:
+                    return
+
+    async def _answers(self, request: Any, *, streams: bool) -> AsyncIterator[Any]:
+        """Raises RefusedError, which may come behind answers."""
+        self.num_away -= 1
+        if self.num_away >= 0:
+            raise RefusedError(grpc.StatusCode.UNAVAILABLE, AWAY)
+        model = self.models.get(request.model_name)
+        if model is None:
+            raise RefusedError(grpc.StatusCode.NOT_FOUND, _unknown(request.model_name))
+        whole = {
+            None: self._count,
+            "feature-extraction": self._embed,
+            "text-classification": self._classify,
+            SPEECH: self._hear,
+        }.get(model.role and model.task)
+        if whole:
+            yield await whole(request)
+            return
+        inputs = self._note(request)
+        if "tokenizer" in inputs:
+            yield _tokenized(inputs, request)
+            return
+        prompt, error = _prompt(inputs), _error(inputs)
+        if error:
+            await self._let_others_begin()
+            raise RefusedError(*_labelled(request, error))
+        if not streams:
+            await self._wait(prompt, inputs)
+        for chunk in _chunks(inputs if streams else {**inputs, "stream": False}, request):
+            yield chunk
+        if prompt.endswith("!fails"):
+            raise RefusedError(grpc.StatusCode.UNAVAILABLE, "the engine died: try again later")
+        if streams:
             await self._wait(prompt, inputs)
 
-    async def _count(self, request: Any, context: Any) -> Any:
+    async def _count(self, request: Any) -> Any:
         """Each of the ``words`` and the ``times`` that it is wanted, as JSON, and a score."""
         inputs: dict[str, Any] = {
             one.name: _texts(data) if one.datatype == "BYTES" else _value(one.datatype, data)
@@ -226,7 +221,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.seen.append(inputs)
         if inputs.get("times", 0) < 0:
             text = f"times: got {inputs['times']}, allowed: 0 or more"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, text)
         counted = [{"word": word, "times": inputs.get("times", 1)} for word in inputs["words"]]
         answer = service_pb2.ModelInferResponse(model_name=request.model_name, model_version="1")
         answer.outputs.add(name="output", datatype="BYTES", shape=[1])
@@ -235,7 +230,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         answer.raw_output_contents.append(struct.pack("<2f", 0.5, float("nan")))
         return answer
 
-    async def _embed(self, request: Any, context: Any) -> Any:
+    async def _embed(self, request: Any) -> Any:
         """Of each text its length, its first character's code and a half."""
         self.ids.append(request.id)
         self.encoder_requests.append(request)
@@ -244,7 +239,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             if text in ERRORS:
                 await self._let_others_begin()
                 error = EMBEDDING_ERRORS.get(text, ERRORS[text])
-                await context.abort(*_labelled(request, error))
+                raise RefusedError(*_labelled(request, error))
             await self._wait(text, {CALL: request.parameters[CALL].string_param})
         answer = service_pb2.ModelInferResponse(model_name=request.model_name)
         rows = b"".join(struct.pack("<3f", len(text), ord(text[:1] or "\0"), 0.5) for text in texts)
@@ -256,7 +251,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         _tell_cuts(request, answer, texts)
         return answer
 
-    def _classify(self, request: Any) -> Any:
+    async def _classify(self, request: Any) -> Any:
         """Of each pair how many words the second text shares with the first, and half of that as
         its score; ``labels`` has three labels, of which the last is the best.
         """
@@ -292,8 +287,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         _tell_cuts(request, answer, pairs)
         return answer
 
-    def _hear(self, request: Any) -> tuple[str, Any]:
-        """An error, or an answer of two segments."""
+    async def _hear(self, request: Any) -> Any:
+        """An answer of two segments."""
         inputs: dict[str, Any] = {
             tensor.name: _files(data)[0]
             if tensor.datatype == "BYTES"
@@ -306,7 +301,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.ids.append(request.id)
         answer = service_pb2.ModelInferResponse(model_name=request.model_name)
         if inputs["audio"] == NO_IMAGE:
-            return "audio: 4 bytes that are no sound; allowed: WAV, FLAC, OGG, MP3", answer
+            text = "audio: 4 bytes that are no sound; allowed: WAV, FLAC, OGG, MP3"
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, text)
         is_verbose = inputs.get("return_timestamps") == b"verbose"
         more = NUMBERS if is_verbose else {}
         segments = [{**one, **more} for one in SEGMENTS if "return_timestamps" in inputs]
@@ -319,7 +315,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         for output in request.outputs:
             answer.outputs.add(name=output.name, shape=[1])
             answer.raw_output_contents.append(wanted[output.name])
-        return "", answer
+        return answer
 
     def _note(self, request: Any) -> dict[str, Any]:
         assert request.model_name in self.models
@@ -337,10 +333,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.is_told = CALL in inputs
         self.shapes += [list(tensor.shape) for tensor in request.inputs]
         return inputs
-
-    def _is_away(self) -> bool:
-        self.num_away -= 1
-        return self.num_away >= 0
 
     async def _let_others_begin(self) -> None:
         while self.num_waiting < self.num_waiting_at_errors:

@@ -51,6 +51,18 @@ def test_documents_come_the_best_first_and_as_they_were(path: str, api: Translat
     }
 
 
+def test_a_model_with_batches_gets_no_more_rows_than_it_takes(api: Translator) -> None:
+    found = rerank(api, model="pair_rows", truncate_prompt_tokens=-1)["results"]
+    assert [result["index"] for result in found] == [1, 4, 2, 0, 3]
+    shapes = [
+        (tensor.name, list(tensor.shape))
+        for request in api.triton.encoder_requests
+        for tensor in request.inputs
+    ]
+    names = ("text_input", "text_pair", "truncate")
+    assert sorted(shapes) == [(name, [rows, 1]) for name in names for rows in (1, 4)]
+
+
 def test_only_as_many_as_asked_for_are_answered_and_without_documents(api: Translator) -> None:
     found = rerank(api, top_n=2, return_documents=False)["results"]
     assert found == [{"index": 1, "relevance_score": 1.5}, {"index": 4, "relevance_score": 1.0}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -107,8 +108,8 @@ def test_many_requests_read_the_models_once(
     api: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Catalog.models, "__defaults__", (600.0,))  # instead of two seconds
-    for _ in range(5):
-        api.completion()
+    with ThreadPoolExecutor(5) as threads:
+        list(threads.map(lambda _: api.completion(), range(10)))
     assert api.triton.num_indexed == 1
 
 

@@ -282,3 +282,22 @@ def test_a_body_that_is_all_structure_holds_nobody_up(value: bytes, api: Transla
     assert len(reply.text) < 500
     assert time.process_time() - began < 3, "the translator is in this process"
     assert api.completion().status == 200
+
+
+def test_who_goes_in_the_middle_of_a_body_leaves_no_line_in_the_log(
+    api: Translator, closing: contextlib.ExitStack, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(5):
+        opened(api, closing, HEAD + b"Content-Length: 9\r\n\r\n{").close()
+    assert api.completion().status == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_a_stack_that_is_too_deep_is_the_clients_mistake(
+    api: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_deep(_data: bytes) -> dict[str, object]:
+        raise RecursionError
+
+    monkeypatch.setattr("hf_triton.ports.openai.app.read_object", too_deep)
+    assert api.completion().status == 400

@@ -331,3 +331,18 @@ def test_models_are_listed_for_anthropics_clients(api: Translator) -> None:
     assert first["created_at"].startswith("20")
     assert (listed["has_more"], listed["first_id"]) == (False, "batched")
     assert listed["last_id"] == listed["data"][-1]["id"]
+
+
+def test_whole_numbers_of_a_call_are_told_with_all_digits(api: Translator) -> None:
+    choice = {"type": "tool", "name": "weather"}
+    for digits, told in (
+        ("1234567890123456789" * 3, {"city": int("1234567890123456789" * 3)}),
+        ("1" * 5000, {}),
+    ):
+        reply = ask(api, f'{{"city": {digits}}}', tools=TOOLS, tool_choice=choice)
+        assert reply.body["content"][0]["input"] == told
+
+
+def test_an_answer_is_held_by_the_older_name_too(api: Translator) -> None:
+    ask(api, output_format={"type": "json_schema", "schema": SCHEMA})
+    assert parsed(api.triton.seen[-1]["sampling_parameters"]["json_schema"]) == SCHEMA

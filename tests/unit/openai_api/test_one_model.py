@@ -124,6 +124,8 @@ def test_where_several_models_fit_one_is_to_be_named(api: Translator) -> None:
 
 def test_the_path_of_a_model_answers_by_what_it_does(api: Translator) -> None:
     assert api.post("/models/vectors", inputs="two", normalize=False).body == [[3, ord("t"), 0.5]]
+    translated = api.post("/models/translator", inputs="a b c").body
+    assert translated == [{"generated_text": "a b c"}], "not the prompt before it"
     assert api.post("/models/vectors/generate", inputs="two").status == 404
     assert api.post("/models/nothing", inputs="two").status == 404
     other = api.post("/models/zero_shot", inputs="two")

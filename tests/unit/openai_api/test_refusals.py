@@ -38,6 +38,7 @@ BASES: dict[str, dict[str, Any]] = {
     "/tokenize": {"model": "echo"},
     "/detokenize": {"model": "echo"},
     "/models/echo/generate": {"inputs": "a b c"},
+    "/models/echo/generate_stream": {"inputs": "a b c"},
     "/models/labels/predict": {"inputs": "a"},
     "/models/pairs/predict": {"inputs": ["a", "b"]},
     "/models/pairs/rerank": {"query": "a", "texts": ["b"]},
@@ -199,6 +200,9 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
                 ([], ": got a list, allowed: an object"),
             )
         ),
+    ],
+    "/models/echo/generate_stream": [
+        ({"parameters": {"decoder_input_details": True}}, "parameters.decoder_input_details: "),
     ],
     "/models/labels/predict": [
         ({"inputs": ["a", "b", "c"]}, "inputs: got a list of 3, allowed: a text"),

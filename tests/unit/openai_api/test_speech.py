@@ -71,7 +71,10 @@ def test_verbose_json_has_segments(api: Translator) -> None:
         "text": "One. Two.",
         "segments": [{"id": n, **segment, **NUMBERS} for n, segment in enumerate(SEGMENTS)],
     }
-    body = ask(api, TRANSLATIONS, response_format="verbose_json").body
+    assert api.triton.seen[-1].get("task") is None
+    more = {"timestamp_granularities[]": "segment", "stream": "false"}
+    body = ask(api, TRANSLATIONS, response_format="verbose_json", **more).body
+    assert api.triton.seen[-1]["task"] == b"translate"
     assert (body["task"], body["language"]) == ("translate", "english")
 
 

@@ -278,3 +278,10 @@ def test_what_is_cut_off_between_forced_calls_is_no_text(answer: str, num_calls:
     read = ListedCalls().read(answer, ends=True)
     assert read.text == ""
     assert sum("id" in call for call in read.calls) == num_calls
+
+
+def test_a_call_that_must_be_leaves_no_text_to_a_response_format(api: Translator) -> None:
+    named = {"type": "function", "function": {"name": "weather"}}
+    api.chat(tools=TOOLS, tool_choice=named, response_format={"type": "json_object"})
+    found = api.triton.seen[0]["sampling_parameters"]["json_schema"]
+    assert json.loads(found)["required"] == ["city"]

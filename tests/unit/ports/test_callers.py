@@ -174,3 +174,8 @@ def test_the_environment_loses_the_keys() -> None:
     assert [caller.name for caller in api_keys.take_api_keys(None, environment)] == ["alice", "bob"]
     assert environment == {}
     assert api_keys.take_api_keys(None, {}) == ()
+
+
+def test_a_file_without_keys_protects_nothing() -> None:
+    with pytest.raises(ServerError, match="got no key"):
+        api_keys.parse("# nobody yet\n", "keys.txt")

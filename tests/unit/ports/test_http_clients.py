@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 
 import pytest
 
@@ -144,3 +145,20 @@ async def test_a_body_counts_until_tritonserver_has_read_it() -> None:
         assert (await clients[1].answer()).status == 200
         assert port.proxy.num_buffered == 0
         server.close()
+
+
+@pytest.mark.threat("unread-answers")
+async def test_a_kept_connection_is_read_again_after_one_who_did_not_read() -> None:
+    async with open_port(script=answering(answer(b"x" * 200_000))) as port:
+        small = socket.socket()
+        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        number = port._number
+        await asyncio.get_running_loop().run_in_executor(None, small.connect, ("127.0.0.1", number))
+        for _ in range(40):
+            small.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        await asyncio.sleep(0.3)
+        for _ in range(3):
+            assert (await port.ask(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
+        await port.pass_time(121)
+        await port.until(lambda: len(port.proxy.connections) <= 3)
+        small.close()

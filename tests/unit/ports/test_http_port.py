@@ -24,6 +24,7 @@ from tests.unit.ports.http_ports import (
     answer,
     answering,
     echo,
+    never,
     open_port,
     read_message,
 )
@@ -267,3 +268,35 @@ async def test_a_bug_of_ours_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> No
         assert got.error == "internal error of the proxy: KeyError"
         client.post(GENERATE, b"{}")
         assert (await client.answer()).status == 200
+
+
+async def test_requests_are_not_taken_without_end() -> None:
+    async with open_port(script=never) as port:
+        client = await port.client()
+        for number in range(100):
+            client.get(f"/{number}")
+        await port.until(lambda: len(port.triton.asked) == 1)
+        client.writer.close()
+        await port.until(lambda: port.triton.num_open == 0)
+        assert len(port.triton.asked) == 1
+
+
+async def test_http_1_0_gets_its_answer_and_the_end() -> None:
+    script = answering(b"HTTP/1.0 200 OK\r\n\r\n", b"half", b"half", then=lambda w: w.close())
+    async with open_port(script=script) as port:
+        client = await port.client()
+        client.send(b"GET /v2 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        assert await client.rest() == b"HTTP/1.0 200 OK\r\n\r\nhalfhalf"
+        assert port.triton.asked[0].first == "GET /v2 HTTP/1.0"
+
+
+async def test_a_bug_in_reading_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_proxy: HttpProxy, _request: object, _address: str) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr(HttpProxy, "judge", fail)
+    async with open_port() as port:
+        client = await port.client()
+        client.post(GENERATE, b"{}")
+        assert (await client.answer()).status == 500
+        assert await client.is_closed()

@@ -316,3 +316,9 @@ async def test_the_port_speaks_tls(tmp_path: Path) -> None:
         assert (await client.answer()).status == 405
         await port.pass_time(6)
         assert await client.is_closed()
+
+
+async def test_a_key_of_ones_own_for_tritonserver_passes_where_none_is_ours() -> None:
+    async with open_port() as port:
+        await port.ask(f"GET /v2 HTTP/1.1\r\nHost: a\r\n{BEARER}\r\n".encode())
+        assert port.triton.asked[0].headers["authorization"] == f"Bearer {KEY}"

@@ -230,3 +230,9 @@ async def leave(waiting: asyncio.Task[int] | asyncio.Task[None], num_passes: int
     await asyncio.wait({waiting})
     assert waiting.cancelled() is not had_its_turn
     return had_its_turn
+
+
+async def test_half_a_line_changes_nothing() -> None:
+    Supervisor(port := Repeats()).tell(is_coming=True)
+    port.follow(b'{"m":[false')
+    assert port.is_coming("m")
