@@ -41,8 +41,10 @@ class Capture:
         return replay
 
 
-@pytest.mark.parametrize("output", list(KINDS))
-@pytest.mark.parametrize("architecture", ["bert", "deberta-v2", "modernbert"])
+@pytest.mark.parametrize(
+    "architecture, output",
+    [("bert", "hidden"), ("deberta-v2", "sequences"), ("modernbert", "tokens")],
+)
 def test_replayed_batches_agree_with_the_model(
     architecture: str, output: OutputKind, tmp_path: Path
 ) -> None:
@@ -112,31 +114,19 @@ def test_what_is_captured_has_padding_as_batches_have(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "num_rows, length, bucket",
+    "longest, num_rows, length, bucket",
     [
-        (1, 5, (1, 16)),
-        (3, 33, (4, 64)),
-        (32, 256, (32, 256)),
-        (33, 16, None),
-        (32, 300, None),
-        (1, 500, (1, 500)),
-        (1, 501, None),
+        *((500, 1, 5, (1, 16)), (500, 3, 33, (4, 64)), (500, 32, 256, (32, 256))),
+        *((500, 33, 16, None), (500, 32, 300, None), (500, 1, 500, (1, 500)), (500, 1, 501, None)),
+        # Of a long model, a text is padded by half at most.
+        *((8192, 1, 520, (1, 768)), (8192, 4, 1100, (4, 1536)), (8192, 1, 7000, (1, 8192))),
+        (8192, 2, 4097, None),
     ],
 )
 def test_the_smallest_bucket_that_holds_a_batch(
-    num_rows: int, length: int, bucket: tuple[int, int] | None
+    longest: int, num_rows: int, length: int, bucket: tuple[int, int] | None
 ) -> None:
-    assert bucket_of(num_rows, length, 500) == bucket
-
-
-@pytest.mark.parametrize(
-    "num_rows, length, bucket",
-    [(1, 520, (1, 768)), (4, 1100, (4, 1536)), (1, 7000, (1, 8192)), (2, 4097, None)],
-)
-def test_a_text_of_a_long_model_is_padded_by_half_at_most(
-    num_rows: int, length: int, bucket: tuple[int, int] | None
-) -> None:
-    assert bucket_of(num_rows, length, 8192) == bucket
+    assert bucket_of(num_rows, length, longest) == bucket
 
 
 def test_a_batch_beyond_every_bucket_is_not_captured(tmp_path: Path) -> None:

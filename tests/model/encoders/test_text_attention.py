@@ -18,8 +18,10 @@ _LENGTHS = (1, 3, 16, 17, 32, 33, 64, 95, 200)
 _LONGEST = 256
 
 
-@pytest.mark.parametrize("window, is_causal", [(0, False), (0, True), (20, False), (65, True)])
-@pytest.mark.parametrize("heads, kv_heads, dim", [(4, 4, 32), (4, 2, 64), (2, 1, 128), (2, 2, 24)])
+@pytest.mark.parametrize(
+    "heads, kv_heads, dim, window, is_causal",
+    [(4, 4, 32, 0, False), (4, 2, 64, 0, True), (2, 1, 128, 20, False), (2, 2, 24, 65, True)],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_each_token_looks_at_those_of_its_text_that_it_may(
     dtype: torch.dtype, heads: int, kv_heads: int, dim: int, window: int, is_causal: bool
