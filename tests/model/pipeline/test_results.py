@@ -6,14 +6,19 @@ import base64
 import io
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from PIL import Image
 from stub_server import StubServer
 from wire import Request, strings
 
+from hf_triton.pipeline.kinds import ELSEWHERE, KINDS
+from hf_triton.pipeline.loading import kind_of_pipeline
+from hf_triton.runtime.errors import LoadError
 from tests.model.pipeline.conftest import Serve
 from tests.support.media_files import base64_text, picture, png, sound_file, tone
 
@@ -32,201 +37,225 @@ def answers(server: StubServer, **tensors: Any) -> list[Any]:
 
 
 def near(expected: Any) -> Any:
-    """``expected`` with every number within 1e-4."""
+    """``expected`` as JSON has it, with every number within 1e-4."""
     if isinstance(expected, dict):
         return {key: near(value) for key, value in expected.items()}
     if isinstance(expected, list | tuple):
         return [near(value) for value in expected]
+    if isinstance(expected, np.ndarray | np.generic):
+        return near(expected.tolist())
     return pytest.approx(expected, abs=1e-4) if isinstance(expected, float) else expected
 
 
-@pytest.mark.parametrize("form", ["bytes", "base64", "inputs", "JSON"])
-def test_an_image_is_classified_however_it_is_sent(
-    shared: Serve, own_pipeline: Own, form: str
+@dataclass(frozen=True)
+class Case:
+    """A request, and what transformers' pipeline is called with for the same: one call for each
+    answer. ``parameters`` are sent, and given to each call.
+    """
+
+    pipeline: str
+    sent: dict[str, Any]
+    calls: list[Any]
+    parameters: dict[str, Any] = field(default_factory=dict)
+    named: dict[str, Any] = field(default_factory=dict)  # given to each call alone
+
+
+IMAGES, SOUNDS = "image-classification", "audio-classification"
+TEXTS, SPEECH = "text-classification", "automatic-speech-recognition"
+PACKED, SECOND = base64_text(png()), base64_text(png(1))
+LABELS = {"candidate_labels": ["a cat", "the mat"]}
+PAIR = {"text": "the cat", "text_pair": "a dog"}
+CHAT = [{"role": "user", "content": "the cat"}]
+BOXES = [["Anna", [0, 0, 9, 9]], ["lives", [10, 0, 19, 9]], ["in", [20, 0, 25, 9]]]
+DOCUMENT = {"question": "who lives in Paris ?", "word_boxes": BOXES}
+TWO = ["the cat sat", "a dog ran to the house"]
+FOUND = {"threshold": 0, "top_k": 2}
+SHORT: dict[str, Any] = {"max_new_tokens": 4}
+GREEDY = {**SHORT, "do_sample": False}
+SEEN = "<image> the cat"
+CASES = {
+    "an image's bytes": Case(IMAGES, {"image": png()}, [picture()]),
+    "an image's base64": Case(IMAGES, {"image": PACKED}, [picture()]),
+    "an image as inputs": Case(IMAGES, {"inputs": PACKED}, [picture()]),
+    "an image in JSON": Case(IMAGES, {"inputs": json.dumps({"image": PACKED})}, [picture()]),
+    "images": Case(
+        *(IMAGES, {"image": [png(n) for n in range(3)]}, [picture(n) for n in range(3)]),
+        {"top_k": 1},
+    ),
+    "a JSON list": Case(
+        IMAGES, {"inputs": json.dumps([PACKED, SECOND])}, [[picture(0), picture(1)]]
+    ),
+    "an image's labels": Case(
+        "zero-shot-image-classification",
+        {"image": png(), **LABELS, "hypothesis_template": "this is {} ."},
+        [picture()],
+        named={**LABELS, "hypothesis_template": "this is {} ."},
+    ),
+    "labels as a parameter": Case(
+        "zero-shot-image-classification",
+        {"image": png(), "pipeline_parameters": '{"candidate_labels": "a cat, the mat"}'},
+        [picture()],
+        named=LABELS,
+    ),
+    "speech": Case(SPEECH, {"audio": sound_file(tone())}, [tone()]),
+    "times of speech": Case(
+        SPEECH, {"audio": sound_file(tone())}, [tone()], {"return_timestamps": "char"}
+    ),
+    "chunks of speech": Case(
+        *(SPEECH, {"audio": sound_file(tone(3.0))}, [tone(3.0)]),
+        {"chunk_length_s": 1.0, "stride_length_s": 0.2},
+    ),
+    "two channels": Case(
+        SOUNDS,
+        {"audio": sound_file(np.stack([tone(hertz=300), tone(hertz=900)], axis=1))},
+        [(tone(hertz=300) + tone(hertz=900)) / 2],
+    ),
+    "numbers": Case(
+        SOUNDS,
+        {"inputs": json.dumps({"raw": tone().tolist(), "sampling_rate": 16_000})},
+        [tone()],
+    ),
+    "sounds by labels": Case(
+        "zero-shot-audio-classification",
+        {"audio": sound_file(tone(1.0)), **LABELS},
+        [tone(1.0)],
+        named=LABELS,
+    ),
+    "a text": Case(TEXTS, {"inputs": TWO[0]}, [TWO[:1]]),
+    "a pair": Case(TEXTS, {"text_input": "the cat", "text_pair": "a dog"}, [PAIR]),
+    "a pair in JSON": Case(TEXTS, {"inputs": json.dumps(PAIR)}, [PAIR]),
+    # https://github.com/SeldonIO/MLServer, runtimes/huggingface: its inputs' names
+    "MLServer's": Case(TEXTS, {"args": TWO[0]}, [TWO[:1]]),
+    "MLServer's array": Case(TEXTS, {"array_inputs": TWO}, [[text] for text in TWO]),
+    "a text like JSON": Case(
+        "fill-mask", {"inputs": "[MASK] sat on the mat"}, ["[MASK] sat on the mat"]
+    ),
+    "JSON as a text": Case("feature-extraction", {"text_input": '["a", "b"]'}, ['["a", "b"]']),
+    "a text by labels": Case(
+        "zero-shot-classification", {"inputs": TWO[0], **LABELS}, [TWO[0]], named=LABELS
+    ),
+    "tags": Case(
+        "token-classification",
+        {"inputs": "Anna lives in Paris"},
+        ["Anna lives in Paris"],
+        {"aggregation_strategy": "simple"},
+    ),
+    "a chat": Case("text-generation", {"inputs": json.dumps(CHAT)}, [CHAT], GREEDY),
+    "an image and a text": Case(
+        "image-text-to-text",
+        {"image": png(), "text_input": SEEN},
+        [{"images": picture(), "text": SEEN}],
+        SHORT,
+    ),
+    "both in JSON": Case(
+        "image-text-to-text",
+        {"inputs": json.dumps({"images": PACKED, "text": SEEN})},
+        [{"images": picture(), "text": SEEN}],
+        SHORT,
+    ),
+    "objects": Case("object-detection", {"image": png()}, [picture()], {"threshold": 0}),
+    "objects by labels": Case(
+        *("zero-shot-object-detection", {"image": png(), **LABELS}, [picture()]),
+        *(FOUND, LABELS),
+    ),
+    "objects by labels in JSON": Case(
+        "zero-shot-object-detection",
+        {"inputs": json.dumps({"image": PACKED, **LABELS})},
+        *([picture()], FOUND, LABELS),
+    ),
+    "a document": Case(
+        "document-question-answering", {"inputs": json.dumps(DOCUMENT)}, [[DOCUMENT]]
+    ),
+    "features of an image": Case("image-feature-extraction", {"image": png()}, [picture()]),
+}
+# What the pipeline wraps in a list although there was one input.
+ONE_OF_A_LIST = ("a text", "MLServer's", "MLServer's array", "a document")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_answer_is_that_of_transformers_pipeline(
+    name: str, shared: Serve, own_pipeline: Own
 ) -> None:
-    server = shared("image-classification")
-    packed = base64_text(png())
-    forms: dict[str, dict[str, Any]] = {
-        "bytes": {"image": png()},
-        "base64": {"image": packed},
-        "inputs": {"inputs": packed},
-        "JSON": {"inputs": json.dumps({"image": packed})},
-    }
-    [found] = answers(server, **forms[form])
-    assert found == near(own_pipeline("image-classification")(picture()))
-
-
-def test_images_of_one_request_are_answered_one_by_one(serve: Serve, own_pipeline: Own) -> None:
-    server = serve("image-classification", batch_size=2)
-    found = answers(
-        server, image=[png(seed) for seed in range(3)], pipeline_parameters='{"top_k": 1}'
-    )
-    own = own_pipeline("image-classification")
-    assert found == near([own(picture(seed), top_k=1) for seed in range(3)])
-
-
-def test_a_json_list_is_answered_by_a_json_list(shared: Serve, own_pipeline: Own) -> None:
-    packed = json.dumps([base64_text(png(seed)) for seed in range(2)])
-    [found] = answers(shared("image-classification"), inputs=packed)
-    own = own_pipeline("image-classification")
-    assert found == near([own(picture(0)), own(picture(1))])
-
-
-def test_an_images_labels_can_be_named_in_the_request(shared: Serve, own_pipeline: Own) -> None:
-    server = shared("zero-shot-image-classification")
-    labels, template = ["a cat", "the big house"], "this is {} ."
-    own = own_pipeline("zero-shot-image-classification")
-    expected = own(picture(), candidate_labels=labels, hypothesis_template=template)
-    [found] = answers(server, image=png(), candidate_labels=labels, hypothesis_template=template)
+    case = CASES[name]
+    sent = dict(case.sent)
+    if case.parameters:
+        sent["pipeline_parameters"] = json.dumps(case.parameters)
+    found = answers(shared(case.pipeline), **sent)
+    own, given = own_pipeline(case.pipeline), {**case.parameters, **case.named}
+    calls = [
+        own(**one, **given) if isinstance(one, dict) and "images" in one else own(one, **given)
+        for one in case.calls
+    ]
+    expected = [one[0] for one in calls] if name in ONE_OF_A_LIST else calls
+    assert expected
+    assert expected[0]
     assert found == near(expected)
-    assert abs(found[0]["score"] - 0.5) > 0.01
-    parameters = json.dumps({"candidate_labels": "a cat, the big house"})
-    [plain] = answers(server, image=png(), pipeline_parameters=parameters)
-    assert plain == near(own(picture(), candidate_labels=labels))
 
 
-def test_speech_is_recognised_in_a_sound_file(shared: Serve, own_pipeline: Own) -> None:
-    own = own_pipeline("automatic-speech-recognition")
-    [found] = answers(shared("automatic-speech-recognition"), audio=sound_file(tone()))
-    assert found == own(tone())
-    assert found["text"]
-
-
-def test_speech_has_time_stamps_where_asked_for(serve: Serve, own_pipeline: Own) -> None:
-    own = own_pipeline("automatic-speech-recognition")
-    server = serve("automatic-speech-recognition", parameters='{"return_timestamps": "char"}')
-    [found] = answers(server, audio=sound_file(tone()))
-    assert found == near(own(tone(), return_timestamps="char"))
-
-
-def test_a_long_sound_is_cut_into_chunks(shared: Serve, own_pipeline: Own) -> None:
-    own = own_pipeline("automatic-speech-recognition")
-    parameters = {"chunk_length_s": 1.0, "stride_length_s": 0.2}
-    server = shared("automatic-speech-recognition")
-    [found] = answers(
-        server, audio=sound_file(tone(3.0)), pipeline_parameters=json.dumps(parameters)
-    )
-    assert found == own(tone(3.0), **parameters)
-
-
-def test_a_sound_in_two_channels_is_heard_as_their_mean(shared: Serve, own_pipeline: Own) -> None:
-    left, right = tone(hertz=300), tone(hertz=900)
-    both = sound_file(np.stack([left, right], axis=1))
-    [found] = answers(shared("audio-classification"), audio=both)
-    assert found == near(own_pipeline("audio-classification")((left + right) / 2))
-
-
-def test_a_sound_may_come_as_numbers(shared: Serve, own_pipeline: Own) -> None:
-    sent = json.dumps({"raw": tone().tolist(), "sampling_rate": 16_000})
-    [found] = answers(shared("audio-classification"), inputs=sent)
-    assert found == near(own_pipeline("audio-classification")(tone()))
-
-
-def test_texts_and_pairs_are_classified(shared: Serve, own_pipeline: Own) -> None:
-    server = shared("text-classification")
-    own = own_pipeline("text-classification")
-    expected = own(["the cat sat", {"text": "the cat", "text_pair": "a dog"}])
-    assert answers(server, inputs="the cat sat") == near(expected[:1])
-    assert answers(server, text_input="the cat", text_pair="a dog") == near(expected[1:])
-    sent = json.dumps({"text": "the cat", "text_pair": "a dog"})
-    assert answers(server, inputs=sent) == near(expected[1:])
-
-
-def test_a_text_that_only_looks_like_json_is_a_text(shared: Serve, own_pipeline: Own) -> None:
-    [found] = answers(shared("fill-mask"), inputs="[MASK] sat on the mat")
-    assert found == near(own_pipeline("fill-mask")("[MASK] sat on the mat"))
-    words = '["a", "b"]'
-    [found] = answers(shared("feature-extraction"), text_input=words)
-    assert found == near(own_pipeline("feature-extraction")(words))
-
-
-def test_a_text_is_classified_by_labels_it_never_saw(serve: Serve, own_pipeline: Own) -> None:
-    labels = ["a film", "good food"]
-    own = own_pipeline("zero-shot-classification")
-    server = serve("zero-shot-classification", batch_size=4)
-    [found] = answers(server, inputs="Anna likes it", candidate_labels=labels)
-    assert found == near(own("Anna likes it", candidate_labels=labels))
-
-
-def test_a_chat_is_one_input(shared: Serve, own_pipeline: Own) -> None:
-    chat = [{"role": "user", "content": "the cat"}]
-    parameters = {"max_new_tokens": 4, "do_sample": False}
-    server = shared("text-generation")
-    [found] = answers(server, inputs=json.dumps(chat), pipeline_parameters=json.dumps(parameters))
-    assert found == own_pipeline("text-generation")(chat, **parameters)
-
-
-def test_an_image_and_a_text_are_one_input(serve: Serve, own_pipeline: Own) -> None:
-    own, parameters = own_pipeline("image-text-to-text"), {"max_new_tokens": 4}
-    server = serve("image-text-to-text", parameters=json.dumps(parameters))
-    words = "<image> the cat"
-    expected = own(images=picture(), text=words, **parameters)
-    [found] = answers(server, image=png(), text_input=words)
-    assert found == expected
-    [found] = answers(server, inputs=json.dumps({"images": base64_text(png()), "text": words}))
-    assert found == expected
-
-
-def test_a_chat_with_an_image_is_one_input(serve: Serve, own_pipeline: Own) -> None:
-    own, parameters = own_pipeline("image-text-to-text"), {"max_new_tokens": 4}
-    server = serve("image-text-to-text", parameters=json.dumps(parameters))
+def test_a_chat_with_an_image_is_one_input(shared: Serve, own_pipeline: Own) -> None:
     words = {"type": "text", "text": "the cat"}
 
     def chat(image: object) -> list[dict[str, Any]]:
         return [{"role": "user", "content": [{"type": "image", "image": image}, words]}]
 
-    [[expected]] = [own(chat(picture()), **parameters)]
-    [[found]] = answers(server, inputs=json.dumps(chat(base64_text(png()))))
+    [[expected]] = [own_pipeline("image-text-to-text")(chat(picture()), **SHORT)]
+    sent = {"inputs": json.dumps(chat(PACKED)), "pipeline_parameters": json.dumps(SHORT)}
+    [[found]] = answers(shared("image-text-to-text"), **sent)
     assert found["generated_text"][-1] == expected["generated_text"][-1]
     assert found["input_text"] == [{"role": "user", "content": [{"type": "image"}, words]}]
 
 
-def test_an_image_is_answered_as_a_png(shared: Serve, own_pipeline: Own) -> None:
+def pixels(answered: str) -> Any:
+    prefix, packed = answered.split(",")
+    assert prefix == "data:image/png;base64"
+    return np.array(Image.open(io.BytesIO(base64.b64decode(packed)))).astype(int)
+
+
+def test_images_are_answered_as_pngs(shared: Serve, own_pipeline: Own) -> None:
     [found] = answers(shared("depth-estimation"), image=png(size=(64, 64)))
     expected = own_pipeline("depth-estimation")(picture(size=(64, 64)))
-    prefix, packed = found["depth"].split(",")
-    assert prefix == "data:image/png;base64"
-    pixels = np.array(Image.open(io.BytesIO(base64.b64decode(packed))))
-    assert np.abs(pixels.astype(int) - np.array(expected["depth"]).astype(int)).max() <= 1
+    assert np.abs(pixels(found["depth"]) - np.array(expected["depth"]).astype(int)).max() <= 1
     np.testing.assert_allclose(
         found["predicted_depth"], expected["predicted_depth"].numpy(), atol=1e-4
     )
+    [parts] = answers(shared("image-segmentation"), image=png())
+    expected = own_pipeline("image-segmentation")(picture())
+    assert [part["label"] for part in parts] == [part["label"] for part in expected]
+    np.testing.assert_array_equal(pixels(parts[0]["mask"]), np.array(expected[0]["mask"]))
 
 
-def test_mlservers_requests_are_answered_as_it_does(shared: Serve, own_pipeline: Own) -> None:
-    """https://github.com/SeldonIO/MLServer, runtimes/huggingface: its inputs' names, one JSON text
-    for each input in ``output``.
-    """
-    server = shared("text-classification")
-    own = own_pipeline("text-classification")
-    texts = ["the cat sat", "a dog ran to the house"]
-    assert answers(server, args="the cat sat") == near(own(texts[:1]))
-    assert answers(server, array_inputs=texts) == near(own(texts))
+def test_a_text_is_spoken(shared: Serve, own_pipeline: Own) -> None:
+    [found] = answers(shared("text-to-audio"), inputs="the cat sat")
+    expected = own_pipeline("text-to-audio")("the cat sat")
+    samples, rate = soundfile.read(io.BytesIO(base64.b64decode(found["audio"].split(",")[1])))
+    assert rate == found["sampling_rate"] == expected["sampling_rate"]
+    np.testing.assert_allclose(samples, np.asarray(expected["audio"]).reshape(-1), atol=1e-3)
 
 
 def test_a_client_batch_is_answered_row_by_row(serve: Serve, own_pipeline: Own) -> None:
-    server = serve("text-classification", max_batch_size=4)
-    texts = ["the cat sat", "a dog ran"]
-    reply = server.infer(Request({"inputs": strings(*texts).reshape(2, 1)}))
+    server = serve(TEXTS, max_batch_size=4)
+    reply = server.infer(Request({"inputs": strings(*TWO).reshape(2, 1)}))
     assert reply.outputs["output"].shape == (2, 1)
-    own = own_pipeline("text-classification")
-    assert [json.loads(text) for text in reply.texts("output")] == near(own(texts))
-
-
-def test_what_a_request_tells_the_server_is_no_parameter_of_the_call(
-    shared: Serve, own_pipeline: Own
-) -> None:
-    expected = near(own_pipeline("image-classification")(picture(), top_k=2))
-    server = shared("image-classification")
-    told = {"id": "r-7", "user": "ann", "cache_salt": "a salt", "hf-triton-caller": "a caller"}
-    status, body = server.generate({"inputs": base64_text(png()), "top_k": 2, **told})
-    assert status == 200, body
-    assert json.loads(body["output"]) == expected
+    assert [json.loads(text) for text in reply.texts("output")] == near(own_pipeline(TEXTS)(TWO))
 
 
 def test_flat_json_asks_as_hugging_faces_own_api_is_asked(shared: Serve, own_pipeline: Own) -> None:
-    server = shared("text-classification")
-    status, body = server.generate({"inputs": "the cat sat", "parameters": {"top_k": 2}})
-    assert status == 200
-    own = own_pipeline("text-classification")
-    assert json.loads(body["output"]) == near(own("the cat sat", top_k=2))
+    """What a request tells the server is no parameter of the call."""
+    expected = near(own_pipeline(IMAGES)(picture(), top_k=2))
+    told = {"id": "r-7", "user": "ann", "cache_salt": "a salt", "hf-triton-caller": "a caller"}
+    for body in ({"parameters": {"top_k": 2}}, {"top_k": 2, **told}):
+        status, answer = shared(IMAGES).generate({"inputs": PACKED, **body})
+        assert status == 200, answer
+        assert json.loads(answer["output"]) == expected
+
+
+def test_every_pipeline_of_transformers_has_a_kind() -> None:
+    from transformers.pipelines import SUPPORTED_TASKS
+
+    assert set(SUPPORTED_TASKS) <= {*KINDS, *ELSEWHERE}
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_triton.pipeline.loading.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(LoadError, match="image-classification pipeline needs pillow: pip install"):
+        kind_of_pipeline(IMAGES)
