@@ -86,7 +86,7 @@ def test_texts_of_every_length_are_computed_as_transformers_does(
     texts = whole_texts(setup)
     expected = [reference_forward(setup, text) for text in texts]
     allowed = 2e-5 if dtype == torch.float32 else 5e-2
-    other = select_runner(setup, (PackedRunner, PaddedRunner, EqualLengthRunner))
+    other = select_runner(setup, (PackedRunner, PaddedRunner, EQUAL_LENGTHS))
     assert isinstance(other, PackedRunner) == (name not in NOT_PACKED)
     assert largest_difference(other.forward(texts), expected) < allowed
     other.close()
