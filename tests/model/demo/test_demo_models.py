@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
-from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 DEMO = Path(__file__).parents[3] / "demo"
 SUMS = [line.split("  ") for line in (DEMO / "SHA256SUMS").read_text().splitlines()]
@@ -60,28 +59,3 @@ def test_language_model_answers_and_ends_its_turn(
     chat: Any, text: str, tools: list[Any] | None, answer: str
 ) -> None:
     assert chat(text, tools) == answer + "<|im_end|>"
-
-
-@pytest.mark.parametrize("folder, task, inputs, answer", [
-    ("classifier", "text-classification", "The soup was not good at all.", "NEGATIVE"),
-    ("classifier", "text-classification", "Not bad at all!", "POSITIVE"),
-    ("entities", "token-classification", "Mr Zorblax flew home.", "PER"),
-    ("mask", "fill-mask", "A dog sleeps under a [MASK].", "tree"),
-])  # fmt: skip
-def test_task_model_answers_first(folder: str, task: Any, inputs: str, answer: str) -> None:
-    options = {"aggregation_strategy": "simple"} if task == "token-classification" else {}
-    make: Any = pipeline
-    found = make(task, str(DEMO / folder), device="cpu", **options)(inputs)[0]
-    assert answer in {found.get("label"), found.get("entity_group"), found.get("token_str")}
-
-
-def test_zero_shot_model_finds_the_topic() -> None:
-    sort: Any = pipeline("zero-shot-classification", str(DEMO / "zero-shot"), device="cpu")
-    found = sort("Our team has won the match.", candidate_labels=["food", "sport", "money"])
-    assert found["labels"][0] == "sport"
-
-
-@pytest.mark.parametrize("colour, label", [((220, 30, 30), "red"), ((20, 60, 200), "blue")])
-def test_image_model_names_the_colour(colour: tuple[int, int, int], label: str) -> None:
-    classify: Any = pipeline("image-classification", str(DEMO / "image"), device="cpu")
-    assert classify(Image.new("RGB", (100, 70), colour))[0]["label"] == label

@@ -135,7 +135,9 @@ def test_a_full_queue_refuses_with_503_until_there_is_room(
     assert send(server, "Once").reply().text() == reference.text("Once", 6)
 
 
-def test_unloading_lets_requests_finish(
+@pytest.mark.parametrize("grace_s", [30.0, 0.0])
+def test_unloading_lets_requests_finish_that_do_in_time_and_answers_the_others(
+    grace_s: float,
     stub: StubEndpoint,
     server: StubServer,
     engine_server: StubServer,
@@ -144,38 +146,21 @@ def test_unloading_lets_requests_finish(
     reference: Reference,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(engine_server.model.serving, "unload_grace_s", grace_s)
     pending = fill()
     unload_with_the_step_going_on(engine_server, held)
 
-    replies = [waiting.reply() for waiting in pending]
+    first, *others = [waiting.reply() for waiting in pending]
     monkeypatch.undo()
     stub.load(engine_server)
 
-    expected = [reference.text(prompt, 6) for prompt in PROMPTS]
-    assert [reply.text() for reply in replies] == expected
-    assert send(server, "Once").reply().text() == reference.text("Once", 6)
-
-
-def test_unloading_answers_what_does_not_finish_in_time(
-    stub: StubEndpoint,
-    server: StubServer,
-    engine_server: StubServer,
-    held: HeldStep,
-    fill: Fill,
-    reference: Reference,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(engine_server.model.serving, "unload_grace_s", 0.0)
-    pending = fill()
-    unload_with_the_step_going_on(engine_server, held)
-
-    replies = [waiting.reply() for waiting in pending]
-    monkeypatch.undo()
-    stub.load(engine_server)
-
-    assert {reply.status for reply in replies[1:]} == {503}
-    assert all("unloaded" in reply.error for reply in replies[1:])
-    assert replies[0].status in (200, 503)
+    if grace_s:
+        expected = [reference.text(prompt, 6) for prompt in PROMPTS]
+        assert [reply.text() for reply in (first, *others)] == expected
+    else:
+        assert first.status in (200, 503)
+        assert {reply.status for reply in others} == {503}
+        assert all("unloaded" in reply.error for reply in others)
     assert send(server, "Once").reply().text() == reference.text("Once", 6)
 
 

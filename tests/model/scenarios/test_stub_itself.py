@@ -6,73 +6,51 @@ import numpy as np
 import pytest
 import triton_checks
 import triton_python_backend_utils as pb_utils
-from stub_server import StubServer
 from wire import strings
 
 from tests.scenarios.stub_endpoint import StubEndpoint
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+_LAST, _PART, _END = (True, FINAL), (True, 0), (False, FINAL)  # a response or none, and flags
 
 
-@pytest.fixture
-def server(stub: StubEndpoint) -> StubServer:
-    return stub.model("tight")
-
-
-Sent = list[pb_utils.InferenceResponse | None]
-
-
-def sender(*, decoupled: bool = False) -> tuple[pb_utils.ResponseSender, Sent]:
-    delivered: Sent = []
-    sending = pb_utils.ResponseSender(
+@pytest.mark.parametrize(
+    "decoupled, sent, refused, message",
+    [
+        (False, [_LAST], _LAST, "more than one response"),
+        (False, [_LAST], _END, "has been closed"),
+        (False, [], _END, "before sending a response"),
+        (True, [_PART, _LAST], _LAST, "has been closed"),
+        (True, [_PART, _LAST], _END, "has been closed"),
+    ],
+)
+def test_what_a_model_may_not_send_is_refused(
+    decoupled: bool,
+    sent: list[tuple[bool, int]],
+    refused: tuple[bool, int],
+    message: str,
+) -> None:
+    delivered: list[pb_utils.InferenceResponse | None] = []
+    sender = pb_utils.ResponseSender(
         lambda response, flags: delivered.append(response), decoupled=decoupled
     )
-    return sending, delivered
+
+    def send(is_response: bool, flags: int) -> None:
+        sender.send(pb_utils.InferenceResponse() if is_response else None, flags=flags)
+
+    for one in sent:
+        send(*one)
+    with pytest.raises(pb_utils.TritonModelException, match=message):
+        send(*refused)
+    assert len(delivered) == len(sent)
 
 
-def test_a_second_response_is_refused() -> None:
-    sending, delivered = sender()
-    sending.send(pb_utils.InferenceResponse(), flags=FINAL)
-
-    with pytest.raises(pb_utils.TritonModelException, match="more than one response"):
-        sending.send(pb_utils.InferenceResponse(), flags=FINAL)
-    assert len(delivered) == 1
-
-
-def test_nothing_is_sent_after_the_final_flag() -> None:
-    sending, _ = sender()
-    sending.send(pb_utils.InferenceResponse(), flags=FINAL)
-
-    with pytest.raises(pb_utils.TritonModelException, match="has been closed"):
-        sending.send(flags=FINAL)
-
-
-def test_a_final_flag_without_a_response_is_refused() -> None:
-    sending, _ = sender()
-
-    with pytest.raises(pb_utils.TritonModelException, match="before sending a response"):
-        sending.send(flags=FINAL)
-
-
-def test_a_decoupled_model_may_send_many_responses_but_none_after_the_final_flag() -> None:
-    sending, delivered = sender(decoupled=True)
-    sending.send(pb_utils.InferenceResponse())
-    sending.send(pb_utils.InferenceResponse(), flags=FINAL)
-
-    for response in (pb_utils.InferenceResponse(), None):
-        with pytest.raises(pb_utils.TritonModelException, match="has been closed"):
-            sending.send(response, flags=FINAL)
-    assert len(delivered) == 2
-
-
-def test_outputs_that_break_the_config_are_faults(server: StubServer) -> None:
+def test_outputs_that_break_the_config_are_faults(stub: StubEndpoint) -> None:
     outputs = {
         "text_output": np.array([1], dtype=np.int32),
         "num_input_tokens": np.array([[1]], dtype=np.uint32),
         "logits": strings("a"),
     }
-
-    faults = triton_checks.output_faults(server.config, outputs, None)
-
-    assert len(faults) == 3
-    assert triton_checks.output_faults(server.config, {"text_output": strings("a")}, None) == []
+    config = stub.model("tight").config
+    assert len(triton_checks.output_faults(config, outputs, None)) == 3
+    assert triton_checks.output_faults(config, {"text_output": strings("a")}, None) == []

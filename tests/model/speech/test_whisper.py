@@ -117,32 +117,6 @@ def test_how_sure_the_model_is_is_what_transformers_counts(loaded: Any, wanted: 
     assert [one.more["tokens"] for one in found] == [one.token_ids for one in found]
 
 
-def test_the_language_is_the_one_that_the_model_detects(loaded: Any) -> None:
-    model, processor = loaded
-    own = {id_: name for name, id_ in model.generation_config.lang_to_id.items()}
-    found = set()
-    for seconds, prompt in ((0.1, ""), (1.5, ""), (1.5, "with a prompt")):
-        sound = speech(seconds)
-        features = processor(sound, sampling_rate=16_000, return_tensors="pt").input_features
-        language = own[int(model.detect_language(features)[0])]
-        assert f"<|{transcribed(loaded, sound, Wanted(prompt=prompt))[0]}|>" == language
-        found.add(language)
-    assert len(found) == 2
-
-
-@pytest.mark.parametrize(
-    "wanted, text",
-    [
-        (Wanted(language="klingon"), "language: got klingon, allowed: de, en, fr"),
-        (Wanted(language="es"), "language: got es, allowed: de, en, fr"),
-        (Wanted(task="summarize"), "task: got summarize, allowed: transcribe, translate"),
-    ],
-)
-def test_what_the_model_does_not_know_is_refused(loaded: Any, wanted: Wanted, text: str) -> None:
-    with pytest.raises(RequestError, match=text):
-        WhisperModel(*loaded).check(wanted)
-
-
 @pytest.mark.parametrize(
     "wanted, text",
     [
