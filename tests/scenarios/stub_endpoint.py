@@ -98,6 +98,21 @@ class StubEndpoint:
         _cancel(pending)
 
 
+@contextlib.contextmanager
+def serving_stub(folder: Path, models_yaml: str | list[dict[str, Any]]) -> Iterator[StubEndpoint]:
+    """The models of a models.yaml, or of its entries; each is loaded when it is first asked."""
+    from hf_triton.cli.verbs.generate import generate
+
+    text = models_yaml if isinstance(models_yaml, str) else json.dumps({"models": models_yaml})
+    (folder / "models.yaml").write_text(text, encoding="utf-8")  # JSON is YAML
+    generate(folder / "models.yaml", folder / "model_repository")
+    stub = StubEndpoint(folder / "model_repository")
+    try:
+        yield stub
+    finally:
+        stub.close()
+
+
 def _cancel(pending: Pending) -> None:
     """Cancels, and sees to it that the model lets go of the request: it owes its FINAL flag."""
     pending.cancel()

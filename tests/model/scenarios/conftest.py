@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.scenarios.served_models import MODELS_YAML
-from tests.scenarios.stub_endpoint import StubEndpoint
+from tests.scenarios.stub_endpoint import StubEndpoint, serving_stub
 
 # A model that is only for what a stub alone can be made to do.
 _STUBS_OWN = """\
@@ -19,12 +19,5 @@ _STUBS_OWN = """\
 @pytest.fixture(scope="session")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubEndpoint]:
     """The models of MODELS_YAML, and ``tight_padded``, each loaded when it is first asked."""
-    from hf_triton.cli.verbs.generate import generate
-
-    folder = tmp_path_factory.mktemp("stub")
-    config = folder / "models.yaml"
-    config.write_text(MODELS_YAML + _STUBS_OWN, encoding="utf-8")
-    generate(config, folder / "model_repository")
-    endpoint = StubEndpoint(folder / "model_repository")
-    yield endpoint
-    endpoint.close()
+    with serving_stub(tmp_path_factory.mktemp("stub"), MODELS_YAML + _STUBS_OWN) as endpoint:
+        yield endpoint

@@ -26,11 +26,7 @@ TASKS = {
     "text2text-generation": "translate",
     "image-text-to-text": "seeing",
     "feature-extraction": "embedding",
-    "text-classification": "classifier",
-    "token-classification": "entities",
-    "question-answering": "answers",
     "fill-mask": "mask",
-    "zero-shot-classification": "zero-shot",
 }
 
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from generator.errors import SpecError
 from generator.models_yaml.reading import load
-from generator.render import model_config
-from generator.render.digest import CONFIG_FILE
-from generator.render.model_folder import render
 from generator.spec.task_folders import find_tasks
-from generator.spec.triton_models import triton_models
 
 TASKS = find_tasks()
 
@@ -24,13 +19,6 @@ def problems(tmp_path: Path, entry: str) -> str:
     with pytest.raises(SpecError) as raised:
         load(path, TASKS)
     return str(raised.value)
-
-
-@pytest.mark.parametrize("task", ["summarization", "translation", "translation_en_to_fr"])
-def test_the_names_of_former_pipelines_are_pointed_to_the_task(task: str, tmp_path: Path) -> None:
-    assert problems(tmp_path, f"    task: {task}\n").endswith(
-        f"models[0].task: unknown task '{task}'; did you mean 'text2text-generation'?"
-    )
 
 
 @pytest.mark.parametrize(
@@ -55,21 +43,6 @@ def test_a_wrong_option_is_named_with_what_is_allowed(
 ) -> None:
     found = problems(tmp_path, f"    task: text2text-generation\n    options: {{{options}}}\n")
     assert f"models[0].{message}" in found
-
-
-def test_tensors_are_text_generations_without_a_chats_and_with_languages() -> None:
-    configs: dict[str, Any] = {}
-    for tag in ("text-generation", "text2text-generation"):
-        spec = load(TASKS[tag].folder / "example.yaml", TASKS)[0]
-        files = render(triton_models(spec)[-1], TASKS[tag], Path("model_repository"))
-        configs[tag] = model_config.parse(files[CONFIG_FILE].decode())
-    theirs, ours = configs.values()
-    theirs_alone = ("input_ids", "messages", "tools", "chat_template_kwargs", "lora_name")
-    shared = [tensor.name for tensor in theirs.input if tensor.name not in theirs_alone]
-    own = ["source_lang", "target_lang", "truncate"]
-    assert [tensor.name for tensor in ours.input] == [shared[0], *own, *shared[1:]]
-    assert [tensor.name for tensor in ours.input if not tensor.optional] == ["text_input"]
-    assert list(ours.output) == list(theirs.output)
 
 
 def test_an_empty_prefix_is_one(tmp_path: Path) -> None:

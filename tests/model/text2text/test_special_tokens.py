@@ -1,14 +1,19 @@
-"""Texts are framed by hand as their tokenizers special_tokens them, in every source language."""
+"""Texts are framed by hand as their tokenizers frame them, in every source language, whichever
+thread reads them.
+"""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from hf_triton.runtime.errors import LoadError
+from hf_triton.text2text_generation.languages import find_languages
 from hf_triton.text2text_generation.source import SourceTokenizer
 from hf_triton.text2text_generation.special_tokens import SpecialTokens, special_tokens_of
+from hf_triton.text_generation.sequence.sequence import DecoderStart
 from tests.model.text2text.conftest import Folders, References
 from tests.support.text2text.reference import Reference
 from tests.support.text2text.tiny_translators import FAMILIES, texts
@@ -61,3 +66,25 @@ def test_special_tokens_that_change_the_text_are_a_load_error() -> None:
     with pytest.raises(LoadError, match="can't be told from those of a text"):
         special_tokens_of(Odd())
     assert SpecialTokens((1,), (2, 3)).around([7]) == [1, 7, 2, 3]
+
+
+def test_a_threads_language_and_length_are_not_anothers(folders: Folders) -> None:
+    tokenizer = Reference(folders("mbart50")).tokenizer
+    languages = find_languages(
+        tokenizer, DecoderStart(2), is_forced=False, source_lang=None, target_lang=None
+    )
+    found_by = source(tokenizer, 9)
+    codes = list(languages.special_tokens_by_source)[:8]
+    asked = [(text, code) for code in codes for text in texts()] * 20
+
+    def encode(one: tuple[str, str]) -> list[int]:
+        text, code = one
+        assert tokenizer.decode([5, 6, 7])
+        return found_by.encode(text, languages.special_tokens_for(code), truncate=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(encode, asked))
+    for (text, code), token_ids in zip(asked[:48], found, strict=False):
+        tokenizer.src_lang = code
+        assert token_ids == tokenizer(text, truncation=True, max_length=9).input_ids
+    assert found == found[:48] * 20
