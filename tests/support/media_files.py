@@ -39,6 +39,13 @@ def sound_file(samples: Samples, rate: int = 16_000, file_format: str = "WAV") -
     return packed.getvalue()
 
 
+# WAV files of next to no samples.
+FEW_SAMPLES = tuple(
+    sound_file(tone(1.0)[:num_samples], rate)
+    for num_samples, rate in ((0, 1), (1, 16_000), (1, 1), (1, 48_000), (9, 8_000), (100, 16_000))
+)
+
+
 def base64_text(content: bytes) -> str:
     return base64.b64encode(content).decode()
 

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 from wire import Request, strings
 
-from hf_triton.cli.verbs.generate import generate
 from hf_triton.runtime.media import decoding
 from hf_triton.runtime.media.images import make_ready
 from tests.model.media.conftest import MODELS_YAML, Reference
 from tests.scenarios.endpoint import Model, joined
-from tests.scenarios.stub_endpoint import StubEndpoint
+from tests.scenarios.stub_endpoint import StubEndpoint, serving_stub
 from tests.support.media_files import base64_text, picture, png
 
 PROMPT = "<image>the cat"
@@ -32,12 +31,9 @@ HUGE = (200, 200)  # pixels, beyond the model's 0.01 megapixels
 def endpoint(
     tmp_path_factory: pytest.TempPathFactory, seeing_model: Path
 ) -> Iterator[StubEndpoint]:
-    folder = tmp_path_factory.mktemp("stub")
-    (folder / "models.yaml").write_text(MODELS_YAML.format(folder=seeing_model), encoding="utf-8")
-    generate(folder / "models.yaml", folder / "model_repository")
-    stub = StubEndpoint(folder / "model_repository")
-    yield stub
-    stub.close()
+    models_yaml = MODELS_YAML.format(folder=seeing_model)
+    with serving_stub(tmp_path_factory.mktemp("stub"), models_yaml) as stub:
+        yield stub
 
 
 @pytest.fixture

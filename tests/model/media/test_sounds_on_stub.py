@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from wire import Request, strings
 
-from hf_triton.cli.verbs.generate import generate
 from tests.model.media.conftest import Reference, qwen2_audio
 from tests.scenarios.endpoint import Model
-from tests.scenarios.stub_endpoint import StubEndpoint
+from tests.scenarios.stub_endpoint import serving_stub
 from tests.support.media_files import base64_text, png, sound_file, tone
 
 MARK = "<|audio_bos|><|AUDIO|><|audio_eos|>"
@@ -30,13 +29,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def hear(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Model]:
-    place = tmp_path_factory.mktemp("stub")
-    text = f"models: [{{name: hear, task: audio-text-to-text, model: {folder}}}]"
-    (place / "models.yaml").write_text(text, encoding="utf-8")
-    generate(place / "models.yaml", place / "model_repository")
-    stub = StubEndpoint(place / "model_repository")
-    yield Model(stub, "hear", batched=False)
-    stub.close()
+    entry = {"name": "hear", "task": "audio-text-to-text", "model": str(folder)}
+    with serving_stub(tmp_path_factory.mktemp("stub"), [entry]) as stub:
+        yield Model(stub, "hear", batched=False)
 
 
 def asked(text: str, *sounds: bytes, kind: str = "audio") -> Request:

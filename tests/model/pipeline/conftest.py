@@ -14,7 +14,6 @@ import torch
 from stub_server import StubServer
 
 from hf_triton.cli.verbs.generate import generate
-from tests.support.more_tiny_pipelines import MORE_MAKERS
 from tests.support.tiny_pipelines import MAKERS
 
 Serve = Callable[..., StubServer]
@@ -33,7 +32,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     def folder(name: str) -> Path:
         if name not in made:
             made[name] = tmp_path_factory.mktemp(name)
-            {**MAKERS, **MORE_MAKERS}[name](made[name])
+            MAKERS[name](made[name])
         return made[name]
 
     return folder

@@ -12,7 +12,7 @@ from PIL import Image
 from wire import Request, strings
 
 from tests.model.pipeline.conftest import Serve
-from tests.support.media_files import png, sound_file, tone
+from tests.support.media_files import FEW_SAMPLES, png, sound_file, tone
 
 Tensors = Mapping[str, str | bytes | list[str | bytes]]
 IMAGES, SPEECH, TEXTS = (
@@ -154,6 +154,14 @@ def test_a_mistake_is_named(shared: Serve, log_lines: list[str], case: str) -> N
     assert (reply.status, reply.error.count("\n")) == (400, 0)
     assert expected in reply.error
     assert log_lines == []
+
+
+@pytest.mark.parametrize("name", [SPEECH, "audio-classification", "zero-shot-audio-classification"])
+def test_few_samples_are_answered_or_refused_by_their_field(shared: Serve, name: str) -> None:
+    labels = {"candidate_labels": ["a", "b"]} if name.startswith("zero-shot") else {}
+    for file in FEW_SAMPLES:
+        reply = shared(name).infer(Request(tensors({"audio": file, **labels})))
+        assert reply.ok or (reply.status, reply.error[:5]) == (400, "audio")
 
 
 def test_a_cut_text_is_answered(shared: Serve) -> None:

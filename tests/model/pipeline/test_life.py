@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import custom_metrics
 import pytest
-from stub_server import StubServer
 from triton_model_exception import TritonModelException
 from wire import Request, strings
 
@@ -117,49 +115,6 @@ def test_a_pipelines_own_failure_stays_with_its_request(serve: Serve) -> None:
     replies = [one.reply() for one in pending]
     assert [reply.status for reply in replies] == [200, 400, 200, 200]
     assert "the fill-mask pipeline: PipelineException" in replies[1].error
-
-
-def hold(server: StubServer) -> tuple[threading.Event, threading.Event]:
-    """Makes the model's next call wait; (it has begun, it may go on)."""
-    call = server.model.serving.engine._call
-    begun, go = threading.Event(), threading.Event()
-    results = call.results
-
-    def slow(items: Any, parameters: Any) -> Any:
-        begun.set()
-        assert go.wait(60)
-        return results(items, parameters)
-
-    call.results = slow
-    return begun, go
-
-
-@pytest.mark.threat("too-many-requests")
-def test_beyond_the_queue_requests_are_refused(serve: Serve) -> None:
-    server = serve(MASKS, max_queue_size=2)
-    begun, go = hold(server)
-    first = server.send(texts("the [MASK]"))
-    assert begun.wait(60)
-    second, third = server.send(texts("a [MASK]")), server.send(texts("an [MASK]"))
-    reply = third.reply()
-    assert reply.status == 503
-    assert reply.error == "the queue is full: 2 requests (max_queue_size): try again later"
-    go.set()
-    assert [first.reply().status, second.reply().status] == [200, 200]
-    families = {family.name: family for family in server.model.serving.families()}
-    assert families["hf_triton_refused_total"].samples[0].value == 1
-    assert families["hf_triton_cpu_threads"].samples[0].value == 1
-
-
-def test_an_unload_answers_everyone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_triton.runtime.engine.thread.LAST_STEP_S", 0.2)
-    server = serve(MASKS, unload_grace_s=0)
-    begun, go = hold(server)
-    pending = [server.send(texts("the [MASK]")) for _ in range(3)]
-    assert begun.wait(60)
-    server.unload()
-    assert [one.reply().status for one in pending] == [503, 503, 503]
-    go.set()
 
 
 COUNTED = {

@@ -72,7 +72,7 @@ def test_a_sound_is_read_in_every_format(file_format: str) -> None:
     assert np.abs(found[middle] - tone(1.0)[middle]).max() < 0.05
 
 
-@pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100, 48_000])
+@pytest.mark.parametrize("rate", [8_000, 11_025, 44_100])
 def test_a_resampled_tone_is_the_same_tone(rate: int) -> None:
     found = resample(tone(1.0, rate), rate, 16_000)
     expected = tone(1.0, 16_000)
@@ -158,29 +158,20 @@ def test_a_chats_images_and_sounds_are_decoded() -> None:
 
 
 PATH = "/etc/hostname"
-NAMED = {
-    "a chat's image": ("image-text-to-text", {"type": "image", "url": PATH}),
-    "a chat's image by path": ("image-text-to-text", {"type": "image", "path": PATH}),
-    "a chat's image as OpenAI sends it": (
-        "any-to-any",
-        {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.png"}},
-    ),
-    "a chat's sound": ("any-to-any", {"type": "audio", "path": PATH}),
-    "a chat's video": ("any-to-any", {"type": "video", "video": PATH}),
-    "a chat's part of no type": ("any-to-any", {"image": PATH}),
-}
-
-
-@pytest.mark.parametrize("case", NAMED)
-def test_what_a_chat_names_is_not_opened(case: str) -> None:
-    name, part = NAMED[case]
-    with pytest.raises(RequestError):
-        reader(name).item("inputs", [{"role": "user", "content": [part]}])
+CHAT_PARTS = [
+    ("image-text-to-text", {"type": "image", "url": PATH}),
+    ("image-text-to-text", {"type": "image", "path": PATH}),
+    ("any-to-any", {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.png"}}),
+    ("any-to-any", {"type": "audio", "path": PATH}),
+    ("any-to-any", {"type": "video", "video": PATH}),
+    ("any-to-any", {"image": PATH}),
+]
 
 
 @pytest.mark.parametrize(
     "name, value",
     [
+        *((name, [{"role": "user", "content": [part]}]) for name, part in CHAT_PARTS),
         ("decision", '{"state": "a", "questions": {}, "assets": {"x": "/etc/hostname"}}'),
         ("decision", {"state": "a", "questions": {}, "assets": {"x": PATH}}),
         ("decision", {"state": "a", "questions": {}, "assets": {"x": {"data_base64": PATH}}}),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ import pytest
 import torch
 from wire import Request, strings
 
-from hf_triton.cli.verbs.generate import generate
 from tests.model.media.conftest import Reference, qwen2_audio
-from tests.scenarios.stub_endpoint import StubEndpoint
-from tests.support.media_files import sound_file
+from tests.scenarios.stub_endpoint import StubEndpoint, serving_stub
+from tests.support.media_files import FEW_SAMPLES, sound_file
 from tests.support.tiny_encoders import tiny_tokenizer
 from tests.support.tiny_models import with_large_weights
 from tests.support.tiny_whisper import RATE, speech
@@ -65,7 +63,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def endpoint(
     tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]
 ) -> Iterator[StubEndpoint]:
-    place = tmp_path_factory.mktemp("stub")
     entries = [
         {
             "name": name,
@@ -77,19 +74,16 @@ def endpoint(
         }
         for name, folder in folders.items()
     ]
-    (place / "models.yaml").write_text(json.dumps({"models": entries}))
-    generate(place / "models.yaml", place / "model_repository")
-    stub = StubEndpoint(place / "model_repository")
-    yield stub
-    stub.close()
+    with serving_stub(tmp_path_factory.mktemp("stub"), entries) as stub:
+        yield stub
 
 
 def asking(*sounds: Any, **fields: str) -> Request:
     """A client's batch with a row for each sound."""
-    files = strings(*map(sound_file, sounds)).reshape(-1, 1)
+    files = [one if isinstance(one, bytes) else sound_file(one) for one in sounds]
     texts = {name: strings(*[value] * len(sounds)).reshape(-1, 1) for name, value in fields.items()}
     most = np.full((len(sounds), 1), MAX_TOKENS, np.int32)
-    return Request({"audio": files, "max_tokens": most, **texts})
+    return Request({"audio": strings(*files).reshape(-1, 1), "max_tokens": most, **texts})
 
 
 def moonshines_own(folder: Path, sound: Any) -> str:
@@ -111,6 +105,15 @@ def test_moonshine_reads_sounds_of_different_lengths_at_once(
     expected = [moonshines_own(folders["moonshine"], sound) for sound in SOUNDS]
     assert len(set(expected)) > 1
     assert reply.texts() == expected
+
+
+@pytest.mark.parametrize("model", ["moonshine", "hear"])
+def test_few_samples_are_answered_or_refused_by_their_field(
+    model: str, endpoint: StubEndpoint
+) -> None:
+    for file in FEW_SAMPLES:
+        reply = endpoint.infer(model, asking(file))
+        assert reply.ok or (reply.status, reply.error[:5]) == (400, "audio")
 
 
 def test_moonshine_takes_the_sound_alone(endpoint: StubEndpoint) -> None:
