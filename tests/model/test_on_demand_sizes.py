@@ -207,16 +207,10 @@ def test_what_was_never_downloaded_is_as_large_as_the_hub_says(
         assert found.of("m")["cpu"] == before + 5_000
         assert found.unknown("m") == []
         assert not hub.sent
-
-
-def test_what_the_hub_does_not_say_is_asked_once(
-    tmp_path: Path, gpus: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running_hub() as hub:
-        ask_from_here(hub, monkeypatch, tmp_path / "none")
-        found = of_the_hub(tmp_path)
-        assert "org/m: the Hub has no such model" in found.ask("m")
-        assert found.unknown("m") == []
+        hub.repositories = {}
+        other = of_the_hub(tmp_path / "other")
+        assert "org/m: the Hub has no such model" in other.ask("m")
+        assert other.unknown("m") == [], "it is asked once"
 
 
 @pytest.mark.parametrize(

@@ -120,13 +120,36 @@ def _scores(function: str, **whole: Any) -> dict[str, Any]:
 
 
 _ASKED = {"prompts": {"query": "who is it ?"}, "default_prompt_name": "query"}
-_ONE_LABEL = {"num_labels": 1}
-_CROSS: dict[str, Any] = {"head": "AutoModelForSequenceClassification", "config": _ONE_LABEL}
 _LAST = {"pooling_mode": "lasttoken"}
 _CHAT: dict[str, Any] = {"shape": "qwen3", "template": FLAT, "pooling": _LAST}
 _SKIPPED = {"prompts": {"query": "who is "}, "default_prompt_name": "query"}
 _FLAGS = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
 _IDENTITY, _SIGMOID = _scores("linear.Identity"), _scores("activation.Sigmoid")
+
+
+def cross(
+    shape: str = "bert",
+    *,
+    whole: Mapping[str, Any] = _IDENTITY,
+    transformer: Mapping[str, Any] | None = None,
+    texts: tuple[Any, ...] = PAIRS,
+    template: str | None = None,
+    prompt_name: str | None = None,
+    **config: Any,
+) -> Case:
+    """A cross-encoder of one label."""
+    return Case(
+        shape,
+        "AutoModelForSequenceClassification",
+        template=template,
+        config={"num_labels": 1, **config},
+        whole=whole,
+        transformer=reranker() if transformer is None else transformer,
+        texts=texts,
+        prompt_name=prompt_name,
+    )
+
+
 CASES: dict[str, Case] = {
     "release 5": Case(transformer={"max_seq_length": 256, "do_lower_case": False}),
     "release 6": Case(transformer=embedder(), whole=_ASKED, later=("Normalize",)),
@@ -224,63 +247,34 @@ CASES: dict[str, Case] = {
         texts=(LONG, "a"),
     ),
     "template without messages": Case(**_CHAT, transformer={"max_seq_length": 64}),
-    "cross-encoder, Identity": Case(**_CROSS, whole=_IDENTITY, transformer=reranker(), texts=PAIRS),
-    "cross-encoder, Sigmoid": Case(
-        head=_CROSS["head"],
-        config={**_ONE_LABEL, "problem_type": "regression"},
-        whole=_SIGMOID,
-        transformer=reranker(),
-        texts=PAIRS,
+    "cross-encoder, Identity": cross(),
+    "cross-encoder, Sigmoid": cross(whole=_SIGMOID, problem_type="regression"),
+    "cross-encoder, Tanh": cross(whole=_scores("activation.Tanh")),
+    "cross-encoder, none": cross(
+        whole={**_IDENTITY, "activation_fn": None}, problem_type="regression"
     ),
-    "cross-encoder, Tanh": Case(
-        **_CROSS, whole=_scores("activation.Tanh"), transformer=reranker(), texts=PAIRS
+    "cross-encoder, prompt": cross(whole={**_IDENTITY, **_ASKED}),
+    "cross-encoder, named prompt": cross(
+        whole={**_IDENTITY, "prompts": {"who": "who is it ?"}}, prompt_name="who"
     ),
-    "cross-encoder, none": Case(
-        head=_CROSS["head"],
-        config={**_ONE_LABEL, "problem_type": "regression"},
-        whole={**_IDENTITY, "activation_fn": None},
-        transformer=reranker(),
-        texts=PAIRS,
-    ),
-    "cross-encoder, prompt": Case(
-        **_CROSS, whole={**_IDENTITY, **_ASKED}, transformer=reranker(), texts=PAIRS
-    ),
-    "cross-encoder, named prompt": Case(
-        **_CROSS,
-        whole={**_IDENTITY, "prompts": {"who": "who is it ?"}},
-        transformer=reranker(),
-        texts=PAIRS,
-        prompt_name="who",
-    ),
-    "cross-encoder, only_second": Case(
-        **_CROSS,
-        whole=_IDENTITY,
+    "cross-encoder, only_second": cross(
         transformer=reranker(
             processing_kwargs={"text": {"max_length": 12, "truncation": "only_second"}}
         ),
         texts=(("who is Anna", LONG),),
     ),
-    "cross-encoder, release 5": Case(
-        head=_CROSS["head"],
-        config={
-            **_ONE_LABEL,
-            "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
-        },
-        texts=PAIRS,
+    "cross-encoder, release 5": cross(
+        whole={},
+        transformer={},
+        sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"},
     ),
-    "cross-encoder, message": Case(
-        "qwen3",
-        **_CROSS,
-        template=FLAT,
-        whole=_SIGMOID,
-        transformer=reranker("flat"),
-        texts=PAIRS,
+    "cross-encoder, message": cross(
+        "qwen3", whole=_SIGMOID, template=FLAT, transformer=reranker("flat")
     ),
-    "cross-encoder, message, prompt": Case(
+    "cross-encoder, message, prompt": cross(
         "qwen3",
-        **_CROSS,
-        template=PARTS,
         whole={**_IDENTITY, **_ASKED},
+        template=PARTS,
         transformer=reranker("structured", processing_kwargs={"chat_template": {"max_length": 24}}),
         texts=(*PAIRS, ("who is Anna", LONG)),
     ),

@@ -57,7 +57,7 @@ REQUESTS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 _ROWS = [SHORT, LONG, *texts(1, seed=3)]
-COLUMNS: dict[str, dict[str, list[Any]]] = {
+COLUMNS: dict[str, dict[str, Any]] = {
     "feature-extraction": {"text_input": _ROWS, "dimensions": [8] * 3},
     "text-classification": {"text_input": _ROWS, "text_pair": _ROWS[::-1], "top_k": [-1, 1, 2]},
     "zero-shot-classification": {

@@ -34,7 +34,6 @@ SHAPE = {
 }
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": SHAPE,
-    "qwen3": {**SHAPE, "head_dim": 8},
     "mistral": {**SHAPE, "sliding_window": 8},
     "gpt2": {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": CONTEXT},
 }
@@ -82,7 +81,7 @@ def test_a_classifier_without_padding_classifies_by_the_last_token(
 
 def test_padding_at_a_texts_end_is_passed_over_where_the_model_names_it(tmp_path: Path) -> None:
     """Where padding is the token that every text ends with, as many name it."""
-    model = classifier(tmp_path / "model", "qwen3", pads="[SEP]", pad_token_id=2)
+    model = classifier(tmp_path / "model", "llama", pads="[SEP]", pad_token_id=2)
     assert_same(answers(tmp_path, model), model)
 
 
@@ -125,11 +124,11 @@ def test_the_token_for_padding_is_one_that_no_text_ends_with(
 
 
 def test_a_decoder_that_scores_by_a_word_says_what_it_is(tmp_path: Path) -> None:
-    model = classifier(tmp_path / "model", "qwen3")
+    model = classifier(tmp_path / "model", "mistral")
     config = transformers.AutoConfig.from_pretrained(model)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(model)
     with (
-        pytest.raises(TritonModelException, match=r"a decoder \(Qwen3ForCausalLM\) .*LogitScore"),
+        pytest.raises(TritonModelException, match=r"a decoder \(MistralForCausalLM\) .*LogitScore"),
         served(tmp_path, TASK, model),
     ):
         pass

@@ -14,7 +14,6 @@ from generator.spec.task_folders import find_tasks
 from tests.model.encoders.ensemble_stub import StubEnsemble, both_layouts, close, generated
 from tests.model.encoders.tasks import COLUMNS, MODELS, REQUESTS, SHORT, model_of
 from tests.support.served_encoder import request, rows
-from tests.support.tiny_encoders import WORDS
 
 
 def test_every_task_that_can_be_an_ensemble_is_here() -> None:
@@ -53,24 +52,6 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Any:
     task = "text-classification"
     with both_layouts(folder, task, model_of(task, folder / "model")) as both:
         yield both
-
-
-@pytest.mark.parametrize(
-    "tensors",
-    [
-        {"text_input": ""},
-        {"text_input": b"\xff"},
-        {"text_pair": SHORT},
-        {"text_input": " ".join(WORDS * 9)},
-        {"text_input": SHORT, "top_k": 0},
-    ],
-    ids=["empty", "not UTF-8", "half a pair", "too long", "no labels"],
-)
-def test_a_bad_request_gets_its_own_error(tensors: dict[str, Any], classifier: Any) -> None:
-    single, ensemble = classifier
-    expected, got = single.infer(request(**tensors)), ensemble.infer(request(**tensors))
-    assert expected.status == got.status == 400
-    assert got.error == f"in ensemble 'parts', {expected.error}"
 
 
 def test_parameters_mean_what_tensors_do(classifier: Any) -> None:

@@ -16,7 +16,7 @@ import torch
 from stub_server import StubServer
 from wire import Reply
 
-from hf_triton.question_answering.spans import Scores, best_spans
+from hf_triton.question_answering.spans import Scores
 from hf_triton.runtime.errors import EngineError
 from hf_triton.runtime.request import json_text
 from tests.support.other_tokenizers import KINDS, spelt_otherwise
@@ -200,24 +200,6 @@ def test_more_windows_than_allowed_are_refused_or_cut(model: Path, tmp_path: Pat
     ]
     kept = LONG[: places[room + room - 8 - 1][1]]
     assert_same(got, reference(QUESTIONS[0], kept, max_seq_len=40, doc_stride=8))
-
-
-def test_spans_are_the_best_of_all_within_the_longest_answer() -> None:
-    draw = np.random.default_rng(5)
-    for num_tokens, longest in ((1, 15), (9, 1), (9, 4), (30, 15), (5, 50)):
-        scores = Scores.of(draw.normal(size=(num_tokens + 1, 2)), has_null=True)
-        every = {
-            (i, j): scores.start[i] * scores.end[j]
-            for i in range(num_tokens)
-            for j in range(i, min(num_tokens, i + longest))
-        }
-        best = sorted(every, key=lambda span: -every[span])
-        for num_spans in (1, 3, 10_000):
-            found = [(s.start, s.end) for s in best_spans(scores, num_spans, longest)]
-            assert found == best[:num_spans]
-        total = scores.start.sum() * scores.end.sum()
-        assert math.isclose(sum(every.values()), total) or num_tokens > 1
-        assert scores.null > 0
 
 
 def test_a_score_that_is_no_number_is_the_models_fault() -> None:

@@ -404,11 +404,12 @@ def test_a_token_without_an_embedding_is_the_requests_own_error(task: str, tmp_p
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     tokenizer.add_tokens(["zebra"])
     tokenizer.save_pretrained(model)
-    good: dict[str, Any] = {
+    goods: dict[str, dict[str, Any]] = {
         CLASSIFY: {"text_input": "a cat"},
         READ: {"question": "who", "context": "a cat"},
         ZERO_SHOT: {"text_input": "a", "candidate_labels": ["a cat"]},
-    }[task]
+    }
+    good = goods[task]
     field, value = [*good.items()][-1]
     with served(tmp_path, task, model) as server:
         bad = {**good, field: ["zebra"] if isinstance(value, list) else "a zebra"}

@@ -132,15 +132,6 @@ def test_a_text_paired_with_each_of_several_is_what_each_pair_alone_is(
         assert [one.token_type_ids for one in found] == [one.token_type_ids for one in expected]
 
 
-def test_a_text_is_tokenised_once_however_many_it_is_paired_with() -> None:
-    tokens = tokenization("bert")
-    assert tokens.truncator is not None
-    pieces, asked = tokens.truncator.pieces, []
-    tokens.truncator.pieces = lambda text: (asked.append(text), pieces(text))[1]  # type: ignore[method-assign, func-returns-value]
-    tokens.pairs("a", "a long text", [f"label {number}" for number in range(50)])
-    assert asked.count("a long text") == 1
-
-
 def test_a_text_too_long_for_one_of_several_is_refused() -> None:
     with pytest.raises(
         RequestError, match=f"a: got .* tokens, this model takes at most {MAX_LENGTH}"

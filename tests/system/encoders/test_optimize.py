@@ -116,8 +116,9 @@ def test_the_fastest_engine_that_computes_the_same_is_chosen_and_int8_is_offered
     }
 
 
-def test_the_default_engine_stays_where_another_is_hardly_faster() -> None:
-    assert choice(report({"torch": 2.0, "onnxruntime": 2.05}))["engine"] == "torch"
+@pytest.mark.parametrize("ratio, chosen", [(2.05, "torch"), (2.5, "onnxruntime")])
+def test_the_default_engine_stays_where_another_is_hardly_faster(ratio: float, chosen: str) -> None:
+    assert choice(report({"torch": 2.0, "onnxruntime": ratio}))["engine"] == chosen
 
 
 def test_a_refused_engine_is_shown_and_never_chosen() -> None:
@@ -125,7 +126,6 @@ def test_a_refused_engine_is_shown_and_never_chosen() -> None:
     assert found.named_is_refused
     assert "\nonnxruntime: refused: no\n" in to_text(found)
     assert choice(found)["engine"] == "torch"
-    assert not report({"torch": 2.0}, refused=["onnxruntime"]).named_is_refused
 
 
 def test_the_json_is_whole_and_standard() -> None:
