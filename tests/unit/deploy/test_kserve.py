@@ -61,11 +61,3 @@ def test_a_name_too_long_for_what_kserve_makes_of_it_is_refused(deploy: Deploy, 
         f"hf-triton: the InferenceService '{'a' * 40}-the-picture-of-ef4b' would have 60 letters, "
         "of which KServe takes 53: give a shorter --name\n"
     )
-
-
-def test_an_ingress_is_left_to_kserve(deploy: Deploy) -> None:
-    refused = deploy("kserve", "--host", "models.example.org")
-    assert refused.code == 2
-    assert refused.err == (
-        "hf-triton: --host: KServe makes an InferenceService's Ingress itself; leave it out\n"
-    )

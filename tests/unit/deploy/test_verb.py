@@ -147,6 +147,11 @@ REFUSALS = {
         "got --gpus 1, but the instance groups of 'Chat_7B', 'embedding', 'picture' name 2 GPUs",
         2,
     ),
+    "an ingress that KServe makes": (
+        ("kserve", "--host", "models.example.org"),
+        "--host: KServe makes an InferenceService's Ingress itself; leave it out",
+        2,
+    ),
     "gpus on cpu": (
         ("compose", "--device", "cpu", "--gpus", "1"),
         "--device cpu with --gpus 1: leave one of them out",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,36 +59,38 @@ def test_hashing_is_done_once(work: Workplace, monkeypatch: pytest.MonkeyPatch) 
     assert work.loaded() == work.snapshots()[0]
 
 
-def test_a_short_file_is_refused(work: Workplace) -> None:
-    work.fetch()
-    damage_short(work.snapshots()[0] / "model.safetensors")
-    assert refusal(work) == (
-        f"org/tiny@{COMMIT}: model.safetensors has 10 bytes where models.lock has 7000 (hf_cache/ "
-        "of tiny); nothing was loaded. `hf-triton fetch tiny` puts it right"
-    )
-    work.fetch()
-    work.loaded()
-
-
-@pytest.mark.threat("changed-files")
-def test_an_altered_file_is_refused(work: Workplace) -> None:
-    work.fetch()
-    path = work.snapshots()[0] / "model.safetensors"
+def alter(folder: Path) -> None:
+    path = folder / "model.safetensors"
     fetched = path.stat()
     path.write_bytes(b"v" + path.read_bytes()[1:])
     # Some file systems' clocks tick every few milliseconds, and a fetch may take no longer.
     os.utime(path, ns=(fetched.st_atime_ns, fetched.st_mtime_ns + 10**9))
-    for _ in range(2):
-        assert "model.safetensors has another SHA-256 than in models.lock" in refusal(work)
-    work.fetch()
-    work.loaded()
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "model.safetensors has 10 bytes where models.lock has 7000": lambda folder: damage_short(
+        folder / "model.safetensors"
+    ),
+    "model.safetensors has another SHA-256 than in models.lock": alter,
+    "pytorch_model.bin is not in models.lock": lambda folder: (
+        folder / "pytorch_model.bin"
+    ).write_bytes(b"p"),
+    "1_Pooling is not in models.lock": lambda folder: (folder / "1_Pooling").symlink_to("/tmp"),
+}
 
 
 @pytest.mark.threat("changed-files")
-def test_a_file_that_nobody_locked_is_refused(work: Workplace) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_not_as_locked_is_not_loaded_and_a_fetch_mends_it(
+    work: Workplace, change: str
+) -> None:
     work.fetch()
-    (work.snapshots()[0] / "pytorch_model.bin").write_bytes(b"p")
-    assert "pytorch_model.bin is not in models.lock" in refusal(work)
+    CHANGES[change](work.snapshots()[0])
+    for _ in range(2):
+        assert refusal(work) == (
+            f"org/tiny@{COMMIT}: {change} (hf_cache/ of tiny); nothing was loaded. `hf-triton "
+            "fetch tiny` puts it right"
+        )
     work.fetch()
     work.loaded()
 
@@ -163,9 +166,3 @@ def test_a_damaged_record_only_means_hashing_again(work: Workplace, content: str
     work.loaded()
     record = json.loads((work.cache() / file_hashes.RECORD_FILE).read_text())
     assert len(record) == len(FILES)
-
-
-def test_a_linked_folder_that_nobody_locked_is_refused(work: Workplace) -> None:
-    work.fetch()
-    (work.snapshots()[0] / "1_Pooling").symlink_to("/tmp")
-    assert "1_Pooling is not in models.lock" in refusal(work)
