@@ -23,7 +23,7 @@ from tests.support.served import Served, started
 from tests.support.triton import DEMO_MODEL, eventually, free_ports, get, post, post_for_events
 
 MODELS = f"models: [{{name: demo, task: text-generation, model: {DEMO_MODEL}}}]\n"
-NUM_TOKENS, NUM_KILLS = 80, 6
+NUM_TOKENS, NUM_KILLS = 80, 4
 SCHEMA = json.dumps(
     {
         "type": "object",
