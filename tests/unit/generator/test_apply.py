@@ -421,7 +421,6 @@ def test_a_full_disk_leaves_what_was_served(made: Bench, monkeypatch: pytest.Mon
     ran = made.apply()
     assert ran.code == 1
     assert "model 'a' failed: model_repository/a/2: No space left on device; version 1" in ran.err
-    monkeypatch.undo()
     assert made.ready("a") == {1}
 
 

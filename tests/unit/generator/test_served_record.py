@@ -20,6 +20,12 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert served_record.read(tmp_path) == record
 
 
+def test_naming_the_models_keeps_the_last_change(tmp_path: Path) -> None:
+    served_record.write(tmp_path, ServedRecord(("a",), CHANGE))
+    served_record.write_models(tmp_path, ["c", "b"])
+    assert served_record.read(tmp_path) == ServedRecord(("b", "c"), CHANGE)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"models": []}', '{"models": 3, "last": {}}'])
 def test_what_is_no_record_counts_for_nothing(tmp_path: Path, text: str) -> None:
     assert served_record.read(tmp_path) is None
