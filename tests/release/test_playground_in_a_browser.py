@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -9,9 +10,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiohttp import web
 
 from hf_triton.serving.supervision.health import Health
 from hf_triton.serving.supervision.health_port import health_port
@@ -101,6 +104,19 @@ def test_a_text_grows_until_it_is_stopped_and_the_chat_goes_on(echo: Page, api: 
     sent = api.triton.seen[-1]["messages"]
     assert re.findall(r'"role": ?"(\w+)"', sent) == ["system", "user", "assistant", "user"]
     assert turns(echo)[-2:] == ["x\ny", "x\ny"]
+
+
+def test_a_new_chat_knows_nothing_of_an_answer_that_it_ended(echo: Page, api: Translator) -> None:
+    message(echo).fill("one !waits")
+    message(echo).press("Enter")
+    assert eventually(lambda: api.triton.num_waiting == 1)
+    echo.get_by_role("button", name="New chat").click()
+    assert eventually(lambda: api.triton.left == ["one !waits"])
+    message(echo).fill("two")
+    message(echo).press("Enter")
+    echo.get_by_text("tokens, ").wait_for()
+    assert json.loads(api.triton.seen[-1]["messages"]) == [{"role": "user", "content": "two"}]
+    assert turns(echo) == ["two", "two"]
 
 
 def test_what_was_sent_works_as_pasted_in_a_shell_and_in_python(echo: Page) -> None:
@@ -238,3 +254,49 @@ def test_markup_of_a_model_is_text(echo: Page) -> None:
     echo.get_by_role("button", name="Send").click()
     echo.locator("#answer").get_by_role("cell", name=text).wait_for()
     assert echo.locator("main img").count() == 0
+
+
+def test_what_the_models_do_is_shown_from_metrics(
+    page: Page, starter: Starter, tmp_path: Path
+) -> None:
+    fake, port = starter.triton()
+    tokens = itertools.count(0, 1000)
+    runner = starter.loop.run(serve_metrics(tmp_path / "metrics", tokens))
+    api = starter.translator(fake, f"127.0.0.1:{port}", metrics_socket=str(tmp_path / "metrics"))
+    page.goto(f"{api.url}/playground")
+    row = page.get_by_role("row").filter(has=page.get_by_role("button", name="echo", exact=True))
+    row.get_by_text(re.compile(r"[1-9]\d* tokens/s")).wait_for()
+    assert row.locator("td").all_inner_texts()[1:3] == ["1", "cuda:0"]
+    assert row.locator("td").last.inner_text().endswith("7 waiting · 3 of 8 slots")
+    starter.loop.run(runner.cleanup())
+
+
+async def serve_metrics(path: Path, tokens: Iterator[int]) -> web.AppRunner:
+    """Triton's metrics of ``echo``, whose tokens grow with each look."""
+
+    async def metrics(_request: web.Request) -> web.Response:
+        labels = 'model="echo_stream",version="1"'
+        values = {"waiting": 7, "kv_slots": 8, "kv_slots_used": 3}
+        values["generated_tokens_total"] = next(tokens)
+        lines = [f"hf_triton_{name}{{{labels}}} {value}" for name, value in values.items()]
+        memory = f'hf_triton_memory_bytes{{device="cuda:0",kind="loaded",{labels}}} 5'
+        gone = memory.replace("cuda:0", "cpu").replace('"1"} 5', '"0"} 0')
+        return web.Response(text="\n".join([*lines, memory, gone, ""]))
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(path)).start()
+    return runner
+
+
+def test_a_screen_reader_hears_sentences_once(echo: Page) -> None:
+    spoken = "window.said = []; new MutationObserver(() => said.push(spoken.textContent))"
+    echo.evaluate(f"{spoken}.observe(document.getElementById('spoken'), {{childList: true}})")
+    message(echo).fill("One sentence. " + "word " * 50)
+    message(echo).press("Enter")
+    echo.get_by_text("tokens, ").wait_for()
+    said = echo.evaluate("said")
+    assert len(said) <= 2, "not with each token"
+    assert "One sentence." in " ".join(said)

@@ -192,6 +192,21 @@ def has_numbers(samples: list[Any]) -> bool:
     return any(sample["value"][1] != "NaN" for sample in samples)
 
 
+def test_models_can_be_chosen(watched: Watched) -> None:
+    variable = next(
+        entry for entry in json.loads(dashboard())["templating"]["list"] if entry["name"] == "model"
+    )
+    selector = variable["query"]["query"].removeprefix("label_values(").removesuffix(", model)")
+
+    def names() -> set[str]:
+        found = watched.prometheus.query(f"group by (model) ({selector})")
+        return {sample["metric"]["model"] for sample in found}
+
+    assert eventually(lambda: names() == {"text", "embedding", "other", "rare"}, DATA_TIMEOUT_S), (
+        names()
+    )
+
+
 def test_no_alert_fires_and_each_can_be_evaluated(watched: Watched) -> None:
     def states() -> dict[str, tuple[str, str]]:
         groups = watched.prometheus.ask("rules")["groups"]

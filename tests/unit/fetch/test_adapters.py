@@ -95,3 +95,17 @@ def test_what_is_no_adapter_is_refused_and_the_model_comes_all_the_same(
     hub.repositories["org/sql"] = Repository(files)
     assert f"tiny, adapter sql: org/sql: {said}" in adapted.refused("fetch")
     assert adapted.snapshots()
+
+
+def test_without_a_fetch_the_server_downloads_the_same_files(adapted: Workplace) -> None:
+    found = folders(adapted)["sql"]
+    assert sorted(path.name for path in found.iterdir()) == sorted(SAVED)
+
+
+def test_a_pickle_comes_where_it_is_allowed(adapted: Workplace, hub: FakeHub) -> None:
+    hub.repositories["org/sql"] = Repository(
+        {"adapter_config.json": b"{}", "adapter_model.bin": b"p"}
+    )
+    write(adapted, {"name": "sql", "model": "org/sql"}, allow_pickle=True)
+    adapted.fetch()
+    assert (folders(adapted)["sql"] / "adapter_model.bin").is_file()

@@ -278,3 +278,10 @@ def test_a_link_where_a_part_belongs_is_not_followed(work: Workplace, hub: FakeH
     place.symlink_to(precious)
     assert f"{part} is in the way (" in work.refused("fetch")
     assert precious.read_text() == "mine"
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many", "65"])
+def test_a_senseless_number_of_workers_is_refused(work: Workplace, count: str) -> None:
+    with pytest.raises(SystemExit) as raised:
+        work.run("fetch", "--max-workers", count)
+    assert raised.value.code == 2

@@ -199,3 +199,8 @@ def test_a_token_that_a_login_left_is_not_used(
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
     work.fetch()
     assert hub.authorizations == {None}
+
+
+def test_one_at_a_time_where_asked(work: Workplace, hub: FakeHub) -> None:
+    work.fetch("--max-workers", "1")
+    assert hub.most_open == 1

@@ -122,3 +122,8 @@ def test_a_token_that_can_be_none_is_not_quoted_by_the_server(
     with pytest.raises(LoadError, match=r"^HF_TOKEN holds spaces, ") as raised:
         work.loaded()
     assert "reads" not in str(raised.value)
+
+
+def test_an_address_out_of_reach_is_the_one_that_is_named(work: Workplace, hub: FakeHub) -> None:
+    hub.cdn_url = "http://127.0.0.1:9"
+    assert "tiny: org/tiny: http://127.0.0.1:9 can't be reached (Conn" in work.refused("fetch")

@@ -222,3 +222,23 @@ def test_no_message_and_no_file_quotes_credentials(
     assert work.run("generate").code == 0
     written = [path.read_bytes() for path in work.folder.rglob("*") if path.is_file()]
     assert not any(SECRET.encode() in content for content in written)
+
+
+def test_a_file_that_is_damaged_here_is_not_locked_as_it_is(
+    work: Workplace, fake: FakeStore
+) -> None:
+    work.fetch()
+    before = work.lock
+    (place,) = work.cache().glob("models--s3*/snapshots/*/config.json")
+    place.resolve().write_bytes(b"[]")
+    work.fetch("--update")
+    assert (files(work), work.lock) == (FILES, before)
+
+
+def test_an_adapter_comes_from_a_store_too(work: Workplace, fake: FakeStore) -> None:
+    fake.objects["models/polite/adapter_config.json"] = b"{}"
+    fake.objects["models/polite/adapter_model.safetensors"] = b"adapter"
+    adapters = [{"name": "polite", "model": "s3://models/polite"}]
+    work.write("tiny", task="text-generation", model=URL, adapters=adapters)
+    work.fetch()
+    assert [*work.lock["models"]] == ["s3://models/polite", URL]

@@ -75,3 +75,11 @@ def test_a_cache_that_is_gone_is_named_file_by_file(work: Workplace) -> None:
     work.cache().rename(work.folder / "gone")
     err = work.run("verify").err
     assert err.count(" is missing\n") == len(FILES)
+
+
+def test_other_models_are_left_out_where_names_are_given(work: Workplace) -> None:
+    work.write("tiny", "second")
+    work.fetch()
+    damage_missing(work.snapshots("second")[0] / "config.json")
+    assert work.run("verify", "tiny").code == 0
+    assert work.run("verify").code == 1

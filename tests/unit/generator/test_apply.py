@@ -541,3 +541,33 @@ def test_streaming_turned_off_and_on_again(made: Bench) -> None:
     assert made.apply("--prune").code == 0
     assert (made.ready("s"), made.ready("s_stream")) == ({5}, {1})
     assert made.is_current()
+
+
+def test_files_that_only_the_disk_lacks_are_written_and_nothing_is_loaded(made: Bench) -> None:
+    (made.repository / "a" / "1" / "model.py").unlink()
+    ran = made.apply()
+    assert (ran.code, made.is_current()) == (0, True)
+    assert "a: written, nothing to load" in ran.out
+    assert "load a" not in fake(made).events
+
+
+def test_an_edit_outlives_a_rollback_of_what_its_docstring_tells(made: Bench) -> None:
+    edit(made, 1)
+    made.applied(BOTH)
+    made.applied(BOTH.replace("name: a", "name: a, dtype: float16"))
+    assert "dtype  float16" in model_at(made, 3)
+    assert made.apply("--rollback").code == 0
+    made.say(BOTH)
+    assert made.run("generate").code == 0
+    assert model_at(made, 4) == model_at(made, 2)
+    assert model_at(made, 4).endswith(EDITED)
+
+
+def test_an_edit_of_a_version_that_was_begun_and_never_served_is_kept(made: Bench) -> None:
+    made.say(CHANGED)
+    plan = make_plan(Path("models.yaml"), made.repository).groups[0][0]
+    version_folders.add_version(plan, 2, {1})
+    edit(made, 1)
+    made.applied(CHANGED)
+    assert made.run("generate").code == 0
+    assert model_at(made, max(made.ready("a"))).endswith(EDITED)

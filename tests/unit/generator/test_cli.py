@@ -58,10 +58,12 @@ def test_a_wrong_command_line_ends_in_2(arguments: list[str], run: Run) -> None:
         (["validate", "--confg=x"], "--confg=x; did you mean --config?"),
         (["perf", "sweep", "--ulr", "x"], "--ulr; did you mean --url?"),
         (["diff", "x"], "unrecognized arguments: x\n"),
+        (["serve", "--http-port=0"], "expected a port from 1 to 65535"),
+        (["serve", "--load-timeout-s=-1"], "expected a number above 0"),
         (["diff", "--qqq"], "unrecognized arguments: --qqq\n"),
     ],
 )
-def test_an_unknown_option_is_told_with_the_nearest(
+def test_a_wrong_option_is_told_with_what_is_right(
     arguments: list[str], near: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):

@@ -32,3 +32,13 @@ def test_a_change_is_shown_as_a_unified_diff(work: Path, run: Run) -> None:
     assert "-max_batch_size: 0" in out.splitlines()
     assert "+dynamic_batching {" in out.splitlines()
     assert snapshot(work / "model_repository") == before
+
+
+def test_a_conflict_is_shown(work: Path, run: Run) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL)
+    run("generate")
+    (work / "model_repository/demo/config.pbtxt").write_bytes(b"mine \xff\n")
+    code, out, _ = run("diff")
+    assert code == 1
+    assert out.splitlines()[0] == "conflict model_repository/demo/config.pbtxt: edited by hand"
+    assert "-mine \\xff" in out.splitlines()

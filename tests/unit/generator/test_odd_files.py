@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 
 from generator.errors import RepositoryError, ServerError, SpecError
+from generator.repository import served_record
+from generator.repository.served_record import RECORD_FILE
 from generator.yaml_file import reading
 from generator.yaml_file.regular_file import read_json, read_regular
 from hf_triton.tritonserver.admin_key import take_admin_key
 from hf_triton.tritonserver.state_file import (
+    STATE_PREFIX,
     ServerState,
+    running_servers,
     write_state,
 )
 from tests.support.full_disk import files_of_at_most
@@ -121,3 +125,19 @@ def test_a_file_at_the_limit_is_read(tmp_path: Path) -> None:
     path.write_text("models: []\n" + "#" * (reading.MOST_BYTES - 10))
     with pytest.raises(SpecError, match="larger than 4 MiB"):
         reading.read(path)
+
+
+def test_a_size_that_the_kernel_does_not_know_is_bounded_too(tmp_path: Path) -> None:
+    endless = tmp_path / "odd"
+    endless.symlink_to("/proc/self/status")  # of no bytes, it says, and has a thousand
+    assert endless.stat().st_size == 0
+    assert read_regular(endless, 2**20)
+    with pytest.raises(OSError, match="it is larger than"):
+        read_regular(endless, 100)
+
+
+def test_a_record_or_a_state_that_is_a_pipe_is_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / RECORD_FILE)
+    os.mkfifo(tmp_path / f"{STATE_PREFIX}8000.json")
+    assert served_record.read(tmp_path) is None
+    assert running_servers(tmp_path) == []

@@ -134,3 +134,9 @@ def test_a_linked_parent_is_not_followed(old: Path, run: Run) -> None:
     (old / "1").symlink_to(outside)
     run("prune", "--force")
     assert (outside / "model.py").exists()
+
+
+def test_a_repository_that_is_not_there_has_nothing_to_prune(work: Path, run: Run) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL)
+    assert run("prune") == (0, "model_repository: nothing to prune\n", "")
+    assert not (work / "model_repository").exists()

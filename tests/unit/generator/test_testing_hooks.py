@@ -108,3 +108,12 @@ def test_what_cannot_be_loaded_says_why(
 def test_the_example_refuses_a_blank_text(inputs: dict[str, str]) -> None:
     with pytest.raises(RequestError, match="text_input: missing or blank, a text is required"):
         load_hooks(EXAMPLE, "sentiment").preprocess(inputs)
+
+
+def test_a_batch_has_the_rows_that_it_is_given(work: Path) -> None:
+    hooks = loaded(
+        work, f"{YAML}    max_batch_size: 4\n", HOOKS.replace('text("IN")', 'text("IN")')
+    )
+    assert hooks.preprocess({"IN": ["a"]})["IN"].shape == (1, 1)
+    with pytest.raises(HookError, match="got 1 value, allowed: shape"):
+        hooks.preprocess({"IN": ["a", "b"]}, num_rows=2)  # it sets one text for both

@@ -210,3 +210,9 @@ def test_killed_while_a_version_is_dropped_the_next_run_ends_it(
     assert read_manifest(folder).files.keys() == {
         path for path in snapshot(folder) if path[0] != "."
     }
+
+
+def test_routing_that_the_old_version_reads_is_not_written(work: Path, folder: Path) -> None:
+    (folder / "routing.json").write_text("{}")
+    add(work, HALF, 2)
+    assert (folder / "routing.json").read_text() == "{}"

@@ -12,6 +12,7 @@ from generator.render.manifest import MANIFEST_FILE, Manifest, digest
 from generator.repository.compare import folder_version
 from generator.repository.versions import (
     at_version,
+    current_version,
     renumbered,
     served_by,
     version_of,
@@ -135,3 +136,8 @@ def test_a_policy_that_leaves_the_current_version_out_is_refused(folder: Path, r
     code, _, err = run("generate", "--force")
     assert code == 1
     assert "version_policy specific [1] leaves out version 2" in err
+
+
+def test_the_current_version_is_the_highest_and_1_at_first() -> None:
+    assert current_version([]) == 1
+    assert current_version(["2/model.py", "10/model.py", "config.pbtxt"]) == 10

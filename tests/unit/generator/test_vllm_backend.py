@@ -132,3 +132,10 @@ def test_an_engine_over_several_gpus_is_one_instance(home: Path) -> None:
     own = "    options: {engine: vllm, vllm: {tensor_parallel_size: 2}}\n"
     (found,) = refusals(f"{MODEL}{groups}{own}")
     assert found.endswith("options.vllm spreads one engine over 2 GPUs")
+
+
+def test_vllms_own_arguments_are_passed_through(home: Path) -> None:
+    own = "{tensor_parallel_size: 2, compilation_config: {level: 3}}"
+    found = arguments(f"{MODEL}    options: {{engine: vllm, vllm: {own}}}\n")
+    assert (found["tensor_parallel_size"], found["compilation_config"]) == (2, {"level": 3})
+    assert "engine" not in found

@@ -15,6 +15,7 @@ import pytest
 from generator.spec import task_folders
 from generator.spec.runtime_rules import (
     FOLDER_VARIABLE,
+    LIBRARY_PATH,
     MARKER,
     NUMPY_VARIABLE,
     built_folder,
@@ -215,6 +216,16 @@ def test_a_model_of_a_python_that_is_no_environment_does_not_load(work: Path) ->
     assert f"demo: python_env: ./env: {reason}" in started(version)
 
 
+def test_the_environment_takes_the_place_of_the_servers(work: Path) -> None:
+    folder = environment(work)
+    found = activated(generate(work, "./env"))
+    assert found["VIRTUAL_ENV"] == str(folder)
+    assert found["PATH"].startswith(f"{folder}/bin:")
+    assert "PYTHONPATH" not in found
+    assert found["HF_TRITON_LIBRARY"] == str(LIBRARY_PATH)
+    assert found["HF_TRITON_PYTHON_ENV_FOUND"] == f"environment {folder}"
+
+
 def test_a_built_environment_is_found_by_what_it_is_made_of(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,3 +260,26 @@ def test_what_is_wrong_with_an_environment_is_told_in_one_line(work: Path) -> No
     assert "bin/python3 does not run: no such library" in error_of(version)
     shutil.rmtree(folder)
     assert error_of(version) == f"python_env: {folder} is no folder"
+
+
+def test_what_starts_the_model_can_be_run_again_after_a_copy_without_modes(work: Path) -> None:
+    launcher = generate(work).parent / LAUNCHER_FILE
+    launcher.chmod(0o644)
+    assert cli.main(["diff"]) == 1
+    generate(work)
+    assert os.access(launcher, os.X_OK)
+
+
+def test_what_is_generated_is_the_same_wherever_environments_lie(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate(work)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(work / "elsewhere"))
+    assert cli.main(["diff"]) == 0
+
+
+def test_a_folder_is_found_from_a_repository_that_is_a_link(work: Path) -> None:
+    folder = environment(work)
+    (work / "deep" / "down").mkdir(parents=True)
+    (work / "model_repository").symlink_to("deep/down")
+    assert activated(generate(work, "./env"))["VIRTUAL_ENV"] == str(folder)

@@ -188,3 +188,9 @@ def test_a_load_that_waits_for_others_does_not_hang(ward: Ward, hung: Callable[.
     others = [("steps", str(version)) for version in range(4)]
     assert hung(30, ("a", "2"), *others) == "", "Triton loads four at once"
     assert (hung(15, ("a", "2"), *others[1:]), hung(1, ("a", "2"), *others[1:])) == ("", "a")
+
+
+def test_of_a_new_server_no_load_hangs_yet(ward: Ward, hung: Callable[..., str]) -> None:
+    assert hung(16, ("a", "2")) == "a"
+    ward.server.pid = 9
+    assert hung(15, ("a", "2")) == ""

@@ -231,3 +231,50 @@ def test_what_no_longer_answers_is_named_so(
     clinic.heal()
     assert killed[0] == before
     assert clinic.said[0].startswith("model 'a': it said that it is not ready; it is loaded again")
+
+
+def test_nothing_is_loaded_after_the_end(tmp_path: Path) -> None:
+    server = FakeServer("a")
+    clinic = Clinic(tmp_path, server, "a")
+    threads = threading.active_count()
+    with locked_model(tmp_path / "a"):
+        server.kill("a")
+        clinic.healer.look()
+        clinic.healer.end()
+    assert eventually(lambda: threading.active_count() <= threads)
+    assert server.calls == []
+
+
+def test_a_server_that_goes_away_ends_it_without_a_word(tmp_path: Path) -> None:
+    server = FakeServer("a")
+    clinic = Clinic(tmp_path, server, "a")
+    with locked_model(tmp_path / "a"):
+        server.kill("a")
+        clinic.healer.look()
+        server.is_reachable = False
+    threads = threading.active_count()
+    clinic.healer.end()
+    assert eventually(lambda: threading.active_count() < threads)
+    assert not clinic.healer.is_healing()
+    assert clinic.said == []
+
+
+def test_a_server_that_ends_between_unload_and_load_leaves_no_model_being_healed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = FakeServer("a")
+    clinic = Clinic(tmp_path, server, "a")
+    unload = server.unload
+
+    def unload_at_the_end(name: str) -> str | None:
+        failure = unload(name)
+        clinic.healer.end()
+        return failure
+
+    monkeypatch.setattr(server, "unload", unload_at_the_end)
+    threads = threading.active_count()
+    server.kill("a")
+    clinic.healer.look()
+    assert eventually(lambda: server.calls == ["unload a"] and threading.active_count() <= threads)
+    assert not clinic.healer.is_healing()
+    assert clinic.said == []

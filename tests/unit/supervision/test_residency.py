@@ -225,3 +225,19 @@ def test_an_entry_that_is_gone_from_models_yaml_is_forgotten() -> None:
     world.residency.follow({"b": 5.0})
     assert list(world.residency.models) == ["b"]
     assert world.residency.models["b"].idle_s == 5.0
+
+
+def test_room_is_made_while_another_one_loads() -> None:
+    world = World(3, "a", "b", "c", "d")
+    world.load("a", "b")
+    world.run(1, c=WAITS, d=WAITS)
+    assert world.loads == ["a", "b", "c"]
+    assert world.put_out == ["a"]
+
+
+def test_what_the_server_said_before_a_load_does_not_count() -> None:
+    world = World(2, "a")
+    world.run(3, a=WAITS)
+    assert world.states == {"a": "loaded"}
+    world.residency.see(ready=[], healing=[])
+    assert world.states == {"a": "loaded"}
