@@ -13,7 +13,6 @@ from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
 from hf_triton.text_generation.memory.pages import Pages
-from hf_triton.text_generation.memory.slot_contents import SlotCopy
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence, Token
 from hf_triton.text_generation.sequence.source import Source
@@ -64,10 +63,7 @@ class Simulation:
     def retire(self, step: Step) -> None:
         done = [one for one in step.sampled if one.finish_reason]
         self.finished += done
-        self.close_holes(done)
-
-    def close_holes(self, gone: list[Sequence]) -> None:
-        for move in self.scheduler.retire(gone):
+        for move in self.scheduler.retire(done):
             assert move.source != move.target
             self.cells[move.target] = self.cells[move.source][: move.num_tokens]
         assert [s.slot for s in self.scheduler.running] == list(range(len(self.scheduler.running)))
@@ -98,48 +94,6 @@ def test_every_sequence_finishes_with_each_token_computed_once_in_its_own_compac
         # The last token is answered, not computed.
         expected = one.num_prompt_tokens + one.params.max_tokens - 1
         assert simulation.num_computed[id(one)] == expected
-
-
-@settings(max_examples=100, deadline=None)
-@given(LOAD, st.integers(1, 5), st.integers(1, 12), st.integers(0, 30))
-def test_drain_gives_back_each_unfinished_sequence_once_and_leaves_nothing(
-    load: list[tuple[int, int]], max_num_seqs: int, budget: int, num_steps: int
-) -> None:
-    simulation = Simulation(Scheduler(max_num_seqs, budget))
-    everything = [sequence(prompt, output) for prompt, output in load]
-    simulation.scheduler.add(everything)
-    for _ in range(num_steps):
-        if simulation.scheduler.has_work:
-            simulation.step()
-    drained = simulation.scheduler.drain()
-    assert not simulation.scheduler.has_work
-    ids = [id(one) for one in (*drained, *simulation.finished)]
-    assert sorted(ids) == sorted(map(id, everything))
-
-
-@settings(max_examples=200, deadline=None)
-@given(LOAD, st.integers(1, 5), st.integers(1, 12), st.data())
-def test_sequences_may_leave_at_any_moment_from_wherever_they_are(
-    load: list[tuple[int, int]], max_num_seqs: int, budget: int, data: st.DataObject
-) -> None:
-    simulation = Simulation(Scheduler(max_num_seqs, budget))
-    scheduler = simulation.scheduler
-    everything = [sequence(prompt, output) for prompt, output in load]
-    scheduler.add(everything)
-    left: list[Sequence] = []
-    while scheduler.has_work:
-        simulation.step()
-        gone = {*left, *simulation.finished}
-        still_there = [one for one in everything if one not in gone]
-        leaving = (
-            data.draw(st.lists(st.sampled_from(still_there), max_size=2, unique_by=id))
-            if still_there
-            else []
-        )
-        simulation.close_holes(leaving)
-        left += leaving
-    assert {*left, *simulation.finished} == set(everything)
-    assert len(left) + len(simulation.finished) == len(everything)
 
 
 MakeScheduler = Callable[[int, int], Scheduler]
@@ -241,79 +195,6 @@ def test_the_last_free_place_goes_to_who_came_first(make: MakeScheduler) -> None
         long, short = sequence(25), sequence(2)
         scheduler.add([long, short] if long_first else [short, long])
         assert scheduler.schedule().prefills[0].sequence is (long if long_first else short)
-
-
-def test_running_sequences_decode_even_where_they_pass_the_budget(make: MakeScheduler) -> None:
-    scheduler = make(4, 2)
-    running = [sequence(1, 9) for _ in range(3)]
-    scheduler.add(running)
-    while len(scheduler.running) < 2:
-        scheduler.schedule()
-        scheduler.retire([])
-    step = scheduler.schedule()
-    assert len(step.decodes) == 2
-    assert step.prefills == []  # and no prompt is admitted beyond it
-
-
-def test_no_more_than_max_num_seqs_run(make: MakeScheduler) -> None:
-    scheduler = make(2, 100)
-    scheduler.add([sequence(3, 5) for _ in range(4)])
-    assert len(scheduler.schedule().prefills) == 2
-    assert scheduler.schedule().prefills == []
-    assert scheduler.num_waiting == 2
-
-
-def running_scheduler(*num_prompt_tokens: int) -> Scheduler:
-    scheduler = Scheduler(max_num_seqs=8, max_num_batched_tokens=100)
-    scheduler.add([sequence(count, 9) for count in num_prompt_tokens])
-    scheduler.schedule()
-    return scheduler
-
-
-def test_the_last_row_moves_into_the_hole() -> None:
-    scheduler = running_scheduler(2, 3, 4)
-    first, second, third = scheduler.running
-    assert scheduler.retire([first]) == [SlotCopy(source=2, target=0, num_tokens=4)]
-    assert scheduler.running == [third, second]
-    assert (third.slot, second.slot) == (0, 1)
-
-
-def test_nothing_moves_when_the_last_row_finishes() -> None:
-    scheduler = running_scheduler(2, 3)
-    assert scheduler.retire([scheduler.running[1]]) == []
-    assert [one.slot for one in scheduler.running] == [0]
-
-
-def test_a_partly_prefilled_prompt_holds_the_last_slot_until_it_is_done() -> None:
-    scheduler = running_scheduler(2, 3)
-    partial = sequence(150)
-    scheduler.add([partial])
-    scheduler.schedule()
-    assert (partial.slot, partial.num_computed_tokens) == (7, 98)
-    first, second = scheduler.running
-    assert scheduler.retire([first]) == [SlotCopy(1, 0, second.num_computed_tokens)]
-    step = scheduler.schedule()
-    assert step.sampled == [second, partial]
-    assert scheduler.retire([]) == [SlotCopy(7, 1, 150)]
-    assert (scheduler.running, partial.slot) == ([second, partial], 1)
-
-
-def test_a_short_prompt_is_computed_beside_a_long_one() -> None:
-    scheduler = running_scheduler(2)
-    long, short = sequence(150), sequence(30)
-    scheduler.add([long, short])
-    step = scheduler.schedule()
-    assert [(c.sequence, c.end - c.start) for c in step.prefills] == [(short, 30), (long, 69)]
-    assert (short.slot, long.slot) == (1, 7)
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-def test_all_may_finish_at_once_in_any_order(order: tuple[int, ...]) -> None:
-    scheduler = running_scheduler(2, 3, 4)
-    rows = list(scheduler.running)
-    scheduler.retire([rows[number] for number in order])
-    assert scheduler.running == []
-    assert not scheduler.has_work
 
 
 def test_a_short_prompt_waits_for_no_long_one_whose_chunks_are_small() -> None:

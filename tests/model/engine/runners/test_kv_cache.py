@@ -1,4 +1,4 @@
-"""The cache's size from a budget, its layout, and copies between slots."""
+"""The cache's size from a budget, and its layout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from hf_triton.text_generation.memory.layer_shapes import (
     layer_shapes,
     sequence_bytes,
 )
-from hf_triton.text_generation.memory.slot_contents import SlotCopy
 from tests.support.tiny_models import RWKV, random_model, tiny_model
 
 GIB = 2**30
@@ -43,12 +42,6 @@ def planned(**asked: Any) -> tuple[int, int]:
     size = plan_size(SHAPES, **{**ASKS_NOTHING, **asked})
     assert size.num_bytes == size.num_slots * size.max_model_len * 1024
     return size.num_slots, size.max_model_len
-
-
-def error(**asked: Any) -> str:
-    with pytest.raises(LoadError) as raised:
-        planned(**asked)
-    return str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -77,30 +70,44 @@ def test_what_was_asked_for_or_the_most_that_fits(
     assert planned(**asked) == expected
 
 
-def test_a_length_above_the_models_own_is_an_error() -> None:
-    expected = "max_model_len: got 513, the model's own limit is 512 tokens"
-    assert error(model_limit=512, max_model_len=513) == expected
-
-
-def test_a_budget_above_the_free_memory_is_an_error() -> None:
-    expected = "kv_cache_gib: got 16.5, but 16.00 GiB are free on cpu"
-    assert error(model_limit=512, kv_cache_gib=16.5) == expected
-
-
-def test_sequences_that_do_not_fit_the_budget_are_an_error_with_all_numbers() -> None:
-    assert error(model_limit=4096, max_num_seqs=512, kv_cache_gib=1) == (
-        "the KV cache does not fit: 512 sequences (max_num_seqs) x 4096 tokens (max_model_len) x "
-        "1024 bytes = 2.00 GiB, but kv_cache_gib is 1, which holds 256 sequences of that length or "
-        "2048 tokens each: lower one of them or raise kv_cache_gib"
-    )
-
-
-def test_sequences_that_do_not_fit_the_free_memory_are_an_error_with_all_numbers() -> None:
-    assert error(model_limit=4096, max_num_seqs=512, free_bytes=2 * GIB) == (
-        "the KV cache does not fit: 512 sequences (max_num_seqs) x 4096 tokens (max_model_len) x "
-        "1024 bytes = 2.00 GiB, but 1.00 GiB may be used, which holds 256 sequences of that length "
-        "or 2048 tokens each: lower one of them or raise kv_cache_gib"
-    )
+@pytest.mark.parametrize(
+    "asked, expected",
+    [
+        (
+            {"model_limit": 512, "max_model_len": 513},
+            "max_model_len: got 513, the model's own limit is 512 tokens",
+        ),
+        (
+            {"model_limit": 512, "kv_cache_gib": 16.5},
+            "kv_cache_gib: got 16.5, but 16.00 GiB are free on cpu",
+        ),
+        (
+            {"model_limit": 4096, "max_num_seqs": 512, "kv_cache_gib": 1},
+            (
+                "the KV cache does not fit: 512 sequences (max_num_seqs) x 4096 tokens "
+                "(max_model_len) x 1024 bytes = 2.00 GiB, but kv_cache_gib is 1, which holds 256 "
+                "sequences of that length or 2048 tokens each: lower one of them or raise kv_cach"
+            ),
+        ),
+        (
+            {"model_limit": 4096, "max_num_seqs": 512, "free_bytes": 2 * GIB},
+            (
+                "the KV cache does not fit: 512 sequences (max_num_seqs) x 4096 tokens "
+                "(max_model_len) x 1024 bytes = 2.00 GiB, but 1.00 GiB may be used, which holds"
+            ),
+        ),
+        (
+            {"max_model_len": 2**20, "free_bytes": GIB},
+            "the KV cache does not fit: 1 sequences (max_num_seqs) x 1048576 tokens",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_an_error_with_all_numbers(
+    asked: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(LoadError) as raised:
+        planned(**asked)
+    assert str(raised.value).startswith(expected)
 
 
 def test_prefixes_have_as_many_slots_as_their_budget_holds() -> None:
@@ -119,12 +126,6 @@ def test_a_budget_for_prefixes_that_holds_none_or_is_not_there_is_an_error() -> 
         "prefix_cache_gib: got 0.0005, but one sequence of 1024 tokens takes 0.000977 GiB",
         "prefix_cache_gib: got 1, but 1.00 GiB are free and the cache of those that run takes 0.10",
     ]
-
-
-def test_one_sequence_that_does_not_fit_is_an_error() -> None:
-    assert error(max_model_len=2**20, free_bytes=GIB).startswith(
-        "the KV cache does not fit: 1 sequences (max_num_seqs) x 1048576 tokens"
-    )
 
 
 def test_the_device_with_the_least_room_decides() -> None:
@@ -171,36 +172,3 @@ def test_context_length_has_many_names(
     model_type: str, config: dict[str, int], expected: int | None
 ) -> None:
     assert context_length(AutoConfig.for_model(model_type, **config)) == expected
-
-
-def filled_cache() -> KVCache:
-    shapes = [LayerShape(2, 3, 5, dtype, CPU) for dtype in (torch.float32, torch.bfloat16)]
-    cache = KVCache(shapes, CacheSize(num_slots=4, max_model_len=6, num_bytes=0))
-    for stored in (*cache.keys, *cache.values):
-        stored.copy_(torch.arange(stored.numel()).view(stored.shape) % 251)
-    return cache
-
-
-def test_a_new_cache_is_zero_and_has_the_layers_shapes() -> None:
-    shape = LayerShape(2, 3, 5, torch.bfloat16, CPU)
-    cache = KVCache([shape], CacheSize(4, 6, 0))
-    assert cache.keys[0].shape == (4, 2, 6, 3)
-    assert cache.values[0].shape == (4, 2, 6, 5)
-    assert cache.keys[0].dtype == torch.bfloat16
-    assert not cache.keys[0].any()
-    assert not cache.values[0].any()
-
-
-def test_a_move_copies_the_named_tokens_of_every_layer_and_nothing_else() -> None:
-    cache, before = filled_cache(), filled_cache()
-    cache.copy_slots([SlotCopy(source=3, target=1, num_tokens=4)])
-    for now, was in zip((*cache.keys, *cache.values), (*before.keys, *before.values), strict=True):
-        assert torch.equal(now[1, :, :4], was[3, :, :4])
-        assert torch.equal(now[1, :, 4:], was[1, :, 4:])
-        assert torch.equal(now[[0, 2, 3]], was[[0, 2, 3]])
-
-
-def test_moves_happen_in_order() -> None:
-    cache, before = filled_cache(), filled_cache()
-    cache.copy_slots([SlotCopy(3, 0, 6), SlotCopy(2, 3, 6), SlotCopy(0, 1, 6)])
-    assert torch.equal(cache.keys[0][[0, 1, 3]], before.keys[0][[3, 3, 2]])

@@ -23,15 +23,13 @@ from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
 from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSteps, ExtrasRunner
 from hf_triton.text_generation.lora import rows
-from hf_triton.text_generation.lora.linear import AdaptedLinear, attach
+from hf_triton.text_generation.lora.linear import attach
 from hf_triton.text_generation.lora.places import LimitedAdapters
 from hf_triton.text_generation.lora.reading import AdapterReader
 from hf_triton.text_generation.lora.rows import DeviceRows, Matrices, RowAdapters, StepAdapters
-from hf_triton.text_generation.memory.layer_shapes import layer_shapes
-from hf_triton.text_generation.memory.pages import PAGE_SIZES
 from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.model.engine.runners.test_cuda_graphs import Captures
-from tests.support.driving import GIB, Answers, running, setup
+from tests.support.driving import Answers, running, setup
 from tests.support.tiny_adapters import peft_reference, read, save_adapter, served_with
 from tests.support.tiny_models import LATENT, Asked, mixed_load, random_model, tiny_model
 from tests.support.triton import eventually
@@ -138,57 +136,6 @@ def test_each_request_gets_the_tokens_of_pefts_own_model(
         assert f"({runner}, adapters)" in engine.description
         assert generated(engine, asked, at_once=len(asked)) == expected
         assert generated(engine, asked, at_once=1) == expected
-
-
-def test_replayed_steps_with_adapters_give_pefts_tokens(
-    llama: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = list(zip(mixed_load(len(NAMES)), NAMES, strict=True))
-    expected = peft_reference(tiny_model("llama"), llama, asked)
-    captures: list[Captures] = []
-
-    def with_graphs(runner: Any, _: torch.device) -> GraphedRunner:
-        captures.append(Captures())
-        graphed = GraphedRunner(runner, captures[-1])
-        graphed.capture_all()
-        captures[-1].num_replayed = 0
-        return graphed
-
-    monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
-    made = setup(tiny_model("llama"), max_num_seqs=5, max_num_batched_tokens=24)
-    adapters = read(made.model, llama)
-    engine = InFlightEngine(replace(made, adapters=adapters, paged=True, async_scheduling=True))
-    with running(engine):
-        assert generated(engine, asked, at_once=len(asked)) == expected
-        plain, adapted = captures
-        assert adapted.num_replayed
-        plain.num_replayed = adapted.num_replayed = 0
-        without = [number for number, name in enumerate(NAMES) if name is None]
-        got = generated(engine, [asked[number] for number in without], at_once=2)
-        assert got == [expected[number] for number in without]
-        assert plain.num_replayed
-        assert not adapted.num_replayed
-
-
-def test_in_pages_an_adapter_shares_its_own_prefixes_and_is_computed_again_when_it_had_to_go(
-    llama: dict[str, Path],
-) -> None:
-    model = tiny_model("llama")
-    (prompt,) = (one.prompt for one in mixed_load(3) if len(one.prompt) == 40)
-    names = ("polite", "sql", None, "polite", "sql", None)
-    asked = [(Asked(prompt, 30), name) for name in names]
-    expected = peft_reference(tiny_model("llama"), llama, asked)
-    page = PAGE_SIZES["cpu"]
-    per_page = page * sum(s.bytes_per_token for s in layer_shapes(model, torch.device("cpu")))
-    made = setup(model, kv_cache_gib=15 * per_page / GIB, max_num_seqs=6, max_model_len=80)
-    engine = InFlightEngine(replace(made, adapters=read(model, llama), paged=True))
-    with running(engine):
-        assert generated(engine, asked, at_once=6) == expected
-        assert engine.metrics.num_preempted
-        assert generated(engine, asked, at_once=1) == expected
-        before = engine.metrics.num_reused_prompt_tokens
-        assert generated(engine, asked[:1], at_once=1) == expected[:1]
-        assert engine.metrics.num_reused_prompt_tokens == before + 2 * page
 
 
 @pytest.mark.parametrize("num_adapters, gathers", [(3, False), (120, True)])
@@ -369,8 +316,12 @@ def test_more_adapters_than_there_are_places_give_the_tokens_of_all_loaded(
         assert generated(engine, asked, at_once=len(asked)) == expected
         assert generated(engine, asked, at_once=1) == expected
         assert adapters.num_loads >= 3
-        (loads,) = (one for one in engine.families() if one.name == "hf_triton_adapter_loads_total")
-        assert loads.samples[0].value == adapters.num_loads
+        told = {one.name: one.samples for one in engine.families()}
+        assert told["hf_triton_adapter_loads_total"][0].value == adapters.num_loads
+        num_asked = {
+            one.labels["adapter"]: one.value for one in told["hf_triton_adapter_sequences_total"]
+        }
+        assert num_asked == {name: 2 * names.count(name) for name in folders}
         if way == "graphs":
             assert isinstance(engine.runner, ExtrasRunner)
             assert isinstance(engine.runner.inner, GraphedRunner)
@@ -473,41 +424,19 @@ def test_an_adapter_that_is_as_before_is_not_read_again(llama: dict[str, Path]) 
     assert after[0].key not in {adapter.key for adapter in before}
 
 
-def test_a_running_model_refuses_an_adapter_of_a_layer_that_is_read_past(tmp_path: Path) -> None:
+def test_an_adapter_of_a_layer_that_is_read_past_is_refused_at_the_load_and_while_it_runs(
+    tmp_path: Path,
+) -> None:
     model = tiny_model("mamba")
     fine = save_adapter(model, tmp_path / "fine", r=2, target_modules=["x_proj"])
     late = save_adapter(model, tmp_path / "late", r=2, target_modules=["dt_proj"])
+    with pytest.raises(LoadError, match=r"the layer around .*dt_proj multiplies its weight itself"):
+        attach(model, read(model, {"late": late}))
     files = AdapterReader(served_with({"fine": fine}), model.config, model.dtype)
     adapters = files.adapters()
     attach(model, adapters)
     with pytest.raises(LoadError, match=r"^adapter late: it changes .*dt_proj, which a running"):
         adapters.change_to(files.read(served_with({"late": late}).adapters), ())
-
-
-def test_a_model_without_adapters_keeps_its_layers() -> None:
-    engine = InFlightEngine(setup(tiny_model("llama")))
-    with running(engine):
-        assert not any(isinstance(one, AdaptedLinear) for one in engine.setup.model.modules())
-        assert "adapters" not in engine.description
-
-
-def test_an_adapter_that_the_model_would_read_past_is_refused(tmp_path: Path) -> None:
-    model = tiny_model("mamba")
-    folder = save_adapter(model, tmp_path / "steps", r=2, target_modules=["dt_proj"])
-    with pytest.raises(LoadError, match=r"the layer around .*dt_proj multiplies its weight itself"):
-        attach(model, read(model, {"steps": folder}))
-
-
-def test_sequences_are_counted_by_adapter(llama: dict[str, Path]) -> None:
-    model = tiny_model("llama")
-    engine = InFlightEngine(replace(setup(model), adapters=read(model, llama)))
-    with running(engine):
-        one = Asked([1, 2], 2)
-        generated(engine, [(one, "sql"), (one, None), (one, "sql")], at_once=3)
-        (family,) = [one for one in engine.families() if "adapter" in one.name]
-    assert family.name == "hf_triton_adapter_sequences_total"
-    samples = {sample.labels["adapter"]: sample.value for sample in family.samples}
-    assert samples == {"polite": 0, "sql": 2}
 
 
 def error_of(folder: Path, name: str = "llama") -> str:
@@ -544,7 +473,10 @@ CONFIG = "adapter_config.json"
         ),
         (
             {"r": 2},
-            "model.layers.0.self_attn.q_proj.lora_A is 4 x 32, this model needs 2 x 32: it was",
+            (
+                "model.layers.0.self_attn.q_proj.lora_A is 4 x 32, this model needs 2 x 32: it was "
+                "made for org/other, not for org/tiny"
+            ),
         ),
         (
             {"target_modules": ["q_proj"]},
@@ -568,47 +500,38 @@ def test_an_adapter_that_cant_be_served_is_refused_by_name(
     assert "\n" not in found
 
 
-def test_an_adapter_of_another_base_names_both(llama: dict[str, Path], tmp_path: Path) -> None:
-    changed = changed_config(llama["polite"], tmp_path / "c", base_model_name_or_path="org/other")
-    found = error_of(changed, "gpt2")
-    assert "made for org/other, not for org/tiny" in found
+FIRST = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+
+
+def with_weights(folder: Path, to: Path, **changes: Any) -> Path:
+    """A copy of an adapter with other weights, by name."""
+    file = changed_config(folder, to) / "adapter_model.safetensors"
+    save_file({**load_file(file), **changes}, file)
+    return to
 
 
 def test_weights_that_are_not_low_rank_or_not_finite_are_refused(
     llama: dict[str, Path], tmp_path: Path
 ) -> None:
-    folder = changed_config(llama["polite"], tmp_path / "changed")
-    file = folder / "adapter_model.safetensors"
-    weights = load_file(file)
-    save_file({**weights, "base_model.model.lm_head.weight": torch.zeros(97, 32)}, file)
-    assert error_of(folder) == (
+    """Finite in the file, and not in the model's dtype or not times their scaling, too."""
+    own, shape = llama["polite"], (4, 32)
+    head = {"base_model.model.lm_head.weight": torch.zeros(97, 32)}
+    assert error_of(with_weights(own, tmp_path / "whole", **head)) == (
         "adapter sql: whole weights of lm_head.weight, which are not the base's, and only "
         "low-rank changes are served"
     )
-    first = next(name for name in weights if "0.self_attn.q_proj.lora_A" in name)
-    save_file({**weights, first: torch.full_like(weights[first], torch.nan)}, file)
-    assert error_of(folder).endswith("q_proj.lora_A holds numbers that are not finite in float32")
-    file.write_bytes(b"no safetensors")
-    assert error_of(folder).startswith("adapter sql: SafetensorError: ")
-
-
-def test_weights_that_are_not_finite_as_they_are_computed_with_are_refused(
-    llama: dict[str, Path], tmp_path: Path
-) -> None:
-    """Finite in the file; not in the model's dtype, or not times their scaling."""
-    scaled = changed_config(llama["polite"], tmp_path / "scaled", lora_alpha=1e40)
-    assert error_of(scaled).endswith(
+    broken = with_weights(own, tmp_path / "nan", **{FIRST: torch.full(shape, torch.nan)})
+    assert error_of(broken).endswith("q_proj.lora_A holds numbers that are not finite in float32")
+    assert error_of(changed_config(own, tmp_path / "scaled", lora_alpha=1e40)).endswith(
         "q_proj.lora_B holds numbers that are not finite in float32 times the adapter's scaling, "
         "2.5e+39"
     )
-    large = changed_config(llama["polite"], tmp_path / "large")
-    file = large / "adapter_model.safetensors"
-    weights = load_file(file)
-    first = next(name for name in weights if "0.self_attn.q_proj.lora_A" in name)
-    save_file({**weights, first: torch.full_like(weights[first], 1e5)}, file)
+    large = with_weights(own, tmp_path / "large", **{FIRST: torch.full(shape, 1e5)})
     read(tiny_model("llama"), {"sql": large})
     with pytest.raises(LoadError, match=r"q_proj\.lora_A holds .* not finite in float16$"):
         read(tiny_model("llama").half(), {"sql": large})
+    (large / "adapter_model.safetensors").write_bytes(b"no safetensors")
+    assert error_of(large).startswith("adapter sql: SafetensorError: ")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

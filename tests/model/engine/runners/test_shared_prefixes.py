@@ -147,38 +147,11 @@ def test_each_sequence_continues_what_its_slot_holds_whoever_comes_and_goes(
     assert not scheduler.holding
 
 
-@settings(max_examples=50, deadline=None)
-@given(LOAD, st.integers(1, 5), st.integers(1, 24))
-def test_nothing_is_kept_or_copied_where_sharing_is_off(
-    load: list[tuple[list[int], int]], num_slots: int, budget: int
-) -> None:
-    scheduler = Scheduler(num_slots, budget)
-    everything = [sequence(prompt, output) for prompt, output in load]
-    scheduler.add(everything)
-    while scheduler.has_work:
-        step = scheduler.schedule()
-        assert all(copy.source == copy.target for copy in step.copies)
-        for one in step.sampled:
-            one.append(Token(1), frozenset())
-        scheduler.retire([one for one in step.sampled if one.finish_reason])
-    assert all(one.num_reused_tokens == 0 for one in everything)
-
-
-def test_a_prompt_starts_with_what_an_ended_one_had_alike() -> None:
-    slots = Slots()
-    assert slots.run(sequence([*range(20), 1, 2])) == [0]
-    assert slots.run(sequence([*range(20), 3])) == [20]
-
-
-def test_the_same_prompt_computes_its_last_token_again() -> None:
+def test_a_prompt_starts_with_what_an_ended_one_had_alike_and_its_answer() -> None:
     slots, prompt = Slots(), list(range(20))
-    assert slots.run(sequence(prompt)) == [0]
-    assert slots.run(sequence(prompt)) == [19]
-
-
-def test_the_next_turn_of_a_chat_starts_behind_the_last_answers_computed_tokens() -> None:
-    slots, prompt = Slots(), list(range(20))
-    slots.run(sequence(prompt, max_tokens=5))
+    assert slots.run(sequence([*prompt, 1, 2])) == [0]
+    assert slots.run(sequence([*prompt, 3])) == [20]
+    assert slots.run(sequence(prompt, max_tokens=5)) == [19]  # its last token is computed again
     assert slots.run(sequence([*prompt, 1, 1, 1, 1, 1, 30, 31])) == [24]  # the fifth was answered
 
 
@@ -190,23 +163,15 @@ def test_a_state_is_shared_by_who_continues_all_of_it() -> None:
     assert slots.run(sequence([*prompt, 1, 1, 1, 1, 30, 1, 1, 9])) == [27]
 
 
-def test_adapters_share_with_themselves_alone() -> None:
-    slots, prompt = Slots(), list(range(20))
-    slots.run(sequence(prompt))
-    adapted, again = sequence(prompt), sequence([*prompt, 5])
-    adapted.lora_name = again.lora_name = "french"
-    assert slots.run(adapted) == [0]
-    assert slots.run(again) == [20]
-
-
 @pytest.mark.threat("shared-prefix-timing")
-def test_requests_of_one_salt_share_with_each_other_alone() -> None:
+@pytest.mark.parametrize("of_whom", ["cache_salt", "lora_name"])
+def test_requests_of_one_salt_or_adapter_share_with_each_other_alone(of_whom: str) -> None:
     slots, prompt = Slots(), list(range(20))
     slots.run(sequence(prompt))
-    salted, again, other = (sequence([*prompt, last]) for last in (5, 6, 7))
-    salted.cache_salt = again.cache_salt = "a"
-    other.cache_salt = "b"
-    assert slots.run(salted) == slots.run(other) == [0]
+    one, again, other = (sequence([*prompt, last]) for last in (5, 6, 7))
+    for each, value in ((one, "a"), (again, "a"), (other, "b")):
+        setattr(each, of_whom, value)
+    assert slots.run(one) == slots.run(other) == [0]
     assert slots.run(again) == [20]
     assert slots.run(sequence([*prompt, 8])) == [20]
 
@@ -291,16 +256,6 @@ def test_a_busy_server_keeps_what_has_slots_of_its_own() -> None:
         slots.run(sequence(list(range(500, 510))))
         slots.run(*(sequence(prompt, max_tokens=3) for prompt in everyone))
         assert slots.run(sequence([*range(500, 510), 1])) == [expected]
-
-
-def test_a_failed_step_leaves_nothing_to_share() -> None:
-    slots = Slots()
-    slots.run(sequence(list(range(20))))
-    slots.scheduler.add([sequence([9] * 9, max_tokens=9)])
-    slots.step()
-    slots.scheduler.drain_running()
-    assert slots.contents.num_kept == 0
-    assert slots.run(sequence(list(range(20)))) == [0]
 
 
 def test_a_prompt_goes_on_where_it_lies_without_any_copy() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from hf_triton.text_generation.forward.states.row import UnsupportedStatesError
 from hf_triton.text_generation.forward.states.runner import Runs, StateFunctions
@@ -72,26 +71,6 @@ def assert_close(got: torch.Tensor, wanted: torch.Tensor) -> None:
     assert (got.double() - wanted).abs().max() < eps * wanted.abs().max()
 
 
-@pytest.mark.parametrize("activation", ["silu", None])
-@pytest.mark.parametrize("size", [4, 3])
-def test_a_convolution_goes_on(size: int, activation: str | None, dtype: torch.dtype) -> None:
-    channels = 300  # more than a block
-    made, stored = functions("conv", (channels, size), dtype)
-    x = torch.randn(TOKENS, channels + 7).to(dtype)[:, :channels]
-    weight, bias = torch.randn(channels, size).to(dtype), torch.randn(channels).to(dtype)
-    before = stored.view(NUM_SLOTS, size, channels).clone()
-
-    def scan(token: int, state: torch.Tensor) -> torch.Tensor:
-        state.copy_(torch.cat([state[1:], x[token : token + 1].double()]))
-        row = (state * weight.double().t()).sum(0) + bias.double()
-        return F.silu(row) if activation else row
-
-    rows, states = expected(before, scan)
-    out = made.causal_conv1d_fn(x.t().unsqueeze(0), weight, bias, activation=activation)
-    assert_close(out[0].t(), rows)
-    assert_close(stored.view(NUM_SLOTS, size, channels), states)
-
-
 @pytest.mark.parametrize("of_channels", [False, True], ids=["one gate", "a gate for each channel"])
 def test_a_gated_delta_rule_goes_on(of_channels: bool, dtype: torch.dtype) -> None:
     key_heads, heads, size, dim = 2, 4, 10, 37
@@ -117,56 +96,6 @@ def test_a_gated_delta_rule_goes_on(of_channels: bool, dtype: torch.dtype) -> No
     out, _ = made.torch_chunk_gated_delta_rule(*given, use_qk_l2norm_in_kernel=True)
     assert_close(out[0], rows)
     assert_close(stored.view(NUM_SLOTS, heads, dim, size).transpose(2, 3), states)
-
-
-def test_mamba_2_goes_on(dtype: torch.dtype) -> None:
-    heads, groups, dim, size = 4, 2, 35, 10
-    made, stored = functions("recurrent", (heads, dim, size), torch.float32)
-    x = torch.randn(TOKENS, heads, dim).to(dtype)
-    b, c = (torch.randn(TOKENS, groups, size).to(dtype) for _ in range(2))
-    dt, bias = torch.randn(TOKENS, heads).to(dtype), torch.rand(heads)
-    decays, skips = -torch.rand(heads), torch.randn(heads)
-    steps = F.softplus(dt + bias.to(dtype)).double()
-
-    def scan(token: int, state: torch.Tensor) -> torch.Tensor:
-        into, out_of = (
-            part[token].double().repeat_interleave(heads // groups, dim=0) for part in (b, c)
-        )
-        value, step = x[token].double(), steps[token]
-        state *= (step * decays.double()).exp().view(-1, 1, 1)
-        state += torch.einsum("hp,hn->hpn", value * step.unsqueeze(-1), into)
-        return torch.einsum("hpn,hn->hp", state, out_of) + value * skips.double().unsqueeze(-1)
-
-    rows, states = expected(stored, scan)
-    given = (x.unsqueeze(0), dt.unsqueeze(0), decays, b.unsqueeze(0), c.unsqueeze(0))
-    out, _ = made.mamba2_chunk_scan(*given, D=skips, dt_bias=bias, dt_softplus=True)
-    assert out.dtype == torch.float32
-    assert_close(out[0], rows)
-    assert_close(stored, states)
-
-
-def test_mamba_1_goes_on(dtype: torch.dtype) -> None:
-    channels, size = 260, 6
-    made, stored = functions("recurrent", (channels, size), torch.float32)
-    x, z, dt = (torch.randn(TOKENS, channels).to(dtype) for _ in range(3))
-    b, c = (torch.randn(TOKENS, size).to(dtype) for _ in range(2))
-    bias, decays, skips = torch.rand(channels), -torch.rand(channels, size), torch.randn(channels)
-    steps = F.softplus(dt + bias.to(dtype)).double()
-
-    def scan(token: int, state: torch.Tensor) -> torch.Tensor:
-        step, value = steps[token].unsqueeze(-1), x[token].double()
-        state *= (step * decays.double()).exp()
-        state += step * value.unsqueeze(-1) * b[token].double()
-        row = (state * c[token].double()).sum(-1) + value * skips.double()
-        return row * F.silu(z[token].double())
-
-    rows, states = expected(stored, scan)
-    columns = [part.t().unsqueeze(0) for part in (x, dt, b, c, z)]
-    out, _ = made.mamba_selective_scan(
-        columns[0], columns[1], decays, *columns[2:4], D=skips, z=columns[4], delta_bias=bias
-    )
-    assert_close(out[0].t(), rows)
-    assert_close(stored, states)
 
 
 def test_a_state_that_goes_on_in_another_way_is_found() -> None:

@@ -5,7 +5,7 @@ their sizes, their copies, their share of a prompt, and that a wrong one is foun
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +13,7 @@ import torch
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import (
-    CACHE,
     STATES,
-    WHOLE_PROMPTS,
     UnsupportedModelError,
     select_runner,
 )
@@ -24,12 +22,10 @@ from hf_triton.text_generation.forward.paged.step import PagedStep
 from hf_triton.text_generation.forward.states import paged_runner
 from hf_triton.text_generation.forward.states import runner as states_runner
 from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
-from hf_triton.text_generation.forward.transformers.cache_runner import (
-    CacheRunner,
-)
+from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner
 from hf_triton.text_generation.memory import slot_cache
-from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache, plan_size
+from hf_triton.text_generation.memory.kv_cache import KVCache, plan_size
 from hf_triton.text_generation.memory.layer_shapes import (
     LayerShape,
     StateShape,
@@ -37,7 +33,7 @@ from hf_triton.text_generation.memory.layer_shapes import (
     sequence_bytes,
 )
 from hf_triton.text_generation.memory.paged_cache import PagedCache
-from hf_triton.text_generation.memory.slot_contents import SlotContents, SlotCopy
+from hf_triton.text_generation.memory.slot_contents import SlotContents
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Snapshot
 from tests.support.driving import generate_all, running, setup
@@ -93,18 +89,6 @@ def test_a_model_of_states_alone_is_sized_by_sequences() -> None:
     assert (size.num_slots, size.max_model_len) == (69, 10**6)
 
 
-def test_a_copy_takes_a_whole_state_and_the_named_keys_of_an_indexer() -> None:
-    shape = LayerShape(1, 2, 2, torch.float32, CPU, indexer_dim=3, states=(CONV, RECURRENT))
-    cache = KVCache([shape], CacheSize(num_slots=3, max_model_len=6, num_bytes=0))
-    for slot in range(3):
-        for stored in (*cache.states[0], *cache.indexer_keys):
-            stored[slot] = slot + 1
-    cache.copy_slots([SlotCopy(2, 0, 4)])
-    for stored in cache.states[0]:
-        assert [stored[slot].unique().tolist() for slot in range(3)] == [[3], [2], [3]]
-    assert cache.indexer_keys[0][0, :, 0].tolist() == [3, 3, 3, 3, 1, 1]
-
-
 def goes_on(select_states: Any) -> Any:
     """A sequence goes on from what its slot held before."""
 
@@ -134,13 +118,6 @@ def moves_no_state(copy_slots: Any) -> Any:
     return faulty
 
 
-def selected(model: Any, shapes: list[LayerShape]) -> Any:
-    try:
-        return select_runner(model, shapes, CPU)
-    except UnsupportedModelError:
-        return None
-
-
 def new_where(is_new: Any) -> Any:
     """Says anew which of a step's chunks begin a sequence, from their slots."""
 
@@ -150,43 +127,64 @@ def new_where(is_new: Any) -> Any:
     return replaced
 
 
+def of_padding(select: Any) -> Any:
+    """A sequence goes on from the state of padding."""
+
+    def faulty(self: Any, name: str, make: Any) -> Any:
+        found = select(self, name, make)
+        return found * 0 if name == "slots" else found
+
+    return faulty
+
+
+FIRST_CHOICES = {"packed": "packed, states", "cache": "cache", "pages": PagedStateRunner.name}
+
+
+def selected(way: str, architecture: str) -> str:
+    """The runner's name; empty where none is right."""
+    model = tiny_model(architecture)
+    try:
+        return select_runner(model, layer_shapes(model, CPU), CPU, in_pages=way == "pages").name
+    except UnsupportedModelError:
+        return ""
+
+
+@pytest.mark.parametrize("architecture", ["mamba", "mamba2", "qwen3-next", "lfm2", "jamba"])
+def test_states_are_packed_in_bfloat16_too(architecture: str) -> None:
+    model = tiny_model(architecture).to(torch.bfloat16)
+    assert select_runner(model, layer_shapes(model, CPU), CPU) is STATES
+
+
 @pytest.mark.parametrize(
-    "owner, name, fault, left",
+    "way, owner, name, fault",
     [
-        (states_runner, "runs_of", new_where(lambda run: 0), CACHE),
-        (states_runner, "runs_of", new_where(lambda run: run.begins or run.slot > 1), CACHE),
-        (KVCache, "copy_slots", moves_no_state, None),
+        ("packed", states_runner, "runs_of", new_where(lambda run: 0)),
+        ("packed", states_runner, "runs_of", new_where(lambda run: run.begins or run.slot > 1)),
+        ("packed", KVCache, "copy_slots", moves_no_state),
+        ("cache", slot_cache.StateLayer, "select_states", goes_on),
+        ("cache", slot_cache.StateLayer, "select_states", forgets),
+        ("cache", KVCache, "copy_slots", moves_no_state),
+        ("pages", paged_runner, "runs_of", new_where(lambda run: 0)),
+        ("pages", paged_runner, "runs_of", new_where(lambda run: 1)),
+        ("pages", PagedStep, "_once", of_padding),
+        ("pages", PagedCache, "copy_slots", lambda _: lambda *_: None),
     ],
-    ids=["goes on", "forgets", "moves no state"],
 )
 @pytest.mark.parametrize("architecture", ["mamba2", "falcon-h1", "qwen3-next"])
-def test_the_trial_run_finds_a_wrong_state_in_a_packed_row(
-    architecture: str, owner: Any, name: str, fault: Any, left: Any, monkeypatch: pytest.MonkeyPatch
+def test_the_trial_run_finds_a_wrong_state(
+    architecture: str,
+    way: str,
+    owner: Any,
+    name: str,
+    fault: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
-    shapes = layer_shapes(tiny_model(architecture), CPU)
-    assert selected(tiny_model(architecture), shapes) is STATES
+    if way == "cache":
+        request.getfixturevalue("not_fused")
+    assert selected(way, architecture) == FIRST_CHOICES[way]
     monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
-    assert selected(tiny_model(architecture), shapes) is left
-
-
-@pytest.mark.usefixtures("not_fused")
-@pytest.mark.parametrize(
-    "owner, name, fault, left",
-    [
-        (slot_cache.StateLayer, "select_states", goes_on, None),
-        (slot_cache.StateLayer, "select_states", forgets, WHOLE_PROMPTS),
-        (KVCache, "copy_slots", moves_no_state, None),
-    ],
-)
-@pytest.mark.parametrize("architecture", ["mamba2", "falcon-h1"])
-def test_the_trial_run_finds_a_wrong_state_in_the_cache(
-    architecture: str, owner: Any, name: str, fault: Any, left: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = tiny_model(architecture)
-    shapes = layer_shapes(model, CPU)
-    assert selected(model, shapes) is CACHE
-    monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
-    assert selected(model, shapes) is left
+    assert selected(way, architecture) != FIRST_CHOICES[way]
 
 
 @pytest.mark.usefixtures("storage_kind")
@@ -274,55 +272,11 @@ def test_a_slot_that_a_sequence_needs_takes_no_snapshot() -> None:
     assert space.num_kept == 0
 
 
-@pytest.mark.usefixtures("storage_kind")
-@pytest.mark.parametrize("storage_kind", IN_SLOTS_OR_PAGES, indirect=True)
-@pytest.mark.parametrize("name", ["mamba", "mamba2", "jamba", "qwen3-next", "lfm2"])
-def test_a_state_is_its_sequences_own_whoever_runs_beside(name: str) -> None:
-    model, asked = tiny_model(name), mixed_load(9)
-    expected = reference(model, asked)
-    engine = InFlightEngine(setup(model, max_num_seqs=3, max_num_batched_tokens=8))
-    with running(engine):
-        assert generate_all(engine, asked, at_first=5) == expected
-
-
 def test_an_indexer_takes_no_pages() -> None:
     given = setup(tiny_model("deepseek-v3.2"), max_num_seqs=2)
     engine = InFlightEngine(dataclasses.replace(given, paged=True))
     with running(engine):
         assert "2 sequences x" in engine.description
-
-
-def of_padding(select: Any) -> Any:
-    """A sequence goes on from the state of padding."""
-
-    def faulty(self: Any, name: str, make: Any) -> Any:
-        found = select(self, name, make)
-        return found * 0 if name == "slots" else found
-
-    return faulty
-
-
-@pytest.mark.parametrize(
-    "owner, name, fault",
-    [
-        (paged_runner, "runs_of", new_where(lambda run: 0)),
-        (paged_runner, "runs_of", new_where(lambda run: 1)),
-        (PagedStep, "_once", of_padding),
-        (PagedCache, "copy_slots", lambda _: lambda *_: None),
-    ],
-    ids=["goes on", "forgets", "of padding", "moves no state"],
-)
-@pytest.mark.parametrize("architecture", ["mamba", "falcon-h1", "qwen3-next"])
-def test_the_trial_run_finds_a_wrong_state_in_pages(
-    architecture: str, owner: Any, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = tiny_model(architecture)
-    shapes = layer_shapes(model, CPU)
-    own_attention = model.config._attn_implementation
-    assert select_runner(model, shapes, CPU, in_pages=True).name == PagedStateRunner.name
-    model.set_attn_implementation(own_attention)
-    monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
-    assert select_runner(model, shapes, CPU, in_pages=True).name != PagedStateRunner.name
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["of text", "of images"])
