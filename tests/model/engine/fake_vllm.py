@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -116,11 +116,6 @@ class FakeVllm:
         if self.error is not None:
             raise self.error
         self.count(StepStats(1, 1, 0, 0.5))
-
-
-def starter(vllm: FakeVllm) -> Callable[[Callable[[StepStats], None]], Awaitable[FakeVllm]]:
-    """What an engine is given to start it."""
-    return vllm.start
 
 
 def _reason(asked: dict[str, Any], num_tokens: int, token: int) -> str | None:

@@ -182,21 +182,8 @@ def test_a_stop_word_across_tokens_is_found() -> None:
     assert stopped(tokenizer, output, ("t STO",)) == (4, "the ca")
     assert stopped(tokenizer, output, ("none", "STOPs", "cat ST")) == (3, "the ")
     assert stopped(tokenizer, output, ("STOP", "TOP", "OP")) == (4, "the cat ")  # the first of them
-
-
-def test_a_stop_word_of_split_characters_is_found_with_its_last_byte() -> None:
-    tokenizer = TOKENIZERS["sentence-piece"]
-    smile = [f"<0x{byte:02X}>" for byte in "🙂".encode()]
-    output = ids_of(tokenizer, "a", *smile, "b")
-    assert stopped(tokenizer, output, ("🙂",)) == (5, "a")
-
-
-def test_characters_of_byte_tokens_stay_whole_however_many_there_are() -> None:
-    """Their tokens decode together: one character cut in half would spoil its neighbours."""
-    tokenizer = TOKENIZERS["sentence-piece"]
-    smiles = sentence_piece_ids(*"🙂🙂🙂🙂🙂")
-    assert stopped(tokenizer, smiles, ("STOP",))[1] == "🙂🙂🙂🙂🙂"
-    assert text_of(Detokenizer(tokenizer, smiles), smiles) == "🙂🙂🙂🙂🙂"
+    smile = sentence_piece_ids("a", "🙂", "b")
+    assert stopped(tokenizer, smile, ("🙂",)) == (5, "a")  # with its last byte
 
 
 @pytest.mark.parametrize(
@@ -226,15 +213,6 @@ def test_special_tokens_are_left_out() -> None:
     assert stopped(tokenizer, output, ("\0",))[1] == "cat dog"
     keeping = Detokenizer(tokenizer, [end], kept_token_ids=frozenset([end]))
     assert text_of(keeping, output) == "cat<end> dog"
-
-
-def test_half_a_character_at_the_end_is_given_as_the_tokenizer_gives_it() -> None:
-    tokenizer = TOKENIZERS["sentence-piece"]
-    output = ids_of(tokenizer, "a", "<0xF0>", "<0x9F>")
-    expected = decode(tokenizer, output)
-    assert expected.startswith("a" + REPLACEMENT)
-    assert text_of(Detokenizer(tokenizer, []), output) == expected
-    assert stopped(tokenizer, output, ("STOP",))[1] == expected
 
 
 @pytest.mark.parametrize("stop_words", [(), ("never said",)])

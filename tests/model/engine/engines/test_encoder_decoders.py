@@ -116,32 +116,6 @@ def test_each_sequence_has_its_own_start_and_first_token(bart: Any) -> None:
         assert [answers.completion(n).token_ids for n in range(3)] == expected
 
 
-def test_one_that_is_cancelled_or_late_leaves_the_others_as_they_are(bart: Any) -> None:
-    prompts = [[5] * 9, [6, 7], [8] * 20, [9, 10, 11]]
-    expected = [own_tokens(bart, prompt, max_new_tokens=30) for prompt in prompts]
-    answers = Answers()
-    with running(InFlightEngine(setup(bart, eos=[EOS], max_num_seqs=4))) as engine:
-        rows = [asking(answers, n, p, max_tokens=30) for n, p in enumerate(prompts)]
-        late = asking(answers, 9, [5], max_tokens=60, deadline_s=0.0)
-        engine.submit([*rows, late])
-        engine.cancel([rows[1]])
-        found = [answers.completion(n).token_ids for n in (0, 2, 3)]
-    assert found == [expected[0], expected[2], expected[3]]
-    assert answers.completion(9).finish_reason == "timeout"
-
-
-def test_a_seed_gives_the_same_tokens_beside_others(bart: Any) -> None:
-    found = []
-    for others in ([], [[9] * 30, [8, 7]]):
-        answers = Answers()
-        with running(InFlightEngine(setup(bart, eos=[EOS], max_num_seqs=4))) as engine:
-            seeded = asking(answers, 0, [5, 6, 7], temperature=1.5, seed=11)
-            rows = [asking(answers, n, p, temperature=1.0) for n, p in enumerate(others, 1)]
-            engine.submit([*rows, seeded])
-            found.append(answers.completion(0).token_ids)
-    assert found[0] == found[1]
-
-
 @pytest.mark.parametrize("heeds_mask", [True, False])
 def test_texts_are_padded_together_only_where_it_changes_nothing(
     heeds_mask: bool, monkeypatch: pytest.MonkeyPatch

@@ -116,13 +116,6 @@ def test_an_encoder_decoder_that_differs_goes_to_generate_with_one_line(
     assert log_lines[0].startswith(f"I tiny: engine generate, because {why}")
 
 
-def test_a_model_in_flight_logs_no_choice(log_lines: list[str]) -> None:
-    engine = started(tiny_model("llama"))
-    engine.stop()
-    assert engine.name == "in_flight"
-    assert log_lines == []
-
-
 def test_a_rotary_embedding_that_changes_with_length_is_in_flight_up_to_there(
     log_lines: list[str],
 ) -> None:
@@ -144,13 +137,6 @@ def test_a_rotary_embedding_that_changes_with_length_is_in_flight_up_to_there(
     ]
 
 
-def test_an_engine_asked_for_by_name_is_taken_without_a_line(log_lines: list[str]) -> None:
-    engine = started(tiny_model("llama"), engine="generate")
-    engine.stop()
-    assert engine.name == "generate"
-    assert log_lines == []
-
-
 def test_in_flight_asked_for_by_name_is_an_error_where_it_cannot_be() -> None:
     with pytest.raises(LoadError) as raised:
         started(random_model("openai-gpt", **GPT), engine="in_flight")
@@ -166,29 +152,13 @@ def test_a_cache_that_does_not_fit_is_an_error_and_no_reason_for_generate(
     assert log_lines == []
 
 
-def test_a_crash_at_start_becomes_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(*_: Any) -> None:
-        raise MemoryError("first line\nsecond line")
-
-    monkeypatch.setattr(InFlightEngine, "prepare", crash)
-    with pytest.raises(LoadError) as raised:
-        started(tiny_model("llama"))
-    expected = "the in_flight engine failed to start: MemoryError: first line second line"
-    assert str(raised.value) == expected
-
-
-def test_windows_are_as_before_once_the_runner_is_chosen() -> None:
+@pytest.mark.parametrize("asked, used", [("auto", "in_flight"), ("generate", "generate")])
+def test_the_first_choice_and_one_by_name_are_taken_without_a_line(
+    asked: str, used: str, log_lines: list[str]
+) -> None:
     model = tiny_model("mistral", sliding_window=23)
-    engine = started(model)
+    engine = started(model, engine=asked)
     engine.stop()
-    assert model.config.sliding_window == 23
-
-
-def test_running_stops_the_engine() -> None:
-    with running(started_later()) as engine:
-        assert engine.thread.is_alive
-    assert not engine.thread.is_alive
-
-
-def started_later() -> Engine:
-    return InFlightEngine(setup(tiny_model("llama"), max_num_seqs=2))
+    assert engine.name == used
+    assert log_lines == []
+    assert model.config.sliding_window == 23  # as before the runner was chosen

@@ -11,12 +11,10 @@ import pytest
 import torch
 
 from hf_triton.runtime.errors import EngineError, LoadError, RequestError
-from hf_triton.text_generation.engine.generation_rules import decoder_start
 from hf_triton.text_generation.engines.generate import engine as generate_engine
 from hf_triton.text_generation.engines.generate.engine import GenerateEngine
-from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.sequence.sequence import DecoderStart
-from tests.support.driving import Answers, Completion, generate_all, running, setup
+from tests.support.driving import Answers, generate_all, running, setup
 from tests.support.tiny_models import (
     BART,
     GPT_NEO,
@@ -76,14 +74,6 @@ def test_tokens_are_timed_and_are_the_same_with_one_thread_and_with_two(
         assert generate_all(engine, asked, at_first=4) == expected
     assert len(changing_threads) == max(map(len, expected)) - 1, "each token but the first"
     assert set(changing_threads) == {4}
-
-
-def test_decoders_give_generates_tokens_in_padded_batches() -> None:
-    model = tiny_model("gpt2")
-    asked = mixed_load(8)
-    expected = reference(model, asked)
-    with running(GenerateEngine(setup(model, max_num_seqs=8))) as engine:
-        assert generate_all(engine, asked, at_first=8) == expected
 
 
 def test_rows_never_run_past_the_context_together() -> None:
@@ -197,63 +187,6 @@ def test_answers_that_cannot_be_reproduced_are_said_at_load(
     assert log_lines == [f"W {why}"]
 
 
-def completions(model: Any, engine_class: Any, requests: list[dict[str, Any]]) -> list[Completion]:
-    answers = Answers()
-    with running(engine_class(setup(model, eos=[EOS], max_num_seqs=8))) as engine:
-        engine.submit(
-            [
-                answers.sequence(number, start=decoder_start(model), **request)
-                for number, request in enumerate(requests)
-            ]
-        )
-        return [answers.completion(number) for number in range(len(requests))]
-
-
-def test_a_seed_gives_the_same_tokens_in_any_batch(encoder_decoder: Any) -> None:
-    seeded: dict[str, Any] = {"prompt": [5, 6, 7], "max_tokens": 8, "temperature": 1.5, "seed": 11}
-    others = [{"prompt": [9] * 5, "max_tokens": 12, "temperature": 1.0, "seed": s} for s in (1, 2)]
-    alone = completions(encoder_decoder, GenerateEngine, [seeded])[0]
-    beside = completions(encoder_decoder, GenerateEngine, [*others, seeded])[2]
-    other_seed = completions(encoder_decoder, GenerateEngine, [{**seeded, "seed": 12}])[0]
-    assert alone.token_ids == beside.token_ids
-    assert alone.token_ids != other_seed.token_ids
-
-
-def test_a_stop_word_ends_its_row_only(encoder_decoder: Any) -> None:
-    plain: dict[str, Any] = {"prompt": [5, 6, 7, 8], "max_tokens": 10}
-    full = completions(encoder_decoder, GenerateEngine, [plain])[0]
-    word = f" {full.token_ids[2]}"
-    first = full.text.index(word)
-    stopped, beside = completions(
-        encoder_decoder, GenerateEngine, [{**plain, "stop_words": (word,)}, plain]
-    )
-    assert (stopped.finish_reason, beside.finish_reason) == ("stop", full.finish_reason)
-    assert stopped.text == full.text[:first]
-    assert beside.token_ids == full.token_ids
-
-
-@pytest.mark.parametrize("engine_class", [GenerateEngine, InFlightEngine])
-def test_min_tokens_withholds_the_end(engine_class: Any) -> None:
-    model = tiny_model("llama")
-    prompts = mixed_load(6)
-    free = [tokens[0] for tokens in reference(model, prompts)]
-    eos = free[0]  # the first prompt's likeliest first token ends the text
-    answers = Answers()
-    with running(engine_class(setup(model, eos=[eos], max_num_seqs=4))) as engine:
-        engine.submit(
-            [
-                answers.sequence(0, prompts[0].prompt, max_tokens=6),
-                answers.sequence(1, prompts[0].prompt, max_tokens=6, min_tokens=4),
-            ]
-        )
-        ended, forced = answers.completion(0), answers.wait(2)[1]
-    assert ended.token_ids == (eos,)
-    assert ended.finish_reason == "stop"
-    assert isinstance(forced, Completion)
-    assert eos not in forced.token_ids[:4]
-    assert len(forced.token_ids) >= 4
-
-
 def test_an_encoder_decoders_prompt_and_output_each_have_the_context() -> None:
     engine = GenerateEngine(setup(random_encoder_decoder("bart", **BART)))
     engine.check_length(64, 64)
@@ -264,12 +197,6 @@ def test_an_encoder_decoders_prompt_and_output_each_have_the_context() -> None:
         engine.check_length(1, 65)
     assert str(raised.value) == "max_tokens: got 65 tokens, this model holds 64"
     assert engine.output_length(64, None, clamps=True) == 64
-
-
-def test_max_model_len_above_the_models_own_limit_is_an_error() -> None:
-    with pytest.raises(LoadError) as raised:
-        GenerateEngine(setup(tiny_model("gpt2"), max_model_len=129))
-    assert str(raised.value) == "max_model_len: got 129, the model's own limit is 128 tokens"
 
 
 def test_a_model_that_does_not_run_fails_its_load() -> None:
@@ -305,8 +232,7 @@ def test_a_failing_batch_is_answered_and_forgotten(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_batch_whose_rows_all_ignore_the_end_goes_on(encoder_decoder: Any) -> None:
-    plain: dict[str, Any] = {"prompt": [5, 6, 7, 8], "max_tokens": 10, "min_tokens": 10}
-    first = completions(encoder_decoder, GenerateEngine, [plain])[0].token_ids[0]
+    first = reference(encoder_decoder, [Asked([5, 6, 7, 8], 10)])[0][1]
     engine = GenerateEngine(setup(encoder_decoder, eos=[first], max_num_seqs=2))
     answers = Answers()
     ignoring = {"max_tokens": 10, "ignore_eos": True, "start": DecoderStart(2)}

@@ -28,7 +28,6 @@ from tests.support.tiny_models import CONTEXT, VOCAB_SIZE, mixed_load, reference
 from tests.support.triton import eventually
 
 pytestmark = pytest.mark.usefixtures("storage_kind")
-UNLOADED = "the model was unloaded before it answered: try again later"
 
 
 @pytest.fixture
@@ -138,23 +137,6 @@ def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(
     assert len([line for line in log_lines if "the thread of the in_flight engine died" in line])
 
 
-def test_stop_answers_those_that_run_and_wait_and_refuses_more(engine: InFlightEngine) -> None:
-    gate, answers = Gate(engine), Answers()
-    engine.submit([answers.sequence(number, [5, 6], max_tokens=50) for number in range(5)])
-    assert gate.entered.wait(60)
-    stopper = threading.Thread(target=engine.stop)
-    stopper.start()
-    assert eventually(lambda: engine.thread.stop_at_s is not None)
-    with pytest.raises(OverloadedError) as raised:
-        engine.submit([answers.sequence(9, [5], max_tokens=1)])
-    assert str(raised.value) == "the model is being unloaded: try again later"
-    gate.opened.set()
-    stopper.join(60)
-    assert texts(answers.wait(5)) == dict.fromkeys(range(5), UNLOADED)
-    assert all(isinstance(result, OverloadedError) for result in answers.results.values())
-    engine.stop()  # a second time changes nothing
-
-
 @pytest.mark.threat("batch-mates")
 def test_a_tokenizer_that_fails_fails_its_own_sequence_only(engine: InFlightEngine) -> None:
     answers = Answers()
@@ -220,34 +202,6 @@ def test_penalties_and_min_tokens_are_generates(model: Any) -> None:
         )
         answers.wait(5)
     assert [answers.completion(number).token_ids for number in range(5)] == expected
-
-
-def test_a_seed_gives_the_same_text_alone_and_in_a_full_batch(model: Any) -> None:
-    answers = Answers()
-    seeded: dict[str, Any] = {"temperature": 1.5, "top_p": 0.95, "seed": 3, "max_tokens": 10}
-    with running(InFlightEngine(setup(model, max_num_seqs=4))) as engine:
-        engine.submit([answers.sequence(0, [5, 6, 7], **seeded)])
-        answers.wait(1)
-        others = [answers.sequence(n, [9] * n, temperature=2.0, max_tokens=7) for n in range(1, 6)]
-        engine.submit([*others, answers.sequence(6, [5, 6, 7], **seeded)])
-        answers.wait(7)
-    assert answers.completion(6).token_ids == answers.completion(0).token_ids
-    assert all(0 <= token_id < VOCAB_SIZE for token_id in answers.completion(0).token_ids)
-
-
-def test_a_stop_word_ends_one_sequence_and_not_its_neighbours(model: Any) -> None:
-    answers, prompt = Answers(), [5, 6, 7]
-    with running(InFlightEngine(setup(model, max_num_seqs=3))) as engine:
-        engine.submit([answers.sequence(0, prompt, max_tokens=9)])
-        full = answers.completion(0)
-        word = f" {full.token_ids[3]}"
-        stopping = answers.sequence(1, prompt, max_tokens=9, stop_words=(word,))
-        engine.submit([stopping, answers.sequence(2, prompt, max_tokens=9)])
-        answers.wait(3)
-    assert answers.completion(1).finish_reason == "stop"
-    assert answers.completion(1).text == full.text[: full.text.index(word)]
-    assert answers.completion(2) == full
-    assert full.finish_reason == "length"
 
 
 def test_the_description_names_runner_and_size(engine: InFlightEngine, storage_kind: str) -> None:

@@ -15,9 +15,8 @@ from hf_triton.runtime.errors import CancelledError, DeadlineError, EngineError
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.sequence.sequence import Sequence
-from hf_triton.text_generation.structured import frames
 from hf_triton.text_generation.structured.constraint import Constraint
-from hf_triton.text_generation.structured.grammar import Grammar
+from tests.model.engine.sampling.test_step_ahead import EveryThird
 from tests.support.driving import Answers, Completion, running, setup
 from tests.support.tiny_models import VOCAB_SIZE, tiny_model
 from tests.support.triton import eventually
@@ -37,37 +36,6 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-class EveryThird:
-    """Allows the tokens whose number divides by three as the sum of those before does."""
-
-    def __init__(self) -> None:
-        self.first_mask, self.first_state = self._allowing(0), frames.MAY_END
-        self._sum = 0
-
-    def _allowing(self, rest: int) -> bytes:
-        bits = sum(1 << token_id for token_id in range(rest, VOCAB_SIZE, 3))
-        return bits.to_bytes(-(-VOCAB_SIZE // 32) * 4, "little")
-
-    def follow(self, number: int, token_id: int) -> None:
-        assert token_id % 3 == self._sum % 3
-        self._sum += token_id + 1
-
-    def state(self, number: int) -> int:
-        return frames.MAY_END
-
-    def mask(self, number: int) -> bytes:
-        return self._allowing(self._sum % 3)
-
-    def has_mask(self, number: int) -> bool:
-        return True
-
-    def drop(self, number: int) -> None:
-        """Nothing is kept."""
-
-    def fileno(self) -> int:
-        raise AssertionError("nobody waits for it")
-
-
 def load(answers: Answers, first: int = 0, **params: Any) -> list[Sequence]:
     """Long outputs of every way, every other one held to a grammar and streamed."""
     rnd = random.Random(1)
@@ -79,7 +47,7 @@ def load(answers: Answers, first: int = 0, **params: Any) -> list[Sequence]:
             way["constraint"] = Constraint("regex", ("",))
         sequences.append(answers.sequence(first + number, prompt, **way))
         if number % 2:
-            sequences[-1].grammar = Grammar(EveryThird(), 1)
+            sequences[-1].grammar = EveryThird()
     return sequences
 
 

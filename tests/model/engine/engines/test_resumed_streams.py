@@ -11,8 +11,8 @@ from hf_triton.text_generation.engine.generation_rules import decoder_start
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.structured.constraint import Constraint
-from hf_triton.text_generation.structured.grammar import Grammar
-from tests.model.engine.engines.test_preemption import NUM, WAYS, EveryThird
+from tests.model.engine.engines.test_preemption import NUM, WAYS
+from tests.model.engine.sampling.test_step_ahead import EveryThird
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_models import BART, VOCAB_SIZE, random_encoder_decoder, tiny_model
 
@@ -33,7 +33,7 @@ def streams(answers: Answers, model: Any, first: int = 0) -> list[Sequence]:
         start = decoder_start(model)
         sequences.append(answers.sequence(first + number, prompt, start=start, **way))
         if number % 3 == 2:
-            sequences[-1].grammar = Grammar(EveryThird(), 1)
+            sequences[-1].grammar = EveryThird()
     return sequences
 
 

@@ -1,13 +1,12 @@
 """A model whose layers ``device_map`` has spread over two GPUs: what meets is on one device, and
 the tokens are the model's own.
 
-Without GPUs on pretended ones, see split_devices.py; the last test wants two real ones.
+The GPUs are pretended ones, see split_devices.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from tests.model.engine.split_devices import FIRST, SECOND, pretended_gpus, split_in_two
-from tests.support.driving import Answers, generate_all, running, setup
+from tests.support.driving import Answers, setup
 from tests.support.tiny_models import Asked, mixed_load, reference, tiny_model
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -126,19 +125,3 @@ def test_each_gpu_of_a_split_model_is_asked_whether_it_still_computes(
     with pretended_gpus():
         device.check_devices_work(split())
     assert asked == [FIRST, SECOND]
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_two_real_gpus_generate_the_tokens_of_the_cpu(tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    asked = mixed_load(6)
-    expected = reference(tiny_model("llama"), asked)
-    tiny_model("llama").save_pretrained(tmp_path)
-    first = dict.fromkeys(("model.embed_tokens", "model.rotary_emb", "model.layers.0"), 0)
-    second = dict.fromkeys(("model.layers.1", "model.norm", "lm_head"), 1)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path, device_map={**first, **second})
-    ready = dataclasses.replace(setup(model.eval(), **OPTIONS), device=FIRST)
-    with running(InFlightEngine(ready)) as engine:
-        assert engine.description.startswith("in_flight engine (paged)")
-        assert generate_all(engine, asked, at_first=3) == expected

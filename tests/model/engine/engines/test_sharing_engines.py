@@ -86,35 +86,32 @@ def test_every_runner_shares(
         assert engine.metrics.num_reused_prompt_tokens > 50
 
 
-def test_with_pages_beside_those_that_run_more_prefixes_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "paged, sizes, described",
+    [
+        (
+            True,
+            {"kv_cache_gib": 16 * 4 * 256 / GIB, "max_model_len": 60},
+            "1063 pages of 4 tokens, at most 2 sequences of 60",
+        ),
+        (False, {}, "2 sequences x 128 tokens and 32 more prefixes"),
+    ],
+)
+def test_with_room_of_their_own_more_prefixes_are_kept(
+    paged: bool, sizes: dict[str, Any], described: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driving, "PAGED", True)
+    monkeypatch.setattr(driving, "PAGED", paged)
     asked, expected = conversations(tiny_model("llama"), 6)
     asked, expected = asked * 2, expected * 2
     reused = []
     for gib in (None, 0.001):
-        sizes = {"kv_cache_gib": 16 * 4 * 256 / GIB, "max_model_len": 60, "max_num_seqs": 2}
-        options = {**SMALL, **sizes, "prefix_cache_gib": gib}
+        options = {**SMALL, "max_num_seqs": 2, **sizes, "prefix_cache_gib": gib}
         engine = InFlightEngine(setup(tiny_model("llama"), **options))
-        assert tokens_of(engine, asked, at_first=len(asked)) == expected
-        reused.append(engine.metrics.num_reused_prompt_tokens)
-    assert reused[0] < reused[1]
-    assert "1063 pages of 4 tokens, at most 2 sequences of 60" in engine.description
-
-
-def test_with_slots_of_their_own_more_prefixes_are_kept() -> None:
-    model = tiny_model("llama")
-    asked, expected = conversations(model, 6)
-    reused = []
-    for gib in (None, 0.001):
-        options = {**SMALL, "max_num_seqs": 2, "prefix_cache_gib": gib}
-        engine = InFlightEngine(setup(model, **options))
         # All at once, so that they come in one order and the numbers can be compared.
         assert tokens_of(engine, asked, at_first=len(asked)) == expected
         reused.append(engine.metrics.num_reused_prompt_tokens)
     assert reused[0] < reused[1]
-    assert "2 sequences x 128 tokens and 32 more prefixes" in engine.description
+    assert described in engine.description
 
 
 @pytest.mark.usefixtures("storage_kind")

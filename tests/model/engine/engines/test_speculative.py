@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.engine.step import Draft, Step
+from hf_triton.text_generation.engine.step import Draft
 from hf_triton.text_generation.engines.in_flight import engine as in_flight
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
-from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sampling.speculative.costs import Costs
-from hf_triton.text_generation.sampling.speculative.drafter import Drafter, runs_of
-from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.sampling.speculative.drafter import Drafter
+from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.model.engine.runners.test_cuda_graphs import Captures
 from tests.support.driving import Answers, Completion, running, setup
 from tests.support.tiny_adapters import read, save_adapter
@@ -193,65 +192,6 @@ def test_drafts_are_computed_with_their_sequences_adapters(
             found.append([answers.completion(number).token_ids for number in range(6)])
     assert found[0] == found[1]
     assert engine.metrics.num_accepted_tokens > 20
-
-
-class Markov:
-    """The next token's logits depend on the last token alone."""
-
-    def __init__(self, size: int) -> None:
-        random = torch.Generator().manual_seed(0)
-        self.logits = torch.randn(size, size, generator=random)
-
-    def pairs(self, num: int, draft: int | None) -> list[tuple[int, ...]]:
-        """Two tokens after token 0 for each of so many seeds; where there is a draft, as the first
-        of them.
-        """
-        answers, sampler = Answers(), Sampler(())
-        sequences = [
-            answers.sequence(seed, [0], max_tokens=2, temperature=0.8, seed=seed)
-            for seed in range(num)
-        ]
-        drafts = [] if draft is None else [Draft(one, [draft]) for one in sequences]
-        self._step(sampler, sequences, drafts)
-        self._step(sampler, [one for one in sequences if len(one.token_ids) < 2], [])
-        return [tuple(one.token_ids) for one in sequences]
-
-    def _step(self, sampler: Sampler, sequences: list[Sequence], drafts: list[Draft]) -> None:
-        step = Step(sequences, drafts=drafts)
-        last = [one.tokens(0, 9)[-1] for one in sequences]
-        last += [token_id for draft in drafts for token_id in draft.token_ids]
-        tokens = sampler.sample(self.logits[last], step.rows)
-        for sequence, run in runs_of(step.rows, tokens, drafts).items():
-            for token in run:
-                sequence.append(token, frozenset())
-
-
-def test_sampled_tokens_have_the_model_s_distribution_and_a_seed_gives_the_same() -> None:
-    """By Pearson's chi-squared test, at one in a thousand."""
-    size, num, markov = 4, 4000, Markov(4)
-    found = markov.pairs(num, draft=1)
-    assert found == markov.pairs(num, draft=None)
-    given = torch.softmax(markov.logits / 0.8, dim=-1)
-    expected = num * given[0].unsqueeze(1) * given
-    counts = torch.zeros(size, size)
-    for first, second in found:
-        counts[first, second] += 1
-    chi_squared = float(((counts - expected) ** 2 / expected).sum())
-    assert chi_squared < 37.7  # 15 degrees of freedom
-
-
-def test_a_run_ends_with_the_first_token_that_was_not_drafted() -> None:
-    answers = Answers()
-    one, two, three = (answers.sequence(n, [5], max_tokens=9) for n in range(3))
-    drafts = [Draft(three, [4, 5, 6]), Draft(one, [8])]
-    rows = [one, two, three, three, three, three, one]
-    tokens = [Token(token_id) for token_id in (8, 2, 4, 5, 7, 6, 9)]
-    runs = runs_of(rows, tokens, drafts)
-    assert {s: [token.id for token in run] for s, run in runs.items()} == {
-        one: [8, 9],
-        two: [2],
-        three: [4, 5, 7],
-    }
 
 
 def repeating(engine: Engine, **params: Any) -> Completion:

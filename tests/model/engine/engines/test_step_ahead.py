@@ -138,27 +138,3 @@ def test_late_grammars_change_no_token(together: bool) -> None:
         found.append([answers.completion(number) for number in range(len(asked))])
         assert sum(grammar.num_late for grammar in grammars) > 2  # type: ignore[union-attr]
     assert found[0] == found[1]
-
-
-def test_a_failing_step_fails_those_that_run_and_the_others_are_answered() -> None:
-    answers = Answers()
-    made = replace(setup(tiny_model("llama"), **LITTLE_ROOM), paged=True, async_scheduling=True)
-    with running(InFlightEngine(made)) as engine:
-        assert isinstance(engine, InFlightEngine)
-        forward, num_steps = engine.runner.forward, 0
-
-        def failing(step: Any) -> Any:
-            nonlocal num_steps
-            num_steps += 1
-            if num_steps == 30:
-                raise RuntimeError("boom")
-            return forward(step)
-
-        engine.runner.forward = failing  # type: ignore[method-assign]
-        sequences = [answers.sequence(n, [5, 6, n], max_tokens=60) for n in range(12)]
-        engine.submit(sequences)
-        results = answers.wait(12)
-        failed = [number for number, result in results.items() if isinstance(result, Exception)]
-        assert 0 < len(failed) <= 5
-        engine.submit([answers.sequence(12, [5, 6, 11], max_tokens=60)])
-        assert answers.completion(12) == results[11]

@@ -28,7 +28,7 @@ from hf_triton.text_generation.engines.vllm.adapters import AdapterFile
 from hf_triton.text_generation.engines.vllm.engine import VllmEngine
 from hf_triton.text_generation.sequence.sequence import Sequence, TokenLogprobs
 from hf_triton.text_generation.structured.constraint import Constraint
-from tests.model.engine.fake_vllm import CONTEXT, INTERVAL, FakeVllm, starter
+from tests.model.engine.fake_vllm import CONTEXT, INTERVAL, FakeVllm
 from tests.support.driving import (
     LONG,
     Answers,
@@ -36,7 +36,6 @@ from tests.support.driving import (
     Clock,
     Completion,
     counts_of_three,
-    no_thread_left,
     running,
     setup,
     submit,
@@ -57,7 +56,7 @@ def ended() -> threading.Event:
 
 @pytest.fixture
 def engine(vllm: FakeVllm, ended: threading.Event) -> Iterator[VllmEngine]:
-    engine = VllmEngine(setup(None, eos=[90], max_queue_size=3), starter(vllm), ended.set)
+    engine = VllmEngine(setup(None, eos=[90], max_queue_size=3), vllm.start, ended.set)
     with running(engine):
         yield engine
 
@@ -137,16 +136,6 @@ def test_time_that_is_up_ends_with_what_there_is_or_with_an_error(
     assert isinstance(results[1], DeadlineError)
 
 
-def test_too_many_are_refused(engine: Engine, vllm: FakeVllm) -> None:
-    vllm.is_held, answers = True, Answers()
-    for number in range(5):
-        submit(engine, answers, number)
-    with pytest.raises(OverloadedError, match="the queue is full"):
-        submit(engine, answers, 5)
-    vllm.is_held = False
-    answers.wait(5)
-
-
 def test_what_vllm_does_not_take_is_refused_by_name(engine: Engine) -> None:
     with pytest.raises(RequestError, match=r"^temperature: got 3, allowed: 0 to 2 "):
         submit(engine, Answers(), 0, temperature=3.0)
@@ -208,38 +197,23 @@ def test_a_held_output_that_vllm_gives_up_names_the_option(engine: Engine, vllm:
     assert str(found[1]) == "generating failed: vLLM ended it (error)"
 
 
-def test_a_complete_grammar_ends_the_request_in_vllm_too(engine: Engine, vllm: FakeVllm) -> None:
-    answers = Answers()
-    sequence = answers.sequence(0, [5, 6], max_tokens=LONG, streams=True)
-    sequence.grammar = FewTokens(2)  # type: ignore[assignment]
-    engine.submit([sequence])
-    assert answers.completion(0).finish_reason == "stop"
-    assert len(sequence.token_ids) == 2
-    assert eventually(lambda: vllm.closed == [sequence])
-
-
 def test_an_end_that_the_grammar_does_not_allow_yet_is_an_error(engine: Engine) -> None:
     answers, held = Answers(), Constraint("regex", ("a",))
     sequence = answers.sequence(0, [5, 6], max_tokens=LONG, stop_token_ids=(8,), constraint=held)
-    sequence.grammar = FewTokens(9, may_end=False)  # type: ignore[assignment]
+    sequence.grammar = MayNotEnd()  # type: ignore[assignment]
     engine.submit([sequence])
     result = answers.wait(1)[0]
     assert isinstance(result, RequestError)
     assert str(result) == "regex: token 8 ended it before it may end, allowed: other ends"
 
 
-class FewTokens:
-    """A grammar of so many tokens, whichever; it may end after each where it ``may_end``."""
+class MayNotEnd:
+    """A grammar of any tokens."""
 
-    def __init__(self, num_left: int, *, may_end: bool = True) -> None:
-        self.num_left, self.may_end = num_left, may_end
-
-    @property
-    def is_complete(self) -> bool:
-        return not self.num_left
+    is_complete = may_end = False
 
     def follow(self, token_id: int) -> None:
-        self.num_left -= 1
+        """All are allowed."""
 
 
 def test_where_vllm_dies_all_are_answered_and_the_process_ends(
@@ -280,23 +254,22 @@ def test_unloading_finishes_what_runs_and_ends_vllm(engine: Engine, vllm: FakeVl
     assert vllm.is_shut_down
 
 
-def test_what_does_not_finish_within_the_grace_is_answered(engine: Engine, vllm: FakeVllm) -> None:
+def test_what_does_not_finish_within_the_grace_is_answered(
+    engine: VllmEngine, vllm: FakeVllm
+) -> None:
     vllm.is_held, answers = True, Answers()
     submit(engine, answers, 0)
     engine.stop(0.1)
     assert isinstance(answers.wait(1)[0], OverloadedError)
     assert vllm.is_shut_down
+    with pytest.raises(OverloadedError, match="the model is being unloaded"):
+        engine.change_adapters(files("a"))
 
 
 def test_an_engine_counts_what_it_does(engine: Engine) -> None:
     metrics = counts_of_three(engine)
     assert metrics.queue_time_s.sum == 1.5
     assert metrics.batch_size.sum == 15
-
-
-def test_nothing_is_left_of_an_engine_that_was_stopped() -> None:
-    with no_thread_left(), running(VllmEngine(setup(None), starter(FakeVllm()))) as engine:
-        assert engine.thread.is_alive
 
 
 def files(*names: str) -> list[AdapterFile]:
@@ -366,11 +339,3 @@ def test_a_change_that_was_said_not_to_be_made_is_not_made_later(
     assert list(engine.adapters) == list(vllm.adapter_keys) == ["a"]
     engine.change_adapters(files("c"))
     assert list(engine.adapters) == list(vllm.adapter_keys) == ["c"]
-
-
-def test_who_changes_adapters_of_an_engine_that_stops_is_told(
-    engine: VllmEngine, vllm: FakeVllm
-) -> None:
-    engine.stop()
-    with pytest.raises(OverloadedError, match="the model is being unloaded"):
-        engine.change_adapters(files("a"))

@@ -5,7 +5,7 @@ their sizes, their copies, their share of a prompt, and that a wrong one is foun
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
