@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +13,15 @@ import torch
 
 from hf_triton.runtime.engine.thread_count import ThreadCount
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
+from hf_triton.runtime.link import protocol
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engines.in_flight import runner_selection, storage
 from hf_triton.text_generation.memory.paged_cache import PagedSize, plan_pages
 from hf_triton.text_generation.memory.pages import PAGE_SIZES
 from tests.support import driving
 from tests.support.as_on_a_gpu import as_on_a_gpu  # noqa: F401
+
+_identities = itertools.count()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -39,10 +45,16 @@ def changing_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def patient_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ends of the link wait for each other, however busy the machine is."""
+def own_link(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The link of a server of the test's own -> its identity. Both ends wait for each other,
+    however busy the machine is, and their threads end with the test.
+    """
+    name = f"test-{os.getpid()}-{next(_identities)}"
+    monkeypatch.setattr(protocol, "server_identity", lambda: name)
     monkeypatch.setattr("hf_triton.runtime.link.client._CONNECT_TIMEOUT_S", 60.0)
     monkeypatch.setattr("hf_triton.runtime.link.listener._FLUSH_S", 60.0)
+    with driving.no_thread_left():
+        yield name
 
 
 @pytest.fixture

@@ -80,11 +80,6 @@ def test_placeholders_are_expanded_and_keyed_by_the_image(llava: MediaProcessor)
     assert both == [*keys[:19], *other[2:18], 4]
 
 
-def test_a_prompt_without_images_is_plain(llava: MediaProcessor) -> None:
-    token_ids, source = llava.read("what is this ?")
-    assert (token_ids, source.inputs, source.cache_token_ids) == ([1, 2, 3, 4], {}, [1, 2, 3, 4])
-
-
 @pytest.mark.parametrize("text, count", [("what <image> ?", 2), ("what ?", 1), ("<image>", 0)])
 def test_other_placeholders_than_images_are_refused(
     llava: MediaProcessor, text: str, count: int
@@ -101,10 +96,6 @@ def test_sounds_are_refused_by_a_model_of_images(llava: MediaProcessor) -> None:
 def test_a_tokenizer_is_no_processor() -> None:
     with pytest.raises(LoadError, match="reads neither images nor sounds"):
         MediaProcessor(tokenizer(), None, ())
-
-
-def test_trial_prompts_have_an_image_each_and_the_last_two(llava: MediaProcessor) -> None:
-    assert [len(source.digests) for _, source in llava.trial_prompts()] == [1, 1, 2]
 
 
 @pytest.mark.parametrize("max_tokens, count", [(300, 16), (40, 2), (20, 1)])

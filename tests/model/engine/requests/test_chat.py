@@ -54,8 +54,15 @@ def error_of(
 
 
 def test_a_chat_becomes_the_prompt_of_an_answer() -> None:
-    expected = "<s><|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    assert template(CHATML).render([USER], None, {}) == expected
+    chat, user = template(CHATML), "<s><|im_start|>user\none\ntwo<|im_end|>\n"
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    messages = [{"role": "user", "content": parts}]
+    assert chat.render(messages, None, {}) == f"{user}<|im_start|>assistant\n"
+    assert chat.render(messages, None, {"add_generation_prompt": False}) == user
+    chat = template("{% for m in messages %}{{ m.name }}{{ m.tool_calls | tojson }}{% endfor %}")
+    message: dict[str, Any] = {"role": "assistant", "name": "Ann", "tool_calls": [1]}
+    for content in ({}, {"content": None}):
+        assert chat.render([{**message, **content}], None, {}) == "Ann[1]"
 
 
 def test_the_demo_models_chat_is_its_own_conversation() -> None:
@@ -73,27 +80,6 @@ def test_tools_and_a_templates_own_variables_are_passed_on() -> None:
     rendered = template(CHATML).render([USER], [{"type": "function"}], {"enable_thinking": False})
     assert rendered.startswith('<s>[{"type": "function"}]\n')
     assert rendered.endswith("assistant\n<think></think>")
-
-
-def test_a_prompt_can_end_before_the_answer_or_within_it() -> None:
-    chat = template(CHATML)
-    assert chat.render([USER], None, {"add_generation_prompt": False}).endswith("<|im_end|>\n")
-    messages = [USER, {"role": "assistant", "content": "Hello"}]
-    rendered = chat.render(messages, None, {"continue_final_message": True})
-    assert rendered.endswith("assistant\nHello")
-
-
-def test_text_parts_are_joined() -> None:
-    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    rendered = template(CHATML).render([{"role": "user", "content": parts}], None, {})
-    assert "user\none\ntwo<|im_end|>" in rendered
-
-
-def test_what_a_message_has_beside_its_text_reaches_the_template() -> None:
-    chat = template("{% for m in messages %}{{ m.name }}{{ m.tool_calls | tojson }}{% endfor %}")
-    message: dict[str, Any] = {"role": "assistant", "name": "Ann", "tool_calls": [1]}
-    assert chat.render([message], None, {}) == "Ann[1]"
-    assert chat.render([{**message, "content": None}], None, {}) == "Ann[1]"
 
 
 def test_tools_choose_among_several_templates() -> None:
@@ -139,39 +125,33 @@ def test_messages_of_another_form_are_refused(messages: list[Any], expected: str
     assert error_of(template(CHATML), messages) == expected
 
 
+NOT_TAKEN = (
+    "this model's chat template does not take it; allowed: add_generation_prompt, "
+    "continue_final_message, enable_thinking"
+)
+
+
 @pytest.mark.parametrize(
     "kwargs, expected",
     [
-        (
-            {"enable_thinkin": True},
-            (
-                "chat_template_kwargs: enable_thinkin: this model's chat template does not take "
-                "it; allowed: add_generation_prompt, continue_final_message, enable_thinking"
-            ),
+        *(
+            ({name: True}, f"{name}: {NOT_TAKEN}")
+            for name in ("enable_thinkin", "messages", "tools", "bos_token", "chat_template")
         ),
         (
             {"add_generation_prompt": "no"},
-            "chat_template_kwargs: add_generation_prompt: got a text, allowed: true or false",
+            "add_generation_prompt: got a text, allowed: true or false",
         ),
         (
             {"add_generation_prompt": True, "continue_final_message": True},
-            (
-                "chat_template_kwargs: continue_final_message and add_generation_prompt: got true "
-                "for both, allowed: one of them"
-            ),
+            "continue_final_message and add_generation_prompt: got true for both, allowed: one of",
         ),
     ],
     ids=str,
 )
 def test_what_a_template_does_not_take_is_refused(kwargs: dict[str, Any], expected: str) -> None:
-    assert error_of(template(CHATML), [USER], None, kwargs) == expected
-
-
-@pytest.mark.parametrize("name", ["messages", "tools", "bos_token", "tokenize", "chat_template"])
-def test_nothing_but_a_templates_own_variables_can_be_set(name: str) -> None:
-    assert error_of(template(CHATML), [USER], None, {name: "x"}).startswith(
-        f"chat_template_kwargs: {name}: this model's chat template does not take it; allowed: "
-    )
+    error = error_of(template(CHATML), [USER], None, kwargs)
+    assert error.startswith(f"chat_template_kwargs: {expected}")
 
 
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -206,6 +186,9 @@ def test_calls_and_outputs_are_texts_for_a_template_that_knows_none() -> None:
         "user: <tool_response>\nnoon\n</tool_response>\n<tool_response>\none\n</tool_response>\n"
         "Well?\n"
     )
+    calls = [{"function": 5}, None]
+    messages = [USER, {"role": "tool", "tool_calls": calls}, {"role": "user", "tool_calls": calls}]
+    assert "<tool_response>\n</tool_response>" in template(PLAIN).render(messages, None, {})
 
 
 _GOOD, _CUT = '{"city": "Rome"}', '{"city": "Ro'
@@ -301,13 +284,6 @@ def test_a_tools_image_is_told_of_where_it_cannot_be_seen() -> None:
     assert "a.png\n[image left out: this model reads texts alone]" in rendered
 
 
-def test_what_a_tool_answers_may_be_nothing() -> None:
-    """Without tools in its template, calls and outputs are texts."""
-    calls = [{"function": 5}, None]
-    messages = [USER, {"role": "tool", "tool_calls": calls}, {"role": "user", "tool_calls": calls}]
-    assert "<tool_response>\n</tool_response>" in template(PLAIN).render(messages, None, {})
-
-
 @pytest.mark.parametrize(
     "chat_template, effort, end",
     [
@@ -381,12 +357,9 @@ def test_deeply_nested_messages_are_a_request_error() -> None:
     assert error_of(template(CHATML), messages) == expected
 
 
-def test_a_model_without_a_template_says_so() -> None:
+def test_a_missing_template_and_a_broken_one_refuse_chats(log_lines: list[str]) -> None:
     expected = "messages: this model has no chat template; send text_input"
     assert error_of(template(None), [USER]) == expected
-
-
-def test_a_broken_template_is_told_of_once_and_refuses_chats(log_lines: list[str]) -> None:
     chat = template("{% for %}")
     assert len(log_lines) == 1
     assert log_lines[0].startswith("W this model's chat template can't be used (TemplateSyntaxErr")

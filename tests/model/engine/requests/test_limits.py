@@ -219,9 +219,9 @@ def test_at_the_unload_what_waits_is_refused() -> None:
 def fastest_s(call: Callable[[], object]) -> float:
     found = []
     for _ in range(20):
-        began_s = time.perf_counter()
+        began_s = time.thread_time()
         call()
-        found.append(time.perf_counter() - began_s)
+        found.append(time.thread_time() - began_s)
     return min(found)
 
 

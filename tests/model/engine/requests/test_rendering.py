@@ -68,10 +68,3 @@ def test_a_chat_that_takes_its_template_too_long_is_refused_and_others_are_rende
         ):
             chat.render([{"role": "user", "content": "x"}] * num_messages, tools, {})
         assert str(USER["content"]) in chat.render([USER], None, {})
-
-
-def test_what_a_template_says_itself_is_told() -> None:
-    chat = ChatTemplate(tokenizer_of("{{ raise_exception('no ' + messages[0].role) }}"))
-    expected = "^messages: the chat template refuses them: no user$"
-    with pytest.raises(RequestError, match=expected):
-        chat.render([USER], None, {})

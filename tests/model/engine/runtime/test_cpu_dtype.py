@@ -136,18 +136,6 @@ def _num_linears(model: torch.nn.Module) -> int:
     return sum(type(module) is torch.nn.Linear for module in model.modules())
 
 
-def test_a_model_of_bfloat16_stays_so_where_the_processor_is_made_for_it(
-    processor: Callable[..., None], tmp_path: Path, log_lines: list[str]
-) -> None:
-    folder = saved(tmp_path, tiny_model("llama"), BFLOAT16)
-    processor(multiplies=True)
-    assert load(folder, AutoModelForCausalLM).dtype == BFLOAT16
-    why = "1 row takes 2200.00 and 2000.00 ms a product, 32 rows 4000.00 and 8000.00"
-    assert log_lines == [
-        f"I tiny: computes in bfloat16, as its weights are: in bfloat16 and float32 {why}"
-    ]
-
-
 @pytest.mark.parametrize(
     "dtype, multiplies, told",
     [

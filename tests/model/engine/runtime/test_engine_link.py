@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import socket
 import struct
@@ -18,18 +17,12 @@ from hf_triton.runtime.link.connection import Connection
 from hf_triton.runtime.link.frames import Frame
 from hf_triton.runtime.link.link_request import LinkRequest
 from hf_triton.runtime.link.listener import EngineListener, ForwardedRequest
-from tests.support.driving import no_thread_left
 from tests.support.triton import eventually
-
-_identities = itertools.count()
 
 
 @pytest.fixture(autouse=True)
-def identity(monkeypatch: pytest.MonkeyPatch, patient_link: None) -> str:
-    """A server of this test's own."""
-    name = f"test-{os.getpid()}-link{next(_identities)}"
-    monkeypatch.setattr(protocol, "server_identity", lambda: name)
-    return name
+def identity(own_link: str) -> str:
+    return own_link
 
 
 @pytest.fixture
@@ -119,7 +112,8 @@ def test_a_request_reaches_the_engine_and_is_answered_once(
 ) -> None:
     with Peer(identity) as peer:
         peer.ask(7, text_input=np.array([b"\xff hi"], dtype=np.object_))
-        ask(peer, taken, 8)
+        peer.ask(8)
+        assert eventually(lambda: len(taken) == 2)
         text = taken[0].tensor("text_input")
         assert text is not None
         assert text.as_numpy().tolist() == [b"\xff hi"]
@@ -162,6 +156,7 @@ def test_a_cancelled_request_is_seen_so_and_gets_no_more_answers(
         peer.send(Frame(frames.CANCEL, 99))
         assert eventually(taken[0].responder.is_cancelled)
         assert not taken[1].responder.is_cancelled()
+        taken[0].responder.send({}, final=False)
         for request in taken:
             request.responder.send({}, final=True)
         assert peer.read().number == 2
@@ -282,7 +277,6 @@ def test_a_draining_engine_answers_what_it_has_and_takes_no_more(
     assert len(taken) == 1
 
 
-@no_thread_left()
 def test_closing_sends_the_last_answers_and_leaves_no_thread(identity: str) -> None:
     taken: list[ForwardedRequest] = []
     listener = EngineListener("m_stream", taken.append)

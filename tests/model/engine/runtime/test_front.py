@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -10,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,11 +22,10 @@ from hf_triton.front.forwarding import Front
 from hf_triton.runtime.errors import DeadlineError, EngineError, OverloadedError, RequestError
 from hf_triton.runtime.link import frames, protocol
 from hf_triton.runtime.link.frames import Frame
-from hf_triton.runtime.link.listener import EngineListener, ForwardedRequest
-from tests.support.driving import no_thread_left
+from hf_triton.runtime.link.listener import ForwardedRequest
+from tests.support.link_engine import LinkEngine
 from tests.support.triton import ROOT, eventually
 
-_identities = itertools.count()
 _STATUS = {
     getattr(pb_utils.TritonError, name): name
     for name in ("INTERNAL", "INVALID_ARG", "UNAVAILABLE", "CANCELLED")
@@ -100,24 +98,6 @@ class AskedRequest:
         return outputs["text_output"][0].decode()
 
 
-class Engine:
-    """An engine that answers when it is told to."""
-
-    def __init__(self, handle: Callable[[ForwardedRequest], None] | None = None) -> None:
-        self.taken: list[ForwardedRequest] = []
-        self.listener = EngineListener("m_stream", handle or self.taken.append)
-
-    def waits_for(self, number: int) -> None:
-        assert eventually(lambda: len(self.taken) >= number)
-        assert len(self.taken) == number
-
-    def vanish(self) -> None:
-        """Dies, as far as its peers can see."""
-        self.listener._stop_listening()
-        for peer in list(self.listener._callers):
-            peer.connection.close()
-
-
 def echo(request: ForwardedRequest) -> None:
     tensor = request.tensor("text_input")
     assert tensor is not None
@@ -125,23 +105,17 @@ def echo(request: ForwardedRequest) -> None:
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, patient_link: None) -> Iterator[None]:
-    """A server of the test's own; its threads end with it, and none of them asked a sender or
-    answered after its end.
-    """
-    name = f"test-{os.getpid()}-front{next(_identities)}"
-    monkeypatch.setattr(protocol, "server_identity", lambda: name)
+def no_faults(monkeypatch: pytest.MonkeyPatch, own_link: str) -> Iterator[None]:
+    """No sender is asked or answered after its end."""
     monkeypatch.setattr(Sender, "made", [])
-    with no_thread_left():
-        yield
+    yield
     assert [fault for sender in Sender.made for fault in sender.faults] == []
 
 
 @pytest.fixture
-def engine() -> Iterator[Engine]:
-    engine = Engine()
-    yield engine
-    engine.listener.close()
+def engine() -> Iterator[LinkEngine]:
+    with LinkEngine() as engine:
+        yield engine
 
 
 @pytest.fixture
@@ -158,7 +132,7 @@ def ask(front: Front, *texts: str) -> list[AskedRequest]:
     return requests
 
 
-def test_a_request_is_passed_on_as_it_is_and_answered(engine: Engine, front: Front) -> None:
+def test_a_request_is_passed_on_as_it_is_and_answered(engine: LinkEngine, front: Front) -> None:
     (request,) = ask(front, "ü€😀")
     engine.waits_for(1)
     (taken,) = engine.taken
@@ -187,7 +161,7 @@ def test_a_request_is_passed_on_as_it_is_and_answered(engine: Engine, front: Fro
     ],
 )
 def test_errors_keep_their_status_and_text(
-    error: Exception, expected: tuple[str, str], engine: Engine, front: Front
+    error: Exception, expected: tuple[str, str], engine: LinkEngine, front: Front
 ) -> None:
     (request,) = ask(front, "x")
     engine.waits_for(1)
@@ -200,14 +174,14 @@ def test_without_an_engine_the_answer_says_what_to_load(front: Front) -> None:
     wanted = "no engine runs that could answer: load the model m_stream"
     assert request.result() == ("UNAVAILABLE", wanted)
     assert not front.engines.is_any_reachable()
-    engine = Engine(echo)
+    engine = LinkEngine(echo)
     assert ask(front, "x")[0].result() == "x"
     assert front.engines.is_any_reachable()
     engine.listener.close()
 
 
 def test_when_the_engine_goes_away_all_that_waits_is_answered_at_once(
-    engine: Engine, front: Front
+    engine: LinkEngine, front: Front
 ) -> None:
     requests = ask(front, *"abc")
     engine.waits_for(3)
@@ -219,7 +193,7 @@ def test_when_the_engine_goes_away_all_that_waits_is_answered_at_once(
 
 
 def test_a_cancelled_request_is_answered_and_the_engine_is_told(
-    engine: Engine, front: Front
+    engine: LinkEngine, front: Front
 ) -> None:
     request, other = ask(front, "a", "b")
     engine.waits_for(2)
@@ -233,21 +207,21 @@ def test_a_cancelled_request_is_answered_and_the_engine_is_told(
 
 
 def test_what_draining_engines_give_back_goes_to_others_while_there_are_any(
-    engine: Engine, front: Front
+    engine: LinkEngine, front: Front
 ) -> None:
     requests = ask(front, "a", "b", "c")
     engine.waits_for(3)
-    second = Engine()
+    second = LinkEngine()
     engine.listener.drain()
     for taken in engine.taken:
         taken.responder.fail(OverloadedError("unloading"))
     second.waits_for(3)
-    third = Engine()
+    third = LinkEngine()
     second.listener.drain()
     for taken in second.taken:
         taken.responder.fail(OverloadedError("unloading, too"))
     third.waits_for(3)
-    third.taken.sort(key=lambda taken: taken.tensor("text_input").as_numpy()[0])
+    third.taken.sort(key=lambda taken: str(taken.tensor("text_input").as_numpy()))  # type: ignore[union-attr]
     echo(third.taken[0])
     third.listener.drain()
     third.taken[1].responder.fail(OverloadedError("the last"))
@@ -261,14 +235,14 @@ def test_what_draining_engines_give_back_goes_to_others_while_there_are_any(
 
 
 def test_a_request_that_a_draining_engine_has_not_read_goes_to_another(
-    engine: Engine, front: Front
+    engine: LinkEngine, front: Front
 ) -> None:
     (first,) = ask(front, "first")
     engine.waits_for(1)
     (peer,) = engine.listener._callers
     peer.connection._on_frame = lambda _: None  # hangs up before it reads more
     (late,) = ask(front, "late")
-    second = Engine(echo)
+    second = LinkEngine(echo)
     echo(engine.taken[0])
     engine.listener.close()
     assert [first.result(), late.result()] == ["first", "late"]
@@ -292,8 +266,8 @@ def test_an_engine_that_hangs_holds_up_one_request_only(monkeypatch: pytest.Monk
         front.close()
 
 
-def test_requests_go_to_the_least_busy_engine(engine: Engine, front: Front) -> None:
-    second = Engine()
+def test_requests_go_to_the_least_busy_engine(engine: LinkEngine, front: Front) -> None:
+    second = LinkEngine()
     ask(front, "x")
     assert eventually(lambda: _usable(front) == [True, True])
     requests = ask(front, *"abcdefg")
@@ -324,7 +298,7 @@ def test_an_engine_of_another_version_is_named_with_what_to_do(
 ) -> None:
     newer = protocol.hello().replace(b"4", b"5")
     monkeypatch.setattr("hf_triton.runtime.link.listener.protocol.hello", lambda: newer)
-    engine = Engine()
+    engine = LinkEngine()
     (request,) = ask(front, "x")
     wanted = (
         "the engine m_stream can't be reached (version 5 of the link, here: 4): if this lasts, "
@@ -338,7 +312,7 @@ def test_an_engine_of_another_version_is_named_with_what_to_do(
 
 @pytest.mark.threat("link-socket")
 def test_another_users_process_is_never_sent_a_request(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: LinkEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uid = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
@@ -352,7 +326,7 @@ def test_another_users_process_is_never_sent_a_request(
 
 
 def test_an_answer_that_does_not_hold_together_ends_the_connection_and_a_new_one_is_made(
-    engine: Engine, front: Front, log_lines: list[str]
+    engine: LinkEngine, front: Front, log_lines: list[str]
 ) -> None:
     (request,) = ask(front, "x")
     engine.waits_for(1)
@@ -367,7 +341,7 @@ def test_an_answer_that_does_not_hold_together_ends_the_connection_and_a_new_one
 
 
 def test_a_request_too_large_is_its_callers_fault(
-    engine: Engine, front: Front, monkeypatch: pytest.MonkeyPatch
+    engine: LinkEngine, front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = ask(front, "x")
     monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 1000)
@@ -381,7 +355,7 @@ def test_a_request_too_large_is_its_callers_fault(
     assert first.result() == "x"
 
 
-def test_a_thousand_requests_wait_without_a_thread_each(engine: Engine, front: Front) -> None:
+def test_a_thousand_requests_wait_without_a_thread_each(engine: LinkEngine, front: Front) -> None:
     ask(front, "first")
     engine.waits_for(1)
     before = threading.active_count()
@@ -395,7 +369,7 @@ def test_a_thousand_requests_wait_without_a_thread_each(engine: Engine, front: F
     assert [request.result() for request in requests] == [str(number) for number in range(1000)]
 
 
-def test_closing_answers_what_waits(engine: Engine) -> None:
+def test_closing_answers_what_waits(engine: LinkEngine) -> None:
     front = Front("m_stream", pb_utils)
     requests = ask(front, "a", "b")
     engine.waits_for(2)
@@ -413,14 +387,14 @@ def test_every_request_is_answered_once_through_reloads_and_cancellations(front:
     def answer_later(request: ForwardedRequest) -> None:
         threading.Timer(chance.random() / 50, echo, [request]).start()
 
-    engine = Engine(answer_later)
+    engine = LinkEngine(answer_later)
     requests: list[AskedRequest] = []
     for turn in range(10):
         batch = ask(front, *(f"{turn} {number}" for number in range(50)))
         requests += batch
         for request in chance.sample(batch, 5):
             request.sender.cancelled = True
-        following = Engine(answer_later)
+        following = LinkEngine(answer_later)
         delays.acquire(timeout=0.01)
         engine.listener.close() if turn % 2 else engine.vanish()
         engine = following
@@ -432,7 +406,7 @@ def test_every_request_is_answered_once_through_reloads_and_cancellations(front:
 
 
 def test_the_model_reads_its_folder_and_serves(
-    engine: Engine, tmp_path: Path, log_lines: list[str]
+    engine: LinkEngine, tmp_path: Path, log_lines: list[str]
 ) -> None:
     model = front_model.FrontModel()
     model.finalize()  # Triton may, where initialize failed

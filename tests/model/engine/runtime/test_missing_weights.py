@@ -78,11 +78,6 @@ def test_a_language_model_without_its_head_or_a_layer_is_refused(tmp_path: Path)
     assert refused(tmp_path, CAUSAL).startswith(f"has no weights for {expected}: ")
 
 
-def test_a_model_that_was_saved_without_its_head_is_refused(tmp_path: Path) -> None:
-    tiny_model("llama").model.save_pretrained(tmp_path)
-    assert refused(tmp_path, CAUSAL).startswith("has no weights for lm_head.weight: ")
-
-
 @pytest.mark.parametrize(
     "kind, auto_class, task, left_out, config, named",
     [

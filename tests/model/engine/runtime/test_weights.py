@@ -145,13 +145,8 @@ def test_a_revision_is_downloaded_and_cached(hub: FakeHub, tmp_path: Path, revis
     hub.paths.clear()
     assert model_files(served(tmp_path, revision=revision)) == files
     assert hub.paths == []
-
-
-def test_another_revision_is_not_taken_from_the_cache(hub: FakeHub, tmp_path: Path) -> None:
     model_files(served(tmp_path))
-    hub.paths.clear()
-    model_files(served(tmp_path, revision="v1"))
-    assert hub.paths != []
+    assert hub.paths != [], "another revision is not taken from the cache"
 
 
 def test_other_frameworks_weights_are_left_out(hub: FakeHub, tmp_path: Path) -> None:
@@ -167,17 +162,6 @@ def test_a_sentence_transformers_modules_weights_are_taken(hub: FakeHub, tmp_pat
     hub.repositories["org/tiny"].files.update({**dense, **others})
     assert names(model_files(served(tmp_path, allow_pickle=True))) == {*FILES, *dense}
     assert "2_Dense/pytorch_model.bin" in load_error(served(tmp_path))
-
-
-def test_pickles_are_taken_where_they_are_allowed_and_nothing_else_is_there(
-    hub: FakeHub, tmp_path: Path
-) -> None:
-    hub.repositories["org/tiny"].files = {"config.json": b"{}", "pytorch_model.bin": b"p"}
-    expected = {"config.json", "pytorch_model.bin"}
-    assert names(model_files(served(tmp_path, allow_pickle=True))) == expected
-    hub.paths.clear()
-    assert names(model_files(served(tmp_path, allow_pickle=True))) == expected
-    assert hub.paths == []
 
 
 @pytest.mark.threat("pickles")
@@ -205,29 +189,29 @@ def test_a_local_models_pickles_need_to_be_allowed_too(tmp_path: Path) -> None:
     assert model_files(model) == tmp_path / "weights"
 
 
-def test_a_model_without_weights_is_one_line(hub: FakeHub, tmp_path: Path) -> None:
-    hub.repositories["org/tiny"].files = {"config.json": b"{}", "tf_model.h5": b"t"}
-    expected = "org/tiny has no weights to serve: neither *.safetensors nor pytorch_model.bin"
-    assert load_error(served(tmp_path)) == expected
+PICKLES = {"config.json": b"{}", "pytorch_model.bin": b"p"}
 
 
-@pytest.mark.parametrize("missing", ["model-2.safetensors", "tokenizer.json"])
-def test_a_download_that_broke_off_is_completed(hub: FakeHub, tmp_path: Path, missing: str) -> None:
-    repository = hub.repositories["org/tiny"]
-    repository.files["model-2.safetensors"] = b"more weights"
-    repository.broken.add(missing)
-    text = load_error(served(tmp_path))
-    assert text.startswith("org/tiny could not be downloaded into hf_cache/: ")
-    repository.broken.clear()
-    assert names(model_files(served(tmp_path))) == {*FILES, "model-2.safetensors"}
-
-
-def test_a_download_of_pickles_that_broke_off_is_completed(hub: FakeHub, tmp_path: Path) -> None:
-    files = {"config.json": b"{}", "pytorch_model.bin": b"p"}
-    hub.repositories["org/tiny"] = Repository(files, broken={"pytorch_model.bin"})
-    load_error(served(tmp_path, allow_pickle=True))
+@pytest.mark.parametrize(
+    "files, missing",
+    [
+        ({**FILES, "model-2.safetensors": b"more"}, "model-2.safetensors"),
+        (FILES, "tokenizer.json"),
+        (PICKLES, "pytorch_model.bin"),
+    ],
+)
+def test_a_download_that_broke_off_is_completed(
+    hub: FakeHub, tmp_path: Path, files: dict[str, bytes], missing: str
+) -> None:
+    """Pickles are taken where they are allowed and nothing else is there."""
+    hub.repositories["org/tiny"] = Repository(dict(files), broken={missing})
+    model = served(tmp_path, allow_pickle=files is PICKLES)
+    assert load_error(model).startswith("org/tiny could not be downloaded into hf_cache/: ")
     hub.repositories["org/tiny"].broken.clear()
-    assert names(model_files(served(tmp_path, allow_pickle=True))) == set(files)
+    assert names(model_files(model)) == set(files)
+    hub.paths.clear()
+    assert names(model_files(model)) == set(files)
+    assert hub.paths == []
 
 
 @pytest.mark.parametrize("variable", ["HF_TOKEN", "PRIVATE_REPO_TOKEN"])
@@ -239,6 +223,7 @@ def test_either_token_variable_opens_a_private_model(
     log_lines: list[str],
 ) -> None:
     hub.repositories["org/tiny"].token = SECRET
+    monkeypatch.setenv("PRIVATE_REPO_TOKEN", "hf_second")
     monkeypatch.setenv(variable, SECRET)
     assert names(model_files(served(tmp_path))) == set(FILES)
     assert hub.authorizations == {f"Bearer {SECRET}"}
@@ -246,63 +231,46 @@ def test_either_token_variable_opens_a_private_model(
     assert not any(SECRET in str(path) for path in tmp_path.rglob("*"))
 
 
-def test_hf_token_comes_before_private_repo_token(
+def test_what_the_hub_has_not_is_one_line_with_what_to_do(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_first")
-    monkeypatch.setenv("PRIVATE_REPO_TOKEN", "hf_second")
-    model_files(served(tmp_path))
-    assert hub.authorizations == {"Bearer hf_first"}
+    def missing(name: str) -> str:
+        return (
+            f"org/{name}: the Hub has no such model, or it is private and HF_TOKEN is not set to "
+            "a token that may read it"
+        )
 
-
-def test_a_private_model_without_its_token_looks_missing(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = (
-        "org/tiny: the Hub has no such model, or it is private and HF_TOKEN is not set to a token "
-        "that may read it"
-    )
-    hub.repositories["org/tiny"].token = SECRET
-    assert load_error(served(tmp_path)) == expected
+    assert load_error(served(tmp_path, "org/typo")) == missing("typo")
+    expected = "org/tiny@v9: the Hub has no such revision"
+    assert load_error(served(tmp_path, revision="v9")) == expected
+    tiny = hub.repositories["org/tiny"]
+    tiny.token = SECRET
+    assert load_error(served(tmp_path)) == missing("tiny")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    assert load_error(served(tmp_path)) == expected
-
-
-def test_a_missing_model_is_one_line(hub: FakeHub, tmp_path: Path) -> None:
-    assert load_error(served(tmp_path, "org/typo")) == (
-        "org/typo: the Hub has no such model, or it is private and HF_TOKEN is not set to a token "
-        "that may read it"
-    )
-
-
-def test_a_gated_model_says_what_to_do(hub: FakeHub, tmp_path: Path) -> None:
-    hub.repositories["org/tiny"].gated = True
-    hub.repositories["org/tiny"].token = SECRET
+    assert load_error(served(tmp_path)) == missing("tiny")
+    tiny.gated = True
     assert load_error(served(tmp_path)) == (
         "org/tiny is gated: accept its terms on the Hub and set HF_TOKEN to a token "
         "that may read it"
     )
+    tiny.files, tiny.token, tiny.gated = {"config.json": b"{}", "tf_model.h5": b"t"}, None, False
+    expected = "org/tiny has no weights to serve: neither *.safetensors nor pytorch_model.bin"
+    assert load_error(served(tmp_path)) == expected
 
 
-def test_a_missing_revision_is_named(hub: FakeHub, tmp_path: Path) -> None:
-    expected = "org/tiny@v9: the Hub has no such revision"
-    assert load_error(served(tmp_path, revision="v9")) == expected
-
-
+@pytest.mark.parametrize(
+    "name, value, said",
+    [
+        ("ENDPOINT", "http://127.0.0.1:9", "ConnectError: "),
+        ("HF_HUB_OFFLINE", True, "OfflineModeIsEnabled:"),
+    ],
+)
 def test_a_hub_that_is_out_of_reach_is_one_line(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, tmp_path: Path, name: str, value: Any, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, name, value)
     text = load_error(served(tmp_path))
-    assert text.startswith("org/tiny could not be downloaded into hf_cache/: ConnectError: ")
-
-
-def test_offline_mode_without_a_cache_is_one_line(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    text = load_error(served(tmp_path))
-    assert text.startswith("org/tiny could not be downloaded into hf_cache/: OfflineModeIsEnabled:")
+    assert text.startswith(f"org/tiny could not be downloaded into hf_cache/: {said}")
     assert hub.paths == []
 
 

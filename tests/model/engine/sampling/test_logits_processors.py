@@ -78,15 +78,6 @@ def test_penalties_are_openais_over_the_output_after_the_repetition_penalty(
     np.testing.assert_allclose(changed(logits, one)[0].numpy(), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_penalties_follow_the_output_from_step_to_step() -> None:
-    changes, one = LogitsProcessors([]), having([], frequency_penalty=1.0)
-    for step, token in enumerate([4, 4, 7, 4]):
-        logits = apply(changes, torch.zeros(1, VOCAB_SIZE), one)
-        assert float(logits[0, 4]) == -[0, 1, 2, 2][step]
-        one.append(Token(token), frozenset())
-    assert apply(changes, torch.zeros(1, VOCAB_SIZE), one)[0, [4, 7]].tolist() == [-3, -1]
-
-
 def test_a_small_penalty_is_not_rounded_away_in_half_precision() -> None:
     logits = torch.full((1, VOCAB_SIZE), 40.0, dtype=torch.bfloat16)
     assert sample(Sampler([]), logits, [having([0], presence_penalty=0.01)]) == [1]
@@ -166,25 +157,8 @@ def test_ends_are_withheld_until_min_tokens() -> None:
             ids(one), logits.clone()
         )
         assert torch.equal(changed(logits, one, eos=(EOS, EOS + 1)), expected)
-
-
-def test_where_an_end_is_ignored_only_stop_tokens_are_withheld() -> None:
-    one = having([], min_tokens=2, stop_token_ids=(20,), ignore_eos=True)
-    withheld = changed(random_logits(1), one).isinf().nonzero()[:, 1]
-    assert withheld.tolist() == [20]
-
-
-def test_the_end_comes_when_min_tokens_are_there() -> None:
-    sampler, one = Sampler([EOS, EOS + 1]), sequence(min_tokens=2)
-    logits = torch.zeros(1, VOCAB_SIZE)
-    logits[0, [EOS, EOS + 1]] = 9.0
-    logits[0, 8] = 5.0
-    tokens = []
-    for _ in range(3):
-        tokens += sample(sampler, logits, [one])
-        one.append(Token(tokens[-1]), frozenset({EOS, EOS + 1}))
-    assert tokens == [8, 8, EOS]
-    assert one.finish_reason == "stop"
+    ignoring = having([], min_tokens=2, stop_token_ids=(20,), ignore_eos=True)
+    assert changed(random_logits(1), ignoring).isinf().nonzero()[:, 1].tolist() == [20]
 
 
 def test_a_row_of_nothing_but_bad_words_harms_no_neighbour() -> None:
@@ -207,15 +181,6 @@ def test_a_batch_without_such_options_is_not_touched() -> None:
     assert changes.prepare(rows, VOCAB_SIZE, {}, columns) is None
     assert not len(columns.array())
     assert changes._changes == {}
-
-
-def test_nothing_is_kept_of_a_forgotten_sequence() -> None:
-    sampler, one = Sampler([EOS]), sequence(repetition_penalty=1.5)
-    sampler.sample(random_logits(1), [one])
-    assert one in sampler._changes._changes
-    sampler.forget(one)
-    sampler.forget(one)
-    assert sampler._changes._changes == {}
 
 
 def test_tokens_that_are_not_allowed_never_come_whatever_a_bias_says() -> None:

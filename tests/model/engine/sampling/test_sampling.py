@@ -165,52 +165,9 @@ def test_an_encoders_prompt_is_not_penalised() -> None:
     assert sample(Sampler([EOS]), logits, rows) == [8, 7]
 
 
-def test_greedy_rows_are_not_changed_by_sampled_neighbours() -> None:
-    logits = random_logits(5)
-    rows = [
-        sequence(),
-        sequence(temperature=2.0, seed=1),
-        sequence(),
-        sequence(temperature=2.0, top_k=5, top_p=0.5, repetition_penalty=3.0, seed=2),
-        sequence(),
-    ]
-    tokens = sample(Sampler([EOS]), logits, rows)
-    likeliest = logits.argmax(dim=-1).tolist()
-    assert [tokens[row] for row in (0, 2, 4)] == [likeliest[row] for row in (0, 2, 4)]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"top_k": 8}, {"top_p": 0.9}, {"min_p": 0.1}, {"num_logprobs": 5, "top_k": 30}],
-    ids=str,
-)
-def test_a_seed_gives_the_same_tokens_in_any_batch(options: dict[str, Any]) -> None:
-    def draws(num_before: int, num_after: int) -> list[int]:
-        seeded = sequence(temperature=2.0, seed=77, **options)
-        before = [sequence(temperature=1.0, top_k=3) for _ in range(num_before)]
-        after = [sequence(temperature=0.5) for _ in range(num_after)]
-        batch, tokens = [*before, seeded, *after], []
-        for step in range(12):
-            logits = torch.cat(
-                [
-                    random_logits(num_before, seed=100 + step),
-                    random_logits(1, seed=step),
-                    random_logits(num_after, seed=200 + step),
-                ]
-            )
-            tokens.append(sample(Sampler([EOS]), logits, batch)[num_before])
-        return tokens
-
-    alone = draws(0, 0)
-    assert len(set(alone)) > 3
-    assert draws(2, 0) == alone
-    assert draws(5, 3) == alone
-
-
 def test_without_a_seed_two_sequences_draw_differently() -> None:
-    logits = torch.zeros(40, VOCAB_SIZE)
     rows = [sequence(temperature=1.0) for _ in range(40)]
-    assert len(set(sample(Sampler([EOS]), logits, rows))) > 1
+    assert len(set(sample(Sampler([EOS]), torch.zeros(40, VOCAB_SIZE), rows))) > 1
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-6, 1e30, 1e300])
@@ -266,7 +223,7 @@ EVERYTHING = st.fixed_dictionaries(
         "top_k": st.sampled_from([0, 1, 3, 39]),
         "top_p": st.sampled_from([0.0, 0.5]),
         "min_p": st.sampled_from([0.0, 0.1]),
-        "repetition_penalty": st.sampled_from([1.0, 1.5]),
+        "repetition_penalty": st.sampled_from([1.0, 1.5, 3.0]),
         "frequency_penalty": st.sampled_from([-2.0, 0.5]),
         "presence_penalty": st.sampled_from([-0.5, 2.0]),
         "min_tokens": st.integers(0, 4),

@@ -49,12 +49,10 @@ def within(schema: dict[str, Any]) -> dict[str, Any]:
         ({"const": LARGE}, "const", LARGE),
         ({"const": 2**53 + 1}, "const", 2**53 + 1),
         ({"const": -(2**63)}, "const", -(2**63)),
-        ({"const": 2**64}, "const", 2**64),
         ({"const": {"a": [1, LARGE]}}, "const", LARGE),
         ({"enum": ["a", 7, LARGE]}, "enum", LARGE),
         (within({"const": LARGE}), "const", LARGE),
         (within({"type": "integer", "minimum": LARGE}), "minimum", LARGE),
-        ({"type": "integer", "minimum": 2**53 + 1}, "minimum", 2**53 + 1),
         ({"type": "integer", "maximum": LARGE}, "maximum", LARGE),
         ({"type": "integer", "exclusiveMaximum": 2**60}, "exclusiveMaximum", 2**60),
         ({"type": "integer", "exclusiveMinimum": -(2**60)}, "exclusiveMinimum", -(2**60)),
@@ -86,7 +84,7 @@ def test_a_schema_within_a_grammar_is_held_to_the_same(grammars: Grammars) -> No
 @pytest.mark.parametrize(
     "schema",
     [
-        {"const": 2**53 - 1},
+        {"const": 7, "default": LARGE, "description": str(LARGE), "examples": [LARGE]},
         {"const": -(2**62)},
         {"const": [2**63 - 1024, 0.1, 1e-7]},
         {"type": "integer", "minimum": 2**53 + 2, "maximum": 2**53 + 2},
@@ -115,8 +113,3 @@ def test_whole_numbers_up_to_int64_are_within_its_maximum(grammars: Grammars) ->
             grammar.follow(token_id)
         with pytest.raises(RequestError):
             grammar.follow(last)
-
-
-def test_numbers_that_no_output_is_held_to_are_let_through(grammars: Grammars) -> None:
-    schema = {"const": 7, "default": LARGE, "description": str(LARGE), "examples": [LARGE]}
-    assert written(grammars, Constraint("json_schema", (json.dumps(schema),))) == "7"

@@ -41,6 +41,13 @@ class EveryThird(Grammar):
         allowed = [(token + self.last) % 3 == 0 for token in range(128)]
         return np.packbits(allowed, bitorder="little").tobytes()
 
+    @property
+    def is_ready(self) -> bool:
+        return True
+
+    def tell(self, token_id: int) -> None:
+        """It is followed in no time."""
+
     def follow(self, token_id: int) -> None:
         assert (token_id + self.last) % 3 == 0
         self.last = token_id

@@ -307,41 +307,45 @@ def test_what_grows_too_large_to_follow_says_so(grammars: Grammars, tokenizer: A
         list(map(grammar.follow, written))
 
 
-def test_a_tokenizer_of_another_kind_is_each_requests_error() -> None:
-    letters = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    fast = PreTrainedTokenizerFast(tokenizer_object=letters, unk_token="a")
-    grammars = Grammars(fast, 2)
+class PanicException(BaseException):
+    """As the library's own, none of Exception."""
+
+
+class Broken:
+    eos_token_id = 1
+    added_tokens_decoder: ClassVar[dict[int, Any]] = {}
+
+    def __len__(self) -> int:
+        return 2
+
+    @property
+    def backend_tokenizer(self) -> Any:
+        raise PanicException("index out of bounds")
+
+
+def letters() -> Any:
+    words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="a")
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (letters, "can't be used with this model, whose token"),
+        (Broken, r".* \(index out of bounds\)"),
+        (byte_level, ".* lacks the package llguidance.*pip install"),
+    ],
+)
+def test_a_tokenizer_of_another_kind_is_each_requests_error(
+    make: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if make is byte_level:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    grammars = Grammars(make(), 2)
     for _ in range(2):
-        with pytest.raises(RequestError, match="regex: can't be used with this model, whose token"):
+        with pytest.raises(RequestError, match=f"regex: {said}"):
             grammars.compile(Constraint("regex", ("a",)))
     grammars.close()
-
-
-def test_a_missing_package_is_each_requests_error(
-    monkeypatch: pytest.MonkeyPatch, tokenizer: Any
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(RequestError, match=r"regex: .* lacks the package llguidance.*pip install"):
-        Grammars(tokenizer).compile(Constraint("regex", ("a",)))
-
-
-def test_a_panic_at_a_tokenizer_is_each_requests_error() -> None:
-    class PanicException(BaseException):
-        """As the library's own, none of Exception."""
-
-    class Broken:
-        eos_token_id = 1
-        added_tokens_decoder: ClassVar[dict[int, Any]] = {}
-
-        def __len__(self) -> int:
-            return 2
-
-        @property
-        def backend_tokenizer(self) -> Any:
-            raise PanicException("index out of bounds")
-
-    with pytest.raises(RequestError, match=r"regex: .* \(index out of bounds\)"):
-        Grammars(Broken()).compile(Constraint("regex", ("a",)))
 
 
 def test_a_sequence_that_ended_lets_its_grammar_go(grammars: Grammars, tokenizer: Any) -> None:
@@ -506,16 +510,16 @@ def test_what_is_forgotten_lets_its_process_go(asking: Asking, compilation: Comp
         gc.enable()
 
 
-def test_an_error_is_told_to_each_that_asks(asking: Asking) -> None:
-    for texts in (("bad",), ("a", "bad")):
-        assert str(asking(*texts)) == "regex: bad"
-
-
-def test_a_slow_one_holds_up_nobody_else(asking: Asking, compilation: Compilation) -> None:
-    slow = asking.begin("slow")
-    assert isinstance(asking("a"), dict)
+def test_what_is_refused_is_told_to_each_that_asks(
+    asking: Asking, compilation: Compilation
+) -> None:
+    slow = asking.begin("slow")  # holds up nobody else
+    assert str(asking("bad")) == str(asking("a", "bad")) == "regex: bad"
+    assert str(asking("ends")) == "regex: too large to prepare, allowed: a smaller one"
     compilation.told.set()
     assert isinstance(slow(), dict)
+    asking.compiler.close()
+    assert isinstance(asking("a"), OverloadedError)
 
 
 def test_however_many_may_wait_for_the_same(asking: Asking, compilation: Compilation) -> None:
@@ -559,10 +563,6 @@ def test_what_takes_too_long_is_refused_and_not_kept(compilation: Compilation) -
     compiler.close()
 
 
-def test_what_ends_its_process_is_refused(asking: Asking) -> None:
-    assert str(asking("ends")) == "regex: too large to prepare, allowed: a smaller one"
-
-
 def test_what_ended_since_is_made_again(asking: Asking, compilation: Compilation) -> None:
     (made,) = asking("a").values()  # type: ignore[union-attr]
     made.has_ended = True
@@ -575,12 +575,6 @@ def test_few_large_ones_are_kept(asking: Asking, compilation: Compilation) -> No
     for text in ("large 0", "large 1", "a", "large 1", "large 0"):
         asking(text)
     assert compilation.compiled == ["large 0", "large 1", "a", "large 0"]
-
-
-def test_after_closing_all_is_refused(compilation: Compilation) -> None:
-    compiler = Compiler(compilation, time_limit_s=20)
-    compiler.close()
-    assert isinstance(Asking(compiler)("a"), OverloadedError)
 
 
 OWN_SPACES = json.dumps({**SCHEMA, "x-guidance": {"whitespace_pattern": ""}})
