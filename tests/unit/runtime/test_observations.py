@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -114,22 +113,6 @@ def test_a_long_label_is_cut() -> None:
         observe("answers_total", label="x" * 5000)
     ((label,),) = numbers(counted)["answers_total"]
     assert label == "x" * observations.MAX_LABEL_CHARACTERS
-
-
-def test_many_threads_count_together() -> None:
-    counted = Observations(DECLARED)
-
-    def count() -> None:
-        with counted.active():
-            for _ in range(1000):
-                observe("requests_total")
-
-    threads = [threading.Thread(target=count) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert numbers(counted)["requests_total"] == {(): 8000}
 
 
 def test_hooks_count_on_metrics_of_their_model(
