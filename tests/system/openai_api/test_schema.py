@@ -28,9 +28,9 @@ MODELS = {
 def test_what_is_answered_is_as_the_schema_says(api: Translator, tmp_path: Path) -> None:
     """No 500, and all as declared."""
     command = (sys.executable, "-m", "schemathesis.cli", "--config-file")
-    asked = ("run", f"{api.url}/openapi.json", "--phases", "coverage,fuzzing")
+    asked = ("run", f"{api.url}/openapi.json", "--phases", "fuzzing")
     ran = subprocess.run(
-        [*command, str(HERE / "schemathesis.toml"), *asked, "--max-examples", "5"],
+        [*command, str(HERE / "schemathesis.toml"), *asked, "--max-examples", "10"],
         capture_output=True,
         text=True,
         env={
