@@ -30,6 +30,7 @@ from tests.served.test_load import (
     cancel_call,
     leave_stream,
     prompts,
+    served,
 )
 from tests.support.one_server import OneServer
 from tests.support.triton import Triton, eventually
@@ -79,26 +80,26 @@ class Soak:
 
     def _right(self, draw: random.Random, endpoint: Endpoint, name: str, case: int) -> None:
         ways = (ask_infer, ask_stream, ask_generate, *[ask_rows] * (name in BATCHED))
-        text = draw.choice(ways)(endpoint, name)(CASES[case])
+        text = draw.choice(ways)(served(endpoint, name), CASES[case])
         assert text == self._expected[case]
 
     def _seeds(self, draw: random.Random, endpoint: Endpoint, name: str, case: int) -> None:
         seed = draw.randrange(4)
         how = {"seed": seed, "temperature": 1.0, "max_tokens": 12}
-        model = Model(endpoint, name, batched=is_batched(name))
+        model = served(endpoint, name)
         text = answered(model.ask("tensors", CASES[case % 5].prompt, **how)).text()
         assert text == self._seeded.setdefault((case % 5, seed), text)
 
     def _malformed(self, draw: random.Random, endpoint: Endpoint, name: str, case: int) -> None:
         wrong = draw.choice((json.dumps(draw.choice(BAD)), draw.choice(BAD_TEXTS)))
-        model = Model(endpoint, name, batched=is_batched(name))
+        model = served(endpoint, name)
         reply = model.ask("tensors", CASES[case].prompt, sampling_parameters=wrong)
         assert reply.status == 400, (wrong, reply)
         assert "internal error" not in reply.error, (wrong, reply)
 
     def _left(self, draw: random.Random, endpoint: Endpoint, name: str, case: int) -> None:
         asked = Asked(CASES[case].prompt, 200, echo=False)
-        draw.choice((leave_stream, cancel_call))(endpoint, name)(asked)
+        draw.choice((leave_stream, cancel_call))(served(endpoint, name), asked)
 
 
 def fill(triton: Triton) -> None:

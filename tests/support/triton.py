@@ -10,7 +10,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ class Triton:
     def generate(self, model: str, **body: object) -> Answer:
         return post(self.url(model, "generate"), body)
 
-    def infer(self, model: str, *inputs: dict[str, object], **body: object) -> Answer:
+    def infer(self, model: str, *inputs: Mapping[str, object], **body: object) -> Answer:
         return post(self.url(model, "infer"), {"inputs": inputs, **body})
 
 

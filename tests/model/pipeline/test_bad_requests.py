@@ -158,9 +158,9 @@ def test_a_mistake_is_named(shared: Serve, log_lines: list[str], case: str) -> N
 
 @pytest.mark.parametrize("name", [SPEECH, "audio-classification", "zero-shot-audio-classification"])
 def test_few_samples_are_answered_or_refused_by_their_field(shared: Serve, name: str) -> None:
-    labels = {"candidate_labels": ["a", "b"]} if name.startswith("zero-shot") else {}
+    given: Tensors = {"candidate_labels": ["a", "b"]} if name.startswith("zero-shot") else {}
     for file in FEW_SAMPLES:
-        reply = shared(name).infer(Request(tensors({"audio": file, **labels})))
+        reply = shared(name).infer(Request(tensors({"audio": file, **given})))
         assert reply.ok or (reply.status, reply.error[:5]) == (400, "audio")
 
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from hf_triton.runtime.errors import LoadError
+from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engines.in_flight import largest_step as module
 from hf_triton.text_generation.engines.in_flight.largest_step import (
     free_beside_steps,
     largest_step,
 )
-from hf_triton.text_generation.forward.transformers.runner import Making
 from hf_triton.text_generation.memory.kv_cache import CacheSize
 from hf_triton.text_generation.memory.paged_cache import PagedSize
 from hf_triton.text_generation.memory.pages import num_pages_of
@@ -67,14 +67,17 @@ def taking(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("taking")
 @pytest.mark.parametrize("encoding, expected", [(0, 2 * 2**20), (2**22, 2**20 + 2**22)])
 def test_a_step_has_room_twice_and_what_encodes_before_it(encoding: int, expected: int) -> None:
-    given, runner = setup(tiny_model("llama")), Making("none", lambda *_: Any)  # type: ignore[arg-type]
+    given, runner = setup(tiny_model("llama")), RunnerSpec("none", lambda *_: Any)
     free = free_beside_steps(given, [], runner, SLOTS, encode=lambda: encoding)
     assert GIB - free(CPU) == expected
 
 
 @pytest.mark.usefixtures("taking")
 def test_a_step_that_finds_no_memory_at_all_is_told_at_load() -> None:
-    given, runner = setup(tiny_model("llama"), max_num_batched_tokens=4096), Making("", no_memory)
+    given, runner = (
+        setup(tiny_model("llama"), max_num_batched_tokens=4096),
+        RunnerSpec("", no_memory),
+    )
     with pytest.raises(LoadError, match=r"no memory for a step of 4096 tokens \(max_num_batch"):
         free_beside_steps(given, [], runner, SLOTS)
     with pytest.raises(LoadError, match="no memory for the largest images or sounds of a pro"):
