@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
+_SPECIAL = re.compile(r"([\\`*\[\]<>|#~]|(?<!\w)_|_(?!\w))")  # max_num_seqs stays as it is
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], align: str = "<") -> list[str]:

@@ -61,7 +61,9 @@ def plot(points: Sequence[Point]) -> Markup | None:
                 axes.annotate(
                     shown(load), spot, (0, 6), textcoords="offset points", ha="center", fontsize=8
                 )
-        axes.set(xlabel=rate.heading, ylabel=latency.heading, xlim=(0, None), ylim=(0, None))
+        highest = max(point.middle(latency) or 0.0 for point in drawn)
+        limits = {"xlim": (0, None), "ylim": (0, 1.15 * highest)}  # room for the numbers
+        axes.set(xlabel=rate.heading, ylabel=latency.heading, **limits)
         left_out = f"; {len(kept) - MAX_LINES} more are left out" if len(kept) > MAX_LINES else ""
         axes.legend(fontsize=8, title=f"numbers: requests at once, or a second{left_out}")
         written = io.StringIO()
