@@ -1,4 +1,4 @@
-"""Moonshine and audio-text models are transcribed in flight as transformers' own generate does."""
+"""Moonshine and audio-text models hear in flight what transformers' own generate does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wire import Request, strings
 
 from tests.model.media.conftest import Reference, qwen2_audio
 from tests.scenarios.stub_endpoint import StubEndpoint, serving_stub
-from tests.support.media_files import FEW_SAMPLES, sound_file
+from tests.support.media_files import FEW_SAMPLES, base64_text, png, sound_file, tone
 from tests.support.tiny_encoders import tiny_tokenizer
 from tests.support.tiny_models import with_large_weights
 from tests.support.tiny_whisper import RATE, speech
@@ -74,7 +74,8 @@ def endpoint(
         }
         for name, folder in folders.items()
     ]
-    with serving_stub(tmp_path_factory.mktemp("stub"), entries) as stub:
+    chat = {"name": "chat", "task": "audio-text-to-text", "model": str(folders["hear"])}
+    with serving_stub(tmp_path_factory.mktemp("stub"), [*entries, chat]) as stub:
         yield stub
 
 
@@ -107,12 +108,12 @@ def test_moonshine_reads_sounds_of_different_lengths_at_once(
     assert reply.texts() == expected
 
 
-@pytest.mark.parametrize("model", ["moonshine", "hear"])
+@pytest.mark.parametrize("model", ["moonshine", "hear", "chat"])
 def test_few_samples_are_answered_or_refused_by_their_field(
     model: str, endpoint: StubEndpoint
 ) -> None:
     for file in FEW_SAMPLES:
-        reply = endpoint.infer(model, asking(file))
+        reply = endpoint.infer(model, asked("a", file) if model == "chat" else asking(file))
         assert reply.ok or (reply.status, reply.error[:5]) == (400, "audio")
 
 
@@ -139,3 +140,39 @@ def test_an_audio_text_model_is_told_to_transcribe(
             reference.greedy(prompt, audio=[sound], max_tokens=MAX_TOKENS).strip()
             for sound in SOUNDS[:2]
         ]
+
+
+_MARK = "<|audio_bos|><|AUDIO|><|audio_eos|>"
+
+
+def asked(text: str, *sounds: bytes, kind: str = "audio") -> Request:
+    tensors = {"text_input": strings(text), kind: strings(*sounds)}
+    return Request({**tensors, "max_tokens": np.array([6], np.int32)})
+
+
+def test_sounds_of_any_rate_are_answered_and_bad_ones_are_named(
+    endpoint: StubEndpoint, folders: dict[str, Path]
+) -> None:
+    one, two = tone(0.5), tone(0.8, hertz=700)
+    whole = sound_file(one)
+    replies = endpoint.infer_together(
+        "chat",
+        [
+            asked("the cat", whole),
+            asked("the cat", whole[:-2000]),
+            asked(f"{_MARK}{_MARK} the cat", whole, base64_text(sound_file(two)).encode()),
+            asked("the cat", png(), kind="image"),
+            asked(f"{_MARK}{_MARK} the cat", whole),
+        ],
+    )
+    reference = Reference(folders["hear"])
+    expected = [
+        reference.greedy(f"{_MARK * len(sounds)} the cat", max_tokens=6, audio=list(sounds))
+        for sounds in ((one,), (one, two))
+    ]
+    assert [replies[0].text(), replies[2].text()] == expected
+    assert [reply.error for reply in replies if not reply.ok] == [
+        "audio[0]: the WAV file is cut short",
+        "image[0]: this model takes no image",
+        "text_input: got 2 of the placeholder <|AUDIO|>, allowed: 1, one for each audio",
+    ]
