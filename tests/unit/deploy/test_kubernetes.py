@@ -277,3 +277,28 @@ def test_pods_wait_for_each_other_at_a_shared_claim(
     pod = deploy("kubernetes", "--shared-claim").pod("hf-triton")
     fetch = pod["initContainers"][-1]["args"]
     assert make_parser().parse_args(" ".join(fetch).rpartition("hf-triton ")[2].split()).wait
+
+
+SPREAD = """\
+models:
+  - name: large
+    task: text-generation
+    model: org/large
+    options:
+      engine: vllm
+      vllm: {tensor_parallel_size: 8, pipeline_parallel_size: 2}
+"""
+
+
+def test_the_gpus_of_a_server_follow_from_its_model(deploy: Deploy, work: Path) -> None:
+    (work / "spread.yaml").write_text(SPREAD)
+    rendered = deploy("kubernetes", "--config", "spread.yaml", "--gpus-per-node", "16")
+    assert rendered.server()["resources"]["limits"]["nvidia.com/gpu"] == 16
+
+
+def test_more_gpus_than_a_node_has_are_refused(deploy: Deploy, work: Path) -> None:
+    (work / "spread.yaml").write_text(SPREAD)
+    rendered = deploy("kubernetes", "--config", "spread.yaml")
+    assert rendered.code == 2
+    asked = "options.vllm of 'large' asks for 16 GPUs, of which a node has 8 (--gpus-per-node)"
+    assert f"{asked}: for one model over several nodes use vLLM's own Helm chart" in rendered.err

@@ -1,14 +1,22 @@
-"""The curl lines fit the generated config. tests/system/server/test_serve.py sends them."""
+"""The curl lines fit the generated config, and send each task what it needs.
+tests/system/server/test_every_task.py sends them.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import shlex
+import wave
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from generator.render.curl_lines import curl_lines
+from hf_triton.cli.verbs.generate import generate
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
 
@@ -39,3 +47,89 @@ def test_a_model_that_streams_has_one_more_to_its_engine(work: Path, run: Run) -
     assert generate[1] == f"{URL}/demo/generate"
     assert stream[:4] == ["curl", "-N", f"{URL}/demo_stream/generate_stream", "-d"]
     assert json.loads(stream[4]) == {"IN": "I am going", "stream": True}
+
+
+STREAMING = (
+    "text2text-generation",
+    "image-text-to-text",
+    "audio-text-to-text",
+    "automatic-speech-recognition",
+)
+
+
+def bodies(task: str, tmp_path: Path, **entry: Any) -> tuple[Any, Any]:
+    """The JSON for /infer and for /generate of a model of one of our own tasks."""
+    models = [{"name": "m", "task": task, "model": "org/name", "streaming": False, **entry}]
+    if task not in STREAMING:
+        del models[0]["streaming"]
+    (tmp_path / "models.yaml").write_text(json.dumps({"models": models}))
+    generate(tmp_path / "models.yaml", tmp_path / "model_repository")
+    lines = [shlex.split(line) for line in curl_lines(tmp_path / "model_repository", "m", URL)]
+    infer, flat = (json.loads(line[3]) for line in lines)
+    return infer, flat
+
+
+@pytest.mark.parametrize(
+    "task, names",
+    [
+        ("feature-extraction", ["text_input"]),
+        ("text-classification", ["text_input"]),
+        ("token-classification", ["text_input"]),
+        ("question-answering", ["question", "context"]),
+        ("fill-mask", ["text_input"]),
+        ("zero-shot-classification", ["text_input", "candidate_labels"]),
+        ("text2text-generation", ["text_input"]),
+        ("image-text-to-text", ["text_input", "image"]),
+        ("audio-text-to-text", ["text_input", "audio"]),
+        ("automatic-speech-recognition", ["audio"]),
+    ],
+)
+def test_each_task_is_sent_what_it_needs(task: str, names: list[str], tmp_path: Path) -> None:
+    infer, flat = bodies(task, tmp_path)
+    assert list(flat) == [tensor["name"] for tensor in infer["inputs"]] == names
+    for tensor in infer["inputs"]:
+        assert tensor["shape"] == [len(tensor["data"])]
+        assert tensor["data"] in (flat[tensor["name"]], [flat[tensor["name"]]])
+
+
+def test_a_list_of_a_batched_model_is_one_row(tmp_path: Path) -> None:
+    infer, flat = bodies("zero-shot-classification", tmp_path, max_batch_size=4)
+    labels = infer["inputs"][1]
+    assert labels["shape"] == [1, 3]
+    assert labels["data"] == flat["candidate_labels"]
+
+
+def test_a_mask_is_written_as_the_model_writes_it(tmp_path: Path) -> None:
+    assert "[MASK]" in bodies("fill-mask", tmp_path)[1]["text_input"]
+    tokens = {"added_tokens": [{"content": "<s>"}, {"content": "<mask>"}]}
+    cached = tmp_path / "model_repository/m/hf_cache/models--org--name/snapshots/1/tokenizer.json"
+    cached.parent.mkdir(parents=True)
+    cached.write_text(json.dumps(tokens))
+    assert bodies("fill-mask", tmp_path)[1]["text_input"] == "She drinks a cup of <mask>."
+    local = tmp_path / "own"
+    local.mkdir()
+    (local / "config.json").write_text("{}")
+    (local / "tokenizer.json").write_text(json.dumps({"added_tokens": [{"content": "[mask]"}]}))
+    assert "[mask]" in bodies("fill-mask", tmp_path, model="./own")[1]["text_input"]
+
+
+def test_an_image_pipeline_is_sent_a_picture(tmp_path: Path) -> None:
+    infer, flat = bodies("pipeline", tmp_path, options={"pipeline": "image-classification"})
+    picture = base64.b64decode(flat["image"])
+    assert picture.startswith(b"\x89PNG")
+    size = int.from_bytes(picture[33:37], "big")
+    assert zlib.decompress(picture[41 : 41 + size])[1:4] == b"\xdc\x1e\x1e"  # red
+    assert infer["inputs"][0]["data"] == [flat["image"]]
+
+
+def test_a_sound_pipeline_is_sent_a_sound(tmp_path: Path) -> None:
+    _, flat = bodies("pipeline", tmp_path, options={"pipeline": "automatic-speech-recognition"})
+    with wave.open(io.BytesIO(base64.b64decode(flat["audio"]))) as sound:
+        assert (sound.getnchannels(), sound.getframerate(), sound.getnframes()) == (1, 8000, 400)
+
+
+def test_a_pipeline_that_chooses_among_labels_is_sent_some(tmp_path: Path) -> None:
+    name = "zero-shot-image-classification"
+    _, flat = bodies("pipeline", tmp_path, options={"pipeline": name})
+    assert flat["candidate_labels"] == ["red", "blue"]
+    assert "image" in flat

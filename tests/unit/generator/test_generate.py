@@ -61,6 +61,42 @@ def test_only_what_changed_is_written(made: Path, work: Path, run: Run) -> None:
     assert json.loads((made / "demo/1/model.json").read_text())["dtype"] == "float16"
 
 
+def test_a_change_is_shown_as_a_unified_diff(work: Path, run: Run) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL)
+    run("generate")
+    before = snapshot(work / "model_repository")
+    (work / "models.yaml").write_text(ONE_MODEL + "    max_batch_size: 8\n")
+    code, out, _ = run("diff")
+    assert code == 1
+    assert out.splitlines()[:12] == [
+        "update model_repository/demo/1/model.json",
+        "--- a/demo/1/model.json",
+        "+++ b/demo/1/model.json",
+        "@@ -3,7 +3,7 @@",
+        '   "device_map": null,',
+        '   "dtype": "auto",',
+        '   "local": false,',
+        '-  "max_batch_size": 0,',
+        '+  "max_batch_size": 8,',
+        '   "model": "org/name",',
+        '   "name": "demo",',
+        '   "options": {',
+    ]
+    assert "-max_batch_size: 0" in out.splitlines()
+    assert "+dynamic_batching {" in out.splitlines()
+    assert snapshot(work / "model_repository") == before
+
+
+def test_a_conflict_is_shown(work: Path, run: Run) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL)
+    run("generate")
+    (work / "model_repository/demo/config.pbtxt").write_bytes(b"mine \xff\n")
+    code, out, _ = run("diff")
+    assert code == 1
+    assert out.splitlines()[0] == "conflict model_repository/demo/config.pbtxt: edited by hand"
+    assert "-mine \\xff" in out.splitlines()
+
+
 def test_a_newer_task_updates_adds_and_removes_files(made: Path, work: Path, run: Run) -> None:
     change_files(work)
     assert "+1/hooks.py, 1/model.json, 1/model.py" in run("generate")[1]

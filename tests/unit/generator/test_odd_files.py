@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from generator.repository import served_record
 from generator.repository.served_record import RECORD_FILE
 from generator.yaml_file import reading
 from generator.yaml_file.regular_file import read_json, read_regular
+from hf_triton.serving.apply.file_watch import WatchedFiles
 from hf_triton.tritonserver.admin_key import take_admin_key
 from hf_triton.tritonserver.state_file import (
     STATE_PREFIX,
@@ -21,6 +23,7 @@ from hf_triton.tritonserver.state_file import (
     write_state,
 )
 from tests.support.full_disk import files_of_at_most
+from tests.support.triton import eventually
 from tests.unit.generator.conftest import Run
 from tests.unit.generator.workspace import ONE_MODEL
 
@@ -141,3 +144,21 @@ def test_a_record_or_a_state_that_is_a_pipe_is_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"{STATE_PREFIX}8000.json")
     assert served_record.read(tmp_path) is None
     assert running_servers(tmp_path) == []
+
+
+@pytest.mark.threat("yaml-file-kinds")
+def test_a_pipe_in_place_of_the_file_is_not_waited_for_by_who_watches_it(tmp_path: Path) -> None:
+    config = tmp_path / "models.yaml"
+    config.write_text(ONE_MODEL)
+    files = WatchedFiles(config)
+    config.unlink()
+    missing = files.digest()
+    os.mkfifo(config)
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(files.digest()), daemon=True)
+    thread.start()
+    assert eventually(lambda: bool(found))
+    assert found[0] not in (missing, files.first), "it is applied, which says what stands there"
+    config.unlink()
+    config.write_text(ONE_MODEL)
+    assert files.digest() == files.first
