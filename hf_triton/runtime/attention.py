@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -35,3 +36,34 @@ def attending(attend: Attend) -> Iterator[None]:
         yield
     finally:
         _current.pop()
+
+
+class OwnAttention:
+    """How a model attends when this is made, each of its parts by its own configuration."""
+
+    def __init__(self, model: Any) -> None:
+        configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+        found = {id(one): one for one in configs if hasattr(one, "_attn_implementation")}
+        self._names = [(one, one._attn_implementation) for one in found.values()]  # noqa: SLF001
+
+    def replace(self, name: str) -> None:
+        """Has all parts attend by the function of this name, whatever they were made with:
+        ``set_attn_implementation`` refuses some.
+        """
+        for config, _ in self._names:
+            config._attn_implementation_internal = name  # noqa: SLF001
+
+    def restore(self) -> None:
+        for config, name in self._names:
+            config._attn_implementation_internal = name  # noqa: SLF001
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """For a while."""
+        now = [(config, config._attn_implementation) for config, _ in self._names]  # noqa: SLF001
+        self.restore()
+        try:
+            yield
+        finally:
+            for config, name in now:
+                config._attn_implementation_internal = name  # noqa: SLF001

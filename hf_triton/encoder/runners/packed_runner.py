@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from hf_triton.runtime.attention import attending, register
+from hf_triton.runtime.attention import OwnAttention, attending, register
 
 from ..texts.encoding import Encoding
 from .packed_rows import PackedRows
@@ -41,17 +41,12 @@ class PackedRunner(PackedRows):
             raise TypeError("its embeddings depend on how many of a text's tokens are masked")
         self._body = model.base_model
         self._options = {"use_cache": False} if getattr(model.config, "use_cache", False) else {}
-        # model.set_attn_implementation refuses models without an attention implementation of this
-        # name. Set once, not for each forward: that took 15 % of a short one.
-        configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
-        self._before = [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001
-        name = register()
-        for config, _ in self._before:
-            config._attn_implementation = name  # noqa: SLF001
+        self._own_attention = OwnAttention(model)
+        # Set once, not for each forward: that took 15 % of a short one.
+        self._own_attention.replace(register())
 
     def close(self) -> None:
-        for config, name in self._before:
-            config._attn_implementation = name  # noqa: SLF001
+        self._own_attention.restore()
 
     def _inputs(self, row: Sequence[Encoding]) -> dict[str, torch.Tensor]:
         """What the model takes of a row, (1, num_tokens) int64 each."""

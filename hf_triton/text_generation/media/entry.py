@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from hf_triton.runtime.attention import OwnAttention
+
 from ..sequence.source import Source
 from .encoded import Encoded, Part, UnsupportedInputsError, fill, read_entry
 from .features import FeatureCache
@@ -34,12 +36,7 @@ class DecoderEntry:
         self._decoder = _decoder_of(model)
         self._names = list(inspect.signature(self._decoder.forward).parameters)
         self._decoder.register_forward_pre_hook(self._enter, with_kwargs=True)
-        configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
-        self._own_attention: dict[int, tuple[Any, str]] = {
-            id(config): (config, config._attn_implementation)  # noqa: SLF001
-            for config in configs
-            if hasattr(config, "_attn_implementation")
-        }
+        self.own_attention = OwnAttention(model)
         self.features = FeatureCache(model, device, max_feature_bytes)
         self._is_capturing = self._merges = False
         self._parts: list[Part] | None = None
@@ -60,7 +57,7 @@ class DecoderEntry:
             config.pad_token_id = 0
         self._is_capturing = True
         try:
-            with self.attending_as_loaded(), self.features.of(source):
+            with self.own_attention.restored(), self.features.of(source):
                 self.model.generate(
                     tokens,
                     attention_mask=torch.ones_like(tokens),
@@ -111,23 +108,6 @@ class DecoderEntry:
             return None
         hidden = fill(given, self._parts)["inputs_embeds"]
         return ((hidden, *args[1:]), kwargs) if args else ((), {**kwargs, "hidden_states": hidden})
-
-    def attend_as_loaded(self) -> None:
-        """Has the model attend as it did, and make the masks it made."""
-        for config, own in self._own_attention.values():
-            config._attn_implementation_internal = own  # noqa: SLF001
-
-    @contextmanager
-    def attending_as_loaded(self) -> Iterator[None]:
-        """Lets the model attend as it was loaded, for a while."""
-        configs = [config for config, _ in self._own_attention.values()]
-        now = [(config, config._attn_implementation) for config in configs]  # noqa: SLF001
-        self.attend_as_loaded()
-        try:
-            yield
-        finally:
-            for config, name in now:
-                config._attn_implementation_internal = name  # noqa: SLF001
 
 
 class _EnteredError(Exception):

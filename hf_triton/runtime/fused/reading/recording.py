@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hf_triton.runtime.attention import attending, register
+from hf_triton.runtime.attention import OwnAttention, attending, register
 from hf_triton.runtime.errors import reason
 
 from ..parts import UnsupportedLayersError
@@ -106,13 +106,13 @@ def record(model: Any, ends: tuple[int, int], **inputs: torch.Tensor | bool) -> 
     """
     token_ids = torch.arange(NUM_TOKENS, device=model.device).repeat(ROWS, 1)
     stack = [Call(None, (), {}, [])]
-    before = model.config._attn_implementation  # noqa: SLF001
+    own_attention = OwnAttention(model)
     with ExitStack() as hooks, attending(partial(_attend, stack)):
         for module in model.modules():
             for handle in _hooks(module, stack):
                 hooks.callback(handle.remove)
         model.set_attn_implementation(register())
-        hooks.callback(model.set_attn_implementation, before)
+        hooks.callback(own_attention.restore)
         positions = torch.tensor(ends, device=model.device).unsqueeze(1).expand(ROWS, NUM_TOKENS)
         try:
             model(input_ids=token_ids, position_ids=positions, **inputs)

@@ -97,7 +97,7 @@ def plan_media(
     in_slots = (PACKED, CACHE) if plain.keeps_pages else (CACHE,)
     with narrowed(setup.model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
-            with entry.attending_as_loaded():
+            with entry.own_attention.restored():
                 trial = MediaTrial(setup, entry)
                 expected = trial.expected()
         except Exception as error:
@@ -107,13 +107,13 @@ def plan_media(
             for fed in dict.fromkeys((fed_first, *in_slots))
             if trial.cuts_sources or not fed.keeps_pages  # tokens see those after them
         ]
-        entry.attend_as_loaded()
+        entry.own_attention.restore()
         found = first_agreeing(
             specs,
             lambda spec: difference(trial_logits(spec, shapes, trial), expected.logits),
             expected.tolerance,
             refusals,
-            give_back=entry.attend_as_loaded,
+            give_back=entry.own_attention.restore,
         )
         if found is None:
             raise UnsupportedModelError(f"with images: {refusals}")
@@ -150,7 +150,7 @@ class MediaTrial(TrialRun):
         """
         entry, features = self._entry, self._entry.features
         try:
-            with entry.attending_as_loaded():
+            with entry.own_attention.restored():
                 alone = [entry.encode(*prompt) for prompt in self._made]
                 features.by_item = True
                 with features.beside([source for _, source in self._made]):

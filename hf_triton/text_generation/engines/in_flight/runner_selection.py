@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from hf_triton.runtime.attention import OwnAttention
 from hf_triton.runtime.errors import RuntimeModelError, reason
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
@@ -76,8 +77,7 @@ def select_runner(
     """
     if device.type == "cpu":
         choose_experts(model)
-    own_attention = model.config._attn_implementation  # noqa: SLF001
-    refusals = Refusals()
+    own_attention, refusals = OwnAttention(model), Refusals()
     with narrowed(model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
             expected = TrialRun(model, device).expected()
@@ -90,7 +90,7 @@ def select_runner(
             expected.tolerance,
             refusals,
             unfit=UnsupportedLayersError,
-            give_back=lambda: model.set_attn_implementation(own_attention),
+            give_back=own_attention.restore,
         )
     if found is None:
         why = "none of the ways to compute its steps in flight gives what its own generate gives"
@@ -160,11 +160,10 @@ def _attention_cases(
     model: Any, shapes: list[LayerShape], device: torch.device, kind: type[PagedRunner]
 ) -> set[AttentionCase]:
     """How the model's layers attend, which a trial run over pages shows."""
-    recording = RecordingAttention()
-    own_attention = model.config._attn_implementation  # noqa: SLF001
+    recording, own_attention = RecordingAttention(), OwnAttention(model)
     with suppress(Exception):  # whatever it raises, it does so again when the runner is tried
         _logits(in_pages_by(kind, recording), model, shapes, device)
-    model.set_attn_implementation(own_attention)
+    own_attention.restore()
     return recording.cases
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from hf_triton.runtime.attention import ATTENTION_NAME
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
@@ -89,6 +90,23 @@ def test_in_bfloat16_logits_may_differ_by_rounding_alone(monkeypatch: pytest.Mon
     model.set_attn_implementation(own_attention)
     monkeypatch.setattr(PackedRunner, "forward", off_by(0.05, PackedRunner.forward))
     assert runner() == "cache"
+
+
+@pytest.mark.usefixtures("not_fused")
+def test_a_part_that_refuses_its_own_attention_is_given_it_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = tiny_model("llama")
+    given = type(model).set_attn_implementation
+
+    def refuse(self: Any, name: str) -> None:
+        if name != ATTENTION_NAME:
+            raise ValueError("does not support an attention implementation through sdpa yet")
+        given(self, name)
+
+    monkeypatch.setattr(type(model), "set_attn_implementation", refuse)
+    with running(InFlightEngine(setup(model, max_num_seqs=4))) as engine:
+        assert engine.runner.name == "packed"  # type: ignore[attr-defined]
 
 
 def off_by(share: float, forward: Any) -> Any:
