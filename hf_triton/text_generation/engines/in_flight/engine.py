@@ -38,8 +38,7 @@ from hf_triton.text_generation.structured.following import wait_for_masks
 from hf_triton.text_generation.structured.grammar import tell_all
 
 from .adapter_line import AdapterLine
-from .draft_trial import computes_drafts
-from .drafting import make_drafter
+from .drafting import computes_drafts, make_drafter
 from .encoding import encode, forget_embeddings
 from .plan import plan
 from .step_tokens import max_num_batched_tokens, max_num_scored, read_prompt_logprobs

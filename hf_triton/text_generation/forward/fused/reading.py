@@ -6,18 +6,29 @@ in the trial run of in_flight/trial.py.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from hf_triton.runtime.fused.parts import Linear, UnsupportedLayersError
+from hf_triton.runtime.fused.parts import Body, Linear, UnsupportedLayersError
 from hf_triton.runtime.fused.reading.attention import joined_by_prepacking
 from hf_triton.runtime.fused.reading.body import read_body
 from hf_triton.runtime.fused.reading.recording import Call, near, record
+from hf_triton.runtime.fused.sizes import check_body
 from hf_triton.text_generation.lora.linear import with_adapters, without_adapters
 from hf_triton.text_generation.memory.kv_cache import context_length
 
-from .decoder import Decoder
+
+@dataclass(frozen=True)
+class Decoder(Body):
+    """Logits of the ``head`` are capped and scaled where ``softcap`` is not 0 or ``logit_scale``
+    not 1.
+    """
+
+    head: Linear
+    logit_scale: float = 1.0
+    softcap: float = 0.0
 
 
 @torch.inference_mode()
@@ -62,3 +73,25 @@ def finished(logits: torch.Tensor, scale: float, softcap: float) -> torch.Tensor
     if softcap:
         logits.div_(softcap).tanh_().mul_(softcap)
     return logits
+
+
+@torch.inference_mode()
+def check_sizes(
+    decoder: Decoder, stored: list[torch.Tensor], kv_heads: int, length: int, dtype: torch.dtype
+) -> None:
+    """Checks every layer against the others, ``stored``, which are all keys and values
+    (..., head dim) of sequences of ``length`` tokens, and ``dtype``.
+
+    Raises:
+        UnsupportedLayersError: one does not fit.
+    """
+    shape = stored[0].shape
+    if len(stored) != 2 * len(decoder.layers):
+        raise UnsupportedLayersError("not every layer keeps keys and values")
+    if any(one.shape != shape or one.dtype != dtype for one in stored):
+        raise UnsupportedLayersError("its keys and values differ in size")
+    check_body(decoder, (kv_heads, shape[-1], length), dtype)
+    if len({layer.attention.num_heads for layer in decoder.layers}) > 1:
+        raise UnsupportedLayersError("its layers differ in the number of heads")
+    if any(layer.norms_sums for layer in decoder.layers):
+        raise UnsupportedLayersError("it norms sums")

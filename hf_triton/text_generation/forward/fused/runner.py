@@ -21,8 +21,7 @@ from hf_triton.text_generation.memory.kv_cache import KVCache
 from ..transformers.packed_attention import AttentionRule, PrefillSpan, prefill_attention
 from ..transformers.packed_runner import lay_out
 from ..transformers.runner import Runner
-from .reading import finished, read_decoder
-from .sizes import check_sizes
+from .reading import check_sizes, finished, read_decoder
 
 # Chunks of at least 48 tokens that attend to at least 256 are bound by computing, not by reading
 # memory: there SDPA's blocked matrix products are faster than the kernel.

@@ -9,7 +9,7 @@ import pytest
 
 from hf_triton.runtime.fused.reading.rotary import stable_length
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.engines.in_flight.rotary import settle_rotary
+from hf_triton.text_generation.engines.in_flight.plan import settle_rotary
 from hf_triton.text_generation.engines.in_flight.runner_selection import UnsupportedModelError
 from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_models import CONTEXT, mixed_load, reference, tiny_model
