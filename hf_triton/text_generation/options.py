@@ -92,7 +92,7 @@ class Options:
     kv_cache_gib: float | None = option(
         None,
         "memory for keys and values; default: what max_num_seqs x max_model_len needs, "
-        "at most half of the free memory (CPU) or 90 % of it (GPU); a GPU's is in pages of 16 "
+        "at most half of the free memory (CPU) or 90 % of it (GPU); a GPU's is in pages of 256 "
         "tokens, which sequences take as they grow",
         unit="GiB",
         above=0,
