@@ -64,7 +64,7 @@ class Room:
         decoder = decoder_in(files, str(spec.dtype or "auto")) if files else None
         if decoder is None or files is None:
             return cls(free_gib, weights_gib)
-        own = read_json(files / "config.json").get("max_position_embeddings", 0)
+        own = read_json(files / "config.json").get("max_position_embeddings") or 0
         longest = spec.options.get("max_model_len") or min(own, _LONGEST_BY_ITSELF)
         size = 4 if decoder.dtype == "float32" else 2
         return cls(free_gib, weights_gib, decoder.kept * size, int(str(longest)))

@@ -37,7 +37,7 @@ EPILOG = """\
 examples:
   hf-triton perf sweep --serve                   # start a server for it, measure, stop it
   hf-triton perf sweep sweep.yaml --dry-run      # the perf_analyzer commands, nothing else
-  hf-triton perf sweep sweep.yaml                # -> perf-results/sweep/run.html, run.md, run.csv
+  hf-triton perf sweep sweep.yaml                # -> perf-results/sweep/run.html, run.md
   hf-triton perf sweep sweep.yaml --url gpu-box:8000
 
 examples/perf/sweep.yaml has every key. exit codes: 0 all measured, 1 a load failed or something is

@@ -6,6 +6,7 @@ import importlib
 import re
 import signal
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from generator.errors import EXIT_INTERRUPTED
 from hf_triton.cli import main as cli
 from perf import verbs
-from tests.support.triton import ROOT
+from tests.support.triton import DEMO_MODEL, ROOT
 
 
 @pytest.mark.parametrize("verb", verbs.VERBS)
@@ -71,6 +72,15 @@ def test_what_is_gone_says_what_to_use(
     said = capsys.readouterr().err
     assert told in said
     assert "AIPerf" in said
+
+
+def test_tune_begins_with_the_model_that_it_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "models.yaml"
+    config.write_text(f"models: [{{name: demo, task: text-generation, model: {DEMO_MODEL}}}]\n")
+    assert cli.main(["perf", "tune", "dmo", "--config", str(config)]) == 1
+    assert "has no model 'dmo'; there are: demo; did you mean 'demo'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
