@@ -96,6 +96,23 @@ def test_every_sequence_finishes_with_each_token_computed_once_in_its_own_compac
         assert simulation.num_computed[id(one)] == expected
 
 
+@settings(max_examples=100, deadline=None)
+@given(LOAD, st.integers(1, 5), st.integers(1, 12), st.integers(0, 30))
+def test_drain_gives_back_each_unfinished_sequence_once_and_leaves_nothing(
+    load: list[tuple[int, int]], max_num_seqs: int, budget: int, num_steps: int
+) -> None:
+    simulation = Simulation(Scheduler(max_num_seqs, budget))
+    everything = [sequence(prompt, output) for prompt, output in load]
+    simulation.scheduler.add(everything)
+    for _ in range(num_steps):
+        if simulation.scheduler.has_work:
+            simulation.step()
+    drained = simulation.scheduler.drain()
+    assert not simulation.scheduler.has_work
+    ids = [id(one) for one in (*drained, *simulation.finished)]
+    assert sorted(ids) == sorted(map(id, everything))
+
+
 MakeScheduler = Callable[[int, int], Scheduler]
 
 
