@@ -172,7 +172,7 @@ def slots_by_version(triton: Triton) -> dict[str, float]:
 
 
 def infer(triton: Triton) -> str:
-    inputs = (
+    inputs: tuple[dict[str, object], ...] = (
         {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": [PROMPT]},
         {"name": "max_tokens", "datatype": "INT32", "shape": [1], "data": [LENGTH]},
     )

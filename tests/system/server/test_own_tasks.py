@@ -179,8 +179,8 @@ def test_requests_of_an_arm_that_dies_are_answered_by_the_own(triton: Triton) ->
 
 
 def infer(triton: Triton, model: str, text: str) -> Answer:
-    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": [text]}
-    return triton.infer(model, tensor)
+    tensor: dict[str, object] = {"name": "text_input", "datatype": "BYTES", "shape": [1]}
+    return triton.infer(model, {**tensor, "data": [text]})
 
 
 def outputs_of(answer: Answer) -> dict[str, Any]:
