@@ -21,7 +21,7 @@ from tests.support.tiny_whisper import speech
 from tests.support.triton import Answer, Triton, post, post_for_events
 
 PATIENCE_S = 120.0
-RATIO = 30  # of a neighbour's time, beside something hostile, to its time alone
+RATIO = 60  # of a neighbour's time, beside something hostile, to its time alone
 MODELS = ("demo", "padded")  # the in-flight engine behind a front, and the generate engine
 CHAT = "/v1/chat/completions"
 HELLO = {"role": "user", "content": "Hello"}

@@ -100,6 +100,11 @@ def cancel_call(model: Model, asked: Asked) -> str:
     return ""
 
 
+def num_held(triton: Triton, name: str) -> float:
+    """Sequences that run or wait, as ``/metrics`` tells once a second."""
+    return sum(triton.metric(f"hf_triton_{state}", model=name) for state in ("running", "waiting"))
+
+
 def prompts(count: int) -> list[Asked]:
     """Mixed lengths of prompt and answer."""
     rng = random.Random(20)
@@ -145,13 +150,7 @@ def test_64_requests_and_streams_at_once_while_a_tenth_of_the_callers_leaves(
     expected = [one.expected(reference) for one in asked]
     wrong = [n for n in range(NUM_REQUESTS) if n not in leaving and answers[n] != expected[n]]
     assert not wrong, [(asked[n], answers[n], expected[n]) for n in wrong[:3]]
-
-    def num_held() -> float:
-        """Sequences that run or wait, as ``/metrics`` tells once a second."""
-        kinds = ("hf_triton_running", "hf_triton_waiting")
-        return sum(triton.metric(kind, model="demo") for kind in kinds)
-
-    assert eventually(lambda: num_held() == 0), "a slot is still held"
+    assert eventually(lambda: num_held(triton, "demo") == 0), "a slot is still held"
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -26,7 +26,12 @@ def test_an_error_over_http_names_its_request_once(triton: Triton) -> None:
     named = {**body, "id": ID}
     url = triton.url("demo_stream", "generate_stream")
     [event] = post_for_events(url, {**named, "stream": True})[1]
-    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["Once upon"]}
+    tensor: dict[str, object] = {
+        "name": "text_input",
+        "datatype": "BYTES",
+        "shape": [1],
+        "data": ["Once upon"],
+    }
     for told in (
         triton.generate("demo", **named).body,
         triton.infer("demo", tensor, id=ID, parameters={"top_p": 7}).body,

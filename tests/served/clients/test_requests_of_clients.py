@@ -55,8 +55,13 @@ def test_infer(triton: Triton, reference: Reference) -> None:
     """By the tutorial's curl, and by LiteLLM, whose options are tensors."""
     options = {"top_k": 1, "repetition_penalty": 1.0, "stop_words": "nowhere", "max_tokens": 12}
     types = {int: "INT32", float: "FP32", str: "BYTES"}
-    text = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": [PROMPT]}
-    given = [
+    text: dict[str, object] = {
+        "name": "text_input",
+        "shape": [1],
+        "datatype": "BYTES",
+        "data": [PROMPT],
+    }
+    given: list[dict[str, object]] = [
         {"name": name, "shape": [1], "datatype": types[type(value)], "data": [value]}
         for name, value in options.items()
     ]
@@ -73,7 +78,7 @@ def test_litellm_reads_every_output_of_embeddings_as_vectors(triton: Triton) -> 
 
     def vectors(*asked: str) -> list[Any]:
         tensor = {"name": "input_text", "datatype": "BYTES"}
-        given = {**tensor, "shape": [len(asked)], "data": asked}
+        given: dict[str, object] = {**tensor, "shape": [len(asked)], "data": asked}
         [output] = triton.infer("embedding", given).body["outputs"]
         return [*np.reshape(output["data"], output["shape"])]
 
