@@ -19,7 +19,7 @@ from hf_triton.encoder.runners.runner import (
 from hf_triton.encoder.task import OutputKind
 from hf_triton.runtime.devices.cuda_capture import Replay
 from hf_triton.runtime.trial import RunnerSpec
-from tests.model.encoders.test_runners import KINDS, loaded
+from tests.support.encoder_setups import setup_of
 from tests.support.tiny_encoders import tiny_encoder
 
 
@@ -42,13 +42,17 @@ class Capture:
 
 
 @pytest.mark.parametrize(
-    "architecture, output",
-    [("bert", "hidden"), ("deberta-v2", "sequences"), ("modernbert", "tokens")],
+    "architecture, output, auto_class",
+    [
+        ("bert", "hidden", "AutoModel"),
+        ("deberta-v2", "sequences", "AutoModelForSequenceClassification"),
+        ("modernbert", "tokens", "AutoModelForTokenClassification"),
+    ],
 )
 def test_replayed_batches_agree_with_the_model(
-    architecture: str, output: OutputKind, tmp_path: Path
+    architecture: str, output: OutputKind, auto_class: str, tmp_path: Path
 ) -> None:
-    setup, _ = loaded(tiny_encoder(architecture, KINDS[output], tmp_path), output)
+    setup = setup_of(tiny_encoder(architecture, auto_class, tmp_path), output, auto_class)
     capture = Capture()
     runner = select_runner(setup, [RunnerSpec("graphs", partial(GraphRunner, capture=capture))])
     encodings = random_encodings(setup, (5, 17, 128, 3, 100, 3, 3))
@@ -63,7 +67,7 @@ def test_replayed_batches_agree_with_the_model(
 def test_what_cannot_be_captured_runs_eagerly_and_says_so_once(
     tmp_path: Path, log_lines: list[str]
 ) -> None:
-    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+    setup = setup_of(tiny_encoder("bert", "AutoModel", tmp_path))
 
     def fails(run: Callable[[], torch.Tensor]) -> Replay:
         raise RuntimeError("operation not permitted when stream is capturing")
@@ -85,7 +89,7 @@ def test_a_capture_that_fails_costs_its_own_bucket_alone(
                 raise torch.OutOfMemoryError("CUDA out of memory")
             return super().__call__(run)
 
-    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+    setup = setup_of(tiny_encoder("bert", "AutoModel", tmp_path))
     capture = NoMemoryForOne()
     runner = GraphRunner(setup, capture)
     assert capture.num_captures == len(list(buckets(setup.max_length))) - 1
@@ -99,7 +103,7 @@ def test_a_capture_that_fails_costs_its_own_bucket_alone(
 
 def test_what_is_captured_has_padding_as_batches_have(tmp_path: Path) -> None:
     """transformers leaves out a mask of ones alone, but not while it captures."""
-    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+    setup = setup_of(tiny_encoder("bert", "AutoModel", tmp_path))
     masks: list[torch.Tensor] = []
     forward = setup.model.forward
 
@@ -130,7 +134,7 @@ def test_the_smallest_bucket_that_holds_a_batch(
 
 
 def test_a_batch_beyond_every_bucket_is_not_captured(tmp_path: Path) -> None:
-    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+    setup = setup_of(tiny_encoder("bert", "AutoModel", tmp_path))
     capture = Capture()
     runner = GraphRunner(setup, capture)
     before = capture.num_captures

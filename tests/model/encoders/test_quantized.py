@@ -22,7 +22,7 @@ from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
 from hf_triton.text_classification.classification import TextClassification
 from hf_triton.text_classification.options import Options
-from tests.model.encoders.served_encoders import served_model
+from tests.support.encoder_setups import served_model
 from tests.support.tiny_encoders import tiny_encoder
 
 CPU = Placement("cpu", {"": "cpu"})

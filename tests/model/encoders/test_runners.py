@@ -10,12 +10,11 @@ import torch
 import transformers
 
 from hf_triton.encoder.fused.runner import FusedRunner
-from hf_triton.encoder.loading import longest_input, takes_token_types
+from hf_triton.encoder.loading import longest_input
 from hf_triton.encoder.runners.packed_runner import PackedRunner
 from hf_triton.encoder.runners.padded_runner import EQUAL_LENGTHS, PaddedRunner
 from hf_triton.encoder.runners.runner import (
     Runner,
-    RunnerSetup,
     largest_difference,
     random_encodings,
     reference_forward,
@@ -24,26 +23,10 @@ from hf_triton.encoder.runners.runner import (
 from hf_triton.encoder.task import OutputKind
 from hf_triton.encoder.texts.tokenization import Tokenization
 from hf_triton.runtime.errors import LoadError
+from tests.support.encoder_setups import setup_of
 from tests.support.tiny_encoders import ARCHITECTURES, CONTEXT, texts, tiny_encoder
 
-KINDS: dict[OutputKind, str] = {
-    "hidden": "AutoModel",
-    "sequences": "AutoModelForSequenceClassification",
-    "tokens": "AutoModelForTokenClassification",
-}
 CANDIDATES = (PackedRunner, PaddedRunner, EQUAL_LENGTHS)
-
-
-def loaded(folder: Path, output: OutputKind, auto_class: str = "") -> tuple[RunnerSetup, Any]:
-    """The model's setup and its tokenization."""
-    model = getattr(transformers, auto_class or KINDS[output]).from_pretrained(folder).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    types = takes_token_types(model, tokenizer)
-    longest = longest_input(model, tokenizer, None)
-    tokenization = Tokenization(
-        tokenizer, max_length=longest, truncation=True, has_token_types=types
-    )
-    return RunnerSetup(model, torch.device("cpu"), output, longest, types), tokenization
 
 
 @pytest.mark.parametrize("output", ["sequences", "tokens"])
@@ -51,12 +34,17 @@ def loaded(folder: Path, output: OutputKind, auto_class: str = "") -> tuple[Runn
 def test_heads_of_texts_and_pairs_are_each_computed_as_if_alone(
     architecture: str, output: OutputKind, tmp_path: Path
 ) -> None:
-    auto_class = "AutoModelForMaskedLM" if output == "tokens" else KINDS[output]
+    heads = {"tokens": "MaskedLM", "sequences": "SequenceClassification"}
+    auto_class = f"AutoModelFor{heads[output]}"
     folder = tiny_encoder(architecture, auto_class, tmp_path)
-    setup, tokenization = loaded(folder, output, auto_class)
+    setup = setup_of(folder, output, auto_class)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokens = Tokenization(
+        tokenizer, max_length=CONTEXT, truncation=True, has_token_types=setup.has_token_types
+    )
     encodings = random_encodings(setup, (7, 20, 3))  # of each, two tokens are wanted
     if output == "sequences":
-        encodings += [tokenization.encode("a", text, "Anna lives in Paris") for text in texts(3)]
+        encodings += [tokens.encode("a", text, "Anna lives in Paris") for text in texts(3)]
     expected = [reference_forward(setup, encoding) for encoding in encodings]
     for candidates in (CANDIDATES, (PaddedRunner,), (FusedRunner,)):
         runner: Runner = select_runner(setup, candidates)
@@ -67,7 +55,7 @@ def test_heads_of_texts_and_pairs_are_each_computed_as_if_alone(
 
 
 def test_a_runner_that_is_wrong_is_not_taken_and_gives_the_model_back(tmp_path: Path) -> None:
-    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+    setup = setup_of(tiny_encoder("bert", "AutoModel", tmp_path))
 
     class Wrong(PackedRunner):
         name = "off by a lot"
@@ -87,7 +75,7 @@ def test_a_runner_that_is_wrong_is_not_taken_and_gives_the_model_back(tmp_path: 
 
 
 def test_the_longest_input_counts_the_positions_that_roberta_skips(tmp_path: Path) -> None:
-    setup, _ = loaded(tiny_encoder("roberta", "AutoModel", tmp_path), "hidden")
+    setup = setup_of(tiny_encoder("roberta", "AutoModel", tmp_path))
     assert setup.max_length == CONTEXT
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     with pytest.raises(LoadError, match=f"got 129, the model's own limit is {CONTEXT} tokens"):
@@ -98,7 +86,7 @@ def test_the_longest_input_counts_the_positions_that_roberta_skips(tmp_path: Pat
 def test_a_model_that_computes_no_numbers_is_refused_as_such(
     tmp_path: Path, dtype: torch.dtype
 ) -> None:
-    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+    setup = setup_of(tiny_encoder("bert", "AutoModel", tmp_path))
     setup.model.to(dtype)
     with torch.no_grad():
         setup.model.embeddings.position_embeddings.weight[2] = float("nan")
@@ -108,7 +96,7 @@ def test_a_model_that_computes_no_numbers_is_refused_as_such(
 
 
 def test_batches_are_cut_where_padding_would_be_a_tenth(tmp_path: Path) -> None:
-    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+    setup = setup_of(tiny_encoder("bert", "AutoModel", tmp_path))
     lengths = [100, 98, 3, 97, 4, 60, 5]
     cuts = [[lengths[index] for index in cut] for cut in PaddedRunner(setup).cuts(lengths)]
     assert cuts == [[100, 98, 97], [60], [5, 4, 3]]

@@ -25,7 +25,7 @@ from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.text_classification.classification import TextClassification
 from hf_triton.text_classification.options import Options as ClassifierOptions
-from tests.model.encoders.served_encoders import served_model
+from tests.support.encoder_setups import served_model
 from tests.support.saved_models import (
     ANSWERS,
     CASES,

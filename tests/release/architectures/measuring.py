@@ -23,7 +23,6 @@ from hf_triton.runtime import log
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import reason
 from hf_triton.runtime.fused.reading.rotary import stable_length
-from hf_triton.runtime.weights.served_model import ServedModel
 from hf_triton.text_generation.engine.own_logits import difference, own_logits
 from hf_triton.text_generation.loading import ModelParts, load_parts, start_engine
 from hf_triton.text_generation.options import Options
@@ -31,6 +30,7 @@ from hf_triton.text_generation.sequence.source import Source
 from tests.support.architectures.configurations import CONTEXT, VARIANTS, tiny_config
 from tests.support.architectures.media import Images, images_of
 from tests.support.driving import generate_all
+from tests.support.served_models import served_model
 from tests.support.tiny_models import Asked, with_large_weights
 
 DTYPES = ("float32", "bfloat16")
@@ -200,21 +200,7 @@ def _load(kind: str, folder: Path, dtype: str) -> ModelParts:
     """As the server loads it, without the processor of an image-text model."""
     place = folder / "repository" / "tiny"
     place.mkdir(parents=True, exist_ok=True)
-    served = ServedModel(
-        folder=place,
-        name="tiny",
-        task="text-generation",
-        model="../../weights",
-        local=True,
-        revision=None,
-        dtype=dtype,
-        device_map=None,
-        trust_remote_code=False,
-        max_batch_size=0,
-        options={},
-        public_name="tiny",
-        decoupled=False,
-    )
+    served = served_model(place, model="../../weights", local=True, dtype=dtype)
     torch.manual_seed(0)
     if kind != "image-text":
         return load_parts(served, _PLACEMENT)

@@ -12,10 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 from hf_triton.encoder.compiled.runner import compiled_runner
-from hf_triton.encoder.loading import longest_input, takes_token_types
 from hf_triton.encoder.runners.runner import (
     Runner,
     RunnerSetup,
@@ -24,6 +22,7 @@ from hf_triton.encoder.runners.runner import (
     reference_forward,
 )
 from hf_triton.runtime.errors import LoadError
+from tests.support.encoder_setups import setup_of
 from tests.support.tiny_encoders import Wrapping, tiny_encoder
 
 needs_compiler = pytest.mark.skipif(
@@ -32,12 +31,7 @@ needs_compiler = pytest.mark.skipif(
 
 
 def small_setup(folder: Path) -> RunnerSetup:
-    files = tiny_encoder("bert", "AutoModel", folder, num_hidden_layers=1)
-    model = transformers.AutoModel.from_pretrained(files).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(files)
-    types = takes_token_types(model, tokenizer)
-    longest = longest_input(model, tokenizer, None)
-    return RunnerSetup(model, torch.device("cpu"), "hidden", longest, types)
+    return setup_of(tiny_encoder("bert", "AutoModel", folder, num_hidden_layers=1))
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from hf_triton.encoder.engine.engine import Work
-from hf_triton.encoder.loading import load_encoder, longest_input, takes_token_types
+from hf_triton.encoder.loading import load_encoder
 from hf_triton.encoder.onnx.quantization import TOLERANCE
 from hf_triton.encoder.onnx.runner import onnx_runner
 from hf_triton.encoder.options import EncoderOptions
@@ -30,7 +29,7 @@ from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.weights.served_model import ServedModel
-from tests.model.encoders.served_encoders import served_model
+from tests.support.encoder_setups import served_model, setup_of
 from tests.support.tiny_encoders import Wrapping, tiny_encoder
 from tests.support.triton import eventually
 
@@ -47,16 +46,6 @@ def small(architecture: str, auto_class: str, folder: Path) -> Path:
     """One layer, or one of each kind: exporting is slow."""
     layers = 2 if architecture == "modernbert" else 1
     return tiny_encoder(architecture, auto_class, folder, num_hidden_layers=layers, n_layers=layers)
-
-
-def setup_of(
-    files: Path, auto_class: str = "AutoModel", output: OutputKind = "hidden", **options: Any
-) -> RunnerSetup:
-    model = getattr(transformers, auto_class).from_pretrained(files, **options).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(files)
-    longest = longest_input(model, tokenizer, None)
-    types = takes_token_types(model, tokenizer)
-    return RunnerSetup(model, torch.device("cpu"), output, longest, types)
 
 
 def scene(setup: RunnerSetup) -> list[Encoding]:
@@ -110,7 +99,7 @@ def test_onnx_runtime_computes_what_the_model_does(
     architecture: str, auto_class: str, output: OutputKind, tmp_path: Path
 ) -> None:
     files = small(architecture, auto_class, tmp_path / "model")
-    setup = setup_of(files, auto_class, output)
+    setup = setup_of(files, output, auto_class)
     assert difference(setup, served_model(files, tmp_path)) < 1e-4
 
 
