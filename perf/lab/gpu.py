@@ -30,7 +30,8 @@ from hf_triton.runtime.errors import EngineError
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engines.in_flight import engine as in_flight
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.forward.paged import attention
+from hf_triton.text_generation.forward.paged import runner as paged_runner
+from hf_triton.text_generation.forward.transformers.packed_attention import row_attention
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.options import Options
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
@@ -258,9 +259,7 @@ def _measure(device: torch.device, shape: str, way: str) -> tuple[str, str]:
     model = random_model("llama", shape, device, dtype)
     weights = sum(one.nbytes for one in model.parameters())
     weights -= model.get_input_embeddings().weight.nbytes
-    apart = patch.object(
-        attention, "paged_attention", torch.compiler.disable(attention.paged_attention)
-    )
+    apart = patch.object(paged_runner, "row_attention", torch.compiler.disable(row_attention))
     for layer in model.model.layers if compiled else ():
         layer.compile(dynamic=True, backend="inductor" if device.type == "cuda" else "eager")
     served = engine_on(model, device, max_num_seqs=max(counts), max_model_len=512)

@@ -19,8 +19,9 @@ from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.lora.linear import Adapters
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
+from ..transformers.packed_attention import row_attention
 from ..transformers.runner import Runner
-from .attention import Attend, paged_attention
+from .attention import Attend
 from .plain_attention import plain_attention
 from .step import PagedStep, lay_out_pages
 
@@ -70,7 +71,7 @@ class PagedRunner(PageRunner):
 
     def run(self, step: PagedStep) -> torch.Tensor:
         """Logits (len(step.last), vocab) of a step on the device."""
-        with attending(partial(paged_attention, step, self.attend)):
+        with attending(partial(row_attention, step, self.attend)):
             output = self.model(
                 input_ids=step.token_ids.unsqueeze(0),
                 logits_to_keep=self._last(step),

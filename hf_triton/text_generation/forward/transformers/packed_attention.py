@@ -93,6 +93,10 @@ class PackedStep:
         write(self.cache.values[layer], rows, value)
         self._written[id(key)] = key, layer  # kept, so that no other tensor has its id
 
+    def on(self, device: torch.device) -> PackedStep:
+        """Itself, for layers on another device: what they need is moved when it is asked for."""
+        return self
+
     @property
     def layers(self) -> set[int]:
         """Those that were written."""
@@ -133,8 +137,9 @@ class PackedStep:
         return self._masks[key]
 
 
-def packed_attention(
-    step: PackedStep,
+def row_attention(
+    step: Any,
+    attend: Any,
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -147,7 +152,9 @@ def packed_attention(
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """query (1, heads, num_tokens, key_dim), key and value (1, kv_heads, num_tokens, dim) -> (1,
-    num_tokens, heads, dim). ``s_aux`` (heads,) are attention sinks.
+    num_tokens, heads, dim). ``s_aux`` (heads,) are attention sinks. Keys and values are written
+    where the ``step``, in slots or in pages, has room for them; ``attend`` is ``slot_attention``,
+    or an Attend (forward/paged/attention.py).
 
     Keyword arguments that are not known here are ignored: what they would change shows in the
     engine's check at load.
@@ -159,18 +166,30 @@ def packed_attention(
     keys, values = step.cache.keys[layer], step.cache.values[layer]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     rule = AttentionRule(scale, sliding_window or 0, softcap or 0.0, s_aux, _chunk(module))
-    q = query[0].transpose(0, 1)  # (num_tokens, heads, key_dim)
+    out = attend(query[0].transpose(0, 1), keys, values, step.on(keys.device), rule)
+    return out.unsqueeze(0), None
+
+
+def slot_attention(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    step: PackedStep,
+    rule: AttentionRule,
+) -> torch.Tensor:
+    """q (num_tokens, heads, key_dim), keys and values (slots, kv_heads, length, dim), the step's
+    own written already -> (num_tokens, heads, value_dim).
+    """
     if not step.prefills:
-        return _decode(q, keys, values, step, rule).unsqueeze(0), None
+        return _decode(q, keys, values, step, rule)
     out = q.new_empty(q.shape[0], q.shape[1], values.shape[-1])
     if step.num_decodes:
         out[: step.num_decodes] = _decode(q[: step.num_decodes], keys, values, step, rule)
     for span in step.prefills:
         last = span.first + span.end - span.start
-        out[span.first : last] = prefill_attention(
-            query[:, :, span.first : last], keys, values, span, rule
-        )
-    return out.unsqueeze(0), None
+        chunk = q[span.first : last].transpose(0, 1).unsqueeze(0)
+        out[span.first : last] = prefill_attention(chunk, keys, values, span, rule)
+    return out
 
 
 def _chunk(module: Any) -> int:

@@ -18,7 +18,7 @@ from hf_triton.runtime.devices.device import devices_of
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.memory.kv_cache import KVCache
 
-from .packed_attention import PackedStep, PrefillSpan, packed_attention
+from .packed_attention import PackedStep, PrefillSpan, row_attention, slot_attention
 from .positions import CountedPositions
 from .runner import Runner
 
@@ -62,7 +62,7 @@ class PackedRunner(Runner):
         self, input_ids: torch.Tensor, packed: PackedStep, rows: torch.Tensor | list[int]
     ) -> torch.Tensor:
         """input_ids (num_tokens,) -> logits (len(rows), vocab) of the tokens numbered ``rows``."""
-        attend = partial(packed_attention, packed)
+        attend = partial(row_attention, packed, slot_attention)
         with attending(attend), self._counted.given(packed.positions):
             output = self.model(
                 input_ids=input_ids.unsqueeze(0), logits_to_keep=rows, **self._given(packed)

@@ -16,9 +16,9 @@ import torch
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
 from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
 from hf_triton.text_generation.forward.paged import plain_attention as plain
-from hf_triton.text_generation.forward.paged.attention import paged_attention
 from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
 from hf_triton.text_generation.forward.paged.step import PagedStep, StepShape, lay_out_pages
+from hf_triton.text_generation.forward.transformers.packed_attention import row_attention
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
@@ -189,7 +189,7 @@ def test_every_token_sees_its_own_sequence_up_to_itself(
         "softcap": softcap,
         "s_aux": sinks,
     }
-    got, _ = paged_attention(step, plain_attention, LAYER, query, key, value, None, **rule)
+    got, _ = row_attention(step, plain_attention, LAYER, query, key, value, None, **rule)
     expected = spelled_out(query, step, 0.3, window or 0, softcap or 0.0, sinks)
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
     torch.testing.assert_close(got[0].double(), expected, rtol=tolerance, atol=tolerance)
@@ -206,7 +206,7 @@ def test_padding_changes_nothing() -> None:
     for step in (alone, padded):
         q, k, v = (each[:, :, : step.num_tokens] for each in (query, key, value))
         outs.append(
-            paged_attention(step, plain_attention, LAYER, q, k, v, None)[0][0, : alone.num_tokens]
+            row_attention(step, plain_attention, LAYER, q, k, v, None)[0][0, : alone.num_tokens]
         )
     assert torch.equal(outs[0], outs[1])
 
@@ -215,7 +215,7 @@ def test_only_the_steps_own_tokens_of_its_own_layer_are_written() -> None:
     cache, before = garbage_cache(), garbage_cache()
     step = on_device(mixed_step(), cache)
     query, key, value = states(step.num_tokens)
-    paged_attention(step, plain_attention, LAYER, query, key, value, None)
+    row_attention(step, plain_attention, LAYER, query, key, value, None)
     assert torch.equal(cache.keys[0], before.keys[0])
     changed = (cache.keys[1] != before.keys[1]).any(dim=-1).any(dim=-1).flatten()
     assert changed.nonzero().flatten().tolist() == sorted(step.rows.tolist())
