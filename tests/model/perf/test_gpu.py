@@ -48,7 +48,6 @@ def test_answers_that_differ_from_generates_are_bad(
     assert "BAD llama, eager: run by paged answers [4, 9, 14] differ" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_what_is_timed_stands_beside_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu.measure(CPU, "tiny")
     copied, plain, compiled = capsys.readouterr().out.splitlines()
