@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.served.conftest import openai_url
 from tests.support.grpc_door import Door, door
+
+__all__ = ["checked", "openai_url", "server"]
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from hf_triton.runtime.quick_imports import RELEASES
 from tests.support.tiny_adapters import save_adapter
 from tests.support.tiny_models import tiny_model
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import os, sys
 from pathlib import Path
