@@ -57,7 +57,7 @@ def test_the_wheel_carries_nothing_else(site: Path) -> None:
     top = {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")}
     assert top == {*TOP}
     of_perf = {path.name for path in (site / "perf").iterdir()}
-    assert {"load", "report", "roofline", "sweep", "tune", "verbs"} <= of_perf
+    assert {"load", "report", "sweep", "tune", "verbs"} <= of_perf
     assert not {"lab", "README.md"} & of_perf
 
 
