@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,12 +50,10 @@ class OwnAttention:
         """Has all parts attend by the function of this name, whatever they were made with:
         ``set_attn_implementation`` refuses some.
         """
-        for config, _ in self._names:
-            config._attn_implementation_internal = name  # noqa: SLF001
+        _set((config, name) for config, _ in self._names)
 
     def restore(self) -> None:
-        for config, name in self._names:
-            config._attn_implementation_internal = name  # noqa: SLF001
+        _set(self._names)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -65,5 +63,10 @@ class OwnAttention:
         try:
             yield
         finally:
-            for config, name in now:
-                config._attn_implementation_internal = name  # noqa: SLF001
+            _set(now)
+
+
+def _set(names: Iterable[tuple[Any, str]]) -> None:
+    """Gives each configuration the name of how its part attends."""
+    for config, name in names:
+        config._attn_implementation_internal = name  # noqa: SLF001

@@ -121,6 +121,11 @@ class Step:
         return [*self.prefills, *self.drafts]
 
     @property
+    def sequences(self) -> list[Sequence]:
+        """What is computed: the sequence of each of ``decodes``, then of each of ``chunks``."""
+        return self.decodes + [chunk.sequence for chunk in self.chunks]
+
+    @property
     def rows(self) -> list[Sequence]:
         """The sequence of each row of logits that a token is chosen by: of ``sampled``, then of
         each token of ``drafts``.

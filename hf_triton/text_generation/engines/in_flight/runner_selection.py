@@ -4,9 +4,8 @@ No list of architectures: each runner computes a short trial run (prompts of dif
 of them in chunks, joining while another decodes) and its logits are compared with those of the
 model's own ``generate`` over the same tokens. The first runner whose logits agree is taken. They
 are tried in the order of their speed: fused, packed, cache; where the cache is to be in pages:
-paged, cache. Layers that keep states are packed by runners of their own, on a CPU
-over slots and on a GPU over pages; what those don't hold runs on the cache runner alone, as an
-indexer's keys do.
+paged, cache. Layers that keep states are packed by runners of their own, on a CPU over slots and on
+a GPU over pages; what those don't hold runs on the cache runner alone, as an indexer's keys do.
 """
 
 from __future__ import annotations

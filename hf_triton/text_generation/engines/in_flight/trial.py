@@ -51,8 +51,8 @@ class Expected:
 
 
 class TrialRun:
-    """Three prompts of 7, 4 and 18 tokens, more than a page, and two more tokens for each;
-    ``sources`` of some, by the id of the prompt.
+    """Three prompts of 7, 4 and 18 tokens, the last longer than a page on a CPU, and two more
+    tokens for each; ``sources`` of some, by the id of the prompt.
     """
 
     def __init__(self, model: Any, device: torch.device) -> None:

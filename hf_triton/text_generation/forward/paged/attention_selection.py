@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from itertools import accumulate
 from types import SimpleNamespace
@@ -97,7 +98,7 @@ def candidates(device: torch.device) -> Iterator[tuple[str, Callable[[], Attend]
     """Their names and how each is loaded, which may raise anything."""
     yield "varlen_attn", lambda: varlen_attention
     for name, repo in _FLASH_ATTENTION.items():
-        yield name, lambda repo=repo: _from_kernels(repo, device)  # type: ignore[misc]
+        yield name, partial(_from_kernels, repo, device)
 
 
 def varlen_attention(

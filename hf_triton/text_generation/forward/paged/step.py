@@ -200,8 +200,7 @@ def lay_out_pages(
     """The step's numbers in a buffer of its own size; of decodes alone, of ``shape``. What is
     missing there are sequences of one token, the id 0 in row 0 of page 0.
     """
-    chunks = step.chunks
-    sequences = step.decodes + [chunk.sequence for chunk in chunks]
+    chunks, sequences = step.chunks, step.sequences
     counts = [1] * len(step.decodes) + [chunk.end - chunk.start for chunk in chunks]
     lengths = [sequence.num_computed_tokens for sequence in step.decodes]
     lengths += [chunk.end for chunk in chunks]

@@ -187,8 +187,7 @@ class CacheRunner(Runner):
 
 
 def _has_sources(part: Step) -> bool:
-    sequences = (*part.decodes, *(chunk.sequence for chunk in part.prefills))
-    return any(sequence.encoded is not None for sequence in sequences)
+    return any(sequence.encoded is not None for sequence in part.sequences)
 
 
 def _joined(parts: list[tuple[Step, torch.Tensor]]) -> torch.Tensor:

@@ -89,11 +89,11 @@ class AdaptedSteps:
         self.fixed_shapes = self.fixed_shapes or device.type != "cpu"
 
     def are_in(self, step: Step) -> bool:
-        return any(sequence.lora_name is not None for sequence in _computed(step))
+        return any(sequence.lora_name is not None for sequence in step.sequences)
 
     def around(self, step: Step) -> AbstractContextManager[None]:
         if self._in_pages:
-            step.inputs.adapters = [self._number(sequence) for sequence in _computed(step)]
+            step.inputs.adapters = [self._number(sequence) for sequence in step.sequences]
             return nullcontext()
         numbers = [self._number(sequence) for sequence in step.decodes]
         for chunk in step.chunks:
@@ -107,10 +107,6 @@ class AdaptedSteps:
 
     def _number(self, sequence: Sequence) -> int:
         return self._adapters.number(sequence.adapter_key)
-
-
-def _computed(step: Step) -> list[Sequence]:
-    return [*step.decodes, *(chunk.sequence for chunk in step.chunks)]
 
 
 def _rows(numbers: list[int]) -> RowAdapters | None:
