@@ -2,7 +2,7 @@
 #   PYTHON=python3.12      interpreter for .venv, 3.10 to 3.13 (default: python3)
 #   TORCH=cpu|gpu          build of torch (default: gpu where nvidia-smi finds one)
 #   TORCH_INDEX_URL=...    a package index that has torch's CPU build
-#   ARGS='--http-port 9000'   passed on to the command behind serve, test and test-all
+#   ARGS='--http-port 9000'   passed on to the command behind serve and the tests
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-all test-release lint format clean

@@ -26,14 +26,16 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
 
 
 @pytest.fixture
-def work(
-    hub: FakeHub,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def workplace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Workplace:
-    """A folder with a models.yaml that names org/tiny, and hf-triton to run there."""
+    """An empty folder, and hf-triton to run there."""
     monkeypatch.chdir(tmp_path)
-    workplace = Workplace(tmp_path, capsys)
+    return Workplace(tmp_path, capsys)
+
+
+@pytest.fixture
+def work(hub: FakeHub, workplace: Workplace) -> Workplace:
+    """The same, with a models.yaml that names org/tiny."""
     workplace.write("tiny")
     return workplace

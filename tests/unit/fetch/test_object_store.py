@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,11 +57,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
 
 
 @pytest.fixture
-def work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Workplace:
-    monkeypatch.chdir(tmp_path)
-    workplace = Workplace(tmp_path, capsys)
+def work(workplace: Workplace) -> Workplace:
     workplace.write("tiny", model=URL)
     return workplace
 

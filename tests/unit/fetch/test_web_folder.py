@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -98,11 +97,7 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
 
 
 @pytest.fixture
-def work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Workplace:
-    monkeypatch.chdir(tmp_path)
-    workplace = Workplace(tmp_path, capsys)
+def work(workplace: Workplace) -> Workplace:
     workplace.write("tiny", model=URL)
     return workplace
 
