@@ -19,7 +19,6 @@ from generator.fetch.model_cache import CachedFile, caches_of
 from generator.fetch.names import hub_models
 from generator.fetch.plan import (
     ModelFetch,
-    check_head,
     disk_spaces,
     downloads,
     find_cached,
@@ -75,7 +74,6 @@ class FetchRun:
         """Finds each model's files, and which of them are here."""
         self._each(self._resolve)
         self._each(self._find_cached)
-        self._each(self._check_head)
         if share_files:
             share(self._good)
 
@@ -104,10 +102,6 @@ class FetchRun:
                 found = hub_client.retried(ask, self._stop, partial(self._on_wait, name))
                 self._listings[repository, revision] = found
         return self._listings[repository, revision]
-
-    def _check_head(self, fetch: ModelFetch) -> None:
-        check = partial(check_head, fetch)
-        hub_client.retried(check, self._stop, partial(self._on_wait, fetch.spec.title))
 
     def _find_cached(self, fetch: ModelFetch) -> None:
         title = f"{fetch.spec.title}: checking"

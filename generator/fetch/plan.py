@@ -12,19 +12,14 @@ from pathlib import Path
 from threading import Event
 
 from generator.errors import FetchError
-from generator.fetch import client, hub_client
+from generator.fetch import hub_client
 from generator.fetch.download import Download
 from generator.fetch.hub_client import HubFile, Listing
 from generator.fetch.model_cache import CachedFile, ModelCache
 from generator.fetch.partial_file import part_size
 from generator.models_yaml.models_lock import Lock, chosen_files, is_commit, lock_key
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
-from generator.spec.runtime_rules import (
-    LockedFile,
-    NotServableError,
-    check_gguf,
-    read_on,
-)
+from generator.spec.runtime_rules import LockedFile, NotServableError
 
 
 @dataclass
@@ -96,25 +91,6 @@ def find_cached(fetch: ModelFetch, on_bytes: Callable[[int], None], stop: Event)
         found = fetch.cache.find(fetch.commit, path, file, on_bytes)
         if found is not None:
             fetch.here[path] = found
-
-
-def check_head(fetch: ModelFetch) -> None:
-    """Reads the head of a .gguf file that is still to come.
-
-    Raises:
-        FetchError: transformers can't read it.
-        Exception: whatever the client raises.
-    """
-    name = fetch.spec.gguf_file
-    file = fetch.missing.get(name or "")
-    if name is None or file is None:
-        return
-    repository = lock_key(fetch.spec)[0]
-    with client.open_file(repository, fetch.commit, name, 0, file) as (_, blocks):
-        try:
-            check_gguf(read_on(blocks))
-        except NotServableError as error:
-            raise FetchError(f"{name} {error}") from None
 
 
 def downloads(fetches: Iterable[ModelFetch]) -> list[Download]:

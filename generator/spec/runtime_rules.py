@@ -38,7 +38,6 @@ from hf_triton.runtime.request.sample_values import MASK as SAMPLE_MASK
 from hf_triton.runtime.request.sample_values import SAMPLE_TEXT, Value, sample_values
 from hf_triton.runtime.request.tokenizer_question import TOKENIZER_QUESTION
 from hf_triton.runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file
-from hf_triton.runtime.weights.gguf_header import check_gguf, read_on
 from hf_triton.runtime.weights.hub_files import (
     ADAPTER_FILES,
     NotServableError,
@@ -96,7 +95,6 @@ __all__ = [
     "added_files",
     "built_folder",
     "check",
-    "check_gguf",
     "choose_adapter_files",
     "choose_gguf_file",
     "choose_model_files",
@@ -113,7 +111,6 @@ __all__ = [
     "missing_files",
     "read_counts",
     "read_format",
-    "read_on",
     "repository_folder",
     "sample_values",
     "snapshot_folder",

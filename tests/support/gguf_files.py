@@ -1,10 +1,8 @@
-"""Files of GGUF: heads alone, and the demo model as llama.cpp would write it."""
+"""The demo model as a file of GGUF, as llama.cpp would write it."""
 
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +21,6 @@ _NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-
-
-def text(value: str) -> bytes:
-    """A text as GGUF has it."""
-    return struct.pack("<Q", len(value)) + value.encode()
-
-
-def head(architecture: str = "llama", types: Iterable[int] = (0,), num_parts: int = 1) -> bytes:
-    """A file without weights: a vocabulary, and a tensor of each type."""
-    words = struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b")
-    tensors = [
-        text(f"blk.{index}.weight") + struct.pack("<IQQIQ", 2, 32, 1, kind, 0)
-        for index, kind in enumerate(types)
-    ]
-    values = [
-        text("general.architecture") + struct.pack("<I", 8) + text(architecture),
-        text("split.count") + struct.pack("<IH", 2, num_parts),
-        text("tokenizer.ggml.tokens") + words,
-        text("llama.numbers") + struct.pack("<IIQ3f", 9, 6, 3, 0, 1, 2),
-    ]
-    counts = struct.pack("<IQQ", 3, len(tensors), len(values))
-    return b"GGUF" + counts + b"".join(values + tensors)
 
 
 def write_demo(path: Path, quantization: str = "F32", **changes: int) -> None:

@@ -1,7 +1,7 @@
 """A model of one .gguf file: ``model: folder/file.gguf``, or ``gguf_file:`` of a model elsewhere.
 
-Knows the key and the rules between it and the model's others; what transformers can read of GGUF is
-known by the reader of heads, hf_triton/runtime/weights/gguf_header.py.
+Knows the key and the rules between it and the model's others; transformers tells at load what it
+can't read of a file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from generator.models_yaml.features.entry import Entry
 from generator.spec.model_source import Source
-from generator.spec.runtime_rules import NotServableError, check_gguf, is_safe_path
+from generator.spec.runtime_rules import is_safe_path
 from generator.yaml_file import schema
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.regular_file import check_regular
@@ -44,10 +44,6 @@ def find_file(node: Node, value: str, base: Path, report: Report) -> Source | No
     place = Path(os.path.abspath(base / path))  # noqa: PTH100, links stay as written
     try:
         check_regular(place)
-        with place.open("rb") as file:
-            check_gguf(file.read)
-    except NotServableError as error:
-        report.add(node, f"{place} {error}")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         report.add(node, f"got {schema.show(node)}, a local file, but {place} can't be read: {why}")

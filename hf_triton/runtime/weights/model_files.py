@@ -22,7 +22,6 @@ from ..errors import LoadError, reason
 from ..log import info, warn
 from ..regular_file import check_regular
 from .file_hashes import FileHashes
-from .gguf_header import Read, check_gguf, read_on
 from .hub_files import (
     ADAPTER_CONFIG,
     NotServableError,
@@ -62,9 +61,6 @@ def model_files(served: ServedModel) -> Path:
         find(served) or _download(served) if locked is None else _locked_snapshot(served, locked)
     )
     _check(served, files)
-    if served.gguf_file is not None:
-        with (files / served.gguf_file).open("rb") as file:
-            _check_gguf(served, file.read)
     return files
 
 
@@ -75,19 +71,10 @@ def _local_gguf(served: ServedModel, name: str) -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     try:
         check_regular(path)
-        with path.open("rb") as file:
-            _check_gguf(served, file.read)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise LoadError(f"{served.source}: {reason(error)}") from None
     (folder / name).symlink_to(path)
     return folder
-
-
-def _check_gguf(served: ServedModel, read: Read) -> None:
-    try:
-        check_gguf(read)
-    except NotServableError as error:
-        raise LoadError(f"{served.source} {error}") from None
 
 
 def _check(served: ServedModel, files: Path) -> None:
@@ -186,8 +173,6 @@ def _download(served: ServedModel) -> Path:
             served.model, revision=served.revision, timeout=_LISTING_S
         )
         names = _choose_files(served, [file.rfilename for file in listed.siblings or []])
-        if served.gguf_file is not None:
-            _check_gguf_on_hub(served, served.gguf_file)
         return _snapshot(served, names)
     except LoadError:
         raise
@@ -206,22 +191,6 @@ def _refuse_download(served: ServedModel) -> NoReturn:
         f"{served.source} is not whole in {served.cache_dir.name}/ of {served.public_name}: run "
         f"`hf-triton fetch {served.public_name}`"
     )
-
-
-def _check_gguf_on_hub(served: ServedModel, name: str) -> None:
-    """Reads the head of the file alone."""
-    from huggingface_hub import get_session, hf_hub_url
-    from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented, not in __all__
-        build_hf_headers,
-        hf_raise_for_status,
-    )
-
-    url, timeout = hf_hub_url(served.model, name, revision=served.revision), _LISTING_S
-    headers = {**build_hf_headers(token=hub_token()), "Accept-Encoding": "identity"}
-    stream = get_session().stream
-    with stream("GET", url, headers=headers, timeout=timeout, follow_redirects=True) as answer:
-        hf_raise_for_status(answer)
-        _check_gguf(served, read_on(answer.iter_bytes()))
 
 
 def _users_snapshot(served: ServedModel) -> Path | None:
