@@ -57,7 +57,7 @@ from hf_triton.runtime.weights.locked_files import (
     repository_folder,
     snapshot_folder,
 )
-from hf_triton.text_generation.sequence.request_options import OPTIONS
+from hf_triton.text_generation.sequence.request_options import FIXED, OPTIONS
 from hf_triton.version import LIBRARY_PARAMETER
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
     "EMPTY_FINAL",
     "ENVIRONMENT_CODE",
     "ENVIRONMENT_FILE",
+    "FIXED",
     "FOLDER_VARIABLE",
     "LEFT_CALLS_VARIABLE",
     "LIBRARY_PARAMETER",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,6 @@ from hf_triton.text2text_generation import reader
 from hf_triton.text_classification import classification
 from hf_triton.text_generation.request import sampling_json
 from hf_triton.text_generation.request.row_options import CHAT_FIELDS, RowFields, read_rows
-from hf_triton.text_generation.sequence.request_options import OPTIONS
 from hf_triton.token_classification import request as tokens
 from hf_triton.zero_shot_classification import zero_shot
 
@@ -92,23 +89,3 @@ def test_a_tensor_that_no_answer_on_the_stub_shows_is_as_clients_send_it(
         (found,) = (each for each in (*config.input, *config.output) if each.name == name)
         assert model_config_pb2.DataType.Name(found.data_type) == f"TYPE_{kind}"
         assert list(found.dims) == dims
-
-
-def test_the_page_has_every_option_with_its_type() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "requests.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^\| (`.*?) \| (.*?) \| .*\|$", page, re.MULTILINE)
-    rows = [(first, {word.split()[0] for word in kinds.split(", ")}) for first, kinds in lines]
-    for name, option in OPTIONS.items():
-        if option.tensor:
-            shown, kind = rf"`{name}`(?!¹)", option.tensor
-        else:
-            shown, kind = rf"`{name}`¹", option.kind
-        of_row = [kinds for first, kinds in rows if kinds and re.search(shown, first)]
-        assert any(kind in kinds for kinds in of_row) or name in _TOLD_BESIDE, name
-
-
-# In the rows of others.
-_TOLD_BESIDE = {
-    *("random_seed", "beam_width", "length_penalty", "include_stop_str_in_output", "best_of"),
-    *("stop_token_ids", "logit_bias", "allowed_token_ids", "grammar", "priority"),
-}

@@ -7,27 +7,26 @@ from typing import Any
 
 from hf_triton.runtime.errors import RequestError
 
+from ..sequence.request_options import OPTIONS
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import Sequence
 
-MAX_STOP_WORDS = 128
-MAX_BAD_WORDS = 1000
 MAX_WORD_BYTES = 256
 MAX_ALL_WORDS_BYTES = 64 * 1024
-MAX_STOP_TOKEN_IDS = 1000
-MAX_LOGIT_BIASES = 10_000
 MAX_LOGPROBS_TOGETHER = 2**22  # of a request: half a gigabyte while they are collected
 MAX_INPUT_IDS = 2**20  # no model's context is longer by far
 
 
 def check_lists(row: Mapping[str, Any]) -> None:
     """Raises RequestError where a list of a row is too long; names the field, and what was got."""
-    for name, most in (("stop_words", MAX_STOP_WORDS), ("bad_words", MAX_BAD_WORDS)):
-        _check_number(name, row[name], most, "texts")
-        _check_sizes(name, row[name])
-    _check_number("stop_token_ids", row["stop_token_ids"], MAX_STOP_TOKEN_IDS, "tokens")
-    _check_number("allowed_token_ids", row["allowed_token_ids"], MAX_LOGIT_BIASES, "tokens")
-    _check_number("logit_bias", row["logit_bias"], MAX_LOGIT_BIASES, "tokens")
+    for name, option in OPTIONS.items():
+        if option.most is None:
+            continue
+        number, what = len(row[name]), "texts" if option.kind == "texts" else "tokens"
+        if number > option.most:
+            raise RequestError(f"{name}: got {number} {what}, allowed: at most {option.most}")
+        if option.kind == "texts":
+            _check_sizes(name, row[name])
 
 
 def check_logprobs(sequences: Iterable[Sequence]) -> None:
@@ -55,11 +54,6 @@ def most_with_logprobs(params: SamplingParams, num_prompt_tokens: int, n: int) -
 
 def _with_its_own(num_alternatives: int | None) -> int:
     return 0 if num_alternatives is None else 1 + num_alternatives
-
-
-def _check_number(name: str, values: tuple[Any, ...], most: int, what: str) -> None:
-    if len(values) > most:
-        raise RequestError(f"{name}: got {len(values)} {what}, allowed: at most {most}")
 
 
 def _check_sizes(name: str, words: Iterable[str]) -> None:

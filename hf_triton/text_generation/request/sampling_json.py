@@ -16,7 +16,7 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.json_text import read_object, short
 from hf_triton.runtime.request.tensors import boolean, integer, kind_of, number, text
 
-from ..sequence.request_options import OPTIONS
+from ..sequence.request_options import FIXED, OPTIONS
 from ..structured.constraint import ANY_OBJECT, KINDS, choice_texts, schema_text
 
 FIELD = "sampling_parameters"
@@ -212,11 +212,7 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {
 
 # vLLM's other names, of several releases, with the value that changes nothing; null never does.
 _NEUTRAL: dict[str, Any] = {
-    "detokenize": True,
-    "spaces_between_special_tokens": True,
-    "use_beam_search": False,
-    "early_stopping": False,
-    "flat_logprobs": False,
+    **FIXED,
     "top_logprobs": 0,
     **dict.fromkeys(
         (

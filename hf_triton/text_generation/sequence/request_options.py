@@ -1,6 +1,7 @@
 """What a request may say of its answer, a row for each option: every door reads it here.
 
-Needs nothing but the standard library: the generator reads it too.
+Needs nothing but the standard library: the generator reads it too. The table of docs/requests.md
+is made from it: ``python -m tests.unit.requests.options_page``.
 """
 
 from __future__ import annotations
@@ -11,25 +12,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-MAX_SEED = 2**64 - 1
-MAX_LOGPROBS = 20
 _MOST = sys.float_info.max
+_ANY = (0, math.inf)
 
 
 @dataclass(frozen=True)
 class Option:
     """What a request may say, at each door: as a tensor of the type ``tensor``; as a parameter of
     Triton's; ``in_json``, which is ``sampling_parameters`` in vLLM's names; and ``in_openai``, a
-    field of OpenAI's API. The last two have it as ``called``, SamplingParams as ``param``, where
-    it has another name there. A ``default`` of None is the model's own, or none.
+    field of OpenAI's API. The last two and vLLM itself have it as ``called``, SamplingParams as
+    ``param``, where it has another name there. A ``default`` of None is the model's own, or none.
 
-    ``kind`` is the check of that name in OpenAI's API. Numbers lie within ``bounds``, which errors
-    call ``allowed``. ``neutral`` values change nothing, the last of them in vLLM too; a search by
-    beams takes them alone. An option that ``filters`` cuts the distribution that tokens are drawn
-    from. ``to_vllm`` is passed on as it is.
+    ``says`` is its sentence in the docs, ``by_default`` a default that takes words. ``kind`` is the
+    check of that name in OpenAI's API. Numbers lie within ``bounds``, which ``ranges`` words where
+    they need it; lists have at most ``most`` elements. ``neutral`` values change nothing, the last
+    of them in vLLM too; a search by beams takes them alone. An option that ``filters`` cuts the
+    distribution that tokens are drawn from. ``to_vllm`` is passed on as it is.
     """
 
     kind: str
+    says: str
     default: Any = None
     tensor: str = ""
     is_parameter: bool = True
@@ -37,8 +39,10 @@ class Option:
     in_openai: bool = True
     called: str = ""
     param: str = ""
+    by_default: str = ""
     bounds: tuple[float, float] | None = None
-    allowed: str = ""
+    ranges: str = ""
+    most: int | None = None
     neutral: tuple[Any, ...] = ()
     filters: bool = False
     to_vllm: bool = False
@@ -48,92 +52,177 @@ class Option:
         """Of its tensor, for each prompt."""
         return [-1 if self.kind == "texts" else 1]
 
+    @property
+    def allowed(self) -> str:
+        """The bounds in words; empty without any."""
+        if self.ranges or self.bounds is None:
+            return self.ranges
+        low, high = self.bounds
+        return f"{low} and more" if high == math.inf else f"{low} to {high}"
+
 
 _integer = partial(Option, "integer", tensor="INT32")
 _number = partial(Option, "number", tensor="FP32")
-_flag = partial(Option, "boolean", default=False, tensor="BOOL", in_json=False, in_openai=False)
+_seed = partial(Option, "integer", tensor="UINT64", by_default="random")
+_boolean = partial(Option, "boolean")
+_flag = partial(_boolean, default=False, tensor="BOOL", in_json=False, in_openai=False)
+_output = partial(_flag, "true adds that output")
 _text = partial(Option, "text", tensor="STRING", in_openai=False)
+_texts = partial(Option, "texts", default=(), tensor="STRING")
 # What there is no tensor or parameter for, by which it could come for a row.
 _listed = partial(Option, is_parameter=False)
 _penalty = partial(
-    _number, default=0.0, bounds=(-2, 2), allowed="-2 to 2", neutral=(0,), to_vllm=True
+    _number,
+    "makes tokens of the output less likely",
+    0.0,
+    bounds=(-2, 2),
+    neutral=(0,),
+    to_vllm=True,
 )
-_token_ids = partial(
-    _listed, "integers", (), bounds=(0, math.inf), allowed="0 and more", neutral=((),)
-)
-_logprobs = partial(
-    Option, "integer", in_openai=False, bounds=(0, MAX_LOGPROBS), allowed=f"0 to {MAX_LOGPROBS}"
-)
-# docs/requests.md says what each of them is for.
+_ids = partial(_listed, "integers", default=(), bounds=_ANY, neutral=((),))
+_logprobs = partial(Option, "integer", in_openai=False, bounds=(0, 20), to_vllm=True)
+_FORCED = "the output must match; one of these: [structured-output.md](structured-output.md)"
 OPTIONS: dict[str, Option] = {
-    "stream": _flag(neutral=(False,)),
-    "max_tokens": _integer(),
-    "min_tokens": _integer(to_vllm=True),
+    "stream": _flag("true: one response for each piece, on `NAME_stream`", neutral=(False,)),
+    "max_tokens": _integer(
+        "of the output; prompt and output must fit the context. 0 with `prompt_logprobs`: none",
+        by_default="128 or what the context leaves",
+    ),
+    "min_tokens": _integer("the output has at least so many tokens", by_default="0", to_vllm=True),
     "top_k": _integer(
+        "draw from so many of the likeliest tokens",
         default=0,
         bounds=(-1, math.inf),
-        allowed="0 or -1 (off), or 1 and more",
+        ranges="0 or -1 (off), or 1 and more",
         neutral=(-1, 1, 0),
         filters=True,
     ),
-    "n": _integer(default=1, bounds=(1, 128), allowed="1 to 128", neutral=(1,)),
+    "n": _integer("number of texts for one prompt", 1, bounds=(1, 128), neutral=(1,)),
     "temperature": _number(
-        bounds=(0, _MOST), allowed="0 (greedy) or any finite number above it", neutral=(None, 0)
+        "flattens (above 1) or sharpens the distribution that tokens are drawn from",
+        by_default="0; 1 where another field asks for sampling",
+        bounds=(0, _MOST),
+        ranges="0 (greedy) or any finite number above it",
+        neutral=(None, 0),
     ),
     "top_p": _number(
-        default=0.0, bounds=(0, 1), allowed="0 (off) to 1", neutral=(0, 1.0), filters=True
+        "draw from the likeliest tokens that sum up to it",
+        default=0.0,
+        bounds=(0, 1),
+        ranges="0 (off) to 1",
+        neutral=(0, 1.0),
+        filters=True,
     ),
     "min_p": Option(
-        "number", 0.0, bounds=(0, 1), allowed="0 (off) to 1", neutral=(0.0,), filters=True
+        "number",
+        "least probability, as a share of the likeliest token's",
+        default=0.0,
+        bounds=(0, 1),
+        ranges="0 (off) to 1",
+        neutral=(0.0,),
+        filters=True,
     ),
     "repetition_penalty": _number(
-        bounds=(math.ulp(0.0), _MOST), allowed="a finite number above 0 (1 is off)"
+        "makes tokens of prompt and output less likely",
+        by_default="the model's own, else 1",
+        bounds=(math.ulp(0.0), _MOST),
+        ranges="a finite number above 0 (1 is off)",
     ),
     "frequency_penalty": _penalty(),
     "presence_penalty": _penalty(),
-    "seed": _integer(
-        tensor="UINT64",
-        bounds=(0, MAX_SEED),
-        allowed=f"0 to {MAX_SEED}",
+    "seed": _seed(
+        "the same seed gives the same text, whatever else is computed at the same time",
+        bounds=(0, 2**64 - 1),
         neutral=(None,),
         to_vllm=True,
     ),
-    "random_seed": _integer(tensor="UINT64", in_json=False, in_openai=False),
-    "stop_words": Option("texts", (), "STRING", called="stop", neutral=((),)),
-    "bad_words": Option("texts", (), "STRING"),
-    "json_schema": _text(),
-    "regex": _text(),
-    "choice": Option("texts", (), "STRING", in_openai=False),
-    "sampling_parameters": _text(in_json=False),
-    "length_penalty": _number(in_openai=False),
-    "beam_width": _integer(in_openai=False),
-    "timeout_ms": _integer(in_json=False, in_openai=False),
-    "on_timeout": _text(default="partial", in_json=False),
-    "exclude_input_in_output": _flag(default=True),
-    "return_finish_reason": _flag(),
-    "return_cumulative_logprob": _flag(neutral=(False,)),
-    "return_logprobs": _flag(neutral=(False,)),
-    "return_num_input_tokens": _flag(),
-    "return_num_output_tokens": _flag(),
-    "return_prompt_logprobs": _flag(),
-    "return_prompt_token_ids": _flag(),
-    "return_token_ids": _flag(),
-    "return_num_cached_tokens": _flag(),
-    "return_chat_format": _flag(),
-    "ignore_eos": Option("boolean", False, neutral=(False,)),
-    "include_stop_str_in_output": Option("boolean", False, param="include_stop_word"),
-    "logprobs": _logprobs(param="num_logprobs", neutral=(None,)),
-    "prompt_logprobs": _logprobs(param="num_prompt_logprobs"),
-    "skip_special_tokens": Option("boolean", True),
-    "add_special_tokens": Option("boolean"),
-    "truncate_prompt_tokens": Option("integer"),
-    "best_of": _listed("integer", in_openai=False),
-    "stop_token_ids": _token_ids(),
-    "logit_bias": _listed("biases", (), neutral=((),)),
-    "allowed_token_ids": _token_ids(),
-    "clamp_max_tokens": _listed("boolean", False, in_openai=False),
-    "grammar": _listed("text", in_openai=False),
+    "random_seed": _seed("another name of `seed`", in_json=False, in_openai=False),
+    "stop_words": _texts(
+        "the output ends before the first of them, which may be a special token",
+        called="stop",
+        most=128,
+        neutral=((),),
+    ),
+    "bad_words": _texts("the output has none of them", most=1000),
+    "json_schema": _text(_FORCED),
+    "regex": _text(_FORCED),
+    "choice": _texts(_FORCED, in_openai=False),
+    "sampling_parameters": _text(
+        "options in one JSON object, under vLLM's names; overrides the others", in_json=False
+    ),
+    "length_penalty": _number("taken where it is 1", in_openai=False),
+    "beam_width": _integer("taken where it is 1", in_openai=False),
+    "timeout_ms": _integer(
+        "the request ends that long after its arrival, on HTTP too", in_json=False, in_openai=False
+    ),
+    "on_timeout": _text(
+        "`partial`: the text so far, with `finish_reason` `timeout`; `error`: a 503",
+        "partial",
+        in_json=False,
+    ),
+    "exclude_input_in_output": _flag("false: the answer begins with the prompt", default=True),
+    "return_finish_reason": _output(),
+    "return_cumulative_logprob": _output(neutral=(False,)),
+    "return_logprobs": _output(neutral=(False,)),
+    "return_num_input_tokens": _output(),
+    "return_num_output_tokens": _output(),
+    "return_prompt_logprobs": _output(),
+    "return_prompt_token_ids": _output(),
+    "return_token_ids": _output(),
+    "return_num_cached_tokens": _output(),
+    "return_chat_format": _output(),
+    "ignore_eos": _boolean(
+        "true: the output goes on after the model's end-of-text token", False, neutral=(False,)
+    ),
+    "include_stop_str_in_output": _boolean(
+        "true: the output has the stop word that ends it", False, param="include_stop_word"
+    ),
+    "logprobs": _logprobs(
+        "alternatives to each token, in the output `logprobs`",
+        param="num_logprobs",
+        neutral=(None,),
+    ),
+    "prompt_logprobs": _logprobs(
+        "alternatives to each token of the prompt, in the output `prompt_logprobs`",
+        param="num_prompt_logprobs",
+    ),
+    "skip_special_tokens": _boolean(
+        "false: the text shows special tokens, but for the one that ends it", True
+    ),
+    "add_special_tokens": _boolean(
+        "whether the tokenizer adds the model's special tokens to the prompt",
+        by_default="true for a text, false for a chat",
+    ),
+    "truncate_prompt_tokens": Option(
+        "integer", "reads so many last tokens of the prompt; -1: as many as fit beside `max_tokens`"
+    ),
+    "best_of": _listed("integer", "taken where it is 1 or `n`", in_openai=False),
+    "stop_token_ids": _ids("the output ends at the first of them", most=1000),
+    "logit_bias": _listed(
+        "biases",
+        "an object of token ids and what is added to their logits",
+        default=(),
+        bounds=(-100, 100),
+        most=10_000,
+        neutral=((),),
+        to_vllm=True,
+    ),
+    "allowed_token_ids": _ids("no other tokens come", most=10_000, to_vllm=True),
+    "clamp_max_tokens": _listed(
+        "boolean", "true: `max_tokens` is at most what fits", False, in_openai=False
+    ),
+    "grammar": _listed("text", _FORCED, in_openai=False),
     # A parameter of that name is Triton's own.
-    "priority": _listed("integer", 0, bounds=(0, math.inf), allowed="0 and more"),
+    "priority": _listed(
+        "integer", "of requests that wait, those of the lowest number begin first", 0, bounds=_ANY
+    ),
 }
 FILTERS = [name for name, option in OPTIONS.items() if option.filters]
+# vLLM's names of what is not done here, and the one value of each that changes nothing.
+FIXED = {
+    "detokenize": True,
+    "spaces_between_special_tokens": True,
+    "use_beam_search": False,
+    "early_stopping": False,
+    "flat_logprobs": False,
+}

@@ -17,7 +17,6 @@ from hf_triton.runtime.request.tensors import shown
 from ..structured.constraint import Constraint
 from .request_options import FILTERS, OPTIONS
 
-MAX_LOGIT_BIAS = 100.0
 _BOUNDED = {name: option.param or name for name, option in OPTIONS.items() if option.bounds}
 
 
@@ -73,7 +72,8 @@ class SamplingParams:
         self._check_lengths()
         for name, attribute in _BOUNDED.items():
             check_range(name, getattr(self, attribute, None))
-        self._check_biases()
+        for token_id, _ in self.logit_bias:
+            _require(token_id >= 0, "logit_bias", f"token {token_id}", "0 and more")
         self._check_beams()
 
     def with_max_tokens(self, max_tokens: int) -> SamplingParams:
@@ -128,12 +128,6 @@ class SamplingParams:
             f"0 to max_tokens ({self.max_tokens})",
         )
 
-    def _check_biases(self) -> None:
-        for token_id, bias in self.logit_bias:
-            _require(token_id >= 0, "logit_bias", f"token {token_id}", "0 and more")
-            allowed = f"-{MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}"
-            _require(abs(bias) <= MAX_LOGIT_BIAS, "logit_bias", bias, allowed)
-
     def _check_beams(self) -> None:
         _require(self.num_beams >= 1, "beam_width", self.num_beams, "1 and more")
         if self.num_beams > 1 and self.num_prompt_logprobs is not None:
@@ -143,9 +137,12 @@ class SamplingParams:
 
 
 def check_range(name: str, value: Any) -> None:
-    """Raises RequestError for a number of an option that is out of bounds, also in a list."""
+    """Raises RequestError for a number of an option that is out of bounds, also in a list or by
+    token id.
+    """
     option = OPTIONS[name]
-    for one in value if isinstance(value, tuple) else (value,):
+    for each in value if isinstance(value, tuple) else (value,):
+        one = each[1] if isinstance(each, tuple) else each
         if option.bounds and one is not None and not option.bounds[0] <= one <= option.bounds[1]:
             raise RequestError(f"{name}: got {shown(one)}, allowed: {option.allowed}")
 

@@ -18,6 +18,7 @@ from hf_triton.text_generation.sequence.request_options import OPTIONS
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.structured.constraint import Constraint, Reasoning
 from tests.support.request_fields import fields, parse_request
+from tests.unit.requests import options_page
 
 CONTEXT = 50
 BIG = 2**31 - 1
@@ -247,6 +248,11 @@ def test_a_value_out_of_its_range_names_option_value_and_range_at_each_door(
     if OPTIONS[name].in_json and (name, value) != ("seed", -1):  # vLLM's word for none
         sampling = json.dumps({OPTIONS[name].called or name: value})
         assert error_of({"text_input": [b"abc"]}, {FIELD: sampling}) == said
+
+
+def test_the_page_has_the_table_of_options() -> None:
+    page = options_page.PAGE.read_text(encoding="utf-8")
+    assert options_page.with_table(page) == page
 
 
 @pytest.mark.parametrize(

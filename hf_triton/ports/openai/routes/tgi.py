@@ -27,17 +27,15 @@ from hf_triton.ports.openai.schema.hub_errors import error_body
 from hf_triton.ports.openai.schema.json_body import ignored, only, refused
 from hf_triton.ports.openai.schema.logprobs import Entry, Position
 from hf_triton.ports.openai.schema.names import Names, by_field
-from hf_triton.ports.openai.schema.request import GenerationRequest, TensorValue, asked
+from hf_triton.ports.openai.schema.request import SAMPLING, GenerationRequest, TensorValue, asked
 
 Json = dict[str, Any]
 _SAME = ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_penalty", "stop", "seed")
 PARAMETERS = Body(
     {
         "max_new_tokens": json_body.count,
-        **dict.fromkeys(("temperature", "top_p"), json_body.number),
-        **dict.fromkeys(("repetition_penalty", "frequency_penalty"), json_body.number),
-        **dict.fromkeys(("top_k", "seed", "top_n_tokens"), json_body.integer),
-        "stop": json_body.texts,
+        **{name: SAMPLING[name] for name in _SAME},
+        "top_n_tokens": json_body.integer,
         "truncate": json_body.count,
         **dict.fromkeys(("do_sample", "return_full_text"), json_body.boolean),
         **dict.fromkeys(("details", "decoder_input_details"), json_body.boolean),

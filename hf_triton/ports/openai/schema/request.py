@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any
 
-from generator.spec.runtime_rules import CACHE_SALT, OPTIONS
+from generator.spec.runtime_rules import CACHE_SALT, FIXED, OPTIONS
 from hf_triton.ports.openai.schema import json_body
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.schema.json_body import Check, kind_of, only, short
@@ -77,9 +77,9 @@ GENERATION_FIELDS: dict[str, Check] = {
     **dict.fromkeys(("suffix", "audio", "prediction", "functions", "function_call"), only()),
     "web_search_options": only(),
     # vLLM's, and the defaults that its clients send.
-    "spaces_between_special_tokens": only(True),
-    **dict.fromkeys(("use_beam_search", "early_stopping", "return_token_ids"), only(False)),
-    **dict.fromkeys(("return_tokens_as_token_ids", "continue_final_message"), only(False)),
+    **{name: only(value) for name, value in FIXED.items()},
+    **dict.fromkeys(("return_token_ids", "return_tokens_as_token_ids"), only(False)),
+    "continue_final_message": only(False),
     "echo": only(False),
     "add_generation_prompt": only(True),
     "length_penalty": only(1.0, 1),

@@ -6,7 +6,7 @@ Knows those names and no vLLM. Where a text ends, at stop words for one, is the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hf_triton.runtime.errors import RequestError
@@ -25,6 +25,8 @@ from hf_triton.text_generation.structured.llguidance_grammars import (
 MAX_TEMPERATURE = 2.0  # vLLM refuses more
 MIN_TEMPERATURE = 0.01  # and takes what is less for this
 _LARGEST_PENALTY = 1e30
+# What options of these kinds are in vLLM.
+_LISTS: dict[str, Callable[[Any], Any]] = {"integers": list, "biases": dict}
 
 
 def require_known(params: SamplingParams) -> None:
@@ -40,17 +42,17 @@ def sampling_arguments(params: SamplingParams, eos_token_ids: Iterable[int]) -> 
     """The arguments of vLLM's SamplingParams that give what ``params`` asks for."""
     ends = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
     return {
-        **{name: getattr(params, name) for name, option in OPTIONS.items() if option.to_vllm},
+        **{
+            option.called or name: _asked(params, option.param or name, option.kind)
+            for name, option in OPTIONS.items()
+            if option.to_vllm
+        },
         **{name: _filter(params, name) for name in FILTERS},
         "max_tokens": max(1, params.max_tokens),
         "temperature": 0.0 if params.is_greedy else max(params.temperature, MIN_TEMPERATURE),
         "repetition_penalty": _clamped(params.repetition_penalty),
         "stop_token_ids": sorted(set(ends)),
         "ignore_eos": True,  # the model's ends are among stop_token_ids
-        "logprobs": params.num_logprobs,
-        "prompt_logprobs": params.num_prompt_logprobs,
-        "allowed_token_ids": list(params.allowed_token_ids) or None,
-        "logit_bias": dict(params.logit_bias) or None,
         "detokenize": False,
     }
 
@@ -90,6 +92,11 @@ def token_logprobs(token_id: int, found: Any, num: int) -> TokenLogprobs:
     others = alternatives(ids, values, token_id)
     logprob = max(LEAST_LOGPROB, float(sampled.logprob))  # of NaN too
     return TokenLogprobs(logprob, int(sampled.rank), others)
+
+
+def _asked(params: SamplingParams, name: str, kind: str) -> Any:
+    value = getattr(params, name)
+    return _LISTS[kind](value) or None if kind in _LISTS else value
 
 
 def _filter(params: SamplingParams, name: str) -> Any:
