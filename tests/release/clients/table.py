@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGE = Path(__file__).parents[3] / "docs" / "clients.md"
-_HEAD = "| client | version | what was tried | result |\n| --- | --- | --- | --- |\n"
+_HEAD = "| client | version | result |\n| --- | --- | --- |\n"
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,7 @@ def rows() -> dict[str, str]:
 
 def write_row(client: str, version: str, tried: Sequence[Tried], gaps: Mapping[str, str]) -> None:
     """Puts a client's row in its place."""
-    names = "; ".join(_cell(one.name) for one in tried)
-    found = {**rows(), client: f"| {client} | {version} | {names} | {_result(tried, gaps)} |\n"}
+    found = {**rows(), client: f"| {client} | {version} | {_result(tried, gaps)} |\n"}
     page = PAGE.read_text(encoding="utf-8").partition(_HEAD)
     after = page[2][sum(map(len, rows().values())) :]
     body = "".join(found[name] for name in sorted(found, key=str.lower))
