@@ -8,26 +8,21 @@ Rows of activations are quantized to integers of one or two bytes: a row's scale
 largest magnitude for one byte, 1/32,767 for two. Two bytes are two digits to the base 256, each
 multiplied by itself. Digits are unsigned, because processors multiply unsigned by signed bytes
 (VNNI): the zero point, 128 or 32,768, stands for 0, and makes the products too large by
-``zero_point`` times the sum of the weights. Compiled kernels do it, or torch's operators where
-Numba is missing; a test holds both to the same numbers.
+``zero_point`` times the sum of the weights.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from .. import log
-from ..errors import reason
 from ..kernels.kernel_loading import load_kernel
 from ..kernels.thread_team import ThreadTeam
 from .linear_layouts import PrepackedLinear, is_int8
 
-_LARGEST = {1: 127, 2: 32767}
 _ZERO_POINT = {1: 128, 2: 32768}
-_SMALLEST_MAXIMUM = 2.0**-110  # stands for a row's largest magnitude where that is 0 or less
 _MIN_PARALLEL_SIZE = 4096  # numbers; for fewer, starting the threads costs more than it saves
 
 _MAX_INPUTS = 2**31 // (255 * 128)  # more products could overflow the int32 that sums them
@@ -62,7 +57,7 @@ class Int8Linear(PrepackedLinear):
         if not is_supported or not _multiplies_exactly():
             raise RuntimeError("no exact integer product for this weight")
         self._num_digits = 2 if tensor.act_quant_kwargs is None else 1
-        self._kernels = row_kernels(torch.get_num_threads())
+        self._kernels = RowKernels(torch.get_num_threads())
         self._matmul = _Int8Matmul(tensor.qdata, tensor.scale.reshape(-1).float())
         sums = tensor.qdata.sum(dim=1) * zero_point(self._num_digits)
         self._offsets = (sums * tensor.scale.reshape(-1).double()).float()  # (out,)
@@ -115,67 +110,10 @@ def zero_point(num_digits: int) -> int:
     return _ZERO_POINT[num_digits]
 
 
-class RowKernels(Protocol):
-    """Quantizes rows and dequantizes products."""
-
-    def digits(self, x: torch.Tensor, num_digits: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """x (rows, size) -> its digits, all rows' high ones first, (num_digits * rows, size) uint8,
-        and each row's scale, (rows,) float32.
-        """
-
-    def dequantized(
-        self,
-        products: torch.Tensor,
-        scales: torch.Tensor,
-        offsets: torch.Tensor,
-        bias: torch.Tensor,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
-        """products of the digits (num_digits * rows, out), ``offsets`` and ``bias`` (out,), all
-        float32 -> (rows, out) in ``dtype``. Writes over ``products``.
-        """
-
-
-@cache
-def row_kernels(num_threads: int) -> RowKernels:
-    """The compiled kernels where they run, else torch's operators; never an error."""
-    try:
-        return CompiledKernels(num_threads)
-    except ImportError as missing:
-        log.info(f"int8 layers are slower on this CPU without Numba: {missing}")
-    except Exception as failure:
-        log.info(f"int8 layers' loops don't run: {type(failure).__name__}: {reason(failure, 120)}")
-    return TorchKernels()
-
-
-class TorchKernels:
-    """By torch's operators."""
-
-    def digits(self, x: torch.Tensor, num_digits: int) -> tuple[torch.Tensor, torch.Tensor]:
-        x = x.float()
-        sizes = torch.linalg.vector_norm(x, float("inf"), dim=-1, keepdim=True)
-        scales = sizes.clamp_min_(_SMALLEST_MAXIMUM) / _LARGEST[num_digits]
-        numbers = (x / scales).round_().add_(_ZERO_POINT[num_digits]).to(torch.int32)
-        low = numbers & 255
-        both = torch.cat([numbers >> 8, low]) if num_digits == 2 else low
-        return both.to(torch.uint8), scales.squeeze(-1)
-
-    def dequantized(
-        self,
-        products: torch.Tensor,
-        scales: torch.Tensor,
-        offsets: torch.Tensor,
-        bias: torch.Tensor,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
-        rows = len(scales)
-        if len(products) > rows:
-            products = torch.add(products[rows:], products[:rows], alpha=256)
-        return products.sub_(offsets).mul_(scales.unsqueeze(-1)).add_(bias).to(dtype)
-
-
-class CompiledKernels:
-    """Kernels compiled by Numba, on torch's own threads. Raises ImportError without Numba."""
+class RowKernels:
+    """Quantizes rows and dequantizes products, by compiled kernels on torch's own threads. Raises
+    ImportError without Numba.
+    """
 
     def __init__(self, num_threads: int) -> None:
         self._team = ThreadTeam(num_threads)
@@ -188,6 +126,9 @@ class CompiledKernels:
         )
 
     def digits(self, x: torch.Tensor, num_digits: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """x (rows, size) -> its digits, all rows' high ones first, (num_digits * rows, size) uint8,
+        and each row's scale, (rows,) float32.
+        """
         rows, size = x.shape
         x = x.contiguous()
         scales = torch.empty(rows)
@@ -207,6 +148,9 @@ class CompiledKernels:
         bias: torch.Tensor,
         dtype: torch.dtype,
     ) -> torch.Tensor:
+        """products of the digits (num_digits * rows, out), ``offsets`` and ``bias`` (out,), all
+        float32 -> (rows, out) in ``dtype``.
+        """
         rows, size = len(scales), products.shape[1]
         out = torch.empty(rows, size, dtype=dtype)
         self._team.run(

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .kernels import FAST, bfloat16_at, float32_at, integers_at, load, store, take
+from .kernels import FAST, float32_at, integers_at, load, store, take
 
 _ZERO = np.float32(0)
 _BLOCK, _OUTPUTS, _PAIRS = 64, 4, 4  # outputs of a task, and what is computed at a time
 
 
 @njit(error_model="numpy")
-def _group(a: Any) -> None:
+def _group(a: Any, at: Any) -> None:
     """2 pairs, 3 experts, 4 each pair's expert, 5 starts (experts + 3,), 6 order (pairs,), all
     int64: the pairs of an expert e are order[starts[e] : starts[e + 1]]. The expert that comes
     after the last stands for none.
@@ -100,11 +100,12 @@ def _one_by_four(a: Any, x: Any, w: Any, out: Any, pair: Any, expert: Any, to: A
 
 
 @njit(error_model="numpy")
-def _experts(a: Any, x: Any, w: Any, out: Any) -> None:
+def _experts(a: Any, at: Any) -> None:
     """2 experts, 3 inputs, 4 outputs, a multiple of 4, 5 x (rows, inputs), 6 weights (experts,
     outputs, inputs), 7 starts and 8 order as of ``group``, 9 biases (experts, outputs) float32 or
     0, 10 pairs of a row of x, 11 out (pairs, outputs).
     """
+    x, w, out = at(a[5]), at(a[6]), at(a[11])
     num_outputs, starts, order = a[4], integers_at(a[7]), integers_at(a[8])
     blocks = (num_outputs + _BLOCK - 1) // _BLOCK
     while True:
@@ -121,20 +122,4 @@ def _experts(a: Any, x: Any, w: Any, out: Any) -> None:
                 _one_by_four(a, x, w, out, order[place], expert, to)
 
 
-def _experts_float32(a: Any) -> None:
-    _experts(a, float32_at(a[5]), float32_at(a[6]), float32_at(a[11]))
-
-
-def _experts_bfloat16(a: Any) -> None:
-    _experts(a, bfloat16_at(a[5]), bfloat16_at(a[6]), bfloat16_at(a[11]))
-
-
-def _group_float32(a: Any) -> None:
-    _group(a)
-
-
-ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
-    ("group", "float32"): _group_float32,
-    ("experts", "float32"): _experts_float32,
-    ("experts", "bfloat16"): _experts_bfloat16,
-}
+ENTRIES: dict[str, Callable[..., None]] = {"group": _group, "experts": _experts}

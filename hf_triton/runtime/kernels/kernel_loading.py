@@ -11,7 +11,6 @@ import ctypes
 import hashlib
 import importlib
 import os
-import struct
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -23,11 +22,6 @@ from hf_triton.runtime.errors import reason
 from hf_triton.runtime.private_folders import private_folders
 
 from .thread_team import Kernel
-
-_SYMBOLS = 2  # SHT_SYMTAB
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
 
 KERNELS = "kernels.py"
 # Which import the first.
@@ -65,8 +59,10 @@ def _compiled(name: str, dtype: str, source: str) -> Any:
     """A function of a source file as a C function."""
     from numba import cfunc
 
-    module = importlib.import_module(f"{__package__}.{Path(source).stem}")
-    return cfunc("void(CPointer(int64))")(module.ENTRIES[name, dtype])
+    kernels = importlib.import_module(f"{__package__}.{Path(KERNELS).stem}")
+    kernel = importlib.import_module(f"{__package__}.{Path(source).stem}").ENTRIES[name]
+    at = {"float32": kernels.float32_at, "bfloat16": kernels.bfloat16_at}[dtype]
+    return cfunc("void(CPointer(int64))")(lambda arguments: kernel(arguments, at))
 
 
 @cache
@@ -100,8 +96,9 @@ def _keep(path: Path | None, key: tuple[Any, ...], function: Any) -> None:
         _say_not_kept("no folder for caches is this user's alone; XDG_CACHE_HOME may name one")
         return
     try:
-        code = function._library.serialize_using_object_code()[2][0]  # noqa: SLF001
-        missing = [one for one in undefined_symbols(code) if not _has_symbol(one)]
+        library = function._library  # noqa: SLF001
+        code = library.serialize_using_object_code()[2][0]
+        missing = [one for one in called_names(library.get_llvm_str()) if not _has_symbol(one)]
         if missing:
             raise ValueError(f"they call {', '.join(missing)}")
         disk_cache.put_at(path, key, (function.native_name, code))
@@ -142,21 +139,10 @@ def _say_not_kept(why: str) -> None:
     log.warn(f"each load compiles the kernels anew, for seconds: they can't be kept: {why}")
 
 
-def undefined_symbols(code: bytes) -> list[str]:
-    """The names that an object file uses and doesn't define. Raises ValueError of other bytes.
+def called_names(module: str) -> list[str]:
+    """The functions and variables that a module of LLVM uses and does not define."""
+    from llvmlite import binding
 
-    Object files of machine code are read as far as it takes to know what else they need (ELF, 64
-    bits: https://refspecs.linuxfoundation.org/elf/elf.pdf).
-    """
-    if not code.startswith(b"\x7fELF\x02\x01"):
-        raise ValueError("no object file of this kind of processor")
-    offset, size, count = (_HEADER.unpack_from(code)[index] for index in (6, 11, 12))
-    sections = [_SECTION.unpack_from(code, offset + n * size) for n in range(count)]
-    names = []
-    for _, kind, _, _, begin, length, link, _, _, _ in sections:
-        texts = sections[link][4]
-        for place in range(begin, begin + length, _SYMBOL.size) if kind == _SYMBOLS else ():
-            name, _, _, section, _, _ = _SYMBOL.unpack_from(code, place)
-            if name and not section:
-                names.append(code[texts + name : code.index(b"\0", texts + name)].decode())
-    return names
+    parsed = binding.parse_assembly(module)
+    used = [one.name for one in (*parsed.functions, *parsed.global_variables) if one.is_declaration]
+    return [name for name in used if not name.startswith("llvm.")]

@@ -290,30 +290,32 @@ def _normalised(x: Any, at: Any, size: Any, weight: Any, eps: Any, out: Any, to:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _norm(a: Any, x: Any, delta: Any, weight: Any, out: Any) -> None:
+def _norm(a: Any, at: Any) -> None:
     """2 rows, 3 size, 4 x (rows, size), 5 delta of the same shape or 0, 6 weight, 7 out, 8 eps:
     x += delta; out = RMSNorm(x) * weight.
     """
+    x, delta, weight, out = at(a[4]), at(a[5]), at(a[6]), at(a[7])
     rows, size, eps = a[2], a[3], float_of(a[8])
     while True:
         first = take(a, 0) * _NORMED_TOGETHER
         if first >= rows:
             break
         for row in range(first, min(first + _NORMED_TOGETHER, rows)):
-            at = row * size
+            begin = row * size
             if a[5] != 0:
-                for i in range(size):
-                    store(x, at + i, load(x, at + i) + load(delta, at + i))
-            _normalised(x, at, size, weight, eps, out, at)
+                for i in range(begin, begin + size):
+                    store(x, i, load(x, i) + load(delta, i))
+            _normalised(x, begin, size, weight, eps, out, begin)
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _wide_norm(a: Any, x: Any, delta: Any, out: Any) -> None:
+def _wide_norm(a: Any, at: Any) -> None:
     """2 rows, 3 parts of each, 4 size of a part, 5 numbers from one row to the next, 6 x, 7 delta
     as large or 0, 8 weight and 9 bias or 0, (size,) or (parts, size), both float32, 10 out, 11
     numbers from one part's weight to the next, 12 whether the mean is taken off, 13 eps, 14 numbers
     from one part to the next: x += delta; out = norm(x) * weight + bias, part by part.
     """
+    x, delta, out = at(a[6]), at(a[7]), at(a[10])
     num_parts = a[2] * a[3]
     while True:
         first = take(a, 0) * _NORMED_TOGETHER
@@ -371,48 +373,23 @@ def _gelu_tanh(x: Any) -> Any:
     return x / (_ONE + exp(-x * (_GELU_LINEAR + _GELU_CUBIC * x * x)))
 
 
+@njit(fastmath=FAST, error_model="numpy", inline="always")
+def _silu(x: Any) -> Any:
+    return x / (_ONE + exp(-x))
+
+
 @njit(fastmath=FAST, error_model="numpy")
-def _gelu_mul(a: Any, x: Any, out: Any) -> None:
-    """As silu_mul, with GELU in place of SiLU."""
+def _gated(a: Any, at: Any, activate: Any) -> None:
+    """2 rows, 3 size, 4 x (rows, 2 * size) gate and up, 5 out (rows, size): activate(gate) * up."""
     take_wide_vectors()
-    rows, size = a[2], a[3]
+    rows, size, x, out = a[2], a[3], at(a[4]), at(a[5])
     while True:
         row = take(a, 0)
         if row >= rows:
             break
         gate, up, to = 2 * row * size, (2 * row + 1) * size, row * size
         for i in range(size):
-            value = rounded(out, _gelu(load(x, gate + i)))
-            store(out, to + i, value * load(x, up + i))
-
-
-@njit(fastmath=FAST, error_model="numpy")
-def _gelu_tanh_mul(a: Any, x: Any, out: Any) -> None:
-    """As silu_mul, with the tanh form of GELU in place of SiLU."""
-    rows, size = a[2], a[3]
-    while True:
-        row = take(a, 0)
-        if row >= rows:
-            break
-        gate, up, to = 2 * row * size, (2 * row + 1) * size, row * size
-        for i in range(size):
-            value = rounded(out, _gelu_tanh(load(x, gate + i)))
-            store(out, to + i, value * load(x, up + i))
-
-
-@njit(fastmath=FAST, error_model="numpy")
-def _silu_mul(a: Any, x: Any, out: Any) -> None:
-    """2 rows, 3 size, 4 x (rows, 2 * size) gate and up, 5 out (rows, size): silu(gate) * up."""
-    rows, size = a[2], a[3]
-    while True:
-        row = take(a, 0)
-        if row >= rows:
-            break
-        gate, up, to = 2 * row * size, (2 * row + 1) * size, row * size
-        for i in range(size):
-            value = load(x, gate + i)
-            value = rounded(out, value / (_ONE + exp(-value)))
-            store(out, to + i, value * load(x, up + i))
+            store(out, to + i, rounded(out, activate(load(x, gate + i))) * load(x, up + i))
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
@@ -441,19 +418,10 @@ def _rotate_pairs(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any) ->
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _place(
-    a: Any,
-    qkv: Any,
-    keys: Any,
-    values: Any,
-    cos: Any,
-    sin: Any,
-    q_norm: Any,
-    k_norm: Any,
-    in_pairs: Any,
-) -> None:
+def _place(a: Any, at: Any, angles_at: Any, in_pairs: Any) -> None:
     """Normalises (where the model does) and rotates queries and keys in place, and writes keys and
-    values to their slots. Numba compiles one branch of ``in_pairs``, which is None or not.
+    values to their slots. ``angles_at`` reads the rotary embedding. Numba compiles one branch of
+    ``in_pairs``, which is None or not.
 
     2 tokens, 3 heads, 4 kv_heads, 5 dim, 6 cache length, 7 qkv (tokens, (heads + 2 kv_heads) *
     dim), 8 keys and 9 values (slots, kv_heads, length, dim), or 0 where they stay where they are,
@@ -463,6 +431,8 @@ def _place(
     its values follow it.
     """
     tokens, heads, kv_heads, dim, length = a[2], a[3], a[4], a[5], a[6]
+    qkv, keys, values, q_norm, k_norm = at(a[7]), at(a[8]), at(a[9]), at(a[15]), at(a[16])
+    cos, sin = angles_at(a[12]), angles_at(a[13])
     slots, positions = integers_at(a[10]), integers_at(a[11])
     rotary, eps = a[14], float_of(a[17])
     width, groups = (heads + 2 * kv_heads) * dim, heads // kv_heads
@@ -473,16 +443,16 @@ def _place(
         first, position = token * width, positions[token]
         angle, slot = position * rotary, slots[token]
         for head in range(heads + kv_heads):
-            at = first + head * dim
+            here = first + head * dim
             if a[18] != 0:
-                at += head // (groups + 1) * dim  # past the values of the heads before
+                here += head // (groups + 1) * dim  # past the values of the heads before
             is_key = head % (groups + 1) == groups if a[18] != 0 else head >= heads
             if a[15] != 0:
-                _normalised(qkv, at, dim, k_norm if is_key else q_norm, eps, qkv, at)
+                _normalised(qkv, here, dim, k_norm if is_key else q_norm, eps, qkv, here)
             if in_pairs is None:
-                _rotate(qkv, at, cos, sin, angle, rotary // 2, qkv, at)
+                _rotate(qkv, here, cos, sin, angle, rotary // 2, qkv, here)
             else:
-                _rotate_pairs(qkv, at, cos, sin, angle, rotary // 2)
+                _rotate_pairs(qkv, here, cos, sin, angle, rotary // 2)
         for head in range(kv_heads if a[8] != 0 else 0):
             to = ((slot * kv_heads + head) * length + position) * dim
             if a[18] != 0:
@@ -498,7 +468,7 @@ def _place(
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _attend(a: Any, qkv: Any, keys: Any, values: Any, out: Any, changed: Any) -> None:
+def _attend(a: Any, at: Any, changed: Any) -> None:
     """Each token's queries over its own sequence's keys up to its position. Numba compiles one
     branch of ``changed``, which is None or not: whether scores have a soft cap or sinks.
 
@@ -508,6 +478,7 @@ def _attend(a: Any, qkv: Any, keys: Any, values: Any, out: Any, changed: Any) ->
     or 0.
     """
     tokens, heads, kv_heads, dim, length = a[2], a[3], a[4], a[5], a[6]
+    qkv, keys, values, out = at(a[7]), at(a[8]), at(a[9]), at(a[12])
     slots, positions, window, scale = integers_at(a[10]), integers_at(a[11]), a[14], float_of(a[15])
     scores = float32_at(a[13] + 4 * take(a, 1) * (length + dim))
     groups, width = heads // kv_heads, (heads + 2 * kv_heads) * dim
@@ -618,17 +589,17 @@ def _weigh(v: Any, at: Any, count: Any, dim: Any, scores: Any, to: Any) -> None:
 
 
 @njit(error_model="numpy")
-def _argmax(a: Any, x: Any) -> None:
+def _argmax(a: Any, at: Any) -> None:
     """2 rows, 3 size, 4 x (rows, size), 5 out (rows,) int64: where the first of the largest is, or
     the first NaN.
     """
-    rows, size, out = a[2], a[3], integers_at(a[5])
+    rows, size, x, out = a[2], a[3], at(a[4]), integers_at(a[5])
     while True:
         row = take(a, 0)
         if row >= rows:
             break
         first = row * size
-        best, at = _LOWEST, 0
+        best, place = _LOWEST, 0
         for begin in range(0, size, _SEARCH_BLOCK):
             end = min(size, begin + _SEARCH_BLOCK)
             largest, bits = load(x, first + begin), _INFINITY
@@ -637,211 +608,96 @@ def _argmax(a: Any, x: Any) -> None:
                 largest, here = larger(value, largest), size_bits(value)
                 bits = here if here > bits else bits
             if bits > _INFINITY:
-                best, at = of_bits(bits), begin
+                best, place = of_bits(bits), begin
                 break
             if largest > best:
-                best, at = largest, begin
-        while at < size - 1:
-            value = load(x, first + at)
+                best, place = largest, begin
+        while place < size - 1:
+            value = load(x, first + place)
             if value == best or size_bits(value) > _INFINITY:
                 break
-            at += 1
-        out[row] = at
+            place += 1
+        out[row] = place
 
 
 # Only "contract": NaN and infinity must stay, so that a broken row shows in its own logits.
 @njit(fastmath={"contract"}, error_model="numpy")
-def _digits(a: Any, x: Any) -> None:
+def _digits(a: Any, at: Any) -> None:
     """Quantizes each row to digits of 8 bits, as devices/int8_linear.py says.
 
     2 rows, 3 size, 4 x (rows, size), 5 parts (rows,) float32, 6 out (digits, rows, size) bytes,
     7 digits, 1 or 2.
     """
-    rows, size, parts, out, is_two = a[2], a[3], float32_at(a[5]), bytes_at(a[6]), a[7] == 2
+    rows, size, x, is_two = a[2], a[3], at(a[4]), a[7] == 2
+    parts, out = float32_at(a[5]), bytes_at(a[6])
     largest = _TWO_DIGITS if is_two else _ONE_DIGIT
     while True:
         row = take(a, 0)
         if row >= rows:
             break
-        at, low = row * size, (rows + row) * size
+        first, low = row * size, (rows + row) * size
         bits = _SMALLEST_MAXIMUM
         for i in range(size):
-            here = size_bits(load(x, at + i))
+            here = size_bits(load(x, first + i))
             bits = here if here > bits else bits
         scale = largest / of_bits(bits)
         if is_two:
             for i in range(size):
-                number = np.int32(load(x, at + i) * scale + _TWO_DIGITS_FROM)
-                store_byte(out, at + i, number >> _BYTE)
+                number = np.int32(load(x, first + i) * scale + _TWO_DIGITS_FROM)
+                store_byte(out, first + i, number >> _BYTE)
                 store_byte(out, low + i, number)
         else:
             for i in range(size):
-                store_byte(out, at + i, np.int32(load(x, at + i) * scale + _ONE_DIGIT_FROM))
+                store_byte(out, first + i, np.int32(load(x, first + i) * scale + _ONE_DIGIT_FROM))
         store(parts, row, of_bits(bits) / largest)
 
 
 @njit(fastmath={"contract"}, error_model="numpy")
-def _combine(a: Any, out: Any) -> None:
+def _combine(a: Any, at: Any) -> None:
     """2 rows, 3 size, 4 products (digits, rows, size), 5 parts (rows,), 6 offsets (size,), 7 bias
     (size,), all float32, 8 out (rows, size), 9 digits, 1 or 2.
     """
     rows, size, is_two = a[2], a[3], a[9] == 2
-    y, parts = float32_at(a[4]), float32_at(a[5])
+    y, parts, out = float32_at(a[4]), float32_at(a[5]), at(a[8])
     offsets, bias = float32_at(a[6]), float32_at(a[7])
     while True:
         row = take(a, 0)
         if row >= rows:
             break
-        at, low, part = row * size, (rows + row) * size, load(parts, row)
+        first, low, part = row * size, (rows + row) * size, load(parts, row)
         if is_two:
             for i in range(size):
-                whole = load(y, at + i) * _BASE + load(y, low + i) - load(offsets, i)
-                store(out, at + i, whole * part + load(bias, i))
+                whole = load(y, first + i) * _BASE + load(y, low + i) - load(offsets, i)
+                store(out, first + i, whole * part + load(bias, i))
         else:
             for i in range(size):
-                whole = load(y, at + i) - load(offsets, i)
-                store(out, at + i, whole * part + load(bias, i))
+                whole = load(y, first + i) - load(offsets, i)
+                store(out, first + i, whole * part + load(bias, i))
 
 
-def _digits_float32(a: Any) -> None:
-    _digits(a, float32_at(a[4]))
+def _placing(in_pairs: Any) -> Callable[..., None]:
+    return njit(lambda a, at: _place(a, at, at, in_pairs))
 
 
-def _digits_bfloat16(a: Any) -> None:
-    _digits(a, bfloat16_at(a[4]))
+def _placing_wide(in_pairs: Any) -> Callable[..., None]:
+    """With angles in float32, as OLMo 2 has them."""
+    return njit(lambda a, at: _place(a, at, float32_at, in_pairs))
 
 
-def _combine_float32(a: Any) -> None:
-    _combine(a, float32_at(a[8]))
-
-
-def _combine_bfloat16(a: Any) -> None:
-    _combine(a, bfloat16_at(a[8]))
-
-
-def _argmax_float32(a: Any) -> None:
-    _argmax(a, float32_at(a[4]))
-
-
-def _argmax_bfloat16(a: Any) -> None:
-    _argmax(a, bfloat16_at(a[4]))
-
-
-def _norm_float32(a: Any) -> None:
-    _norm(a, float32_at(a[4]), float32_at(a[5]), float32_at(a[6]), float32_at(a[7]))
-
-
-def _norm_bfloat16(a: Any) -> None:
-    _norm(a, bfloat16_at(a[4]), bfloat16_at(a[5]), bfloat16_at(a[6]), bfloat16_at(a[7]))
-
-
-def _silu_mul_float32(a: Any) -> None:
-    _silu_mul(a, float32_at(a[4]), float32_at(a[5]))
-
-
-def _silu_mul_bfloat16(a: Any) -> None:
-    _silu_mul(a, bfloat16_at(a[4]), bfloat16_at(a[5]))
-
-
-def _wide_norm_float32(a: Any) -> None:
-    _wide_norm(a, float32_at(a[6]), float32_at(a[7]), float32_at(a[10]))
-
-
-def _wide_norm_bfloat16(a: Any) -> None:
-    _wide_norm(a, bfloat16_at(a[6]), bfloat16_at(a[7]), bfloat16_at(a[10]))
-
-
-def _gelu_mul_float32(a: Any) -> None:
-    _gelu_mul(a, float32_at(a[4]), float32_at(a[5]))
-
-
-def _gelu_mul_bfloat16(a: Any) -> None:
-    _gelu_mul(a, bfloat16_at(a[4]), bfloat16_at(a[5]))
-
-
-def _gelu_tanh_mul_float32(a: Any) -> None:
-    _gelu_tanh_mul(a, float32_at(a[4]), float32_at(a[5]))
-
-
-def _gelu_tanh_mul_bfloat16(a: Any) -> None:
-    _gelu_tanh_mul(a, bfloat16_at(a[4]), bfloat16_at(a[5]))
-
-
-def _place_float32(a: Any) -> None:
-    at = float32_at
-    _place(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), at(a[13]), at(a[15]), at(a[16]), None)
-
-
-def _place_bfloat16(a: Any) -> None:
-    at = bfloat16_at
-    _place(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), at(a[13]), at(a[15]), at(a[16]), None)
-
-
-def _place_pairs_float32(a: Any) -> None:
-    at = float32_at
-    _place(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), at(a[13]), at(a[15]), at(a[16]), 1)
-
-
-def _place_pairs_bfloat16(a: Any) -> None:
-    at = bfloat16_at
-    _place(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), at(a[13]), at(a[15]), at(a[16]), 1)
-
-
-def _place_wide_bfloat16(a: Any) -> None:
-    at, wide = bfloat16_at, float32_at  # angles in float32, as OLMo 2 has them
-    _place(a, at(a[7]), at(a[8]), at(a[9]), wide(a[12]), wide(a[13]), at(a[15]), at(a[16]), None)
-
-
-def _place_pairs_wide_bfloat16(a: Any) -> None:
-    at, wide = bfloat16_at, float32_at
-    _place(a, at(a[7]), at(a[8]), at(a[9]), wide(a[12]), wide(a[13]), at(a[15]), at(a[16]), 1)
-
-
-def _attend_float32(a: Any) -> None:
-    at = float32_at
-    _attend(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), None)
-
-
-def _attend_bfloat16(a: Any) -> None:
-    at = bfloat16_at
-    _attend(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), None)
-
-
-def _attend_changed_float32(a: Any) -> None:
-    at = float32_at
-    _attend(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), 1)
-
-
-def _attend_changed_bfloat16(a: Any) -> None:
-    at = bfloat16_at
-    _attend(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), 1)
-
-
-ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
-    ("digits", "float32"): _digits_float32,
-    ("digits", "bfloat16"): _digits_bfloat16,
-    ("combine", "float32"): _combine_float32,
-    ("combine", "bfloat16"): _combine_bfloat16,
-    ("argmax", "float32"): _argmax_float32,
-    ("argmax", "bfloat16"): _argmax_bfloat16,
-    ("norm", "float32"): _norm_float32,
-    ("norm", "bfloat16"): _norm_bfloat16,
-    ("wide_norm", "float32"): _wide_norm_float32,
-    ("wide_norm", "bfloat16"): _wide_norm_bfloat16,
-    ("gelu_mul", "float32"): _gelu_mul_float32,
-    ("gelu_mul", "bfloat16"): _gelu_mul_bfloat16,
-    ("gelu_tanh_mul", "float32"): _gelu_tanh_mul_float32,
-    ("gelu_tanh_mul", "bfloat16"): _gelu_tanh_mul_bfloat16,
-    ("silu_mul", "float32"): _silu_mul_float32,
-    ("silu_mul", "bfloat16"): _silu_mul_bfloat16,
-    ("place", "float32"): _place_float32,
-    ("place", "bfloat16"): _place_bfloat16,
-    ("place_pairs", "float32"): _place_pairs_float32,
-    ("place_pairs", "bfloat16"): _place_pairs_bfloat16,
-    ("place_wide", "bfloat16"): _place_wide_bfloat16,
-    ("place_pairs_wide", "bfloat16"): _place_pairs_wide_bfloat16,
-    ("attend_changed", "float32"): _attend_changed_float32,
-    ("attend_changed", "bfloat16"): _attend_changed_bfloat16,
-    ("attend", "float32"): _attend_float32,
-    ("attend", "bfloat16"): _attend_bfloat16,
+# Each is given the arguments, and what makes pointers to numbers of the dtype at hand.
+ENTRIES: dict[str, Callable[..., None]] = {
+    "digits": _digits,
+    "combine": _combine,
+    "argmax": _argmax,
+    "norm": _norm,
+    "wide_norm": _wide_norm,
+    "gelu_mul": njit(lambda a, at: _gated(a, at, _gelu)),
+    "gelu_tanh_mul": njit(lambda a, at: _gated(a, at, _gelu_tanh)),
+    "silu_mul": njit(lambda a, at: _gated(a, at, _silu)),
+    "place": _placing(None),
+    "place_pairs": _placing(1),
+    "place_wide": _placing_wide(None),
+    "place_pairs_wide": _placing_wide(1),
+    "attend": njit(lambda a, at: _attend(a, at, None)),
+    "attend_changed": njit(lambda a, at: _attend(a, at, 1)),
 }

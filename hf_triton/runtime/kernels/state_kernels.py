@@ -17,7 +17,6 @@ from numba import njit
 
 from .kernels import (
     FAST,
-    bfloat16_at,
     exp,
     float32_at,
     float_of,
@@ -32,6 +31,18 @@ from .layout import CHANNELS
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _SMALL = np.float32(1e-6)
 _COLUMNS = 6
+
+
+@njit(fastmath=FAST, error_model="numpy", inline="always")
+def _clear(x: Any, begin: Any, end: Any) -> None:
+    for i in range(begin, end):
+        store(x, i, _ZERO)
+
+
+@njit(fastmath=FAST, error_model="numpy", inline="always")
+def _copy(x: Any, begin: Any, end: Any, to: Any) -> None:
+    for i in range(begin, end):
+        store(to, i, load(x, i))
 
 
 @njit(fastmath=FAST, error_model="numpy", inline="always")
@@ -69,7 +80,7 @@ def _shift(
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _conv(a: Any, x: Any, states: Any, out: Any) -> None:
+def _conv(a: Any, at: Any) -> None:
     """A causal convolution of each channel, and its SiLU where asked for.
 
     2 runs, 3 their count, 4 channels, 5 kernel size, 6 x (tokens, channels), 7 its stride, 8 states
@@ -77,6 +88,7 @@ def _conv(a: Any, x: Any, states: Any, out: Any) -> None:
     bias (channels,) or 0, float32, 12 out (tokens, channels), 13 whether SiLU, 14 scratch (threads,
     256).
     """
+    x, states, out = at(a[6]), at(a[8]), at(a[12])
     runs, num_runs, channels, size = integers_at(a[2]), a[3], a[4], a[5]
     stride, length, weight, bias = a[7], a[9], float32_at(a[10]), float32_at(a[11])
     sums = float32_at(a[14] + 4 * take(a, 1) * CHANNELS)
@@ -122,7 +134,7 @@ def _unit(x: Any, at: Any, size: Any, scale: Any, is_normalised: Any, out: Any) 
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _delta_rule(a: Any, q: Any, k: Any, v: Any, beta: Any, out: Any) -> None:
+def _delta_rule(a: Any, at: Any) -> None:
     """The gated delta rule, https://arxiv.org/abs/2412.06464; with a gate for each channel that of
     https://arxiv.org/abs/2510.26692.
 
@@ -132,11 +144,12 @@ def _delta_rule(a: Any, q: Any, k: Any, v: Any, beta: Any, out: Any) -> None:
     beta (tokens, value heads), 17 states (slots, value heads, value dim, key dim) float32, 18 out
     like v, 19 whether q and k are normalised, 20 scale of q, 21 scratch (threads, 4 key dim).
     """
+    q, k, v, beta, out = at(a[8]), at(a[9]), at(a[10]), at(a[16]), at(a[18])
     runs, num_runs, heads, size, dim = integers_at(a[2]), a[3], a[5], a[6], a[7]
     group, g, scale = heads // a[4], float32_at(a[14]), float_of(a[20])
-    place = a[21] + 16 * take(a, 1) * size
-    key, query = float32_at(place), float32_at(place + 4 * size)
-    decays, seen = float32_at(place + 8 * size), float32_at(place + 12 * size)
+    scratch = a[21] + 16 * take(a, 1) * size
+    key, query = float32_at(scratch), float32_at(scratch + 4 * size)
+    decays, seen = float32_at(scratch + 8 * size), float32_at(scratch + 12 * size)
     while True:
         task = take(a, 0)
         if task >= num_runs * heads:
@@ -145,22 +158,21 @@ def _delta_rule(a: Any, q: Any, k: Any, v: Any, beta: Any, out: Any) -> None:
         first = runs[run]
         state = float32_at(a[17] + 4 * (runs[run + 2] * heads + head) * dim * size)
         if runs[run + 3] != 0:
-            for i in range(dim * size):
-                store(state, i, _ZERO)
+            _clear(state, 0, dim * size)
         for token in range(first, first + runs[run + 1]):
-            at, key_at = token * heads + head, head // group * size
+            place, key_at = token * heads + head, head // group * size
             _unit(k, token * a[12] + key_at, size, _ONE, a[19], key)
             _unit(q, token * a[11] + key_at, size, scale, a[19], query)
             if a[15] != 0:
                 for i in range(size):
-                    store(decays, i, exp(load(g, at * size + i)))
+                    store(decays, i, exp(load(g, place * size + i)))
             else:
-                decay = exp(load(g, at))
+                decay = exp(load(g, place))
                 for i in range(size):
                     store(decays, i, decay)
             for i in range(size):
                 store(seen, i, load(key, i) * load(decays, i))
-            rate, value_at = load(beta, at), token * a[13] + head * dim
+            rate, value_at = load(beta, place), token * a[13] + head * dim
             for j in range(dim):
                 row, held, total = j * size, _ZERO, _ZERO
                 for i in range(size):
@@ -170,15 +182,14 @@ def _delta_rule(a: Any, q: Any, k: Any, v: Any, beta: Any, out: Any) -> None:
                     now = load(state, row + i) * load(decays, i) + load(key, i) * delta
                     store(state, row + i, now)
                     total += now * load(query, i)
-                store(out, at * dim + j, total)
+                store(out, place * dim + j, total)
             if token + 1 == first + runs[run + 4]:
                 kept = float32_at(a[17] + 4 * (runs[run + 5] * heads + head) * dim * size)
-                for i in range(dim * size):
-                    store(kept, i, load(state, i))
+                _copy(state, 0, dim * size, kept)
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _ssd(a: Any, x: Any, b: Any, c: Any) -> None:
+def _ssd(a: Any, at: Any) -> None:
     """Mamba 2's recurrence, https://arxiv.org/abs/2405.21060.
 
     2 runs, 3 their count, 4 heads, 5 groups of them, 6 head dim, 7 state size, 8 x (tokens, heads,
@@ -186,6 +197,7 @@ def _ssd(a: Any, x: Any, b: Any, c: Any) -> None:
     heads), 15 A and 16 D (heads,), 17 states (slots, heads, head dim, state size), 18 out (tokens,
     heads, head dim), all float32, 19 head dims of a task, 20 scratch (threads, 2 state size).
     """
+    x, b, c = at(a[8]), at(a[9]), at(a[10])
     runs, num_runs, heads, dim, size = integers_at(a[2]), a[3], a[4], a[6], a[7]
     group = heads // a[5]
     dt, decays, skips, out = (
@@ -203,11 +215,10 @@ def _ssd(a: Any, x: Any, b: Any, c: Any) -> None:
         first = runs[run]
         state = float32_at(a[17] + 4 * (runs[run + 2] * heads + head) * dim * size)
         if runs[run + 3] != 0:
-            for i in range(dim * size):
-                store(state, i, _ZERO)
+            _clear(state, 0, dim * size)
         for token in range(first, first + runs[run + 1]):
-            at = token * heads + head
-            step = load(dt, at)
+            place = token * heads + head
+            step = load(dt, place)
             decay = exp(step * load(decays, head))
             b_at, c_at = token * a[12] + head // group * size, token * a[13] + head // group * size
             for n in range(size):
@@ -220,15 +231,14 @@ def _ssd(a: Any, x: Any, b: Any, c: Any) -> None:
                     now = load(state, row + n) * decay + more * load(scratch, n)
                     store(state, row + n, now)
                     total += now * load(scratch, size + n)
-                store(out, at * dim + i, total + value * load(skips, head))
+                store(out, place * dim + i, total + value * load(skips, head))
             if token + 1 == first + runs[run + 4]:
                 kept = float32_at(a[17] + 4 * (runs[run + 5] * heads + head) * dim * size)
-                for i in range(dim * size):
-                    store(kept, i, load(state, i))
+                _copy(state, 0, dim * size, kept)
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _selective_scan(a: Any, x: Any, b: Any, c: Any, z: Any, out: Any) -> None:
+def _selective_scan(a: Any, at: Any) -> None:
     """Mamba's selective scan, https://arxiv.org/abs/2312.00752.
 
     2 runs, 3 their count, 4 channels, 5 state size, 6 x (tokens, channels), 7 b and 8 c (tokens,
@@ -236,6 +246,7 @@ def _selective_scan(a: Any, x: Any, b: Any, c: Any, z: Any, out: Any) -> None:
     (channels, state size) and 16 D (channels,), 17 states (slots, channels, state size), these
     float32, 18 out (tokens, channels), 19 scratch (threads, 2 state size).
     """
+    x, b, c, z, out = at(a[6]), at(a[7]), at(a[8]), at(a[9]), at(a[18])
     runs, num_runs, channels, size = integers_at(a[2]), a[3], a[4], a[5]
     dt, decays, skips = float32_at(a[14]), float32_at(a[15]), float32_at(a[16])
     scratch = float32_at(a[19] + 8 * take(a, 1) * size)
@@ -248,8 +259,7 @@ def _selective_scan(a: Any, x: Any, b: Any, c: Any, z: Any, out: Any) -> None:
         end, first = min(begin + CHANNELS, channels), runs[run]
         state = float32_at(a[17] + 4 * runs[run + 2] * channels * size)
         if runs[run + 3] != 0:
-            for i in range(begin * size, end * size):
-                store(state, i, _ZERO)
+            _clear(state, begin * size, end * size)
         for token in range(first, first + runs[run + 1]):
             for n in range(size):
                 store(scratch, n, load(b, token * a[11] + n))
@@ -268,53 +278,12 @@ def _selective_scan(a: Any, x: Any, b: Any, c: Any, z: Any, out: Any) -> None:
                 store(out, token * channels + i, whole * gate)
             if token + 1 == first + runs[run + 4]:
                 kept = float32_at(a[17] + 4 * runs[run + 5] * channels * size)
-                for i in range(begin * size, end * size):
-                    store(kept, i, load(state, i))
+                _copy(state, begin * size, end * size, kept)
 
 
-def _conv_float32(a: Any) -> None:
-    _conv(a, float32_at(a[6]), float32_at(a[8]), float32_at(a[12]))
-
-
-def _conv_bfloat16(a: Any) -> None:
-    _conv(a, bfloat16_at(a[6]), bfloat16_at(a[8]), bfloat16_at(a[12]))
-
-
-def _delta_rule_float32(a: Any) -> None:
-    at = float32_at
-    _delta_rule(a, at(a[8]), at(a[9]), at(a[10]), at(a[16]), at(a[18]))
-
-
-def _delta_rule_bfloat16(a: Any) -> None:
-    at = bfloat16_at
-    _delta_rule(a, at(a[8]), at(a[9]), at(a[10]), at(a[16]), at(a[18]))
-
-
-def _ssd_float32(a: Any) -> None:
-    _ssd(a, float32_at(a[8]), float32_at(a[9]), float32_at(a[10]))
-
-
-def _ssd_bfloat16(a: Any) -> None:
-    _ssd(a, bfloat16_at(a[8]), bfloat16_at(a[9]), bfloat16_at(a[10]))
-
-
-def _selective_scan_float32(a: Any) -> None:
-    at = float32_at
-    _selective_scan(a, at(a[6]), at(a[7]), at(a[8]), at(a[9]), at(a[18]))
-
-
-def _selective_scan_bfloat16(a: Any) -> None:
-    at = bfloat16_at
-    _selective_scan(a, at(a[6]), at(a[7]), at(a[8]), at(a[9]), at(a[18]))
-
-
-ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
-    ("conv", "float32"): _conv_float32,
-    ("conv", "bfloat16"): _conv_bfloat16,
-    ("delta_rule", "float32"): _delta_rule_float32,
-    ("delta_rule", "bfloat16"): _delta_rule_bfloat16,
-    ("ssd", "float32"): _ssd_float32,
-    ("ssd", "bfloat16"): _ssd_bfloat16,
-    ("selective_scan", "float32"): _selective_scan_float32,
-    ("selective_scan", "bfloat16"): _selective_scan_bfloat16,
+ENTRIES: dict[str, Callable[..., None]] = {
+    "conv": _conv,
+    "delta_rule": _delta_rule,
+    "ssd": _ssd,
+    "selective_scan": _selective_scan,
 }

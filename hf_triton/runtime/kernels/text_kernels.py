@@ -18,7 +18,6 @@ from numba.extending import intrinsic
 
 from .kernels import (
     FAST,
-    bfloat16_at,
     float32_at,
     float_of,
     integers_at,
@@ -183,7 +182,7 @@ def _transpose_at(x: Any, at: Any, x_row: Any, out: Any, out_row: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _attend_texts(a: Any, qkv: Any, out: Any) -> None:
+def _attend_texts(a: Any, at: Any) -> None:
     """Each text's queries over its own keys.
 
     2 texts, 3 heads, 4 kv_heads, 5 dim, 6 qkv (tokens, (heads + 2 kv_heads) * dim), 7 out (tokens,
@@ -194,6 +193,7 @@ def _attend_texts(a: Any, qkv: Any, out: Any) -> None:
     a[20] + 1) float32: of distances from -a[20] on, COLUMNS more than a text has on both sides.
     """
     heads, kv_heads, dim, starts = a[3], a[4], a[5], integers_at(a[8])
+    qkv, out = at(a[6]), at(a[7])
     stride, wide = a[11], a[12]
     groups, width = heads // kv_heads, (heads + 2 * kv_heads) * dim
     keys = a[9] + 4 * take(a, 1) * a[10]
@@ -340,15 +340,4 @@ def _attend_rows(
             store(out, at + i, load(made, r * wide + i) * part)
 
 
-def _attend_texts_float32(a: Any) -> None:
-    _attend_texts(a, float32_at(a[6]), float32_at(a[7]))
-
-
-def _attend_texts_bfloat16(a: Any) -> None:
-    _attend_texts(a, bfloat16_at(a[6]), bfloat16_at(a[7]))
-
-
-ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
-    ("attend_texts", "float32"): _attend_texts_float32,
-    ("attend_texts", "bfloat16"): _attend_texts_bfloat16,
-}
+ENTRIES: dict[str, Callable[..., None]] = {"attend_texts": _attend_texts}

@@ -21,12 +21,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from hf_triton.runtime.devices import int8_linear, layout_times
 from hf_triton.runtime.devices.device import Placement
-from hf_triton.runtime.devices.int8_linear import (
-    CompiledKernels,
-    Int8Linear,
-    RowKernels,
-    TorchKernels,
-)
+from hf_triton.runtime.devices.int8_linear import Int8Linear, RowKernels
 from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError
@@ -88,16 +83,7 @@ def layer(method: str, dtype: torch.dtype, bias: bool = True) -> nn.Linear:
     return linear
 
 
-@pytest.fixture(params=[TorchKernels, lambda: CompiledKernels(2)], ids=["torch", "compiled"])
-def row_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RowKernels:
-    """What Int8Linear computes with."""
-    found: RowKernels = request.param()
-    monkeypatch.setattr(int8_linear, "row_kernels", lambda num_threads: found)
-    return found
-
-
 @needs_exact_products
-@pytest.mark.usefixtures("row_kernels")
 @pytest.mark.parametrize("num_rows, bias", [(1, True), (33, False)])
 @pytest.mark.parametrize("method, dtype", DIFFERENCES, ids=str)
 @torch.no_grad()
@@ -116,13 +102,11 @@ def test_whole_numbers_give_what_torchao_gives(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("num_digits", [1, 2])
-def test_digits_are_the_nearest_whole_numbers(
-    num_digits: int, dtype: torch.dtype, row_kernels: RowKernels
-) -> None:
+def test_digits_are_the_nearest_whole_numbers(num_digits: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x = (torch.randn(7, 150) * torch.logspace(-30, 30, 7).unsqueeze(1)).to(dtype)
     x[3] = 0
-    digits, scales = row_kernels.digits(x[:, 10:90], num_digits)  # not contiguous
+    digits, scales = RowKernels(2).digits(x[:, 10:90], num_digits)  # not contiguous
     numbers = torch.zeros(7, 80, dtype=torch.float64)
     for digit in digits.view(num_digits, 7, 80):
         numbers = numbers * 256 + digit
@@ -138,7 +122,7 @@ def test_digits_are_the_nearest_whole_numbers(
 
 @needs_exact_products
 @torch.no_grad()
-def test_numbers_that_are_not_finite_stay_in_their_row(row_kernels: RowKernels) -> None:
+def test_numbers_that_are_not_finite_stay_in_their_row() -> None:
     linear = layer("int8", torch.float32)
     x = torch.randn(5, 48)
     expected = Int8Linear(linear.weight, linear.bias)(x)
@@ -148,21 +132,7 @@ def test_numbers_that_are_not_finite_stay_in_their_row(row_kernels: RowKernels) 
     assert not got[1::2].isfinite().any()
 
 
-def test_without_numba_torchs_loops_are_taken(
-    monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
-) -> None:
-    def missing(name: str, dtype: str) -> None:
-        raise ImportError("No module named 'numba'")
-
-    monkeypatch.setattr(int8_linear, "load_kernel", missing)
-    assert type(int8_linear.row_kernels.__wrapped__(2)) is TorchKernels
-    assert log_lines == [
-        "I int8 layers are slower on this CPU without Numba: No module named 'numba'"
-    ]
-
-
 @needs_exact_products
-@pytest.mark.usefixtures("row_kernels")
 @pytest.mark.parametrize("method", CONFIGS)
 @torch.no_grad()
 def test_a_rows_outputs_do_not_depend_on_the_rows_beside_it(method: str) -> None:
