@@ -1,10 +1,12 @@
-"""The table of docs/architectures.md: written by
-``python -m tests.release.architectures.table``, with the names of types to measure those alone, and
-read by the tests.
+"""How each model type is served: ``rows.tsv``, which the tests read, and docs/architectures.md.
+
+``python -m tests.release.architectures.table`` writes both, with the names of types to measure
+those alone.
 """
 
 from __future__ import annotations
 
+import csv
 import multiprocessing
 import sys
 import tempfile
@@ -18,6 +20,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "architectures.md"
+ROWS = Path(__file__).with_name("rows.tsv")
 COMMAND = "python -m tests.release.architectures.table"
 _PROCESSES = 2
 
@@ -34,6 +37,7 @@ from tests.release.architectures.measuring import (  # noqa: E402
     names_of,
 )
 
+_FORM = "excel-tab"
 _TITLES = {
     "causal": "Decoders",
     "sequence-to-sequence": "Encoder-decoders and audio-text models",
@@ -41,14 +45,15 @@ _TITLES = {
 }
 _HEAD = """# Model types
 
-Every type of transformers {version} that generates text, measured on a tiny model with random \
-weights, loaded and served as one of models.yaml is: prompts of mixed lengths, computed in chunks, \
-some of which join in mid-flight or begin like another, with images among them where the type \
-takes images ("text alone": none could be made for it). "equal": the greedy tokens are those of \
-transformers' own `generate`, prompt by prompt, in that dtype; "near tie": up to a token that is \
-as likely, within rounding; "random": the model's own tokens differ from run to run. Written by \
-`{command}` (with names of types: those alone); `make test-release` fails where a type has no row \
-or gets worse in float32, or the first type of a runner in bfloat16.
+After this page you know how your model's type runs before you serve it. `config.json` has the \
+type as `model_type`; [engines](engines.md#in_flight) explains the runners. Where two stand, the \
+second one is that of bfloat16.
+
+Every type of transformers {version} that generates text was built as a tiny model with random \
+weights and served: prompts of mixed lengths in chunks, some joining later or beginning alike, \
+with images where the type takes them. A type is wrong if its greedy tokens differ from \
+those of transformers' own `generate`, other than by ties within rounding. A type may fail to load \
+because its tiny model could not be built; `tests/release/architectures/rows.tsv` has the reasons.
 
 {totals}
 """
@@ -56,17 +61,12 @@ or gets worse in float32, or the first type of a runner in bfloat16.
 
 @cache
 def read() -> dict[tuple[str, str], Row]:
-    """The page's rows by kind and name; empty where there is no page."""
-    rows: dict[tuple[str, str], Row] = {}
-    kind = ""
-    titles = {title: kind for kind, title in _TITLES.items()}
-    for line in PAGE.read_text(encoding="utf-8").splitlines() if PAGE.exists() else ():
-        kind = titles.get(line.removeprefix("## "), kind)
-        if line.startswith("| `"):
-            name, runner, *tokens, why = (cell.strip() for cell in line.strip("|").split("|"))
-            row = Row(kind, name.strip("`"), runner, tuple(tokens), why)
-            rows[kind, row.name] = row
-    return rows
+    """The rows by kind and name."""
+    with ROWS.open(encoding="utf-8", newline="") as file:
+        return {
+            (kind, name): Row(kind, name, runner, tuple(tokens), why)
+            for kind, name, runner, *tokens, why in csv.reader(file, _FORM)
+        }
 
 
 def version() -> str:
@@ -124,18 +124,19 @@ def assert_no_worse(kind: str, name: str, folder: Path) -> None:
 
 
 def text(rows: Collection[Row]) -> str:
-    """The whole page."""
+    """The page."""
     import transformers
 
     by_kind = {kind: [row for row in rows if row.kind == kind] for kind in KINDS}
     totals = "\n".join(f"- {_TITLES[kind]}: {_totals(own)}" for kind, own in by_kind.items())
     number = ".".join(transformers.__version__.split(".")[:2])
-    parts = [_HEAD.format(version=number, command=COMMAND, totals=totals)]
+    parts = [_HEAD.format(version=number, totals=totals)]
     for kind, own in by_kind.items():
         parts.append(f"## {_TITLES[kind]}\n")
-        parts.append(f"| type | runner | {' | '.join(DTYPES)} | why not in flight |")
-        parts.append("|---|---|" + "---|" * len(DTYPES) + "---|")
-        parts += [_line(row) for row in own]
+        parts.append("| the log says | types |\n|---|---|")
+        for runner in sorted({row.runner for row in own}, key=lambda one: (one == "-", one)):
+            names = ", ".join(f"`{row.name}`" for row in own if row.runner == runner)
+            parts.append(f"| {'does not load' if runner == '-' else runner} | {names} |")
         parts.append("")
     return "\n".join(parts)
 
@@ -151,11 +152,6 @@ def _totals(rows: list[Row]) -> str:
         f"{len(rows)} types, {len(loaded)} load, {in_flight} in flight{less}, "
         f"{len(wrong)} wrong{named}"
     )
-
-
-def _line(row: Row) -> str:
-    why = row.why.replace("|", "/")
-    return f"| `{row.name}` | {row.runner} | {' | '.join(row.tokens)} | {why} |"
 
 
 def _measured(item: tuple[str, str]) -> Row:
@@ -178,12 +174,16 @@ def main(names: list[str]) -> int:
     found: Any
     with multiprocessing.get_context("spawn").Pool(_PROCESSES, _begin) as pool:
         for found in pool.imap_unordered(_measured, todo):
-            print(_line(found), flush=True)
+            print(found, flush=True)
             rows[found.kind, found.name] = found
     for item in todo:
         if item in before and (lost := worse(rows[item], before[item])):
             print(f"worse: {item[1]}: {lost}", file=sys.stderr)
-    PAGE.write_text(text([rows[item] for item in items if item in rows]), encoding="utf-8")
+    kept = [rows[item] for item in items if item in rows]
+    with ROWS.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, _FORM, lineterminator="\n")
+        writer.writerows((row.kind, row.name, row.runner, *row.tokens, row.why) for row in kept)
+    PAGE.write_text(text(kept), encoding="utf-8")
     return 0
 
 
