@@ -26,6 +26,7 @@ from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.streams import Stream, first_text
 from hf_triton.ports.time_limit import timeout
 from hf_triton.runtime.request.abandoned_requests import call_text
+from hf_triton.tritonserver.model_state import Cause, State
 
 DIED = "the process of this model died while it answered; ask again"  # of a stream
 GONE = "tritonserver ended while it had this request; try again"
@@ -39,7 +40,6 @@ _ASKS_LOCK_EVERY_S = 0.05
 # A process that ends itself does so because of a request: each that it had is suspected. A kill
 # counts half as much, for somebody else may kill.
 _SUSPECT = 2
-_BY_CHANCE = re.compile(r"SIGKILL|^[^()]*$")
 # What Triton, a front and a router say of a model whose process has died, or is not back.
 _AWAY = re.compile(
     r"went away before it answered|is not healthy|no available versions|no engine runs"
@@ -51,19 +51,24 @@ _AWAY = re.compile(
 
 
 class Model(msgspec.Struct, frozen=True, array_like=True):
-    """A Triton model that is ready, or down and ``is_coming`` back; how many of its processes have
-    died, why the last one did, and whether ``others_live``, which answer what they have. What
-    ``is_ours`` runs our library, and knows the parameters by which ports tell it of a request. One
-    that is loaded on demand has its ``state`` in a word, and ``waits_for`` says why it is not there
-    yet; requests wait ``wait_s`` for it, and ``failure`` is why it can't be had for ``retry_s``.
+    """How a Triton model is, and ``reason`` why it is not ready. While it ``is_coming`` its
+    requests wait, or are refused where it has a ``failure``, for which it can't be had for
+    ``retry_s``. How many of its processes have died, why the last one did, and whether
+    ``others_live``, which answer what they have. What ``is_ours`` runs our library, and knows the
+    parameters by which ports tell it of a request. One that is loaded on demand has its
+    ``residence`` in a word, and ``waits_for`` says why it is not there yet; requests wait
+    ``wait_s`` for it.
     """
 
     is_coming: bool = False
     num_deaths: int = 0
     why: str = ""
+    cause: Cause = Cause.NONE
+    state: State = State.READY
+    reason: str = ""
     others_live: bool = False
     is_ours: bool = False
-    state: str = ""
+    residence: str = ""
     waits_for: str = ""
     wait_s: float = 0.0  # WAIT_S
     failure: str = ""
@@ -72,11 +77,22 @@ class Model(msgspec.Struct, frozen=True, array_like=True):
     @property
     def is_asleep(self) -> bool:
         """Whether the next request has it loaded."""
-        return bool(self.state) and self.is_coming and not self.failure
+        return bool(self.residence) and self.is_coming and not self.failure
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it stays so until somebody corrects it."""
+        return self.state in (State.FAILED, State.GIVEN_UP)
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether an error by which it is away may pass."""
+        return self.is_coming or bool(self.residence) or self.state is State.READY
 
 
 Demand = dict[str, tuple[int, int, int]]  # requests that wait, that run, that were ever sent
 Models = dict[str, Model]
+NotReady = Callable[[], Models]
 _UNKNOWN = Model()
 _DECODER = msgspec.json.Decoder(Models)
 _DEMAND_DECODER = msgspec.json.Decoder(Demand)
@@ -154,15 +170,23 @@ class Repeats:
 
     def coming(self) -> list[str]:
         """The Triton models that are down, and being brought back."""
-        return [name for name, model in self._models.items() if model.is_coming]
+        return [
+            name
+            for name, model in self._models.items()
+            if model.is_coming and (model.residence or not model.failure)
+        ]
+
+    def not_ready(self) -> dict[str, Model]:
+        """The models, as models.yaml names them, that are not ready."""
+        return {name: model for name, model in self._models.items() if model.reason}
 
     def asleep(self) -> list[str]:
         """The Triton models that the next request has loaded, or would, could they be loaded."""
-        return [name for name, model in self._models.items() if model.state and model.is_coming]
+        return [name for name, model in self._models.items() if model.residence and model.is_coming]
 
     def state(self, name: str) -> str:
         """How a Triton model is that is loaded on demand, in a word; "" of others."""
-        return self._models.get(name, _UNKNOWN).state
+        return self._models.get(name, _UNKNOWN).residence
 
     def is_asleep(self, name: str) -> bool:
         """Whether the next request has a Triton model loaded."""
@@ -177,7 +201,7 @@ class Repeats:
         return Stream(self._prefix, name) if name and self._prefix else None
 
     def model(self, name: str) -> Model | None:
-        """What the supervisor says of a Triton model; None where it is not ready, nor coming."""
+        """What the supervisor says of a Triton model; None of one that is not to be served."""
         return self._models.get(name)
 
     async def change(self, timeout_s: float) -> None:
@@ -229,11 +253,11 @@ class Repeats:
 
     def _note(self, name: str) -> None:
         model = self._models.get(name)
-        if model and model.state:
+        if model and model.residence:
             self._tell_soon()
 
     def _tell_soon(self) -> None:
-        if self._telling is None and any(model.state for model in self._models.values()):
+        if self._telling is None and any(model.residence for model in self._models.values()):
             loop = asyncio.get_running_loop()
             self._telling = loop.call_later(_TELL_AFTER_S, self._tell)
 
@@ -245,7 +269,7 @@ class Repeats:
                 self._num_sent.get(name, 0),
             )
             for name, model in self._models.items()
-            if model.state
+            if model.residence
         }
         self._say(msgspec.json.encode({name: one for name, one in demand.items() if any(one)}))
 
@@ -380,7 +404,8 @@ class Held:
         """Whether an error says that its model is not there, and may come back: it is to be sent
         again.
         """
-        if not _AWAY.search(text) or self._repeats.model(self.model) is None:
+        told = self._repeats.model(self.model)
+        if not _AWAY.search(text) or told is None or not told.may_come_back:
             return False
         now = time.monotonic()
         if self._is_coming() or self._has_died():
@@ -458,7 +483,7 @@ class Held:
 
     def _may_be_chance(self) -> bool:
         has_ended_itself = self._model.num_deaths > self._num_known
-        return not has_ended_itself or bool(_BY_CHANCE.search(self._model.why))
+        return not has_ended_itself or self._model.cause is not Cause.CRASHED
 
     async def _verdict(self) -> None:
         """Raises RefusedError for one that ran alone where its model's process died: others run
@@ -481,8 +506,8 @@ class Held:
 
     def _too_late(self) -> RefusedError:
         text = f"model '{self.model}' did not come back in time; try again"
-        if self._model.state:
-            why = self._model.waits_for or self._model.state
+        if self._model.residence:
+            why = self._model.waits_for or self._model.residence
             text = f"model '{self.model}' was not loaded in time: {why}; try again"
         if self._repeats.is_stopping:
             text = "the server is stopping; try again"

@@ -44,6 +44,11 @@ class Loaded:
     failure: str | None
     is_ready: bool
 
+    @property
+    def is_of_server(self) -> bool:
+        """Whether it failed because the server went away."""
+        return self.failure == SERVER_WENT_AWAY
+
 
 class ModelLoader:
     """The loads of one server: how many are under way, which models are loaded.

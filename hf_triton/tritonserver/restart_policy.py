@@ -59,11 +59,22 @@ class Restarts:
         self._num_failed = 0
         return self._delay_s()
 
-    def failed(self) -> float | None:
-        """It did not get ready: seconds to wait, None where it failed too often in a row."""
+    def begins(self) -> None:
+        """Somebody tries anew: failures before are forgiven."""
+        self._num_failed = 0
+
+    def killed(self) -> float:
+        """It did not get ready because somebody killed it: the seconds to wait."""
+        return self._delay_s()
+
+    def failed(self, most: int | None = None) -> float | None:
+        """It did not get ready: seconds to wait, None where it failed too often in a row: more
+        than ``most`` times, or as the policy says.
+        """
         self._num_failed += 1
         delay_s = self._delay_s()
-        return None if self._num_failed > self._policy.max_restarts else delay_s
+        most = self._policy.max_restarts if most is None else most
+        return None if self._num_failed > most else delay_s
 
     def _delay_s(self) -> float:
         now, since, policy = self._clock(), self._living_since_s, self._policy

@@ -11,14 +11,20 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from hf_triton.tritonserver.model_state import Cause
+
 _STUB = "triton_python_backend_stub"
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+_VMSTAT = Path("/proc/vmstat")
+# No process sends itself one of these.
+_OF_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True, order=True)
@@ -76,6 +82,14 @@ def server_process(guard: int) -> int | None:
     return None
 
 
+@dataclass(frozen=True)
+class End:
+    """How a process ended; ``text`` is "" where nobody can tell."""
+
+    cause: Cause = Cause.DIED
+    text: str = ""
+
+
 class StubEnds:
     """Notes how stubs end, as they end: from 26.0x on Triton takes note of a dead one with the next
     question whether its model is ready, and then nobody can tell any more.
@@ -83,33 +97,52 @@ class StubEnds:
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._descriptors: dict[int, int] = {}  # by process
-        self._ends: dict[int, str] = {}
+        self._watched: dict[int, tuple[int, Stub]] = {}  # by process: descriptor
+        self._ends: dict[int, tuple[float, Stub, End]] = {}
+        self._num_out_of_memory = _num_out_of_memory()
         threading.Thread(target=self._note, daemon=True).start()
 
     def watched(self, stubs: Iterable[Stub]) -> frozenset[Stub]:
         """Follows these stubs from now on, and returns them."""
         found = frozenset(stubs)
-        for pid in [stub.pid for stub in found if stub.pid not in self._descriptors]:
+        for stub in [stub for stub in found if stub.pid not in self._watched]:
             with contextlib.suppress(OSError):  # it has ended, or no kernel before 5.3 can tell
-                descriptor = os.pidfd_open(pid)
-                self._ends.pop(pid, None)  # of one that had its number
-                self._descriptors[pid] = descriptor
+                descriptor = os.pidfd_open(stub.pid)
+                self._ends.pop(stub.pid, None)  # of one that had its number
+                self._watched[stub.pid] = descriptor, stub
                 self._epoll.register(descriptor, select.EPOLLIN)
         return found
 
-    def how(self, pid: int) -> str:
-        """As ``how_it_ended``."""
-        return self._ends.get(pid) or how_it_ended(pid)
+    def how(self, pid: int) -> End:
+        """How a process ended."""
+        noted = self._ends.get(pid)
+        return noted[2] if noted else how_it_ended(pid, None)
+
+    def last_of(self, models: Collection[str], since_s: float) -> End:
+        """How the last process of these models ended, of those that have since then."""
+        found = [one for one in list(self._ends.values()) if one[1].model in models]
+        at_s, _, end = max(found, default=(0.0, None, End()), key=lambda one: one[0])
+        return end if at_s >= since_s else End()
 
     def _note(self) -> None:
         while True:
             ended = {descriptor for descriptor, _ in self._epoll.poll()}
-            for pid, descriptor in list(self._descriptors.items()):
+            num = _num_out_of_memory()
+            is_memory = None if num is None else num != self._num_out_of_memory
+            self._num_out_of_memory = num
+            for pid, (descriptor, stub) in list(self._watched.items()):
                 if descriptor in ended:
-                    self._ends[pid] = how_it_ended(pid)
-                    del self._descriptors[pid]
+                    self._ends[pid] = time.monotonic(), stub, how_it_ended(pid, is_memory)
+                    del self._watched[pid]
                     os.close(descriptor)
+
+
+def _num_out_of_memory() -> int | None:
+    """How many processes the kernel has killed for lack of memory; None where it does not tell."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = _VMSTAT.read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("oom_kill ")))
+    return None
 
 
 def _processes(group: int) -> Iterator[psutil.Process]:
@@ -119,17 +152,24 @@ def _processes(group: int) -> Iterator[psutil.Process]:
                 yield psutil.Process(pid)
 
 
-def how_it_ended(pid: int) -> str:
-    """Such as ``killed by SIGKILL: out of memory?``; "" where nobody can tell any more."""
+def how_it_ended(pid: int, is_memory: bool | None) -> End:
+    """Such as ``killed by SIGKILL: out of memory``; ``is_memory`` says whether the kernel has
+    killed for lack of memory just now, None where nobody knows.
+    """
     try:
         # psutil has no exit status of a process that is not our child.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
         state, status = fields.split()[0], int(fields.split()[-1])
     except (OSError, ValueError, IndexError):
-        return ""
+        return End()
     if state != "Z":  # another process has its number
-        return ""
+        return End()
     if not os.WIFSIGNALED(status):
-        return f"exit code {os.WEXITSTATUS(status)}"
-    name = signal.Signals(os.WTERMSIG(status)).name
-    return f"killed by {name}{': out of memory?' * (name == 'SIGKILL')}"
+        return End(Cause.CRASHED, f"exit code {os.WEXITSTATUS(status)}")
+    number = os.WTERMSIG(status)
+    text = f"killed by {signal.Signals(number).name}"
+    if number not in _OF_OTHERS:
+        return End(Cause.CRASHED, text)
+    if number != signal.SIGKILL or is_memory is False:
+        return End(Cause.KILLED, text)
+    return End(Cause.OUT_OF_MEMORY, f"{text}: out of memory{'?' * (is_memory is None)}")

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 
-from hf_triton.serving.supervision.health import Health
-from hf_triton.serving.supervision.health_port import health_port
-from hf_triton.tritonserver.listen import Listen
-from tests.support.triton import eventually, free_ports
+from hf_triton.ports.repeats import Model as Told
+from hf_triton.tritonserver.model_state import State
+from tests.support.triton import eventually
 from tests.unit.openai_api.conftest import Starter, Translator
 
 if TYPE_CHECKING:
@@ -189,19 +188,17 @@ def test_a_model_is_shown_with_the_reason_and_opens_when_it_is_ready(
     page: Page, starter: Starter
 ) -> None:
     fake, port = starter.triton()
-    health, listen = Health(), Listen("127.0.0.1", health_port=free_ports().health_port)
-    url = f"http://127.0.0.1:{listen.health_port}/ready"
-    health.set_models({"echo": "is being loaded", "whole": "no file config.json"})
-    with health_port(listen, health):
-        api = starter.translator(fake, f"127.0.0.1:{port}", health_url=url)
-        page.goto(f"{api.url}/playground#echo")
-        page.get_by_text("echo can't be asked now: is being loaded").wait_for()
-        row = page.get_by_role("row").filter(has=page.get_by_role("button", name="whole"))
-        assert "failed" in row.inner_text()
-        assert page.locator("tr:visible.reason").all_inner_texts() == ["no file config.json"]
-        health.set_models({"echo": "", "whole": "no file config.json"})
-        message(page).wait_for()
-        page.get_by_text("models are ready").wait_for()
+    api = starter.translator(fake, f"127.0.0.1:{port}")
+    whole = Told(state=State.FAILED, reason="no file config.json")
+    api.tell(echo=Told(state=State.LOADING, reason="is being loaded"), whole=whole)
+    page.goto(f"{api.url}/playground#echo")
+    page.get_by_text("echo can't be asked now: is being loaded").wait_for()
+    row = page.get_by_role("row").filter(has=page.get_by_role("button", name="whole"))
+    assert "failed" in row.inner_text()
+    assert page.locator("tr:visible.reason").all_inner_texts() == ["no file config.json"]
+    api.tell(echo=Told(), whole=whole)
+    message(page).wait_for()
+    page.get_by_text("models are ready").wait_for()
 
 
 @pytest.mark.threat("playground-scripts")

@@ -46,7 +46,6 @@ class OpenAiProcess(ChildProcess):
         verbose: bool = False,
         admin_key: str = "",
     ) -> None:
-        health = f"http://{listen.address(listen.health_port)}/ready" if listen.health_port else ""
         settings = Settings(
             listen.host,
             listen.openai_port,
@@ -56,7 +55,6 @@ class OpenAiProcess(ChildProcess):
             tuple(media_hosts),
             listen.metrics_socket if listen.sockets else "",
             has_playground,
-            health,
             listen.abandoned_requests,
             keep_s,
             verbose,

@@ -31,7 +31,6 @@ from hf_triton.ports.openai.responses.kept import KeptResponses
 from hf_triton.ports.openai.settings import Settings
 from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.openai.triton.client import Triton
-from hf_triton.ports.openai.triton.supervisor import why_not_ready
 from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.tls import tls_context
 from hf_triton.tritonserver.listen import listening_socket
@@ -58,20 +57,19 @@ async def serve(
     try:
         if settings.repository is None:  # whoever started this looks after the other one
             await _check(triton)
-        reasons = functools.partial(why_not_ready, settings.health_url)
         configs = _Configs(settings.repository)
 
         def asleep() -> list[Any]:
             return configs.of(repeats.asleep())
 
         catalog = Catalog(
-            *(triton, lambda: _to_be_served(settings.repository), reasons),
+            *(triton, lambda: _to_be_served(settings.repository), repeats.not_ready),
             adapters_now=functools.partial(adapters_now, settings.repository),
             coming=lambda: configs.of(repeats.coming()),
             may_come_back=lambda: repeats.may_come_back,
             change=repeats.change,
         )
-        shown = PlaygroundModels(triton, reasons, settings.repository, asleep)
+        shown = PlaygroundModels(triton, repeats.not_ready, settings.repository, asleep)
         app = OpenAiApp(
             *(triton, settings.access, catalog, media_hosts, repeats),
             metrics_socket=settings.metrics_socket,

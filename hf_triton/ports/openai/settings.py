@@ -12,10 +12,10 @@ from hf_triton.ports.settings import EVERYBODY, Access
 class Settings:
     """Where to listen, and the gRPC ``host:port`` of Triton; its repository and the Unix socket of
     its metrics, where they are here; ``media_hosts`` are those from which images and sounds are
-    fetched; ``health_url`` is the supervisor's /ready, where there is one; the files by which
-    models learn who has left have paths that begin with ``abandoned_requests``, empty where Triton
-    is elsewhere; responses are kept for ``keep_s``; ``verbose`` shows the debug log; what changes
-    models needs the ``admin_key``, where there is one.
+    fetched; the files by which models learn who has left have paths that begin with
+    ``abandoned_requests``, empty where Triton is elsewhere; responses are kept for ``keep_s``;
+    ``verbose`` shows the debug log; what changes models needs the ``admin_key``, where there is
+    one.
     """
 
     host: str
@@ -26,7 +26,6 @@ class Settings:
     media_hosts: tuple[str, ...] = ()
     metrics_socket: str = ""
     has_playground: bool = True
-    health_url: str = ""
     abandoned_requests: str = ""
     keep_s: float = 1800.0
     verbose: bool = False

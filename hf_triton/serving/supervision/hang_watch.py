@@ -22,6 +22,7 @@ from hf_triton.serving.supervision.hang_detection.server_answers import ServerAn
 from hf_triton.serving.supervision.healing import Healer
 from hf_triton.serving.supervision.health import Health
 from hf_triton.tritonserver.loading import NUM_LOADERS
+from hf_triton.tritonserver.model_state import Cause
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.stubs import server_process
 
@@ -57,7 +58,8 @@ class HangWatch:
         reasons = self._hanging.among(silent_s)
         for stub in stubs:
             if stub.pid in reasons:
-                self._healer.end_processes(stub.model, f"its Python process {reasons[stub.pid]}")
+                reason = f"its Python process {reasons[stub.pid]}"
+                self._healer.end_processes(stub.model, Cause.HUNG, reason)
         for pid, child in children.items():
             if pid in reasons:
                 self._say(child.end_now(reasons[pid]))

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -18,11 +17,11 @@ from typing import Protocol, TypeVar
 from generator.errors import GeneratorError
 from generator.repository.writing import locked_model
 from hf_triton.serving.supervision import processes
-from hf_triton.serving.supervision.health import Health
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.stub_deaths import Death, StubDeaths
 from hf_triton.tritonserver.http_api import ModelVersion
-from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts, times
+from hf_triton.tritonserver.model_state import Cause, ModelState, ModelStates
+from hf_triton.tritonserver.restart_policy import times
 from hf_triton.tritonserver.stubs import Stub
 
 # The other processes of an unloaded model end at once, unless they still answer requests: they may,
@@ -53,31 +52,26 @@ class Healer:
         server: Server,
         deaths: StubDeaths,
         served: ServedModels,
-        health: Health,
-        policy: RestartPolicy,
+        states: ModelStates,
         say: Callable[[str], None],
         log_tail: Callable[[], list[str]] = list,
     ) -> None:
-        self._server, self._deaths, self._served, self._health = server, deaths, served, health
-        self._policy, self._say, self._log_tail = policy, say, log_tail
-        self._restarts: dict[str, Restarts] = {}
+        self._server, self._deaths, self._served, self._states = server, deaths, served, states
+        self._say, self._log_tail = say, log_tail
         self._lock = threading.Lock()
-        self._healing: dict[str, str] = {}  # folder -> why it is not ready
-        self._given_up: dict[str, str] = {}
-        self._reasons: dict[str, str] = {}  # of deaths to come
+        self._reasons: dict[str, tuple[Cause, str]] = {}  # of deaths to come
         self._loading: dict[str, frozenset[int]] = {}  # folder -> processes that are not loading
         self._ended = threading.Event()  # of the server that the threads work on
         self.has_deaths = False
-        self.deaths: dict[str, tuple[int, Death]] = {}  # folder -> how many, and the last one
 
-    def look(self, sweep: bool = False) -> None:
+    def look(self, sweep: bool = False, find: bool = False) -> None:
         """Starts to reload the models whose processes have died since the last call."""
-        for death in self._deaths.look(sweep):
+        for death in self._deaths.look(sweep, find):
             self.has_deaths = True
-            with self._lock:
-                reason = self._reasons.pop(death.folder, death.reason)
-            death = replace(death, reason=reason)
-            self._begin(death, partial(self._bring_back, death))
+            if not self._states[death.folder].in_hand:
+                cause, reason = self._reasons.pop(death.folder, (death.cause, death.reason))
+                self._states[death.folder].died(cause, reason)
+                self._begin(death.folder, partial(self._bring_back, death))
 
     @property
     def stubs(self) -> frozenset[Stub]:
@@ -88,61 +82,33 @@ class Healer:
         """The processes that a model has now."""
         return self._deaths.living(folder)
 
-    def end_processes(self, folder: str, reason: str) -> None:
+    def load_failed(self, failure: str, folders: Sequence[str], began_s: float) -> float | None:
+        """Notes it of folders that are loaded together, the public one last; the seconds until they
+        are loaded again, None where they are not.
+        """
+        cause, text = self._deaths.of_load(failure, folders, began_s)
+        return self._states.load_failed(folders, cause, f"failed to load: {text}")
+
+    def end_processes(self, folder: str, cause: Cause, reason: str) -> None:
         """Kills the processes of a model that no longer answers; ``look`` then reloads it."""
-        with self._lock:
-            self._reasons[folder] = reason
+        self._reasons[folder] = cause, reason
         living = self._deaths.living
         processes.kill(living, folder, living(folder))
 
-    def bring_back(self, model: str, failure: str) -> None:
+    def bring_back(self, model: str, delay_s: float | None) -> None:
         """Starts to load a model that failed to load after the server was restarted."""
-        lost = Death(model, "", f"failed to load: {failure}", frozenset())
-        self._begin(lost, partial(self._load_after_failure, lost))
+        lost = Death(model, "", Cause.LOAD_FAILED, "", frozenset())
+        if delay_s is None:
+            self._give_up(model)
+        else:
+            self._begin(model, partial(self._load_again, lost, delay_s))
 
-    def _begin(self, death: Death, work: Callable[[threading.Event], None]) -> None:
-        with self._lock:
-            if death.folder in self._healing:
-                return
-            self._healing[death.folder] = death.reason
-            self._given_up.pop(death.folder, None)
-            ended = self._ended
-        thread = threading.Thread(target=self._heal, args=(death, work, ended), daemon=True)
+    def _begin(self, folder: str, work: Callable[[threading.Event], None]) -> None:
+        thread = threading.Thread(target=work, args=(self._ended,), daemon=True)
         try:
             thread.start()
         except RuntimeError:  # there are too many on this machine: the next sweep tries again
-            with self._lock:
-                self._healing.pop(death.folder, None)
-
-    def reasons(self) -> dict[str, str]:
-        """For each Triton model that is being reloaded or was given up: why it is not ready."""
-        with self._lock:
-            return {**self._given_up, **self._healing}
-
-    def given_up(self) -> set[str]:
-        """The Triton models that are not reloaded any more."""
-        with self._lock:
-            return set(self._given_up)
-
-    def healing(self) -> set[str]:
-        """The Triton models that are being reloaded."""
-        with self._lock:
-            return set(self._healing)
-
-    def is_healing(self) -> bool:
-        """Whether any model is being reloaded."""
-        with self._lock:
-            return bool(self._healing)
-
-    def on_ready(self, folders: Iterable[str]) -> None:
-        """Forgets that a model was given up, once somebody else has loaded it."""
-        with self._lock:
-            revived = self._given_up.keys() & set(folders)
-            for folder in revived:
-                del self._given_up[folder]
-                self._restarts.pop(folder, None)  # it may be another model by now
-        for folder in revived:
-            self._health.set_given_up(self._model_of(folder), False)
+            self._states[folder].ready()
 
     def end(self) -> None:
         """Stops all reloads, because the server is being stopped or has died. Kills processes that
@@ -151,7 +117,6 @@ class Healer:
         with self._lock:
             self._ended.set()
             loading, self._loading = self._loading, {}
-            self._healing.clear()
         for folder, survivors in loading.items():
             living = self._deaths.living
             processes.kill(living, folder, living(folder) - survivors)
@@ -161,36 +126,20 @@ class Healer:
         self._ended = threading.Event()
         self.has_deaths = False
 
-    def _heal(
-        self, death: Death, work: Callable[[threading.Event], None], ended: threading.Event
-    ) -> None:
-        try:
-            work(ended)
-        finally:
-            with self._lock:
-                if not ended.is_set():  # else it may be another thread's by now
-                    self._healing.pop(death.folder, None)
-
     def _bring_back(self, death: Death, ended: threading.Event) -> None:
-        if self._tried(partial(self._unload, death, ended), death, ended):
-            restarts = self._restarts_of(death.folder)
-            self._load_again(death, restarts, restarts.died(), ended)
+        delay_s = self._tried(partial(self._unload, death, ended), death, ended)
+        if delay_s is not None:
+            self._load_again(death, delay_s, ended)
+        elif not ended.is_set():
+            self._states[death.folder].ready()  # somebody else has loaded it
 
-    def _unload(self, death: Death, ended: threading.Event) -> bool:
-        """Whether the model is still dead, and was unloaded."""
+    def _unload(self, death: Death, ended: threading.Event) -> float | None:
+        """Unloads a model that is still dead; the seconds until it is loaded, None of another."""
         with self._locked(death.folder):
             if ended.is_set() or not self._deaths.is_dead(death):
-                return False
-            self._count(death)
+                return None
             self._server.unload(death.folder)
-            self._health.died(self._model_of(death.folder))
-            return True
-
-    def _count(self, death: Death) -> None:
-        """Once, though the server may be too busy to unload it at first."""
-        num, last = self.deaths.get(death.folder, (0, None))
-        if last is not death:
-            self.deaths[death.folder] = (num + 1, death)
+            return self._states[death.folder].count_death(others_live=bool(death.survivors))
 
     def _tried(self, step: Callable[[], T], death: Death, ended: threading.Event) -> T | None:
         """What ``step`` returns; None where the server ends first. Tried again where it fails for
@@ -209,19 +158,11 @@ class Healer:
             ended.wait(_TRIED_AGAIN_S)
         return None
 
-    def _load_after_failure(self, lost: Death, ended: threading.Event) -> None:
-        restarts = self._restarts_of(lost.folder)
-        self._load_again(lost, restarts, restarts.failed(), ended)
-
-    def _restarts_of(self, folder: str) -> Restarts:
-        return self._restarts.setdefault(folder, Restarts(self._policy))
-
-    def _load_again(
-        self, death: Death, restarts: Restarts, delay_s: float | None, ended: threading.Event
-    ) -> None:
-        reason = death.reason
+    def _load_again(self, death: Death, first_s: float, ended: threading.Event) -> None:
+        state = self._states[death.folder]
+        delay_s: float | None = first_s
         while delay_s is not None:
-            self._tell(death.folder, reason, delay_s, restarts, ended)
+            self._tell(death.folder, state, delay_s, ended)
             if ended.wait(delay_s):
                 return
             began = time.monotonic()
@@ -229,12 +170,11 @@ class Healer:
             if ended.is_set():
                 return
             if failure is None:
-                restarts.lives()
-                self._report_loaded(death.folder, time.monotonic() - began)
+                self._note_loaded(death.folder, time.monotonic() - began)
                 return
-            reason = f"failed to load: {failure}"
-            delay_s = restarts.failed()
-        self._give_up(death.folder, reason, restarts)
+            folders = [*self._parts(death.folder), death.folder]
+            delay_s = self.load_failed(failure, folders, began)
+        self._give_up(death.folder)
 
     def _load(self, death: Death, ended: threading.Event) -> str | None:
         """Loads a model; returns None, or the reason in one line if it fails. None also if somebody
@@ -287,35 +227,37 @@ class Healer:
                 self._loading.pop(folder, None)
         return None if failure is None else failure.removeprefix(f"{folder}: ")
 
-    def _tell(
-        self, folder: str, reason: str, delay_s: float, restarts: Restarts, ended: threading.Event
-    ) -> None:
+    def _tell(self, folder: str, state: ModelState, delay_s: float, ended: threading.Event) -> None:
         when = f" in {delay_s:g} s" if delay_s else ""
-        text = f"{reason}; it is loaded again{when} ({restarts.count})"
-        with self._lock:
-            if ended.is_set():
-                return  # what is written here now nobody takes back
-            self._healing[folder] = text
-        self._say(f"model '{self._model_of(folder)}': {text}")
+        text = f"{state.reason}; it is loaded again{when} ({state.restarts.count})"
+        if not ended.is_set():
+            state.reason = text
+            self._say(f"model '{self._model_of(folder)}': {text}")
 
-    def _report_loaded(self, folder: str, seconds: float) -> None:
-        model = self._model_of(folder)
-        self._health.restarted(model)
-        self._health.set_given_up(model, False)
+    def _note_loaded(self, folder: str, seconds: float) -> None:
+        model = self._served.model_of(folder)
+        if model is None:
+            self._states[folder].unloaded()
+            return
+        self._states[folder].ready(is_restart=True)
+        for part in self._parts(folder):
+            self._states[part].ready()
         self._say(f"model '{model}' is back after {seconds:.1f} s")
 
-    def _give_up(self, folder: str, reason: str, restarts: Restarts) -> None:
-        model = self._model_of(folder)
-        text = f"{reason}; given up after {times(restarts.num_failed, 'failed load')} in a row"
-        with self._lock:
-            self._given_up[folder] = text
-        self._health.set_given_up(model, True)
+    def _give_up(self, folder: str) -> None:
+        state, model = self._states[folder], self._model_of(folder)
+        num = state.restarts.num_failed
+        state.reason += f"; given up after {times(num, 'failed load')} in a row"
         lines = [f"\n    {line}" for line in self._log_tail()[-_NUM_LOG_LINES:]]
         self._say(
-            f"model '{model}': {text}. The others are served on. Correct it (smaller caches, more "
-            "memory, another model) and run `hf-triton apply`, or start serve again. The log's "
-            f"last lines:{''.join(lines)}"
+            f"model '{model}': {state.reason}. The others are served on. Correct it (smaller "
+            "caches, more memory, another model) and run `hf-triton apply`, or start serve again. "
+            f"The log's last lines:{''.join(lines)}"
         )
+
+    def _parts(self, folder: str) -> list[str]:
+        """Those that come with a folder that stands for an entry."""
+        return self._served.folders(folder)[:-1] if folder == self._model_of(folder) else []
 
     def _ready(self) -> set[str]:
         return {entry.model for entry in self._server.index() if entry.state == "READY"}

@@ -68,11 +68,11 @@ class Sample:
         return f"{{{found}}}"
 
 
-@dataclass
-class ModelHealth:
+@dataclass(frozen=True)
+class ModelReport:
     """One model of models.yaml; ``reason`` is why it is not ready, "" where it is."""
 
-    reason: str = "waits to be loaded"
+    reason: str = ""
     num_deaths: int = 0
     num_restarts: int = 0
     is_given_up: bool = False
@@ -85,7 +85,7 @@ class Health:
     clock: Callable[[], float] = time.monotonic
     _phase: Phase = "starting"
     _phase_reason: str = _PHASE_REASONS["starting"]
-    _models: dict[str, ModelHealth] = field(default_factory=dict)
+    _models: Mapping[str, ModelReport] = field(default_factory=dict)
     _is_server_up: bool = False
     _answered_at_s: float | None = None
     _why_no_child: dict[str, str] = field(default_factory=dict)
@@ -104,36 +104,15 @@ class Health:
                 self._phase, self._phase_reason = phase, reason or _PHASE_REASONS.get(phase, "")
             self._answered_at_s = None if phase == "restarting" else self._answered_at_s
 
-    def set_models(self, reasons: Mapping[str, str]) -> None:
-        """The models to be served, each with why it is not ready, "" where it is."""
+    def set_models(self, models: Mapping[str, ModelReport]) -> None:
+        """The models to be served."""
         with self._lock:
-            kept = {name: self._models.get(name) or ModelHealth() for name in reasons}
-            for name, reason in reasons.items():
-                kept[name].reason = reason
-            self._models = kept
+            self._models = models
 
     def set_on_demand(self, states: Mapping[str, str], samples: Iterable[Sample]) -> None:
         """How each model is that is loaded on demand, in a word, and numbers of them."""
         with self._lock:
             self._on_demand, self._on_demand_samples = dict(states), list(samples)
-
-    def died(self, model: str) -> None:
-        """A process of the model has died."""
-        with self._lock:
-            if model in self._models:
-                self._models[model].num_deaths += 1
-
-    def restarted(self, model: str) -> None:
-        """The model was loaded again."""
-        with self._lock:
-            if model in self._models:
-                self._models[model].num_restarts += 1
-
-    def set_given_up(self, model: str, given_up: bool) -> None:
-        """Whether nobody tries to load the model again."""
-        with self._lock:
-            if model in self._models:
-                self._models[model].is_given_up = given_up
 
     def set_server_up(self, is_up: bool) -> None:
         """Whether tritonserver has answered just now."""

@@ -28,6 +28,7 @@ from hf_triton.serving.supervision.messages import say
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.stopping import IdleTime, StuckStop
 from hf_triton.serving.supervision.stub_deaths import StubDeaths
+from hf_triton.tritonserver.model_state import ModelStates
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.state_file import ServerState, remove_state, write_state
 from hf_triton.tritonserver.stubs import StubEnds, find_stubs
@@ -119,8 +120,9 @@ def _serve_until_stopped(
     served = ServedModels(server.repository, models)
     with contextlib.suppress(RepositoryError):  # reported when the state file was written
         served.record()
-    healer = _healer(server, served, health, options)
-    supervisor = Supervisor(server, served, health, healer, options, children)
+    states = ModelStates(options.policy)
+    healer = _healer(server, served, states)
+    supervisor = Supervisor(server, served, health, healer, states, options, children)
     try:
         supervisor.begin_to_load()
         children.wait_until_they_listen()
@@ -159,12 +161,10 @@ def _watching(
         watch.stop()
 
 
-def _healer(
-    server: TritonServer, served: ServedModels, health: Health, options: ServeOptions
-) -> Healer:
+def _healer(server: TritonServer, served: ServedModels, states: ModelStates) -> Healer:
     api, ends = with_short_timeout(server.api), StubEnds()
-    deaths = StubDeaths(api, lambda: ends.watched(find_stubs(server.pid)), how_ended=ends.how)
-    return Healer(api, deaths, served, health, options.policy, say, server.log_tail)
+    deaths = StubDeaths(api, lambda: ends.watched(find_stubs(server.pid)), ends)
+    return Healer(api, deaths, served, states, say, server.log_tail)
 
 
 def _stop(

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,14 +19,14 @@ from msgspec.structs import replace
 
 from generator.errors import ServerError
 from generator.models_yaml.server_settings import OnDemand
-from hf_triton.ports.repeats import Model, Models
+from hf_triton.ports.repeats import Model
 from hf_triton.serving.apply.file_watch import WatchedFiles
 from hf_triton.serving.supervision.children import Children
 from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
 from hf_triton.serving.supervision.hang_detection.unready_models import UnreadyModels
 from hf_triton.serving.supervision.hang_watch import HangWatch
 from hf_triton.serving.supervision.healing import Healer
-from hf_triton.serving.supervision.health import Health
+from hf_triton.serving.supervision.health import Health, ModelReport
 from hf_triton.serving.supervision.messages import (
     counted,
     print_curl_lines,
@@ -36,8 +37,9 @@ from hf_triton.serving.supervision.messages import (
 from hf_triton.serving.supervision.on_demand.control import OnDemandModels
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.server_restarts import ServerRestarts
-from hf_triton.tritonserver.http_api import PROCESS_DIED, ServerApi
-from hf_triton.tritonserver.loading import SERVER_WENT_AWAY, Loaded
+from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.tritonserver.loading import Loaded
+from hf_triton.tritonserver.model_state import Cause, ModelState, ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.restart_policy import RestartPolicy
 
@@ -50,7 +52,14 @@ _REMIND_EVERY_S = 10.0
 _COUNT_LEFTOVERS_EVERY_S = 10.0
 # So long may requests in flight take where a server is renewed.
 _RENEW_AFTER_S = 10.0
-_LOADING = "is being loaded"
+_WORST_FIRST = (
+    *(State.GIVEN_UP, State.FAILED, State.HEALING, State.LOADING, State.ASLEEP, State.READY),
+)
+# What callers are told of a model that nobody loads by himself.
+_BY_APPLY = "correct that, and `hf-triton apply` loads it again"
+_BY_HAND = "correct that, and load it again"
+_OF_SOMEBODY = (State.ASLEEP, State.LOADING, State.FAILED)  # where models are loaded by hand
+_RETRY_S = 60
 
 
 @dataclass(frozen=True)
@@ -78,11 +87,13 @@ class Supervisor:
         served: ServedModels,
         health: Health,
         healer: Healer,
+        states: ModelStates,
         options: ServeOptions,
         children: Children,
     ) -> None:
         self._server, self._served, self._health = server, served, health
-        self._healer, self._options, self._children = healer, options, children
+        self._healer, self._states = healer, states
+        self._options, self._children = options, children
         self._api = with_short_timeout(server.api)
         self._unready = UnreadyModels(self._api)
         self._asking: threading.Thread | None = None
@@ -90,18 +101,11 @@ class Supervisor:
         self._hangs = HangWatch(server, self._answers, healer, children, health, say)
         tell_why: Callable[[str], None] = partial(health.enter, "restarting")
         self._restarts = ServerRestarts(server, options.policy, tell_why, self._wait_without_server)
-        self._on_demand = OnDemandModels(server, served, healer, options.on_demand, say)
+        self._on_demand = OnDemandModels(server, served, healer, states, options.on_demand, say)
         self._has_served = False  # whether the first load is over, with something to show for it
-        self._were_ready: set[str] = set()  # of those that serve has loaded
-        self._seen_ready: set[str] = set()  # whoever has loaded them
-        self._by_hand: set[str] = set()  # those with load: manual that somebody has loaded
-        self._failures: dict[str, str] = {}
-        self._loading: list[str] = []
-        self._tried_twice: set[str] = set()  # of those whose process died in its first load
-        self._folders: dict[str, list[str]] = {}
-        self._server_deaths, self._server_why = 0, ""
-        self._deaths_then: dict[str, int] = {}  # of folders, when the server died last
-        self._states: dict[str, str] | None = None  # folder -> "" where it is ready, or why not
+        self._has_curl_lines: set[str] = set()
+        self._folders: list[list[str]] = []
+        self._loading: list[str] = []  # what is waited for since ``begin_to_load``
         self._ask_at_s = self._sweep_at_s = 0.0
         self._tell_lack_at_s = self._count_leftovers_at_s = 0.0
 
@@ -123,13 +127,11 @@ class Supervisor:
 
     def _supervise(self, outcome: Loaded | None) -> None:
         # A load that breaks off is sooner than the end of the process that it broke off with.
-        has_gone = bool(outcome and outcome.failure == SERVER_WENT_AWAY)
-        if self._server.exit_code(_EXIT_S if has_gone else 0.0) is not None:
+        has_gone = bool(outcome and outcome.is_of_server)
+        if (code := self._server.exit_code(_EXIT_S if has_gone else 0.0)) is not None:
             words = self._server.exit_message("tritonserver died")
-            self._server_deaths += 1
-            self._server_why = words.partition(";")[0]
-            self._deaths_then = {folder: num for folder, (num, _) in self._healer.deaths.items()}
-            self._restart(words)
+            cause = Cause.KILLED if code == -signal.SIGKILL else Cause.CRASHED
+            self._restart(words, cause)
             return
         if outcome:
             self._take(outcome)
@@ -151,50 +153,59 @@ class Supervisor:
             self._children.revive(self._health, say)
 
     def begin_to_load(self) -> None:
-        """Begins to load all models."""
-        names = self._served.names()
-        models = [*self._served.always(), *(name for name in names if name in self._by_hand)]
+        """Begins to load all models; after a restart also those that somebody had loaded."""
+        models = [name for name in self._served.names() if self._is_to_be_loaded(name)]
         what = "is up again, loading" if self._has_served else "is up, loading"
         say(f"tritonserver {what} {counted(len(models))}: {', '.join(models) or 'none'}")
-        self._failures, self._loading, self._states = {}, list(models), None
-        self._tried_twice.clear()
+        self._loading = list(models)
         self._began_s = time.monotonic()
         self._remind_at_s = self._began_s + _REMIND_EVERY_S
+        for name in self._served.names():
+            for state in self._states.of(self._served.folders(name)):
+                if name in models:
+                    state.load()
+                else:
+                    state.unloaded()
         self._server.loader.begin(models)
         self._on_demand.begin()
         self._tell_health()
 
+    def _is_to_be_loaded(self, name: str) -> bool:
+        load = self._served.load(name)
+        was_there = self._states[name].is_coming_back
+        return load == "always" or (load == "manual" and was_there)
+
     def _take(self, outcome: Loaded) -> None:
         """Reports a model that was loaded or failed to load."""
-        model = outcome.model
+        model, self._ask_at_s = outcome.model, 0.0
         if self._on_demand.take(outcome):
-            self._ask_at_s = 0.0
             return
-        is_known = model in self._were_ready | self._seen_ready
-        if outcome.failure == PROCESS_DIED and not is_known and model not in self._tried_twice:
-            # What killed it may have gone, such as the memory that others took while they loaded.
-            self._tried_twice.add(model)
-            say(f"model '{model}': {outcome.failure}; it is loaded once more")
-            self._server.loader.begin([model])
-            return
+        folders, failure = self._served.folders(model), outcome.failure
+        was_ready, delay_s = self._states[model].was_ready, None
+        if failure:
+            delay_s = self._healer.load_failed(failure, folders, self._began_s)
+            if delay_s is not None and not was_ready:
+                say(f"model '{model}': {self._states[model].reason}; it is loaded once more")
+                self._server.loader.begin([model])
+                return
         if model in self._loading:
             self._loading.remove(model)
             seconds = time.monotonic() - self._began_s  # as the reminders count
             outcome = dataclasses.replace(outcome, seconds=seconds)
-        tell_loaded(outcome, self._loading, self._has_served and model in self._were_ready)
-        if outcome.failure is None:
-            self._failures.pop(model, None)
-            if model not in self._were_ready:
+        tell_loaded(outcome, self._loading, self._has_served and model in self._has_curl_lines)
+        if failure is None:
+            for state in self._states.of(folders):
+                state.ready()
+            if model not in self._has_curl_lines:
+                self._has_curl_lines.add(model)
                 print_curl_lines(self._server, model, self._children)
-            self._were_ready.add(model)
-        elif is_known:
-            self._healer.bring_back(model, outcome.failure)
-        else:
-            self._failures[model] = f"failed to load: {outcome.failure}"
-        self._ask_at_s = 0.0
+        elif was_ready:
+            self._healer.bring_back(model, delay_s)
 
     def _look(self) -> None:
-        now = time.monotonic()
+        now, folders = time.monotonic(), list(map(self._served.folders, self._served.names()))
+        if folders != self._folders:  # an apply has changed them
+            self._folders, self._ask_at_s = folders, 0.0
         is_ask_due, is_sweep_due = now >= self._ask_at_s, now >= self._sweep_at_s
         if is_ask_due:
             self._ask_at_s = now + _ASK_EVERY_S
@@ -203,7 +214,10 @@ class Supervisor:
             hung = self._hangs.hung_load(self._served.repository)
             if hung:
                 self._renew_server(f"it waits for ever for a process of '{hung}' that has died")
-        self._healer.look(sweep=is_sweep_due and self._answers.answered_last)
+        # A process that is loading is to be known before it dies: how it does is its load's cause.
+        is_loading = self._states.any(State.LOADING, State.HEALING)
+        sweeps = is_sweep_due and self._answers.answered_last
+        self._healer.look(sweep=sweeps, find=is_loading)
         if is_sweep_due:
             self._sweep_at_s = now + _SWEEP_EVERY_S
             self._server.keep_memory_private()
@@ -214,8 +228,7 @@ class Supervisor:
                 processes = f"{num.num_processes} processes that died"
                 self._renew_server(f"it keeps what {processes} have left behind")
         # What is free is known once those are loaded that always are.
-        demands, may_begin = self._children.demands(), not self._loading
-        self._on_demand.look(self._states or {}, demands, may_begin=may_begin)
+        self._on_demand.look(self._children.demands(), may_begin=not self._loading)
         self._tell_health()
         if is_ask_due:
             self._on_demand.tell(self._health)
@@ -227,31 +240,24 @@ class Supervisor:
         say(f"tritonserver is ended, after the requests in flight: {why}")
         self._health.enter("restarting", f"tritonserver is started again: {why}")
         self._healer.end()
-        self._states = None
+        self._states.server_ended()
         self._tell_health()
         deadline = time.monotonic() + _RENEW_AFTER_S
         self._server.stop(lambda: time.monotonic() > deadline)
-        self._restart("tritonserver has ended")
+        self._start_again("tritonserver has ended")
 
     def _ask(self) -> None:
         """Asks the server which models are ready."""
-        states = self._answers.states()
-        if states is None:
-            self._health.set_server_up(self._answers.is_up)
-            return
-        self._health.set_server_up(True)
-        self._states = states
-        ready = {name for name, reason in self._states.items() if not reason}
-        self._healer.on_ready(ready)
-        whole = {name for name in self._served.names() if self._parts(name) <= ready}
-        self._seen_ready |= whole
-        self._by_hand = {name for name in whole if self._served.load(name) == "manual"}
-        for model in whole & self._failures.keys():
-            del self._failures[model]  # somebody else has loaded it
-        self._ask_models(ready)
+        for name in self._served.names():
+            self._states.of(self._served.folders(name))
+        since, seen = self._states.generations, self._answers.states()
+        self._health.set_server_up(self._answers.is_up if seen is None else True)
+        if seen is not None:
+            self._states.see(seen, since)
+            self._ask_models({folder for folder, one in seen.items() if one.is_ready})
 
     def _is_loading(self) -> bool:
-        ours = self._loading or self._on_demand.is_loading or self._healer.is_healing()
+        ours = self._loading or self._on_demand.is_loading or self._states.any(State.HEALING)
         return bool(ours or self._answers.loading)
 
     def _ask_models(self, loaded: set[str]) -> None:
@@ -263,80 +269,67 @@ class Supervisor:
             with contextlib.suppress(RuntimeError):  # there are too many on this machine
                 self._asking.start()
         for folder in self._unready.overdue():
-            self._healer.end_processes(folder, "it said for a minute that it is not ready")
+            reason = "it said for a minute that it is not ready"
+            self._healer.end_processes(folder, Cause.NOT_READY, reason)
 
     def _tell_health(self) -> None:
-        healing, names = self._healer.reasons(), self._served.names()
-        folders = {name: self._served.folders(name) for name in names}
-        if self._states is not None and folders != self._folders:
-            self._ask()  # an apply has changed them since
-        self._folders = folders
+        names = self._served.names()
         applied = self._served.last_apply()
         if applied:
             self._health.applied(applied.is_good, applied.at_s)
-        self._health.set_models({name: self._reason(name, healing) for name in names})
-        self._tell_children()
+        self._health.set_models({name: self._report(name) for name in names})
+        self._children.tell({part: one for name in names for part, one in self._told(name)})
 
-    def _tell_children(self) -> None:
-        """Which models are ready, and which are down and come back: requests wait for those."""
-        healing, told = self._healer.healing(), Models()
-        were_ready = self._were_ready | self._seen_ready
-        lost = self._failures.keys() | self._healer.given_up()
-        for name, folders in self._folders.items():
-            parts, on_demand = set(folders), self._on_demand.told(name)
-            if on_demand or (name in were_ready and not lost & {name, *parts}):
-                are_coming = self._states is None or name in self._loading
-                is_ours = self._served.is_ours(name)
-                for part in parts:
-                    needed = parts if part == name else {part}
-                    is_healed = bool(needed & healing) or (name in healing and self._is_away(part))
-                    is_coming = are_coming or is_healed
-                    model = on_demand or Model()
-                    told[part] = replace(
-                        self._with_deaths(model, needed),
-                        is_coming=is_coming or model.is_coming,
-                        is_ours=is_ours,
-                    )
-        self._children.tell(told)
+    def _told(self, name: str) -> Iterator[tuple[str, Model]]:
+        """What ports are told of an entry's folders: a front needs its engine too."""
+        folders, on_demand = self._served.folders(name), self._on_demand.told(name)
+        is_ours = self._served.is_ours(name)
+        for part in folders:
+            needed = folders if part == name else [part]
+            states = self._states.of(needed)
+            worst = min(states, key=lambda one: _WORST_FIRST.index(one.state))
+            death = self._states.last_death(needed)
+            num_deaths = sum(one.num_deaths for one in states) + self._states.num_server_deaths
+            model = on_demand or Model()
+            if worst.is_lost and not on_demand:
+                how = _BY_HAND if self._served.load(name) == "manual" else _BY_APPLY
+                failure = f"{worst.reason.removeprefix('failed to load: ')}; {how}"
+                model = Model(is_coming=True, failure=failure, retry_s=_RETRY_S)
+            yield (
+                part,
+                replace(
+                    model,
+                    is_coming=model.is_coming or any(one.is_coming_back for one in states),
+                    num_deaths=num_deaths,
+                    why=death.reason,
+                    cause=death.cause,
+                    state=worst.state,
+                    reason=self._reason(name, states) if part == name else "",
+                    others_live=death.others_live,
+                    is_ours=is_ours,
+                ),
+            )
 
-    def _is_away(self, folder: str) -> bool:
-        return bool((self._states or {}).get(folder, "is not loaded"))
+    def _report(self, name: str) -> ModelReport:
+        states = self._states.of(self._served.folders(name))
+        return ModelReport(
+            self._reason(name, states),
+            sum(one.num_deaths for one in states),
+            sum(one.num_restarts for one in states),
+            any(one.state is State.GIVEN_UP for one in states),
+        )
 
-    def _with_deaths(self, model: Model, needed: set[str]) -> Model:
-        """What ports are told of a folder that needs these: a front needs its engine too, and each
-        the server.
-        """
-        deaths = self._healer.deaths
-        found = [deaths[folder] for folder in sorted(needed & deaths.keys())]
-        num = sum(num for num, _ in found)
-        why = found[-1][1].reason if found else ""
-        others_live = any(death.survivors for _, death in found)
-        if num == sum(self._deaths_then.get(folder, 0) for folder in needed):
-            why, others_live = self._server_why, False  # it died last
-        num_deaths = num + self._server_deaths
-        return replace(model, num_deaths=num_deaths, why=why, others_live=others_live)
-
-    def _reason(self, model: str, healing: Mapping[str, str]) -> str:
+    def _reason(self, model: str, states: Sequence[ModelState]) -> str:
         """Why a model is not ready; empty if it is."""
-        folders = self._served.folders(model)
         on_demand = self._on_demand.told(model)
         if on_demand and on_demand.is_coming:
             return on_demand.failure
-        for folder in folders:
-            if folder in healing:
-                return healing[folder]
-        if self._served.load(model) == "manual" and model not in self._by_hand:
+        worst = min(states, key=lambda one: _WORST_FIRST.index(one.state))
+        if self._served.load(model) == "manual" and worst.state in _OF_SOMEBODY:
             return ""
-        if self._states is None:
-            return _LOADING
-        for folder in folders:
-            reason = self._states.get(folder, "is not loaded")
-            if reason:
-                loading = _LOADING if model in self._loading else ""
-                return loading or self._failures.get(model) or reason
-            if folder in self._unready.folders:
-                return f"{folder} says that it is not ready"
-        return ""
+        unready = (one for one in self._served.folders(model) if one in self._unready.folders)
+        said = (f"{folder} says that it is not ready" for folder in unready)
+        return worst.reason or next(said, "")
 
     def _follow_loads(self, now: float) -> None:
         """Reports models that load slowly, and once that all are loaded."""
@@ -368,25 +361,31 @@ class Supervisor:
         tell_serving(self._server, self._served, self._children)
 
     def _end_where_nothing_is_left(self) -> None:
-        given_up, names = self._healer.given_up(), self._served.names()
-        if not given_up or self._healer.is_healing() or self._loading or self._on_demand.models:
+        names = self._served.names()
+        entries = {name: self._states.of(self._served.folders(name)) for name in names}
+        given_up = [
+            name
+            for name, states in entries.items()
+            if any(one.state is State.GIVEN_UP for one in states)
+        ]
+        if not given_up or self._loading or self._on_demand.models:
             return
-        if all(name in self._failures or self._parts(name) & given_up for name in names):
-            lost = ", ".join(sorted(name for name in names if self._parts(name) & given_up))
+        if all(any(one.is_lost for one in states) for states in entries.values()):
+            lost = ", ".join(sorted(given_up))
             raise ServerError(f"no model is left to serve; given up: {lost} (see above)")
 
-    def _parts(self, model: str) -> set[str]:
-        return set(self._served.folders(model))
-
-    def _restart(self, words: str) -> None:
+    def _restart(self, words: str, cause: Cause) -> None:
         """Restarts a server that has ended, as ``words`` say. Raises ServerError where it is given
         up.
         """
         self._healer.end()
         self._health.enter("restarting")
         self._health.set_server_up(False)
-        self._states = None
+        self._states.server_died(cause, words.partition(";")[0])
         self._tell_health()
+        self._start_again(words)
+
+    def _start_again(self, words: str) -> None:
         self._restarts.restart(words)
         self._answers.starts_anew()
         self._health.enter("restarting")

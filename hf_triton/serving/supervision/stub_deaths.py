@@ -8,13 +8,14 @@ Triton reports the unload first. Restarts nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from generator.errors import ServerError
-from hf_triton.tritonserver.http_api import ModelVersion
-from hf_triton.tritonserver.stubs import Stub, how_it_ended, still_alive
+from hf_triton.tritonserver.http_api import PROCESS_DIED, ModelVersion
+from hf_triton.tritonserver.model_state import Cause
+from hf_triton.tritonserver.stubs import End, Stub, still_alive
 
 _READY = "READY"
 Version = tuple[str, str]  # Triton's model, its version
@@ -26,6 +27,7 @@ class Death:
 
     folder: str
     version: str
+    cause: Cause
     reason: str
     survivors: frozenset[int]
 
@@ -35,6 +37,13 @@ class Server(Protocol):
 
     def index(self) -> list[ModelVersion]: ...
     def model_config(self, name: str, version: str = "") -> dict[str, Any] | None: ...
+
+
+class Ends(Protocol):
+    """How processes ended."""
+
+    def how(self, pid: int) -> End: ...
+    def last_of(self, models: Collection[str], since_s: float) -> End: ...
 
 
 class StubDeaths:
@@ -48,15 +57,15 @@ class StubDeaths:
         self,
         server: Server,
         find: Callable[[], Iterable[Stub]],
+        ends: Ends,
         alive: Callable[[Iterable[Stub]], Iterable[Stub]] = still_alive,
-        how_ended: Callable[[int], str] = how_it_ended,
     ) -> None:
         """``find`` returns every Python process that the server has now."""
         self._server = server
         self._find = find
         self._alive = alive
         self._known: frozenset[Stub] = frozenset()
-        self._how_ended = how_ended
+        self._ends = ends
         self._complete: dict[Version, frozenset[int]] = {}
         self._asked: dict[Version, frozenset[int]] = {}
 
@@ -65,11 +74,11 @@ class StubDeaths:
         """The processes that the last sweep found."""
         return self._known
 
-    def look(self, sweep: bool = False) -> list[Death]:
-        """The versions that lost a process; a sweep reports known ones again. Empty if the server
-        does not answer.
+    def look(self, sweep: bool = False, find: bool = False) -> list[Death]:
+        """The versions that lost a process; a sweep reports known ones again, ``find`` only looks
+        for new processes too. Empty if the server does not answer.
         """
-        if sweep or frozenset(self._alive(self._known)) != self._known:
+        if sweep or find or frozenset(self._alive(self._known)) != self._known:
             self._known = frozenset(self._find())
         living = _by_version(self._known)
         changed = {key: pids for key, pids in living.items() if self._complete.get(key) != pids}
@@ -96,6 +105,15 @@ class StubDeaths:
             for entry in self._server.index()
             if entry.state == _READY
         )
+
+    def of_load(self, failure: str, folders: Collection[str], since_s: float) -> tuple[Cause, str]:
+        """Why a load of these models failed that began then, and what to say of it: where its
+        process died, how that ended.
+        """
+        if failure != PROCESS_DIED:
+            return Cause.LOAD_FAILED, failure
+        end = self._ends.last_of(folders, since_s)
+        return end.cause, failure.replace("out of memory?", end.text or "out of memory?")
 
     def living(self, folder: str) -> frozenset[int]:
         """The processes that any version of a folder has."""
@@ -125,8 +143,10 @@ class StubDeaths:
 
     def _death(self, key: Version, survivors: frozenset[int]) -> Death:
         gone = self._complete.get(key, frozenset()) - survivors
-        how = next(filter(None, map(self._how_ended, sorted(gone))), "")
-        return Death(*key, f"its Python process died{how and f' ({how})'}", survivors)
+        ends = map(self._ends.how, sorted(gone))
+        end = next((end for end in ends if end.text), End())
+        text = f"its Python process died{end.text and f' ({end.text})'}"
+        return Death(*key, end.cause, text, survivors)
 
     def _num_expected(self, folder: str, version: str) -> int:
         """How many processes the version should have."""

@@ -25,13 +25,12 @@ from hf_triton.serving.apply.model_update import Outcome, UpdateSettings, update
 from hf_triton.serving.apply.session import ApplyOptions, Session
 from hf_triton.serving.apply.target import Target, check
 from hf_triton.serving.supervision.healing import Healer
-from hf_triton.serving.supervision.health import Health
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.stub_deaths import StubDeaths
 from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.tritonserver.model_state import ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
-from hf_triton.tritonserver.restart_policy import RestartPolicy
-from hf_triton.tritonserver.stubs import find_stubs
+from hf_triton.tritonserver.stubs import StubEnds, find_stubs
 from perf.sweep.server.metrics import parse_metrics
 from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.reference import Reference
@@ -285,9 +284,9 @@ def test_with_a_gap_callers_are_refused_and_none_passes_either(triton: Triton) -
 
 def test_an_ensemble_is_whole_again_after_some_of_its_steps_died(triton: Triton) -> None:
     server, said = triton.server, list[str]()
-    served, health = ServedModels(server.repository, ["e"]), Health()
-    deaths = StubDeaths(server.api, lambda: find_stubs(server.pid))
-    healer = Healer(server.api, deaths, served, health, RestartPolicy(), said.append)
+    served, states = ServedModels(server.repository, ["e"]), ModelStates()
+    deaths = StubDeaths(server.api, lambda: find_stubs(server.pid), StubEnds())
+    healer = Healer(server.api, deaths, served, states, said.append)
     answer = ask(server)
     for killed in (STEPS[:1], STEPS[1:]):
         healer.look(sweep=True)
@@ -297,7 +296,7 @@ def test_an_ensemble_is_whole_again_after_some_of_its_steps_died(triton: Triton)
 
         def heals(times: int = len(said) + 2 * len(killed)) -> bool:
             healer.look(sweep=True)
-            return len(said) >= times and not healer.is_healing()
+            return len(said) >= times and not states.any(State.HEALING)
 
         assert eventually(heals, 120), said
         assert ask(server) == answer

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
+from tritonclient.utils import InferenceServerException
 
 from hf_triton.tritonserver.state_file import running_servers
 from tests.support.callers import asking
@@ -160,6 +161,14 @@ def test_a_server_that_dies_is_started_again_with_the_same_models_and_key(tmp_pa
         assert eventually(lambda: metric(served, "hf_triton_server_up") == 1)
         assert served.out.count("plain/infer") == 1, "curl lines are printed once"
         assert eventually(lambda: "no weights" in str(ready(served).body))
+        refused = served.generate("late", "x")
+        assert refused.status == 503
+        assert refused.body["error"] == (
+            "model 'late' can't be loaded: RuntimeError: no weights; correct that, and "
+            "`hf-triton apply` loads it again"
+        )
+        with pytest.raises(InferenceServerException, match=r"UNAVAILABLE.* no weights; correct"):
+            over_grpc(InferenceServerClient(f"127.0.0.1:{served.listen.grpc_port}"), "late")
 
         options = tmp_path / "repository/late/1/model.json"
         options.write_text(options.read_text().replace('"no weights"', "null"))
@@ -175,6 +184,9 @@ def test_a_server_that_dies_is_started_again_with_the_same_models_and_key(tmp_pa
         served.wait_for("given up after 2 failed loads in a row")
         assert eventually(lambda: "given up" in str(ready(served).body), HEALED_S)
         assert metric(served, 'hf_triton_model_given_up{model="doomed"}') == 1
+        refused = served.generate("doomed", "x")
+        assert refused.status == 503
+        assert "no weights; given up after 2 failed loads in a row; correct" in str(refused.body)
         assert answers(served, "late")
         for model in ("late", "plain"):
             break_model(tmp_path, model)

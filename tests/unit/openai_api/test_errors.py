@@ -11,11 +11,10 @@ from generator.errors import ServerError
 from generator.repository import served_record
 from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.openai.triton.statuses import of_text
-from hf_triton.serving.supervision.health import Health
-from hf_triton.serving.supervision.health_port import health_port
-from hf_triton.tritonserver.listen import Listen
-from tests.support.triton import eventually, free_ports
-from tests.unit.openai_api.conftest import Starter, Translator
+from hf_triton.ports.repeats import Model as Told
+from hf_triton.tritonserver.model_state import State
+from tests.support.triton import eventually
+from tests.unit.openai_api.conftest import Reply, Starter, Translator
 from tests.unit.openai_api.fake_triton import Model
 
 
@@ -70,19 +69,16 @@ def test_a_model_that_did_not_load_is_told_with_its_reason(starter: Starter) -> 
     fake, port = starter.triton()
     fake.models.pop("whole")
     fake.loading.add("whole")
-    health, listen = Health(), Listen("127.0.0.1", health_port=free_ports().health_port)
-    with health_port(listen, health):
-        url = f"http://127.0.0.1:{listen.health_port}/ready"
-        api = starter.translator(fake, f"127.0.0.1:{port}", health_url=url)
-        health.set_models({"whole": "no file config.json"})
-        reply = api.completion(model="whole")
-        health.set_models({"whole": "is being loaded"})
-        late = api.completion(model="whole")
-        failed = "failed to load: no file config.json"
-        health.set_models({"whole": failed})
-        stays = api.completion(model="whole")
-        health.set_models({"whole": f"{failed}; it is loaded again in 4 s (3 failed loads)"})
-        may_pass = api.completion(model="whole")
+    api = starter.translator(fake, f"127.0.0.1:{port}")
+
+    def told(state: State, reason: str) -> Reply:
+        api.tell(whole=Told(state=state, reason=reason))
+        return api.completion(model="whole")
+
+    reply = told(State.READY, "no file config.json")
+    late = told(State.LOADING, "is being loaded")
+    stays = told(State.FAILED, "failed to load: no file config.json")
+    may_pass = told(State.HEALING, "failed to load: no file; it is loaded again in 4 s")
     assert stays.status == may_pass.status == 503
     assert (stays.headers.get("Retry-After"), stays.headers["x-should-retry"]) == (None, "false")
     assert (may_pass.headers["Retry-After"], may_pass.headers.get("x-should-retry")) == ("1", None)

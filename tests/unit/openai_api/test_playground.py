@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from hf_triton.ports.openai.playground import pages
-from hf_triton.serving.supervision.health import Health
-from hf_triton.serving.supervision.health_port import health_port
-from hf_triton.tritonserver.listen import Listen
-from tests.support.triton import free_ports
+from hf_triton.ports.repeats import Model as Told
+from hf_triton.tritonserver.model_state import State
 from tests.unit.openai_api.conftest import Starter, Translator
 
 PAGE = Path(pages.__file__).with_name("page")
@@ -46,13 +44,15 @@ def test_a_playground_that_is_left_out_is_not_there(starter: Starter) -> None:
 
 def test_each_model_is_shown_once_with_its_state_and_the_reason(starter: Starter) -> None:
     fake, port = starter.triton()
-    health, listen = Health(), Listen("127.0.0.1", health_port=free_ports().health_port)
-    reasons = {"echo": "", "late": "is being loaded", "whole": "no file config.json"}
-    health.set_models(reasons)
-    url = f"http://127.0.0.1:{listen.health_port}/ready"
-    with health_port(listen, health):
-        api = starter.translator(fake, f"127.0.0.1:{port}", health_url=url)
-        found = {one["name"]: one for one in api.get("/playground/models").body["models"]}
+    api = starter.translator(fake, f"127.0.0.1:{port}")
+    api.tell(
+        echo=Told(),
+        echo_stream=Told(),
+        late=Told(state=State.LOADING, reason="is being loaded"),
+        whole=Told(state=State.FAILED, reason="no file config.json"),
+        labels=Told(state=State.HEALING, reason="its Python process died"),
+    )
+    found = {one["name"]: one for one in api.get("/playground/models").body["models"]}
     assert {"echo_stream", "batched_stream"}.isdisjoint(found)
     assert {"echo", "labels", "stranger", "late"} <= found.keys()
     assert found["echo"]["state"] == "ready"
@@ -61,13 +61,13 @@ def test_each_model_is_shown_once_with_its_state_and_the_reason(starter: Starter
     assert not found["translator"]["chats"]
     assert found["translator"]["completes"]
     assert found["late"] == {"name": "late", "state": "loading", "reason": "is being loaded"}
-    assert (found["whole"]["state"], found["whole"]["reason"]) == ("failed", reasons["whole"])
+    assert (found["whole"]["state"], found["whole"]["reason"]) == ("failed", "no file config.json")
+    assert (found["labels"]["state"], found["labels"]["reason"]) == (
+        *("loading", "its Python process died"),
+    )
 
 
-def test_a_supervisor_that_is_away_is_as_if_there_were_none(starter: Starter) -> None:
-    fake, port = starter.triton()
-    url = f"http://127.0.0.1:{free_ports().health_port}/ready"
-    api = starter.translator(fake, f"127.0.0.1:{port}", health_url=url)
+def test_without_a_supervisor_what_triton_has_is_ready(api: Translator) -> None:
     states = {one["state"] for one in api.get("/playground/models").body["models"]}
     assert states == {"ready"}
 

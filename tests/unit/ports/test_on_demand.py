@@ -19,9 +19,9 @@ from tests.unit.ports.grpc_ports import grpc_port
 from tests.unit.ports.http_ports import GENERATE, open_port
 
 BODY = b'{"text_input": "x"}'
-ASLEEP = Model(is_coming=True, state="asleep", wait_s=60.0)
-LOADED = Model(state="loaded", wait_s=60.0)
-FAILED = Model(is_coming=True, state="asleep", wait_s=60.0, failure="no such file", retry_s=7)
+ASLEEP = Model(is_coming=True, residence="asleep", wait_s=60.0)
+LOADED = Model(residence="loaded", wait_s=60.0)
+FAILED = Model(is_coming=True, residence="asleep", wait_s=60.0, failure="no such file", retry_s=7)
 
 
 def tell(port: Repeats, model: Model) -> None:
@@ -91,7 +91,7 @@ async def test_a_request_waits_so_long_for_a_load_and_is_told_for_what(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     why = "it waits for memory that 'a' still hold"
-    away = Model(is_coming=True, state="asleep", waits_for=why, wait_s=0.05)
+    away = Model(is_coming=True, residence="asleep", waits_for=why, wait_s=0.05)
     port = Port(away, monkeypatch)
     with pytest.raises(RefusedError, match=f"'m' was not loaded in time: {why}") as found:
         await port.held().turn()

@@ -11,9 +11,11 @@ import pytest
 from hf_triton.ports import repeats as module
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.repeats import Held, Model, Repeats, line_of
+from hf_triton.tritonserver.model_state import Cause
 
 CRASH = "its Python process died (exit code 3)"
 KILLED = "its Python process died (killed by SIGKILL: out of memory?)"
+CAUSES = {CRASH: Cause.CRASHED, KILLED: Cause.KILLED}
 AWAY = "the engine m_stream went away before it answered: try again"
 
 
@@ -25,7 +27,8 @@ class Supervisor:
         self.tell()
 
     def tell(self, why: str = "", *, is_coming: bool = False) -> None:
-        line = line_of({"m": Model(is_coming, self.num_deaths, why)})
+        cause = CAUSES.get(why, Cause.HUNG)
+        line = line_of({"m": Model(is_coming, self.num_deaths, why, cause)})
         for port in self.ports:
             port.follow(line)
 
@@ -191,7 +194,9 @@ async def test_streams_of_other_processes_go_on() -> None:
     (stream, none), (waiting, losses) = (held_of(port) for _ in range(2))
     assert all(held.may_go() for held in (stream, waiting))
     stream.has_begun = True
-    port.follow(line_of({"m": Model(num_deaths=1, why=CRASH, others_live=True)}))
+    port.follow(
+        line_of({"m": Model(num_deaths=1, why=CRASH, cause=Cause.CRASHED, others_live=True)})
+    )
     assert (none, losses) == ([], ["lost"])
 
 

@@ -6,11 +6,25 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from hf_triton.tritonserver.http_api import ModelVersion
-from hf_triton.tritonserver.stubs import Stub
+from hf_triton.tritonserver.stubs import End, Stub
+
+
+@dataclass
+class FakeEnds:
+    """Each process ended like this."""
+
+    end: End
+
+    def how(self, pid: int) -> End:
+        return self.end
+
+    def last_of(self, models: Collection[str], since_s: float) -> End:
+        return self.end
 
 
 class FakeServer:

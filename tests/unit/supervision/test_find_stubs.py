@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from hf_triton.tritonserver.stubs import Stub, StubEnds, find_stubs
+from hf_triton.tritonserver import stubs
+from hf_triton.tritonserver.model_state import Cause
+from hf_triton.tritonserver.stubs import End, Stub, StubEnds, find_stubs
 from tests.support.triton import eventually
 
 REAPS = """
@@ -55,10 +58,20 @@ def test_what_a_stub_has_forked_is_no_stub_and_does_not_hide_its_death(tmp_path:
             os.killpg(server.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("number, how", [(9, "killed by SIGKILL: out of memory?"), (15, "SIGTERM")])
+@pytest.mark.parametrize(
+    "number, num_out_of_memory, end",
+    [
+        (9, [7, 7], End(Cause.KILLED, "killed by SIGKILL")),
+        (9, [7, 8], End(Cause.OUT_OF_MEMORY, "killed by SIGKILL: out of memory")),
+        (9, [None, None], End(Cause.OUT_OF_MEMORY, "killed by SIGKILL: out of memory?")),
+        (15, [7, 7], End(Cause.KILLED, "killed by SIGTERM")),
+        (11, [7, 7], End(Cause.CRASHED, "killed by SIGSEGV")),
+    ],
+)
 def test_how_one_ended_is_known_after_its_server_has_taken_note_of_it(
-    number: int, how: str
+    number: int, num_out_of_memory: list[int | None], end: End, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stubs, "_num_out_of_memory", iter(num_out_of_memory).__next__)
     ends = StubEnds()
     with subprocess.Popen(
         [sys.executable, "-c", REAPS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -67,12 +80,13 @@ def test_how_one_ended_is_known_after_its_server_has_taken_note_of_it(
         assert server.stdout
         stub = Stub("a", "1", int(server.stdout.readline()))
         assert ends.watched([stub]) == ends.watched([stub]) == {stub}
-        assert ends.how(stub.pid) == ""
+        assert ends.how(stub.pid) == ends.last_of({"a"}, 0.0) == End()
         os.kill(stub.pid, number)
-        assert eventually(lambda: stub.pid not in ends._descriptors)
+        assert eventually(lambda: stub.pid not in ends._watched)
         server.stdin.write("\n")
         server.stdin.flush()
         assert server.stdout.readline() == "reaped\n"
         assert not Path(f"/proc/{stub.pid}").exists()
-        assert how in ends.how(stub.pid)
+        assert ends.how(stub.pid) == ends.last_of({"a"}, 0.0) == end
+        assert ends.last_of({"b"}, 0.0) == ends.last_of({"a"}, time.monotonic()) == End()
         server.kill()

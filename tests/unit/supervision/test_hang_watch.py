@@ -17,6 +17,7 @@ from hf_triton.serving.supervision.hang_detection.server_answers import ServerAn
 from hf_triton.serving.supervision.hang_watch import HangWatch
 from hf_triton.serving.supervision.healing import Healer
 from hf_triton.serving.supervision.health import Health
+from hf_triton.tritonserver.model_state import Cause
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.stubs import Stub
 
@@ -39,7 +40,8 @@ class Models:
     stubs: frozenset[Stub] = frozenset({Stub("a", "1", STUB)})
     ended: list[tuple[str, str]] = field(default_factory=list)
 
-    def end_processes(self, folder: str, reason: str) -> None:
+    def end_processes(self, folder: str, cause: Cause, reason: str) -> None:
+        assert cause is Cause.HUNG
         self.ended.append((folder, reason))
 
 

@@ -18,6 +18,7 @@ from hf_triton.serving.supervision.hang_detection.processes import (
 )
 from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
 from hf_triton.tritonserver.http_api import ModelVersion
+from hf_triton.tritonserver.model_state import Seen
 from tests.support.triton import eventually
 
 PID = 7
@@ -162,7 +163,7 @@ def test_a_folder_is_ready_where_one_of_its_versions_is() -> None:
         ModelVersion("c", "1", "", ""),
     ]
     assert asked.answers.states() == {
-        "a": "",
-        "b": "b is UNAVAILABLE: no weights",
-        "c": "c is not loaded",
+        "a": Seen(is_ready=True, reason=""),
+        "b": Seen(reason="b is UNAVAILABLE: no weights"),
+        "c": Seen(reason="c is not loaded"),
     }

@@ -10,12 +10,14 @@ import pytest
 from generator.repository.writing import locked_model
 from hf_triton.serving.supervision import healing, processes
 from hf_triton.serving.supervision.healing import Healer
-from hf_triton.serving.supervision.health import Health
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.stub_deaths import StubDeaths
+from hf_triton.tritonserver.http_api import PROCESS_DIED
+from hf_triton.tritonserver.model_state import Cause, ModelStates, Seen, State
 from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
+from hf_triton.tritonserver.stubs import End
 from tests.support.triton import eventually
-from tests.unit.supervision.fake_server import FakeServer
+from tests.unit.supervision.fake_server import FakeEnds, FakeServer
 
 ENSEMBLE = """\
 platform: "ensemble"
@@ -28,53 +30,55 @@ class Clinic:
     """A healer and all that it works on."""
 
     def __init__(self, repository: Path, server: FakeServer, *models: str, restarts: int = 5):
-        self.server, self.health, self.said = server, Health(), list[str]()
+        self.server, self.said = server, list[str]()
+        self.states = ModelStates(RestartPolicy(max_restarts=restarts))
+        self.ends = FakeEnds(End())
         self.served = ServedModels(repository, models)
         for folder in ("e", "f"):
             (repository / folder).mkdir(exist_ok=True)
         (repository / "e" / "config.pbtxt").write_text(ENSEMBLE)
         (repository / "f" / "config.pbtxt").write_text(FRONT)
-        self.health.set_models(dict.fromkeys(models, ""))
-        deaths = StubDeaths(server, server.find, server.alive, lambda pid: "")
+        deaths = StubDeaths(server, server.find, self.ends, server.alive)
         self.healer = Healer(
-            server,
-            deaths,
-            self.served,
-            self.health,
-            RestartPolicy(max_restarts=restarts),
-            self.said.append,
-            lambda: ["the last line"],
+            *(server, deaths, self.served, self.states, self.said.append, lambda: ["the last line"])
         )
         self.healer.look(sweep=True)
 
     def heal(self) -> None:
         """One look, and the wait for what comes of it."""
         self.healer.look(sweep=True)
-        assert eventually(lambda: not self.healer.is_healing()), self.healer.reasons()
+        assert eventually(lambda: not self.is_healing()), self.said
 
-    def metric(self, sample: str) -> float:
-        lines = self.health.metrics_text().splitlines()
-        return float(next(line for line in lines if line.startswith(sample)).split()[-1])
+    def state(self, folder: str) -> State:
+        return self.states[folder].state
+
+    def is_healing(self) -> bool:
+        return self.states.any(State.HEALING)
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Restarts without delays; the delays that would have been."""
     delays: list[float] = []
-    died, failed = Restarts.died, Restarts.failed
+    died, failed, killed = Restarts.died, Restarts.failed, Restarts.killed
 
     def died_at_once(restarts: Restarts) -> float:
         delays.append(died(restarts))
         return 0.0
 
-    def failed_at_once(restarts: Restarts) -> float | None:
-        delay_s = failed(restarts)
+    def killed_at_once(restarts: Restarts) -> float:
+        delays.append(killed(restarts))
+        return 0.0
+
+    def failed_at_once(restarts: Restarts, most: int | None = None) -> float | None:
+        delay_s = failed(restarts, most)
         if delay_s is None:
             return None
         delays.append(delay_s)
         return 0.0
 
     monkeypatch.setattr(Restarts, "died", died_at_once)
+    monkeypatch.setattr(Restarts, "killed", killed_at_once)
     monkeypatch.setattr(Restarts, "failed", failed_at_once)
     monkeypatch.setattr(healing, "_SURVIVORS_END_S", 0.0)
     return delays
@@ -87,8 +91,8 @@ def test_what_died_is_unloaded_and_loaded_and_nothing_else_is_touched(tmp_path: 
     clinic.heal()
     assert server.calls == ["unload a", "load a"]
     assert len(server.pids("a")) == 1
-    assert clinic.metric('hf_triton_model_deaths_total{model="a"}') == 1
-    assert clinic.metric('hf_triton_model_restarts_total{model="a"}') == 1
+    state = clinic.states["a"]
+    assert (state.num_deaths, state.num_restarts) == (1, 1)
     assert clinic.said[0].startswith(
         "model 'a': its Python process died; it is loaded again (1 death"
     )
@@ -126,7 +130,7 @@ def test_deaths_of_what_was_ready_are_never_too_many(
     assert server.states["a"] == "READY"
     assert no_waiting == [0, 1, 2, 4, 8, 16, 32, 60]
     assert clinic.said[-2].endswith("died; it is loaded again (8 deaths within 10 minutes)")
-    assert clinic.health.given_up() == []
+    assert clinic.state("a") is State.READY
 
 
 def test_a_model_that_no_longer_loads_is_given_up_until_somebody_loads_it(tmp_path: Path) -> None:
@@ -136,8 +140,8 @@ def test_a_model_that_no_longer_loads_is_given_up_until_somebody_loads_it(tmp_pa
     server.kill("a")
     clinic.heal()
     assert server.calls == ["unload a", "load a", "load a"]
-    assert clinic.healer.given_up() == {"a"}
-    assert clinic.health.given_up() == ["a"]
+    assert clinic.state("a") is State.GIVEN_UP
+    assert clinic.states["a"].cause is Cause.LOAD_FAILED
     assert "no weights; given up after 2 failed loads in a row" in clinic.said[-1]
     assert "\n    the last line" in clinic.said[-1]
     clinic.heal()
@@ -145,14 +149,27 @@ def test_a_model_that_no_longer_loads_is_given_up_until_somebody_loads_it(tmp_pa
     assert len(server.calls) == 3
 
     server.load("a")
-    clinic.healer.on_ready(["a", "b"])
-    assert clinic.healer.given_up() == set()
-    assert clinic.health.given_up() == []
+    clinic.states.see({"a": Seen(is_ready=True)}, clinic.states.generations)
+    assert clinic.state("a") is State.READY
     clinic.healer.look(sweep=True)
     server.refusals["a"] = ["no weights"]
     server.kill("a")
     clinic.heal()
     assert server.states["a"] == "READY", "old failures are forgiven"
+
+
+def test_kills_from_outside_are_no_failures_of_the_load(
+    tmp_path: Path, no_waiting: list[float]
+) -> None:
+    server = FakeServer("a")
+    clinic = Clinic(tmp_path, server, "a", restarts=1)
+    clinic.ends.end = End(Cause.KILLED, "killed by SIGKILL")
+    server.refusals["a"] = [PROCESS_DIED] * 7
+    server.kill("a")
+    clinic.heal()
+    assert clinic.state("a") is State.READY
+    assert no_waiting == [0, 1, 2, 4, 8, 16, 32, 60]
+    assert "died while loading (killed by SIGKILL); it is loaded again" in clinic.said[1]
 
 
 def test_who_changes_the_model_goes_first_and_what_is_healed_then_is_left_alone(
@@ -163,11 +180,11 @@ def test_who_changes_the_model_goes_first_and_what_is_healed_then_is_left_alone(
     with locked_model(tmp_path / "a"):
         server.kill("a")
         clinic.healer.look()
-        assert clinic.healer.reasons()["a"] == "its Python process died"
+        assert clinic.states["a"].reason == "its Python process died"
         assert server.calls == []
         server.unload("a")
         server.load("a")
-    assert eventually(lambda: not clinic.healer.is_healing())
+    assert eventually(lambda: not clinic.is_healing())
     assert server.calls == ["unload a", "load a"], "not once more"
     assert clinic.said == []
 
@@ -180,7 +197,7 @@ def test_a_model_that_is_taken_away_while_it_waits_is_not_loaded_again(tmp_path:
     with locked_model(tmp_path / "a"):
         clinic.healer.look()
         ServedModels(tmp_path, ["b"]).record()
-    assert eventually(lambda: not clinic.healer.is_healing())
+    assert eventually(lambda: not clinic.is_healing())
     assert "load a" not in server.calls
 
 
@@ -202,14 +219,16 @@ def test_a_model_is_brought_back_by_a_server_that_did_not_answer_for_a_while(
     server.kill("a")
     clinic.heal()
     assert server.states["a"] == "READY"
-    assert clinic.metric('hf_triton_model_restarts_total{model="a"}') == 1
+    assert clinic.states["a"].num_restarts == 1
 
 
 def test_a_model_that_does_not_come_back_with_the_server_is_tried_again(tmp_path: Path) -> None:
     server = FakeServer("f_stream")
     clinic = Clinic(tmp_path, server, "f")
-    clinic.healer.bring_back("f", "out of memory")
-    assert eventually(lambda: not clinic.healer.is_healing())
+    clinic.states["f"].ready()
+    clinic.states.server_ended()
+    clinic.healer.bring_back("f", clinic.healer.load_failed("out of memory", ["f_stream", "f"], 0))
+    assert eventually(lambda: not clinic.is_healing())
     assert server.calls == ["load f"], "its engine is there"
     assert clinic.said[0].startswith("model 'f': failed to load: out of memory; it is loaded again")
 
@@ -227,7 +246,7 @@ def test_what_no_longer_answers_is_named_so(
 
     monkeypatch.setattr(processes, "kill", kill)
     before = frozenset(server.pids("a"))
-    clinic.healer.end_processes("a", "it said that it is not ready")
+    clinic.healer.end_processes("a", Cause.NOT_READY, "it said that it is not ready")
     clinic.heal()
     assert killed[0] == before
     assert clinic.said[0].startswith("model 'a': it said that it is not ready; it is loaded again")
@@ -255,7 +274,6 @@ def test_a_server_that_goes_away_ends_it_without_a_word(tmp_path: Path) -> None:
     threads = threading.active_count()
     clinic.healer.end()
     assert eventually(lambda: threading.active_count() < threads)
-    assert not clinic.healer.is_healing()
     assert clinic.said == []
 
 
@@ -276,5 +294,7 @@ def test_a_server_that_ends_between_unload_and_load_leaves_no_model_being_healed
     server.kill("a")
     clinic.healer.look()
     assert eventually(lambda: server.calls == ["unload a"] and threading.active_count() <= threads)
-    assert not clinic.healer.is_healing()
+    clinic.states.server_ended()
+    assert clinic.state("a") is State.HEALING
+    assert not clinic.states["a"].in_hand, "whoever starts the server loads it"
     assert clinic.said == []

@@ -14,7 +14,7 @@ from hf_triton.cli.main import make_parser
 from hf_triton.cli.verbs.serve import _listen
 from hf_triton.cli.verbs.serve_arguments import settle
 from hf_triton.serving.supervision import health_port as served_over_http
-from hf_triton.serving.supervision.health import Health
+from hf_triton.serving.supervision.health import Health, ModelReport
 from hf_triton.serving.supervision.health_port import health_port
 from hf_triton.tritonserver.listen import Listen
 from tests.support.triton import eventually, free_ports, get
@@ -50,7 +50,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
 
 def serve(health: Health, **reasons: str) -> None:
     health.set_server_up(True)
-    health.set_models(reasons)
+    health.set_models({name: ModelReport(reason) for name, reason in reasons.items()})
     health.enter("serving")
 
 
@@ -58,7 +58,7 @@ def test_ready_is_only_what_serves_every_model(told: Told) -> None:
     assert told.status("/ready") == 503
     serve(told.health, a="", b="")
     assert told.status("/ready") == 200
-    told.health.set_models({"a": "", "b": "its Python process died"})
+    serve(told.health, a="", b="its Python process died")
     answer = get(f"{told.url}/ready")
     assert answer.status == 503
     assert answer.body == {
@@ -66,7 +66,7 @@ def test_ready_is_only_what_serves_every_model(told: Told) -> None:
         "phase": "serving",
         "not_ready": {"b": "its Python process died"},
     }
-    told.health.set_models({"a": ""})
+    serve(told.health, a="")
     assert told.status("/ready") == 200
     told.health.set_server_up(False)
     assert get(f"{told.url}/ready").body["reason"] == "tritonserver does not answer"
@@ -93,10 +93,10 @@ def test_live_is_all_but_a_server_that_hangs(told: Told) -> None:
 
 
 def test_every_metric_is_in_prometheus_text_format(told: Told) -> None:
-    serve(told.health, **{'na"me\\': "", "b": "is being loaded"})
-    told.health.died("b")
-    told.health.restarted("b")
-    told.health.set_given_up("b", True)
+    serve(told.health)
+    told.health.set_models(
+        {'na"me\\': ModelReport(), "b": ModelReport("is being loaded", 1, 1, True)}
+    )
     told.health.server_restarted()
     told.health.applied(True, 1700000000.5)
     answer = get(f"{told.url}/metrics")
@@ -116,16 +116,6 @@ def test_every_metric_is_in_prometheus_text_format(told: Told) -> None:
         "hf_triton_last_apply_timestamp_seconds 1700000000.5",
     ]
     assert "# TYPE hf_triton_model_deaths_total counter\n" in answer.body
-
-
-def test_counts_of_a_model_stay_while_it_is_served() -> None:
-    health = Health()
-    serve(health, a="")
-    health.died("a")
-    health.set_models({"a": "", "b": ""})
-    assert 'hf_triton_model_deaths_total{model="a"} 1\n' in health.metrics_text()
-    health.set_models({"b": ""})
-    assert 'model="a"' not in health.metrics_text()
 
 
 def raw(told: Told, request: bytes) -> bytes:

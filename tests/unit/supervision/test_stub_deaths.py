@@ -5,23 +5,25 @@ from __future__ import annotations
 import pytest
 
 from hf_triton.serving.supervision.stub_deaths import StubDeaths, num_instances
-from hf_triton.tritonserver.stubs import Stub
-from tests.unit.supervision.fake_server import FakeServer
+from hf_triton.tritonserver.model_state import Cause
+from hf_triton.tritonserver.stubs import End, Stub
+from tests.unit.supervision.fake_server import FakeEnds, FakeServer
 
 
-def watched(server: FakeServer, how: str = "") -> StubDeaths:
-    deaths = StubDeaths(server, server.find, server.alive, lambda pid: how)
+def watched(server: FakeServer, end: End | None = None) -> StubDeaths:
+    deaths = StubDeaths(server, server.find, FakeEnds(end or End()), server.alive)
     deaths.look(sweep=True)
     return deaths
 
 
 def test_a_process_that_vanishes_from_a_ready_version_has_died() -> None:
     server = FakeServer("a", "b")
-    deaths = watched(server, how="killed by SIGKILL")
+    deaths = watched(server, End(Cause.KILLED, "killed by SIGKILL"))
     server.kill("a")
     (death,) = deaths.look()
     assert (death.folder, death.version, death.survivors) == ("a", "1", frozenset())
     assert death.reason == "its Python process died (killed by SIGKILL)"
+    assert death.cause is Cause.KILLED
     assert deaths.is_dead(death)
 
 

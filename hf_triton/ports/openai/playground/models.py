@@ -21,7 +21,8 @@ from generator.spec.triton_models import (
 from hf_triton.ports.openai.playground.generate import datatype
 from hf_triton.ports.openai.schema.errors import ApiError, model_is_loading, model_not_found
 from hf_triton.ports.openai.triton.client import Triton
-from hf_triton.ports.openai.triton.supervisor import WhyNotReady, is_loading
+from hf_triton.ports.repeats import Model, NotReady
+from hf_triton.tritonserver.model_state import State
 
 _HIDDEN_ROLES = ("engine", *STEPS)  # a front or an ensemble stands for them
 
@@ -34,13 +35,13 @@ class Models:
     def __init__(
         self,
         triton: Triton,
-        why_not_ready: WhyNotReady,
+        not_ready: NotReady,
         repository: Path | None,
         asleep: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         self._asleep = asleep
         self._triton = triton
-        self._why_not_ready = why_not_ready
+        self._not_ready = not_ready
         self._repository = repository
 
     async def states(self) -> list[dict[str, Any]]:
@@ -59,10 +60,10 @@ class Models:
             for config in self._asleep()
             if _is_public(config)
         }
-        reasons = await self._why_not_ready()
+        told = self._not_ready()
         return [
-            {"name": name, **found.get(name, {}), **_state(reasons.get(name, ""), found.get(name))}
-            for name in sorted({*found, *reasons})
+            {"name": name, **found.get(name, {}), **_state(told.get(name), found.get(name))}
+            for name in sorted({*found, *told})
         ]
 
     async def config(self, name: str) -> Any:
@@ -103,10 +104,11 @@ def _is_public(config: Any) -> bool:
     return parameters.get(ROLE_PARAMETER) not in _HIDDEN_ROLES and ARM_PARAMETER not in parameters
 
 
-def _state(reason: str, found: Mapping[str, Any] | None) -> dict[str, str]:
-    if not reason:
+def _state(told: Model | None, found: Mapping[str, Any] | None) -> dict[str, str]:
+    if told is None:
         return {"state": (found or {}).get("state", "ready")}
-    return {"state": "loading" if is_loading(reason) else "failed", "reason": reason}
+    comes_back = told.state in (State.LOADING, State.HEALING)
+    return {"state": "loading" if comes_back else "failed", "reason": told.reason}
 
 
 def _described(config: Any) -> dict[str, Any]:

@@ -35,8 +35,8 @@ from hf_triton.ports.openai.schema.errors import (
     served_elsewhere,
     wrong_task,
 )
-from hf_triton.ports.openai.triton.supervisor import WhyNotReady, is_loading, stays
-from hf_triton.ports.repeats import NOTICED_S
+from hf_triton.ports.repeats import NOTICED_S, NotReady
+from hf_triton.tritonserver.model_state import State
 
 TRUNCATED = "truncated"  # of encoders, whether a text was cut
 SIMILARITY = "similarity"  # of embedding models, how embeddings are compared
@@ -118,14 +118,14 @@ class Catalog:
         self,
         source: Source,
         to_be_served: ToBeServed,
-        why_not_ready: WhyNotReady,
+        not_ready: NotReady,
         adapters_now: AdaptersNow = lambda _name: None,
         coming: Callable[[], Sequence[Any]] = tuple,
         may_come_back: Callable[[], bool] = lambda: False,
         change: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._source = source
-        self._why_not_ready = why_not_ready
+        self._not_ready = not_ready
         self._to_be_served, self._adapters_now = to_be_served, adapters_now
         self._coming, self._may_come_back, self._change = coming, may_come_back, change
         self._models: dict[str, ServedModel] = {}
@@ -155,10 +155,10 @@ class Catalog:
             found = _of_name(name, await self.models(_MISSES_GOOD_FOR_S))
         model = self._own_names.get(name, name.partition(":")[0])
         if found is None and await self._is_to_be_served(model):
-            why = (await self._why_not_ready()).get(model, "")
-            if not why or is_loading(why):
+            told = self._not_ready().get(model)
+            if told is None or told.state is State.LOADING:
                 raise model_is_loading(name)
-            raise model_is_not_ready(name, why, stays=stays(why))
+            raise model_is_not_ready(name, told.failure or told.reason, stays=told.is_lost)
         if found is None and tasks and name in self._elsewhere:
             raise served_elsewhere(name, self._elsewhere[name])
         if found is None:

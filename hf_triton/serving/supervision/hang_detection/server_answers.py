@@ -9,6 +9,7 @@ from typing import Protocol
 
 from generator.errors import ServerError
 from hf_triton.tritonserver.http_api import ModelVersion
+from hf_triton.tritonserver.model_state import Seen
 
 # Some of the server's threads may be kept busy by a load, and a question that lands on one waits.
 _NOT_UP_AFTER_S = 5.0
@@ -46,10 +47,9 @@ class ServerAnswers:
         """Seconds since it last showed that it lives."""
         return self._clock() - self._heard_at_s
 
-    def states(self) -> dict[str, str] | None:
-        """Each folder that it knows, with "" where it is ready, or why not; None where it does not
-        answer. One that did not when it was last asked is
-        first asked for what it can answer whatever it does.
+    def states(self) -> dict[str, Seen] | None:
+        """What it says of each model that it knows; None where it does not answer. One that did not
+        when it was last asked is first asked for what it can answer whatever it does.
         """
         try:
             if not self.answered_last:
@@ -73,12 +73,14 @@ class ServerAnswers:
         self._heard_at_s = self._clock() if is_heard else self._heard_at_s
 
 
-def _states(versions: Sequence[ModelVersion]) -> dict[str, str]:
-    """For each folder that the server knows: empty if a version is ready, else why none is."""
-    found: dict[str, str] = {}
+def _states(versions: Sequence[ModelVersion]) -> dict[str, Seen]:
+    """For each model whether a version is ready, or is being loaded, or why none is."""
+    found: dict[str, Seen] = {}
     for entry in versions:
         reason = f"{entry.model} is {entry.state or 'not loaded'}"
         reason += f": {entry.reason}" if entry.reason else ""
-        if entry.state == "READY" or found.get(entry.model) != "":
-            found[entry.model] = "" if entry.state == "READY" else reason
+        before = found.get(entry.model, Seen())
+        is_ready = before.is_ready or entry.state == "READY"
+        is_loading = before.is_loading or entry.state == "LOADING"
+        found[entry.model] = Seen(is_ready, is_loading, "" if is_ready else reason)
     return found

@@ -9,7 +9,6 @@ import json
 import math
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from generator.errors import GeneratorError, RepositoryError
@@ -23,14 +22,12 @@ from hf_triton.serving.supervision.on_demand.residency import Demand, Residency,
 from hf_triton.serving.supervision.on_demand.sizes import Sizes
 from hf_triton.serving.supervision.served_models import OnDemandEntry, ServedModels
 from hf_triton.text_generation.memory.cache_budget import budgets_file
-from hf_triton.tritonserver.http_api import PROCESS_DIED
-from hf_triton.tritonserver.loading import SERVER_WENT_AWAY, Loaded
+from hf_triton.tritonserver.loading import Loaded
+from hf_triton.tritonserver.model_state import ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
 
 _POLL_S = 0.1
 _TRIED_AGAIN_S = 1.0
-_MOST_DEATHS = 3  # of its process, while it loads: somebody may kill
-_GIVEN_UP = "given up"
 
 
 class OnDemandModels:
@@ -41,10 +38,12 @@ class OnDemandModels:
         server: TritonServer,
         served: ServedModels,
         healer: Healer,
+        states: ModelStates,
         settings: OnDemand,
         say: Callable[[str], None],
     ) -> None:
-        self._server, self._served, self._healer = server, served, healer
+        self._server, self._served = server, served
+        self._healer, self._states = healer, states
         self._settings, self._say = settings, say
         self._sizes = Sizes(
             *(served.repository, settings, self._folders),
@@ -59,7 +58,6 @@ class OnDemandModels:
         self._owners: dict[str, str] = {}  # of entries and arms
         self._loading: dict[str, set[str]] = {}  # entries of a load that have not come yet
         self._seconds: dict[str, float] = {}
-        self._num_deaths: dict[str, int] = defaultdict(int)
         self._gone: set[str] = set()
         self._lock = threading.Lock()
 
@@ -80,29 +78,31 @@ class OnDemandModels:
         self._loading.clear()
         self._residency.forget()
 
-    def look(
-        self, states: Mapping[str, str], demands: Iterable[PortDemand], *, may_begin: bool
-    ) -> None:
-        """Takes up what has changed, and begins what is to be done, where it may. ``states`` has
-        each of Triton's models, "" where it is ready.
-        """
+    def look(self, demands: Iterable[PortDemand], *, may_begin: bool) -> None:
+        """Takes up what has changed, and begins what is to be done, where it may."""
         residency = self._residency
         self._entries = self._served.on_demand()
         self._owners = {one: name for name, entry in self._entries.items() for one in entry.entries}
         residency.follow({name: entry.idle_s for name, entry in self._entries.items()})
         if not residency.models:
             return
-        ready = {name for name in residency.models if not self._lacks(name, states)}
-        healing, given_up = self._healer.healing(), self._healer.given_up()
-        coming = {name for name in residency.models if healing & set(self._folders(name))}
+        states = {name: self._states.of(self._folders(name)) for name in residency.models}
+        ready = {
+            name
+            for name, own in states.items()
+            if own and all(one.state is State.READY for one in own)
+        }
+        coming = {
+            name for name, own in states.items() if any(one.state is State.HEALING for one in own)
+        }
         with self._lock:
             gone, self._gone = self._gone, set()
         for name in gone:
             residency.gone(name)
         for name, model in residency.models.items():
-            lost = given_up & set(self._folders(name)) if model.state == "loaded" else ()
-            if lost and name not in coming:
-                residency.failed(name, self._healer.reasons().get(next(iter(lost)), _GIVEN_UP))
+            lost = [one for one in states[name] if one.is_lost]
+            if lost and model.state == "loaded" and name not in coming:
+                residency.failed(name, lost[0].reason)
         residency.see(ready, coming)
         residency.ask(self._demands(demands))
         # One that is loaded again takes more for a moment.
@@ -117,27 +117,33 @@ class OnDemandModels:
         if owner is None:
             return False
         self._seconds[owner] = max(outcome.seconds, self._seconds.get(owner, 0.0))
-        if outcome.failure == PROCESS_DIED:
-            self._num_deaths[owner] += 1
-            if self._num_deaths[owner] < _MOST_DEATHS:
-                self._say(f"model '{outcome.model}': {outcome.failure}; it is loaded once more")
-                self._server.loader.begin([outcome.model], self._locked)
-                return True
+        folders = self._served.folders(outcome.model)
         if outcome.failure:
-            del self._loading[owner]
-            if outcome.failure == SERVER_WENT_AWAY:
-                self._residency.gone(owner)
-            else:
-                self._residency.failed(owner, outcome.failure)
+            self._take_failure(owner, outcome, folders)
             return True
+        for state in self._states.of(folders):
+            state.ready()
         self._loading[owner].discard(outcome.model)
         if not self._loading[owner]:
             self._end_load(owner)
         return True
 
+    def _take_failure(self, owner: str, outcome: Loaded, folders: list[str]) -> None:
+        model, failure = self._states[outcome.model], outcome.failure or ""
+        if not outcome.is_of_server:
+            began_s = time.monotonic() - outcome.seconds
+            if self._healer.load_failed(failure, folders, began_s) is not None:
+                self._say(f"model '{outcome.model}': {model.reason}; it is loaded once more")
+                self._server.loader.begin([outcome.model], self._locked)
+                return
+        del self._loading[owner]
+        if outcome.is_of_server:
+            self._residency.gone(owner)
+        else:
+            self._residency.failed(owner, model.reason.removeprefix("failed to load: "))
+
     def _end_load(self, owner: str) -> None:
         del self._loading[owner]
-        self._num_deaths.pop(owner, None)
         seconds = self._seconds.pop(owner, 0.0)
         waiting = self.models[owner].demand.waiting if owner in self.models else 0
         self._residency.loaded(owner, seconds)
@@ -154,7 +160,7 @@ class OnDemandModels:
             return None
         return Model(
             is_coming=found.state != "loaded" or found.closed,
-            state=found.state,
+            residence=found.state,
             waits_for=found.waits_for,
             wait_s=self._settings.load_wait_s,
             failure=found.failure,
@@ -189,9 +195,6 @@ class OnDemandModels:
         """Of an entry and its arms, in the order in which they are loaded."""
         return self._entries[name].folders if name in self._entries else []
 
-    def _lacks(self, name: str, states: Mapping[str, str]) -> bool:
-        return any(states.get(folder, "is not loaded") for folder in self._folders(name))
-
     def _demands(self, demands: Iterable[PortDemand]) -> dict[str, Demand]:
         owners = {folder: name for name in self.models for folder in self._folders(name)}
         found: dict[str, Demand] = {}
@@ -211,6 +214,8 @@ class OnDemandModels:
             return
         entries = self._entries[name].entries
         self._loading[name] = set(entries)
+        for state in self._states.of(self._folders(name)):
+            state.load()
         self._tell_budgets()
         self._server.loader.begin(entries, self._locked)
 

@@ -1,0 +1,295 @@
+"""How one Triton model is, and which event changes that: a table, and the counts beside it.
+
+Knows no server, no process and no port: those who see events tell them, everybody else reads.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
+
+
+class State(str, enum.Enum):
+    """Its value is the word for people."""
+
+    ASLEEP = "asleep"  # not loaded, and nobody loads it now
+    LOADING = "loading"
+    READY = "ready"
+    HEALING = "healing"  # was ready, and is brought back
+    FAILED = "failed"  # its load
+    GIVEN_UP = "given up"  # after it was ready
+
+
+class Event(enum.Enum):
+    """Its value is the word in the chart."""
+
+    LOAD = "a load begins"
+    READY = "a version is ready"
+    LOAD_FAILED = "a load failed for good"
+    DIED = "a process died"
+    UNLOADED = "it was unloaded"
+    SERVER_ENDED = "tritonserver ended"
+
+
+class Cause(str, enum.Enum):
+    """Why a model is not ready."""
+
+    NONE = ""
+    CRASHED = "crashed"  # by a signal of its own, or an exit code
+    KILLED = "killed"  # by somebody else
+    OUT_OF_MEMORY = "out of memory"
+    DIED = "died"  # nobody can tell how
+    HUNG = "hung"
+    NOT_READY = "not ready"  # it said so for too long
+    LOAD_FAILED = "load failed"
+    SERVER_ENDED = "tritonserver ended"
+
+
+# What is not here changes nothing.
+TRANSITIONS: Mapping[tuple[State, Event], State] = {
+    (State.ASLEEP, Event.LOAD): State.LOADING,
+    (State.ASLEEP, Event.READY): State.READY,
+    (State.LOADING, Event.READY): State.READY,
+    (State.LOADING, Event.LOAD_FAILED): State.FAILED,
+    (State.LOADING, Event.UNLOADED): State.ASLEEP,
+    (State.READY, Event.DIED): State.HEALING,
+    (State.READY, Event.UNLOADED): State.ASLEEP,
+    (State.READY, Event.SERVER_ENDED): State.HEALING,
+    (State.HEALING, Event.READY): State.READY,
+    (State.HEALING, Event.LOAD_FAILED): State.GIVEN_UP,
+    (State.HEALING, Event.UNLOADED): State.ASLEEP,
+    (State.FAILED, Event.LOAD): State.LOADING,
+    (State.FAILED, Event.READY): State.READY,
+    (State.FAILED, Event.UNLOADED): State.ASLEEP,
+    (State.FAILED, Event.SERVER_ENDED): State.LOADING,
+    (State.GIVEN_UP, Event.LOAD): State.HEALING,
+    (State.GIVEN_UP, Event.READY): State.READY,
+    (State.GIVEN_UP, Event.UNLOADED): State.ASLEEP,
+    (State.GIVEN_UP, Event.SERVER_ENDED): State.HEALING,
+}
+LOADING, NOT_LOADED = "is being loaded", "is not loaded"
+_DEATHS = (Cause.CRASHED, Cause.OUT_OF_MEMORY, Cause.DIED)
+# A first load in which its process dies is tried so often again: what killed it may have gone, such
+# as the memory that others took while they loaded.
+_AFTER_DEATHS = 1
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What Triton says of one model; ``reason`` why it is not ready."""
+
+    is_ready: bool = False
+    is_loading: bool = False
+    reason: str = NOT_LOADED
+
+
+_NOT_SEEN = Seen()
+
+
+@dataclass(frozen=True)
+class LastDeath:
+    """``number`` grows from each death to the next, of all models."""
+
+    number: int = 0
+    cause: Cause = Cause.NONE
+    reason: str = ""
+    others_live: bool = False  # processes of the model that answer what they have
+
+
+class ModelState:
+    """One Triton model. ``reason`` says for people why it is not ready; ``generation`` counts how
+    often it became ready. Where a load of ours is under way, ``in_hand``, its result alone counts,
+    and not what Triton says meanwhile.
+    """
+
+    def __init__(self, restarts: Restarts, lock: threading.RLock, numbers: Iterator[int]) -> None:
+        self.state, self.cause, self.reason = State.ASLEEP, Cause.NONE, NOT_LOADED
+        self.generation = self.num_deaths = self.num_restarts = 0
+        self.last_death = LastDeath()
+        self.in_hand = False
+        self.restarts = restarts
+        self._lock, self._numbers = lock, numbers
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether it ever was."""
+        return self.generation > 0
+
+    @property
+    def is_coming_back(self) -> bool:
+        """Whether requests to it wait."""
+        return self.state is State.HEALING or (self.state is State.LOADING and self.was_ready)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody loads it before it is asked for anew."""
+        return self.state in (State.FAILED, State.GIVEN_UP)
+
+    def load(self, *, in_hand: bool = True) -> None:
+        """A load begins; failures before it are forgiven."""
+        with self._lock:
+            self.in_hand = in_hand
+            if self.state is not State.HEALING:
+                self.restarts.begins()
+            self._take(Event.LOAD, Cause.NONE, LOADING)
+
+    def ready(self, *, is_restart: bool = False) -> None:
+        """A version is ready."""
+        with self._lock:
+            self.in_hand = False
+            if self.state is not State.READY:
+                self.generation += 1
+                self.num_restarts += is_restart
+                self.restarts.lives()
+            self._take(Event.READY, Cause.NONE, "")
+
+    def died(self, cause: Cause, reason: str) -> None:
+        """A process of it died; who tells that brings it back."""
+        with self._lock:
+            self.ready()  # else it had not been looked at since
+            self.in_hand = True
+            self._take(Event.DIED, cause, reason)
+
+    def count_death(self, *, others_live: bool) -> float:
+        """Its version was unloaded because of that: seconds until it is loaded."""
+        with self._lock:
+            self.num_deaths += 1
+            number = next(self._numbers)
+            self.last_death = LastDeath(number, self.cause, self.reason, others_live)
+            return self.restarts.died()
+
+    def load_failed(self, cause: Cause, reason: str) -> float | None:
+        """Seconds until it is tried again; None where it is not. Somebody else's kill is no failure
+        of the load: such a one is tried again for ever, later each time.
+        """
+        with self._lock:
+            if cause is Cause.KILLED:
+                delay_s: float | None = self.restarts.killed()
+            elif self.state is State.HEALING:
+                delay_s = self.restarts.failed()
+            else:
+                delay_s = self.restarts.failed(_AFTER_DEATHS * (cause in _DEATHS))
+            if delay_s is None:
+                self.lost(cause, reason)
+            else:
+                self.cause, self.reason = cause, reason
+            return delay_s
+
+    def lost(self, cause: Cause, reason: str) -> None:
+        """A load failed, and nobody tries again by himself."""
+        with self._lock:
+            self.in_hand = False
+            self._take(Event.LOAD_FAILED, cause, reason)
+
+    def unloaded(self, reason: str = NOT_LOADED) -> None:
+        """Somebody has unloaded it."""
+        with self._lock:
+            self.in_hand = False
+            self._take(Event.UNLOADED, Cause.NONE, reason)
+
+    def server_ended(self) -> None:
+        """Whatever was loaded ended with the server."""
+        with self._lock:
+            self.in_hand = False
+            self._take(Event.SERVER_ENDED, Cause.SERVER_ENDED, LOADING)
+
+    def see(self, seen: Seen) -> None:
+        """What Triton says of it."""
+        with self._lock:
+            if self.in_hand:
+                return
+            if seen.is_ready:
+                self.ready()
+            elif seen.is_loading:
+                if self.state is State.READY:
+                    self.unloaded()
+                self.load(in_hand=False)
+            elif self.state in (State.LOADING, State.HEALING):
+                self.lost(Cause.LOAD_FAILED, seen.reason)
+            elif self.state is State.READY:
+                self.unloaded(seen.reason)
+
+    def _take(self, event: Event, cause: Cause, reason: str) -> None:
+        after = TRANSITIONS.get((self.state, event))
+        if after is not None:
+            self.state, self.cause, self.reason = after, cause, reason
+
+
+class ModelStates:
+    """Those of one server's models, each asleep until something is told of it."""
+
+    def __init__(
+        self, policy: RestartPolicy | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._policy, self._clock = policy or RestartPolicy(), clock
+        self._lock = threading.RLock()
+        self._numbers = itertools.count(1)
+        self._models: dict[str, ModelState] = {}
+        self.num_server_deaths = 0
+        self.server_death = LastDeath()
+
+    def __getitem__(self, folder: str) -> ModelState:
+        with self._lock:
+            if folder not in self._models:
+                restarts = Restarts(self._policy, self._clock)
+                self._models[folder] = ModelState(restarts, self._lock, self._numbers)
+            return self._models[folder]
+
+    def of(self, folders: Iterable[str]) -> list[ModelState]:
+        """The states of some of them."""
+        return [self[folder] for folder in folders]
+
+    def are_ready(self, folders: Iterable[str]) -> bool:
+        """Whether each of them is."""
+        return all(model.state is State.READY for model in self.of(folders))
+
+    def any(self, *states: State) -> bool:
+        """Whether any model is in one of these states."""
+        with self._lock:
+            return any(model.state in states for model in self._models.values())
+
+    @property
+    def generations(self) -> dict[str, int]:
+        """Of each model, to be given to ``see``."""
+        with self._lock:
+            return {folder: model.generation for folder, model in self._models.items()}
+
+    def see(self, seen: Mapping[str, Seen], since: Mapping[str, int]) -> None:
+        """What Triton says of all; it was asked when they had the generations ``since``."""
+        with self._lock:
+            for folder, model in self._models.items():
+                if since.get(folder) == model.generation:
+                    model.see(seen.get(folder, _NOT_SEEN))
+
+    def load_failed(self, folders: Sequence[str], cause: Cause, reason: str) -> float | None:
+        """As of one model, of an entry that is loaded as a whole; the public folder comes last."""
+        with self._lock:
+            delay_s = self[folders[-1]].load_failed(cause, reason)
+            for model in self.of(folders[:-1]) if delay_s is None else ():
+                if model.in_hand:
+                    model.lost(cause, reason)
+            return delay_s
+
+    def server_died(self, cause: Cause, reason: str) -> None:
+        """By itself, with all requests in flight."""
+        with self._lock:
+            self.num_server_deaths += 1
+            self.server_death = LastDeath(next(self._numbers), cause, reason)
+            self.server_ended()
+
+    def server_ended(self) -> None:
+        """All models ended with the server."""
+        with self._lock:
+            for model in self._models.values():
+                model.server_ended()
+
+    def last_death(self, folders: Iterable[str]) -> LastDeath:
+        """The last one that any of these models met, or the server."""
+        deaths = [self.server_death, *(model.last_death for model in self.of(folders))]
+        return max(deaths, key=lambda death: death.number)
