@@ -13,22 +13,29 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from generator.errors import GeneratorError
 from generator.python_modules import run_module
+from generator.render import model_config
+from generator.render.model_folder import VALUES_FILE
+from generator.spec.triton_models import ENGINE_SUFFIX
 from generator.yaml_file.regular_file import read_json
 from perf.orphans import our_environment
-from perf.report.schema import Load, Measurement
+from perf.report.schema import Load, Measurement, read_run, write_run
+from perf.usage import gpu_names
 
 _READ_BYTES = 2**29  # far beyond any cache
 _ROWS, _SIDE = 512, 2048
 _LEAST_RUNS, _LEAST_S = 3, 0.4
 _TIMEOUT_S = 300.0
+_KIND_CPU = 2  # inference.ModelInstanceGroup.Kind, model_config.proto
 _ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # Models of a gated MLP and plain or grouped attention, whose layers are all alike.
 _LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2", "granite")
@@ -218,6 +225,80 @@ def share_of(
     sequences = min(load.concurrency, decoder.max_num_seqs or load.concurrency)
     limit = decoder.tokens_per_s_limit(machine, lengths, sequences)
     return found.output_tokens_per_s / limit
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The decoders by the names of their models, and the machine's figures."""
+
+    machine: Mapping[str, float] = field(default_factory=dict)
+    decoders: Mapping[str, Decoder] = field(default_factory=dict)
+
+    def with_share(self, found: Measurement) -> Measurement:
+        """The measurement, with its share where there is one."""
+        decoder = self.decoders.get(found.load.target)
+        return replace(found, roofline_share=share_of(self.machine, decoder, found))
+
+
+def limits_in(
+    folder: Path, names: Sequence[str], repository: Path, files: Path | None = None
+) -> Limits:
+    """What this machine allows the decoders among these models, kept in the run's ``folder``: it is
+    measured once. ``files`` has the config.json of all of them, where it is known. Raises OSError.
+    """
+    decoders = decoders_of(names, repository, files)
+    if not decoders:
+        return Limits()
+    run = read_run(folder)
+    if not run.roofline:
+        print("hf-triton: measuring what this machine allows a decoder", file=sys.stderr)
+        try:
+            run = replace(run, roofline=figures())
+        except NotMeasuredError as error:
+            note = f"the machine's limits were not measured: {error}"
+            run = replace(run, notes=list(dict.fromkeys([*run.notes, note])))
+        write_run(folder, run)
+    return Limits(run.roofline, decoders)
+
+
+def decoders_of(
+    names: Sequence[str], repository: Path, files: Path | None = None
+) -> dict[str, Decoder]:
+    """The decoders among the models of a repository that run on this machine's processor and whose
+    limit is known, by their names. A GPU has limits of its own.
+    """
+    has_gpus = bool(names) and bool(gpu_names())
+    found = {name: _served(name, repository, has_gpus, files) for name in dict.fromkeys(names)}
+    return {name: decoder for name, decoder in found.items() if decoder is not None}
+
+
+def _served(name: str, repository: Path, has_gpus: bool, files: Path | None) -> Decoder | None:
+    public = name.removesuffix(ENGINE_SUFFIX)
+    for folder in (repository / (public + ENGINE_SUFFIX), repository / public):
+        try:
+            values: Any = read_json(folder / VALUES_FILE)
+            config: Any = model_config.parse((folder / "config.pbtxt").read_text(encoding="utf-8"))
+        except (OSError, ValueError, GeneratorError):
+            continue
+        if not isinstance(values, dict) or values.get("task") != "text-generation":
+            continue
+        groups = list(config.instance_group)
+        if has_gpus and not (groups and all(group.kind == _KIND_CPU for group in groups)):
+            return None
+        count = sum(max(1, group.count) for group in groups) or 1
+        most = values.get("options", {}).get("max_num_seqs")
+        files, dtype = files or _files(folder, values), str(values.get("dtype") or "auto")
+        return decoder_in(files, dtype, most * count if most else None) if files else None
+    return None
+
+
+def _files(folder: Path, values: Mapping[str, Any]) -> Path | None:
+    """The folder of config.json: the model's own, or the only snapshot in its cache."""
+    if values.get("local"):
+        return folder / str(values.get("model"))
+    found = [path.parent for path in folder.glob("hf_cache/**/snapshots/*/config.json")]
+    pinned = [path for path in found if path.name == values.get("revision")]
+    return (pinned or found)[0] if len(pinned or found) == 1 else None
 
 
 if __name__ == "__main__":

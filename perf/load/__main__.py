@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import cycle
 
 import aiohttp
 import uvloop
@@ -21,19 +22,18 @@ import uvloop
 from hf_triton.ports.time_limit import timeout
 from perf.load.process import Level
 from perf.load.records import Record
-from perf.load.requests import Request
-from perf.load.targets import TARGETS, Answer, AnswerError, Response, Target
+from perf.load.routes import ROUTES, Answer, AnswerError, Response, Route, Sent
 
 LOST = "the load generator lost the server"
 
 
 async def closed_loop(
-    url: str, target: Target, level: Level, report: Callable[[Record], object]
+    url: str, route: Route, level: Level, report: Callable[[Record], object]
 ) -> None:
     """Callers that each send when their last request is answered, until the level's policy has
     enough and every answer is in. Raises OSError, aiohttp.ClientError, asyncio.TimeoutError.
     """
-    begin_s, stream, num_sent = time.perf_counter(), level.stream(), 0
+    begin_s, turns, num_sent = time.perf_counter(), cycle(level.sent), 0
     connector = aiohttp.TCPConnector(limit=level.clients)
     wait = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=wait) as session:
@@ -43,22 +43,18 @@ async def closed_loop(
             while not level.policy.enough(num_sent, time.perf_counter() - begin_s):
                 num_sent += 1
                 async with timeout(level.policy.answer_timeout_s):
-                    report(await answered(session, url, target, next(stream)))
+                    report(await answered(session, url, route, next(turns)))
 
         await asyncio.gather(*(caller() for _ in range(level.clients)))
 
 
-async def answered(
-    session: aiohttp.ClientSession, url: str, target: Target, request: Request
-) -> Record:
+async def answered(session: aiohttp.ClientSession, url: str, route: Route, sent: Sent) -> Record:
     """Asks once; a connection that breaks or hangs ends the run."""
-    body = target.body(request)
-    data = body if isinstance(body, str) else json.dumps(body)
     sent_s = time.perf_counter()
     arrivals = []
     async with session.post(
         url,
-        data=data.encode(),
+        data=sent.body.encode(),
         headers={"Content-Type": "application/json"},
         skip_auto_headers=("Accept-Encoding",),
     ) as response:
@@ -66,25 +62,25 @@ async def answered(
             arrivals.append((time.perf_counter(), piece))
     done_s, answer, problem = time.perf_counter(), Answer(0), None
     try:
-        answer = target.read(request, Response(response.status, arrivals))
+        answer = route.read(sent, Response(response.status, arrivals))
     except AnswerError as error:
         problem = str(error)
     tokens, chunk_s = answer.num_output_tokens, answer.chunk_s
-    return Record(sent_s, done_s, request.max_tokens, tokens, problem, chunk_s)
+    return Record(sent_s, done_s, sent.max_tokens, tokens, problem, chunk_s)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m perf.load", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--target", choices=TARGETS, required=True)
+    parser.add_argument("--route", choices=ROUTES, required=True)
     parser.add_argument("--model", default="", help="its name on the server")
     args = parser.parse_args()
-    target = TARGETS[args.target]
-    url = f"http://{args.host}:{args.port}{target.path.format(model=args.model)}"
+    route = ROUTES[args.route]
+    url = f"http://{args.host}:{args.port}{route.path.format(model=args.model)}"
     level = Level.from_json(sys.stdin.readline())
     try:
-        uvloop.run(closed_loop(url, target, level, print_record))
+        uvloop.run(closed_loop(url, route, level, print_record))
     except asyncio.TimeoutError:
         sys.exit(f"{LOST}: no answer within {level.policy.answer_timeout_s:.0f} s")
     except (OSError, aiohttp.ClientError) as error:

@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import count
 
 from perf.load.records import Policy, Record
-from perf.load.requests import Request, requests
+from perf.load.routes import Sent
 from perf.orphans import ends_with_us, our_environment
 
 LOAD_NICENESS = "5"  # the load generator gives way to the server
@@ -24,12 +23,11 @@ class LevelError(Exception):
 
 @dataclass(frozen=True)
 class Level:
-    """``clients`` of a closed loop; what is sent is the mixed load, or ``bodies`` in turns."""
+    """``clients`` of a closed loop, who send these requests in turns."""
 
     clients: int
-    seed: int
     policy: Policy
-    bodies: Sequence[str] = ()
+    sent: Sequence[Sent]
 
     def to_json(self) -> str:
         """One line."""
@@ -39,28 +37,22 @@ class Level:
     def from_json(cls, line: str) -> Level:
         """What ``to_json`` wrote."""
         read = json.loads(line)
-        return cls(**{**read, "policy": Policy(**read["policy"])})
-
-    def stream(self) -> Iterator[Request]:
-        """Endless requests."""
-        if self.bodies:
-            size = len(self.bodies)
-            return (Request(self.bodies[index % size], 0, 0) for index in count())
-        return requests(self.seed)
+        policy, sent = Policy(**read["policy"]), [Sent(**each) for each in read["sent"]]
+        return cls(read["clients"], policy, sent)
 
 
 def records_of(
-    target: str,
+    route: str,
     port: int,
     model: str,
     level: Level,
     on_answer: Callable[[int], object] = lambda _: None,
 ) -> list[Record]:
-    """Sends a level to ``port`` of this machine, over one of ``targets.TARGETS``; ``model`` is its
+    """Sends a level to ``port`` of this machine, over one of ``routes.ROUTES``; ``model`` is its
     name there. Calls ``on_answer`` with the number of answers so far. Raises ``LevelError``.
     """
     command = ["nice", "-n", LOAD_NICENESS, sys.executable, "-m", "perf.load"]
-    command += ["--target", target, "--model", model, "--port", str(port)]
+    command += ["--route", route, "--model", model, "--port", str(port)]
     records = []
     with (
         tempfile.TemporaryFile("w+") as printed,

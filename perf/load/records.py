@@ -10,7 +10,7 @@ progress at the two ends is alike, so what ends in between is what the target do
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -55,19 +55,9 @@ class Policy:
         return num_sent >= self.min_requests and elapsed_s >= self.min_s
 
 
-Waits = Callable[[Record], Sequence[float]]
-
-
 def between_chunks(record: Record) -> Sequence[float]:
     """Seconds from each piece of a streamed answer to the next."""
     return [later - sooner for sooner, later in pairwise(record.chunk_s)]
-
-
-def per_token(record: Record) -> Sequence[float]:
-    """Seconds a token after the first piece; the pieces may hold several tokens."""
-    if len(record.chunk_s) < 2 or record.num_output_tokens < 2:
-        return []
-    return [(record.chunk_s[-1] - record.chunk_s[0]) / (record.num_output_tokens - 1)]
 
 
 def counted(records: Sequence[Record], clients: int) -> tuple[list[Record], float]:
@@ -92,7 +82,6 @@ def measurement_of(
     repeat: int,
     started: str,
     command: str = "",
-    waits: Waits = per_token,
 ) -> Measurement:
     """The figures of the counted time; answers with a problem count as errors, wherever in the
     level they were. Tokens are those asked for, or those answered where none were.
@@ -106,11 +95,11 @@ def measurement_of(
         num_errors=len(problems),
         first_error=problems[0] if problems else None,
         command=command,
-        **figures([record for record in inside if record.problem is None], seconds, waits),
+        **figures([record for record in inside if record.problem is None], seconds),
     )
 
 
-def figures(good: Sequence[Record], seconds: float, waits: Waits) -> dict[str, Any]:
+def figures(good: Sequence[Record], seconds: float) -> dict[str, Any]:
     """The fields of a Measurement that ``good`` answers in so many seconds tell."""
     tokens = sum(record.max_tokens or record.num_output_tokens for record in good)
     first = [record.chunk_s[0] - record.sent_s for record in good if record.chunk_s]
@@ -121,7 +110,9 @@ def figures(good: Sequence[Record], seconds: float, waits: Waits) -> dict[str, A
         "output_tokens_per_s": tokens / seconds if seconds and tokens else None,
         "latency": percentiles([record.latency_s for record in good]),
         "time_to_first_token": percentiles(first),
-        "inter_token_latency": percentiles([one for record in good for one in waits(record)]),
+        "inter_token_latency": percentiles(
+            [one for record in good for one in between_chunks(record)]
+        ),
     }
 
 

@@ -20,7 +20,6 @@ from perf.report.best import Bounds, best
 from perf.report.metrics import Metric, every_metric, main_metrics, shown
 from perf.report.plot import plot
 from perf.report.points import (
-    WORK,
     Point,
     dimensions,
     load_words,
@@ -34,6 +33,7 @@ from perf.report.schema import REPORT_FILE, Results, Run, read_results, write_te
 
 MARKDOWN_FILE, PAGE_FILE = "run.md", "run.html"
 RENDERINGS = (PAGE_FILE, MARKDOWN_FILE, REPORT_FILE)
+_NAMES = ("target", "endpoint", "concurrency", "request_rate")
 COMPARES_TARGETS = ("baselines",)  # kinds of runs in which every target does the same work
 NO_BOUNDS = Bounds()
 _TEMPLATE = "page.html.j2"
@@ -111,9 +111,7 @@ def table(found: Sequence[Point], metrics: Sequence[Metric]) -> Table:
     load has.
     """
     loads = [point.load for point in found]
-    usual = [name for name in ("target", "endpoint") if any(getattr(load, name) for load in loads)]
-    usual += [n for n in ("request_rate", "concurrency") if any(getattr(x, n) for x in loads)]
-    names = [*usual, *(name for name in varying(loads) if name not in usual)]
+    names = varying(loads) or [n for n in _NAMES if dimensions(loads[0])[n]]
     had = [metric for metric in metrics if any(point.values(metric) for point in found)]
     has_remarks = any(point.remarks() for point in found)
     heads = [*map(word, names), *(metric.heading for metric in had)]
@@ -125,7 +123,7 @@ def table(found: Sequence[Point], metrics: Sequence[Metric]) -> Table:
         ]
         for point in found
     ]
-    others = [name for name in (*WORK, *loads[0].settings, "batch_size") if name not in names]
+    others = [name for name in dimensions(loads[0]) if name not in names]
     shared = words_for(loads[0], [n for n in others if dimensions(loads[0])[n] != 1])
     notes = [f"Everywhere: {shared}."] if shared else []
     if any(len(point.repeats) > 1 for point in found):

@@ -92,7 +92,7 @@ class Measurement:
     """cpu_share (0 to 1 of all cores), server_cpu_cores, memory_gib, gpu_share, gpu_memory_gib,
     gpu_power_w: means over the measurement; *_max where a peak."""
     command: str = ""
-    doubts: tuple[str, ...] = ()  # figures that the server counted otherwise, in words
+    doubts: tuple[str, ...] = ()  # what speaks against it, in words
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,8 @@ def read_measurements(folder: Path) -> list[Measurement]:
 
 
 def readable_measurements(folder: Path) -> tuple[list[Measurement], list[str]]:
-    """Every line that is a measurement, and of each other one its file, number and what is wrong.
+    """Every measurement, of one that was made again the last, and of each other line its file,
+    number and what is wrong.
 
     Raises OSError.
     """
@@ -202,14 +203,17 @@ def readable_measurements(folder: Path) -> tuple[list[Measurement], list[str]]:
         lines = file.read_bytes().split(b"\n")
     except FileNotFoundError:
         return [], []
-    found: list[Measurement] = []
+    found: dict[bytes, Measurement] = {}
     problems: list[str] = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            found += [_made(Measurement, line)] if line.strip() else []
+            if line.strip():
+                each = _made(Measurement, line)
+                key = msgspec.json.encode([each.load, each.repeat], order="sorted")
+                found[key] = each
         except ValueError as error:  # noqa: PERF203, every line is tried
             problems.append(f"{file}:{number}: not a measurement: {error}")
-    return found, problems
+    return list(found.values()), problems
 
 
 def read_results(path: Path) -> Results:

@@ -11,33 +11,26 @@ import json
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perf.load.records import Record, between_chunks, figures
+from perf.load.records import Record, figures
 from perf.machine import now
 from perf.report.schema import Measurement
-from perf.sweep.analyzer.finding import Analyzer
-from perf.sweep.analyzer.process import Ended, run
-from perf.sweep.commands import (
-    EXPORT_FILE,
-    counting_command,
-    is_forced,
-    measuring_command,
-    unstable_command,
-    warm_up_command,
-)
+from perf.sweep import analyzer
+from perf.sweep.analyzer import EXPORT_FILE, Analyzer, Ended, measuring_command, warm_up_command
+from perf.sweep.metrics import Difference, gpu_figures, server_figures
 from perf.sweep.plan import Planned
-from perf.sweep.server.machine_use import Look, Watch, between, machine_figures, watching
-from perf.sweep.server.metrics import Difference, gpu_figures, server_figures
-from perf.sweep.server.triton import TritonView
+from perf.sweep.server import TritonView
+from perf.sweep.watching import Look, Watch, between, machine_figures, watching
 
 _COUNTED = "num_output_tokens"
 _MAY_DIFFER = 0.02  # of what the server counted
 _SILENCE_S = 20.0  # of a server's metrics, after which a load is not waited for
 _FULL_BYTES = 65_536  # perf_analyzer says nothing when it can't write all of its export
-_LEAST_TIMEOUT_S = 120.0
+_LEAST_TIMEOUT_S, _COUNTING_TIMEOUT_S = 120.0, 3600.0
 
 
 class ServerGoneError(Exception):
@@ -70,8 +63,8 @@ class Measurer:
         self.say(planned.label)
         blank = Measurement(planned.load, planned.repeat, now(), 0.0, 0, 0, 0.0)
         with watching(planned.server) as watch:
-            command, ended = self._loaded(planned, watch)
-        blank = replace(blank, command=shlex.join(command), stable=not is_forced(command))
+            command, ended, is_stable = self._loaded(planned, watch)
+        blank = replace(blank, command=shlex.join(command), stable=is_stable)
         export = self.folder / EXPORT_FILE
         try:
             if ended.code:
@@ -85,32 +78,33 @@ class Measurer:
         finally:
             export.unlink(missing_ok=True)
 
-    def _loaded(self, planned: Planned, watch: Watch) -> tuple[list[str], Ended]:
-        """Warm-up, then the measurement; again where its windows never agreed, or nothing ended in
-        one: of those perf_analyzer exports nothing.
+    def _loaded(self, planned: Planned, watch: Watch) -> tuple[list[str], Ended, bool]:
+        """Warm-up, then the measurement; again, and not stable, where its windows never agreed, or
+        nothing ended in one: of those perf_analyzer exports nothing.
         """
         command = measuring_command(planned)
         if planned.measuring.warm_up_requests:
             ended = self._run(warm_up_command(planned), planned, watch)
             if ended.code and not (ended.is_unstable or ended.has_nothing):
-                return command, ended
+                return command, ended, False
         ended = self._run(command, planned, watch)
-        if ended.is_unstable:
-            command = unstable_command(planned)
-            ended = self._run(command, planned, watch)
-        if ended.has_nothing:
-            command = counting_command(planned)
-            ended = self._run(command, planned, watch)
-        return command, ended
+        for few in (False, True):
+            if ended.has_nothing if few else ended.is_unstable:
+                command = measuring_command(planned, forced=True, few=few)
+                ended = self._run(command, planned, watch)
+        return command, ended, command == measuring_command(planned)
 
     def _run(self, command: list[str], planned: Planned, watch: Watch) -> Ended:
         (self.folder / EXPORT_FILE).unlink(missing_ok=True)
+        measuring = planned.measuring
+        timeout_s = _LEAST_TIMEOUT_S + 2.5 * measuring.window_s * measuring.max_trials
+        timeout_s = timeout_s if measuring.window_requests is None else _COUNTING_TIMEOUT_S
 
         def give_up() -> str:
             silent = watch.silent_s > _SILENCE_S and not planned.server.is_live()
             return "the server stopped answering" if silent else ""
 
-        return run(self.analyzer, command, self.folder, _timeout_s(planned), give_up)
+        return analyzer.run(self.analyzer, command, self.folder, timeout_s, give_up)
 
 
 def _measured(blank: Measurement, planned: Planned, export: Export, watch: Watch) -> Measurement:
@@ -155,32 +149,13 @@ def doubts(export: Export, looks: Sequence[Look], planned: Planned) -> Iterator[
 
 
 def _failed(blank: Measurement, planned: Planned, ended: Ended) -> Measurement:
-    return replace(blank, num_errors=1, stable=False, first_error=_reason(planned, ended))
-
-
-def _reason(planned: Planned, ended: Ended) -> str:
-    """What went wrong, with what to do where that is known."""
-    if ended.has_nothing:
-        return "no request was done within a window; raise measurement.window_s"
+    """With what went wrong; of /generate perf_analyzer tells the status alone."""
     reason = ended.reason()
-    if planned.load.endpoint != "http-generate" or "HTTP code" not in reason:
-        return reason
-    # perf_analyzer tells the status only.
-    payload = json.loads(planned.requests.content("http-generate"))["data"][0]["payload"][0]
-    said = planned.server.answer_to(f"/v2/models/{planned.target.model}/generate", payload)
-    if said.startswith(("HTTP", "nothing")):
-        return f"{reason}; asked alone, the server says {said[:300]}"
-    return f"{reason}; asked alone the server answers, so it refuses some at this load"
-
-
-def _timeout_s(planned: Planned) -> float:
-    """A load's time: all its windows, and as much again."""
-    measuring = planned.measuring
-    if measuring.timeout_s:
-        return measuring.timeout_s
-    if measuring.window_requests is not None:
-        return 3600.0
-    return _LEAST_TIMEOUT_S + 2.5 * measuring.window_s * measuring.max_trials
+    if planned.load.endpoint == "http-generate" and "HTTP code" in reason:
+        payload = json.loads(planned.requests.content("http-generate"))["data"][0]["payload"][0]
+        said = planned.server.refusal(f"/v2/models/{planned.target.model}/generate", payload)
+        reason += f"; asked alone, the server says {said or 'nothing wrong: it is the load'}"
+    return replace(blank, num_errors=1, stable=False, first_error=reason)
 
 
 class ExportError(Exception):
@@ -199,7 +174,7 @@ class Export:
     def figures(self) -> dict[str, Any]:
         """The fields of a Measurement that tell what clients saw."""
         seconds = (self.windows[-1] - self.windows[0]) / 1e9
-        found = figures(self.records, seconds, between_chunks)
+        found = figures(self.records, seconds)
         found["duration_s"] = round(seconds, 3)
         return {**found, "requests_per_s": round(found["requests_per_s"], 4)}
 
@@ -253,10 +228,7 @@ def _is_empty(output: Mapping[str, Any]) -> bool:
 def _num_tokens(output: Mapping[str, Any]) -> int:
     """What one response says; of flat JSON, inside its text."""
     if isinstance(body := output.get("response"), str):
-        try:
+        with suppress(ValueError):
             output = json.loads(body)
-        except ValueError:
-            return 0
     counted = output.get(_COUNTED, 0)
-    values = counted if isinstance(counted, list) else [counted]
-    return sum(int(value) for value in values)
+    return sum(map(int, counted)) if isinstance(counted, list) else int(counted)

@@ -6,21 +6,16 @@ the machine does in the meantime meets all of them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from perf.report.schema import Load
-from perf.sweep.requests.bodies import RequestError, Requests, requests_of
-from perf.sweep.requests.targets import Target, Targets
-from perf.sweep.scenario.model import STREAMS, Measuring, Scenario
-from perf.sweep.server.triton import TritonView
-
-INPUTS_FOLDER = "inputs"
+from perf.sweep.requests import RequestError, Requests, Target, Targets, requests_of
+from perf.sweep.scenario import STREAMS, Measuring, Scenario
+from perf.sweep.server import TritonView
 
 
 @dataclass(frozen=True)
@@ -37,11 +32,6 @@ class Planned:
     measuring: Measuring
     distribution: str
     server: TritonView
-
-    @property
-    def key(self) -> str:
-        """Equal for the same load and repeat."""
-        return key_of(self.load, self.repeat)
 
     @property
     def streams(self) -> bool:
@@ -68,30 +58,25 @@ class Planned:
         return f"{load.target} {load.endpoint}, {level}{batch}{lengths}"
 
 
-def key_of(load: Load, repeat: int) -> str:
-    return json.dumps([asdict(load), repeat], sort_keys=True)
-
-
-def plan(
-    scenario: Scenario, server: TritonView, targets: Targets, repository: Path, seed: int
-) -> list[Planned]:
-    """What one scenario asks of a server; mistakes are noted in ``targets``. Raises PerfError."""
-    found = []
-    for target in targets.of(scenario):
-        try:
-            requests = requests_of(target, scenario.inputs, repository, seed)
-        except RequestError as error:
-            targets.add(scenario.place("input"), scenario, str(error))
-            continue
-        found += [_planned(scenario, server, target, one) for one in requests]
-    levels: list[dict[str, Any]] = [{"concurrency": int(one)} for one in scenario.concurrency]
-    levels += [{"request_rate": float(one)} for one in scenario.request_rate]
-    loads = list(product(found, scenario.batch_sizes, levels))
-    return [
-        replace(one, repeat=repeat, load=replace(one.load, batch_size=size, **level))
-        for repeat in range(scenario.measurement.repeats)
-        for one, size, level in loads
-    ]
+def plan(server: TritonView, targets: Targets, repository: Path) -> list[Planned]:
+    """What a sweep asks of a server; mistakes are noted in ``targets``. Raises PerfError."""
+    found: list[Planned] = []
+    for number, scenario in enumerate(targets.sweep.scenarios):
+        inputs: list[Planned] = []
+        for target in targets.of(number, scenario):
+            try:
+                asked = requests_of(target, scenario.input, repository, targets.sweep.seed)
+            except RequestError as error:
+                targets.add(str(error), number, "input")
+                continue
+            inputs += [_planned(scenario, server, target, each) for each in asked]
+        loads = list(product(inputs, scenario.batch_sizes, scenario.levels))
+        found += [
+            replace(one, repeat=repeat, load=replace(one.load, batch_size=size, **level))
+            for repeat in range(scenario.measurement.repeats)
+            for one, size, level in loads
+        ]
+    return found
 
 
 def _planned(scenario: Scenario, server: TritonView, target: Target, requests: Requests) -> Planned:
@@ -110,7 +95,7 @@ def _planned(scenario: Scenario, server: TritonView, target: Target, requests: R
         repeat=0,
         target=target,
         requests=requests,
-        input_file=f"{INPUTS_FOLDER}/{name}.json",
+        input_file=f"inputs/{name}.json",
         measuring=scenario.measurement,
         distribution=scenario.request_distribution,
         server=server,

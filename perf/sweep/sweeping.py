@@ -4,34 +4,40 @@ and writes the report however it ends.
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
+import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError, Problem, SpecError
+from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError, SpecError
 from generator.models_yaml.reading import load_unpinned
 from generator.spec.task_folders import find_tasks
-from perf.in_use import in_use
-from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE
-from perf.report.schema import Measurement, append
-from perf.roofline import is_countable
-from perf.sweep import run_folder
-from perf.sweep.analyzer import finding
-from perf.sweep.analyzer.finding import Analyzer
-from perf.sweep.commands import container_commands, measuring_command
+from perf.machine import here
+from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE, write_renderings
+from perf.report.schema import (
+    MEASUREMENTS_FILE,
+    RUN_FILE,
+    Measurement,
+    Run,
+    append,
+    read_measurements,
+)
+from perf.roofline import Limits, is_countable, limits_in
+from perf.run_folder import in_use, taken_up
+from perf.sweep import analyzer
+from perf.sweep.analyzer import Analyzer, measuring_command
 from perf.sweep.measuring import Measurer, ServerGoneError
 from perf.sweep.plan import Planned, input_files, plan
-from perf.sweep.requests.targets import Targets, of_json, of_repository
-from perf.sweep.scenario.file import read_sweep
-from perf.sweep.scenario.model import Addresses, Sweep, usual_sweep
-from perf.sweep.server.limits import Limits, limits_in
-from perf.sweep.server.own_server import models_to_load, own_server
-from perf.sweep.server.triton import DEFAULT, TritonView, find_addresses, is_supervised
+from perf.sweep.requests import Targets, of_json, of_repository
+from perf.sweep.scenario import Addresses, Sweep, read_sweep, usual_sweep
+from perf.sweep.server import DEFAULT, TritonView, own_server, supervised
+from perf.usage import gpu_names
 
 # How long a server may take to come back; one of `hf-triton serve`, which loads its models again.
 _RECOVERY_S, _HEALED_S = 20.0, 300.0
@@ -50,7 +56,6 @@ class Options:
     serve: bool = False
     fresh: bool = False
     perf_analyzer: str | None = None
-    sdk_image: str = ""
     command: str = "hf-triton perf sweep"
 
     @property
@@ -68,18 +73,19 @@ class Options:
 def read(options: Options) -> Sweep:
     """What is to be measured. Raises SpecError."""
     if options.scenario:
-        sweep = read_sweep(options.scenario)
-    else:
-        specs = load_unpinned(options.config, find_tasks())
-        sweep = usual_sweep([spec.name for spec in specs if spec.arm_of is None])
-    sweep = replace(sweep, url=options.url or sweep.url)
-    return replace(sweep, serve=True, url=None) if options.serve else sweep
+        return read_sweep(options.scenario)
+    specs = load_unpinned(options.config, find_tasks())
+    return usual_sweep([spec.name for spec in specs if spec.arm_of is None])
 
 
 def dry_run(options: Options) -> int:
-    """Prints the commands, runs and writes nothing; asks the server only where it is up."""
-    found = _planned(read(options), options, options.url or DEFAULT)
-    print(f"cd {shlex.quote(str(options.folder))}  # its inputs/ are written by the sweep")
+    """Writes what would be sent and prints the commands; asks the server only where it is up."""
+    sweep = read(options)
+    addresses = options.url or sweep.addresses or DEFAULT
+    found = _planned(sweep, options, TritonView(addresses))
+    with in_use(options.folder):
+        _write_inputs(options.folder, found)
+    print(f"cd {shlex.quote(str(options.folder))}")
     for one in found:
         print(shlex.join(measuring_command(one)))
     return EXIT_OK
@@ -87,75 +93,146 @@ def dry_run(options: Options) -> int:
 
 def run(options: Options) -> int:
     """Measures; the exit code. Raises GeneratorError."""
-    sweep = read(options)
+    sweep, program = read(options), analyzer.find(options.perf_analyzer)
+    _say(f"perf_analyzer {program.version}, {program.origin}")
+    with in_use(options.folder), _server(sweep, options) as server:
+        if not server.is_live():
+            raise PerfError(
+                f"no Triton answers at {server.addresses.http}; {options.how_to_start}, "
+                "or measure with --serve"
+            )
+        found = _planned(sweep, options, server)
+        done = _begun(sweep, options, program, server, found)
+        return _measure(options, program, server, found, done)
+
+
+def _serves(sweep: Sweep, options: Options) -> bool:
+    """Whether the server is one of our own."""
+    return options.serve or (sweep.serve and options.url is None)
+
+
+@contextmanager
+def _server(sweep: Sweep, options: Options) -> Iterator[TritonView]:
+    """With ``serve: true`` one of our own. Raises PerfError, SpecError."""
+    if not _serves(sweep, options):
+        usual = next(supervised(options.repository), DEFAULT)
+        yield TritonView(options.url or sweep.addresses or usual)
+        return
+    wanted = list(dict.fromkeys(name for one in sweep.scenarios for name in one.models))
+    _say(f"starting hf-triton serve for {', '.join(wanted)}")
+    with own_server(options.config, options.repository, options.folder, wanted) as addresses:
+        yield TritonView(addresses)
+
+
+def _planned(sweep: Sweep, options: Options, server: TritonView) -> list[Planned]:
+    """All of it. Raises SpecError, PerfError with every mistake that only the server shows."""
+    if server.is_live():
+        targets = Targets(sweep, lambda name: of_json(server.config(name)), server.model_names)
+    else:
+        names = [path.parent.name for path in options.repository.glob("*/config.pbtxt")]
+        if not names:
+            raise PerfError(
+                f"no Triton answers at {server.addresses.http}, and {options.repository} has no "
+                f"models: `hf-triton generate --config {options.config}` writes them"
+            )
+        targets = Targets(sweep, of_repository(options.repository), lambda: names)
+    found, file = plan(server, targets, options.repository), sweep.at()[0]
+    if targets.problems and file:
+        raise SpecError(file, targets.problems)
+    if targets.problems:
+        raise PerfError("\n".join(f"{one.where}: {one.message}" for one in targets.problems))
+    return found
+
+
+def _begun(
+    sweep: Sweep, options: Options, program: Analyzer, server: TritonView, found: Sequence[Planned]
+) -> list[Measurement]:
+    """Writes what is sent and how it comes about, or takes up what is there; what went well
+    already. Raises PerfError where the folder holds another run, OSError.
+    """
+    folder, models = options.folder, ", ".join(dict.fromkeys(one.load.target for one in found))
+    notes = [f"perf_analyzer {program.version}, {program.origin}"]
+    if any(one.streams for one in found):
+        notes.append("inter-token latency is the time between the chunks of an answer")
+    notes += dict.fromkeys(one.requests.note for one in found if one.requests.note)
+    gpus = {"gpu": ", ".join(gpu_names())} if server.is_local and gpu_names() else {}
+    if not server.is_local:
+        notes.append("hardware and CPU are of the machine that sent the load, not the server's")
+    sent = hashlib.sha256(json.dumps(sorted(input_files(found).items())).encode()).hexdigest()[:16]
+    versions = {"perf_analyzer": program.version, "triton": server.version()}
+    scenario = {**sweep.model_dump(mode="json"), "inputs": sent, "serve": _serves(sweep, options)}
+    scenario |= {"url": options.url.http} if options.url else {}
+    run = Run(
+        kind="sweep",
+        **here(options.command, gpus, versions),
+        title=sweep.title or f"sweep of {models}",
+        scenario=scenario,
+        notes=notes,
+    )
+    if options.fresh and (folder / RUN_FILE).exists():  # what shows them is written again
+        for name in (MEASUREMENTS_FILE, RUN_FILE):
+            (folder / name).unlink(missing_ok=True)
+    otherwise = "choose another --output, or --fresh to measure again and lose it"
+    taken_up(folder, run, otherwise)
+    _write_inputs(folder, found)
     try:
-        analyzer = finding.find(options.perf_analyzer)
-    except finding.AnalyzerMissingError as error:
-        raise PerfError(_for_container(sweep, options, str(error))) from None
-    _say(f"perf_analyzer {analyzer.version}, {analyzer.origin}")
-    with in_use(options.folder), _served(sweep, options) as own:
-        for server in dict.fromkeys(_servers(sweep, options, own)):
-            if not server.is_live():
-                raise PerfError(
-                    f"no Triton answers at {server.addresses.http}; {options.how_to_start}, "
-                    "or measure with --serve"
-                )
-        return _measure(sweep, options, analyzer, _planned(sweep, options, own))
+        return [one for one in read_measurements(folder) if one.num_requests]
+    except ValueError as error:
+        raise PerfError(f"{error}; {otherwise}") from None
 
 
-def _measure(sweep: Sweep, options: Options, analyzer: Analyzer, found: Sequence[Planned]) -> int:
-    files, folder = input_files(found), options.folder
-    digest = run_folder.digest(files)
-    described = run_folder.described(sweep, options.command, analyzer, found, digest)
-    done = run_folder.begin(folder, described, files, options.fresh)
-    missing = [one for one in found if one.key not in done]
+def _write_inputs(folder: Path, found: Sequence[Planned]) -> None:
+    for name, content in input_files(found).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+
+
+def _measure(
+    options: Options,
+    program: Analyzer,
+    server: TritonView,
+    found: Sequence[Planned],
+    done: Sequence[Measurement],
+) -> int:
+    """Measures what is missing, with a progress bar on stderr; the exit code. Raises PerfError."""
+    folder, known = options.folder, [(one.load, one.repeat) for one in done]
+    missing = [one for one in found if (one.load, one.repeat) not in known]
     if done:
         _say(f"{len(found) - len(missing)} of {len(found)} loads are measured already")
-    failed, code = 0, EXIT_OK
+    failed, code, begun = 0, EXIT_OK, len(found) - len(missing)
+
+    def recovery_s(server: TritonView) -> float:
+        # Asked when a server has gone: who would bring it back may have gone with it.
+        healed = options.serve or server.addresses in supervised(options.repository)
+        return _HEALED_S if healed else _RECOVERY_S
+
+    bar = tqdm(total=len(found), initial=begun, bar_format=_BAR, mininterval=0.5, miniters=0)
     try:
-        for measurement in _measured(sweep, options, analyzer, missing, len(found)):
+        limits = _limits(missing, server, options)
+        measurer = Measurer(program, folder.resolve(), recovery_s, bar.set_description_str)
+        for one in missing:
+            measurement = limits.with_share(measurer.measure(one))
+            append(folder, measurement)
             failed += not measurement.num_requests
+            tqdm.write(f"{one.label}: {_in_words(measurement)}", file=sys.stderr)
+            bar.update()
     except KeyboardInterrupt:
         code, failed = EXIT_INTERRUPTED, 0
         _say("stopped; what is measured is kept, and the same command goes on")
     except ServerGoneError as error:
-        run_folder.render(folder)
         raise PerfError(
             f"the server no longer answers ({error}); what is measured is kept in {folder}: "
             f"{options.how_to_start}, then the same command goes on"
         ) from None
-    run_folder.render(folder)
+    finally:
+        bar.close()
+        write_renderings(folder)
     print((folder / MARKDOWN_FILE).read_text(encoding="utf-8"))
     print(f"{folder / PAGE_FILE}  # the same with plots")
     if failed:
         _say(f"{failed} load{'s' * (failed != 1)} failed; the same command tries again")
     return code or (EXIT_INPUT if failed else EXIT_OK)
-
-
-def _measured(
-    sweep: Sweep, options: Options, analyzer: Analyzer, missing: Sequence[Planned], total: int
-) -> Iterator[Measurement]:
-    """Each as it is kept, with a progress bar on stderr. Raises ServerGoneError, PerfError."""
-
-    def recovery_s(server: TritonView) -> float:
-        # Asked when a server has gone: who would bring it back may have gone with it.
-        healed = sweep.serve or is_supervised(server.addresses, options.repository)
-        return _HEALED_S if healed else _RECOVERY_S
-
-    folder, limits, begun = options.folder, _limits(missing, options), total - len(missing)
-    with tqdm(total=total, initial=begun, bar_format=_BAR, mininterval=0.5, miniters=0) as bar:
-        show = bar.set_description_str
-        measurer = Measurer(analyzer, folder.resolve(), recovery_s, show)
-        try:
-            for one in missing:
-                with run_folder.disk(folder, "; what is measured so far is kept"):
-                    measurement = limits.with_share(measurer.measure(one))
-                    append(folder, measurement)
-                tqdm.write(f"{one.label}: {_in_words(measurement)}", file=sys.stderr)
-                bar.update()
-                yield measurement
-        finally:
-            show("")
 
 
 def _in_words(measurement: Measurement) -> str:
@@ -173,78 +250,14 @@ def _in_words(measurement: Measurement) -> str:
     return ", ".join(parts) + ("" if measurement.stable else " (not stable)")
 
 
-def _limits(missing: Sequence[Planned], options: Options) -> Limits:
+def _limits(missing: Sequence[Planned], server: TritonView, options: Options) -> Limits:
     """What this machine allows the decoders that it is to measure."""
-    here = [
+    names = [
         one.load.target
         for one in missing
-        if one.counts_tokens and is_countable(one.load) and one.server.is_local
+        if one.counts_tokens and is_countable(one.load) and server.is_local
     ]
-    with run_folder.disk(options.folder):
-        return limits_in(options.folder, here, options.repository)
-
-
-def _servers(sweep: Sweep, options: Options, own: Addresses) -> list[TritonView]:
-    """The server of each scenario; ``own`` is the sweep's where it serves."""
-    if sweep.serve:
-        return [TritonView(own)] * len(sweep.scenarios)
-    usual = sweep.url or find_addresses(options.repository)
-    return [TritonView(scenario.url or usual) for scenario in sweep.scenarios]
-
-
-def _planned(sweep: Sweep, options: Options, own: Addresses) -> list[Planned]:
-    """All of it. Raises SpecError, PerfError with every mistake that only the server shows."""
-    found: list[Planned] = []
-    problems: list[Problem] = []
-    for scenario, server in zip(sweep.scenarios, _servers(sweep, options, own), strict=True):
-        targets = _targets(server, options)
-        found += plan(scenario, server, targets, options.repository, sweep.seed)
-        problems += targets.problems
-    if problems and sweep.file:
-        raise SpecError(sweep.file, problems)
-    if problems:
-        raise PerfError("\n".join(f"{one.where}: {one.message}" for one in problems))
-    return found
-
-
-def _targets(server: TritonView, options: Options) -> Targets:
-    if server.is_live():
-        return Targets(lambda name: of_json(server.config(name)), server.model_names)
-    names = [path.parent.name for path in options.repository.glob("*/config.pbtxt")]
-    if not names:
-        raise PerfError(
-            f"no Triton answers at {server.addresses.http}, and {options.repository} has no "
-            f"models: `hf-triton generate --config {options.config}` writes them"
-        )
-    return Targets(of_repository(options.repository), lambda: names)
-
-
-@contextlib.contextmanager
-def _served(sweep: Sweep, options: Options) -> Iterator[Addresses]:
-    """With ``serve: true`` the addresses of a server of our own. Raises PerfError, SpecError."""
-    if not sweep.serve:
-        yield DEFAULT
-        return
-    wanted = list(dict.fromkeys(name for one in sweep.scenarios for name in one.models))
-    models = models_to_load(options.config, wanted)
-    _say(f"starting hf-triton serve for {', '.join(wanted)}")
-    with own_server(options.config, options.repository, options.folder, models) as addresses:
-        yield addresses
-
-
-def _for_container(sweep: Sweep, options: Options, reasons: str) -> str:
-    """Writes the inputs, prints the commands that do the same in NVIDIA's container, and returns
-    what to tell.
-    """
-    found = _planned(sweep, options, options.url or DEFAULT)
-    run_folder.write_files(options.folder, input_files(found))
-    commands = [measuring_command(one) for one in found]
-    print("\n".join(container_commands(commands, options.folder.resolve(), options.sdk_image)))
-    lines = "".join(f"\n    {line}" for line in reasons.splitlines())
-    return (
-        f"no perf_analyzer runs here:{lines}\nthe commands above send the same loads from NVIDIA's "
-        "SDK container, and print its own results"
-    )
+    return limits_in(options.folder, names, options.repository)
 
 
 def _say(text: str) -> None:

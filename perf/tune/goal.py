@@ -9,9 +9,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from perf.report.schema import Measurement, Percentiles
+from perf.report.schema import Measurement
 
-FAILED_EXCESS = 100.0  # a bound that a trial without figures breaks, as a multiple of it
+_FAILED_EXCESS = 100.0  # a bound that a trial without figures breaks, as a multiple of it
+_WORST = 1e9  # as a loss: more than any latency or throughput
 
 
 @dataclass(frozen=True)
@@ -29,48 +30,34 @@ class Goal:
             return throughput(measurement)
         return measurement.latency.p99_ms if measurement.latency else math.nan
 
-    def is_better(self, one: float, other: float) -> bool:
-        """Whether a value is better than another."""
-        return one > other if self.wanted == "throughput" else one < other
-
     def excess(self, measurement: Measurement) -> dict[str, float]:
-        """By bound, how far a measurement is beyond it, as a share of it: 0 or less meets it.
+        """By bound that is broken, how far beyond it a measurement is, as a share of it.
 
         Requests that were refused or failed are a bound of their own: none may be.
         """
         sent = measurement.num_requests + measurement.num_errors
-        found = {"errors": measurement.num_errors / sent if sent else FAILED_EXCESS}
+        found = {"errors": measurement.num_errors / sent if sent else _FAILED_EXCESS}
         for name, bound, times in (
             ("p99", self.max_p99_ms, measurement.latency),
-            ("ttft", self.max_ttft_ms, measurement.time_to_first_token),
+            ("TTFT", self.max_ttft_ms, measurement.time_to_first_token),
         ):
             if bound is not None:
-                found[name] = _beyond(times, bound)
+                found[name] = times.p99_ms / bound - 1 if times else _FAILED_EXCESS
         if self.min_throughput is not None:
             found["throughput"] = 1 - throughput(measurement) / self.min_throughput
-        return found
+        return {name: by for name, by in found.items() if by > 0}
 
     def is_met(self, measurement: Measurement) -> bool:
         """Whether every bound is met."""
-        return all(excess <= 0 for excess in self.excess(measurement).values())
-
-    def total_excess(self, measurement: Measurement) -> float:
-        """0 where every bound is met, more the further from that."""
-        return sum(max(0.0, excess) for excess in self.excess(measurement).values())
-
-    def rank(self, measurement: Measurement) -> tuple[float, float]:
-        """Sorts the best first: all that meet the bounds, then the nearest to them."""
-        value = self.value(measurement)
-        order = value if self.wanted == "latency" else -value
-        return self.total_excess(measurement), math.inf if math.isnan(value) else order
+        return not self.excess(measurement)
 
     def loss(self, measurement: Measurement) -> float:
         """The value as the optimiser has it, the lower the better: whatever breaks a bound is
         worse than everything that meets all.
         """
-        beyond, value = self.total_excess(measurement), self.value(measurement)
+        beyond, value = sum(self.excess(measurement).values()), self.value(measurement)
         if beyond or math.isnan(value):
-            return 1e9 * (1 + beyond)
+            return _WORST * (1 + beyond)
         return value if self.wanted == "latency" else -value
 
     def describe(self) -> str:
@@ -92,7 +79,3 @@ def throughput(measurement: Measurement) -> float:
     """Output tokens per second where answers are text, else requests per second."""
     tokens = measurement.output_tokens_per_s
     return measurement.requests_per_s if tokens is None else tokens
-
-
-def _beyond(times: Percentiles | None, bound: float) -> float:
-    return FAILED_EXCESS if times is None else times.p99_ms / bound - 1

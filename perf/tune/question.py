@@ -5,38 +5,32 @@ models.yaml and the repository's cache of weights; starts nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from generator.errors import ModelError, SpecError, UsageError
+from generator.errors import ModelError, UsageError
 from generator.models_yaml.reading import load
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.model_spec import ModelSpec
 from generator.spec.runtime_rules import repository_folder, snapshot_folder
 from generator.spec.task_folders import Task, find_tasks
 from generator.spec.task_sets import MEDIA_TASKS
-from generator.yaml_file.nodes import Node
-from generator.yaml_file.schema import Report
 from perf.machine import num_cores
-from perf.sweep.scenario import ranges
-from perf.sweep.scenario.file import read_sweep
-from perf.sweep.scenario.model import Inputs
-from perf.sweep.scenario.ranges import Lengths
+from perf.sweep.scenario import Inputs, lengths, plain
+from perf.tune.bench import INFER, STREAM
 from perf.tune.goal import Goal
-from perf.tune.private_repository import PrivateRepository
 from perf.tune.search import Effort
-from perf.tune.space import Space, make_space, plain, worth_trying
+from perf.tune.space import Space, make_space, worth_trying
 
-STREAM, INFER = "http-generate-stream", "http-infer"
 ENDPOINTS = {"infer": INFER, "generate-stream": STREAM}
 _GENERATES = ("text-generation", "text2text-generation", *MEDIA_TASKS)
 _ONE_SAMPLE = ("fill-mask", "pipeline")  # asked with their sample request, mask or media
 _USUAL = {
-    **dict.fromkeys(("text-generation", *MEDIA_TASKS), (64, 64)),
-    "text2text-generation": (32, 32),
-    "feature-extraction": (64,),
+    **dict.fromkeys(("text-generation", *MEDIA_TASKS), "prompt=64,output=64"),
+    "text2text-generation": "prompt=32,output=32",
+    "feature-extraction": "prompt=64",
 }
 _SYNTAX = "expected such as prompt=64,output=128 or prompt=16-256,output=8-64 (tokens)"
 
@@ -72,6 +66,7 @@ class Question:
     space: Space
     inputs: Inputs  # of --load, or what is usual
     endpoint: str
+    files: Path | None  # of the model, where it is told which they are
 
     @classmethod
     def of(cls, request: Request) -> Question:
@@ -82,12 +77,9 @@ class Question:
         space = make_space(spec, tasks[spec.task], request.search, request.fix, usual)
         inputs = inputs_of(spec, request.load)
         endpoint = endpoint_of(spec, request.endpoint, request.goal)
-        return cls(request, tasks, spec, space, inputs, endpoint)
-
-    def repository(self, folder: Path) -> PrivateRepository:
-        """One of the model alone, in a temporary folder."""
-        places = self.request.config, self.request.repository
-        return PrivateRepository(folder, self.spec, self.tasks, *places)
+        return cls(
+            request, tasks, spec, space, inputs, endpoint, files_of(spec, request.repository)
+        )
 
     def scenario(self) -> dict[str, Any]:
         """What a search is the answer to; searches that differ in it have folders of their own."""
@@ -98,9 +90,8 @@ class Question:
             "goal": request.goal.describe(),
             "endpoint": self.endpoint,
             "concurrency": request.concurrency,
-            "prompt_tokens": self.inputs.prompt[0].label if self.inputs.prompt else "",
-            "output_tokens": self.inputs.output[0].label if self.inputs.output else "",
-            "search": {each.key: list(each.values) for each in space.dimensions},
+            "input": self.inputs.model_dump(mode="json"),
+            "search": {key: list(values) for key, values in space.dimensions.items()},
             "fixed": dict(space.fixed),
             "current": dict(space.current),
             "seconds": request.effort.seconds,
@@ -145,63 +136,27 @@ def endpoint_of(spec: ModelSpec, wanted: str | None, goal: Goal) -> str:
 
 def inputs_of(spec: ModelSpec, asked: str | None) -> Inputs:
     """What ``--load`` says, or what is usual for the task: one length of prompts and of answers at
-    most. Raises UsageError, SpecError.
+    most. Raises UsageError.
     """
-    if asked is None:
-        usual = [(Lengths((length,)),) for length in _USUAL.get(spec.task, ())]
-        return Inputs(**dict(zip(("prompt", "output"), usual, strict=False)))  # type: ignore[arg-type]
-    is_file = asked.endswith((".yaml", ".yml"))
-    found = _of_scenario(Path(asked), spec) if is_file else _parsed(asked)
-    if found.output and spec.task not in _GENERATES:
+    given: dict[str, Any] = {}
+    for part in (asked or _USUAL.get(spec.task, "")).split(","):
+        name, _, value = part.strip().partition("=")
+        key = f"{name}_tokens"
+        if asked is None and not part:
+            break
+        if not value or key not in ("prompt_tokens", "output_tokens") or key in given:
+            raise UsageError(f"--load: got '{asked}', {_SYNTAX}")
+        try:
+            given[key] = lengths(int(value) if value.isdecimal() else value.strip())
+        except ValueError as error:
+            raise UsageError(f"--load {name}: {error}") from None
+    if asked and "output_tokens" in given and spec.task not in _GENERATES:
         raise UsageError(f"--load output: model '{spec.name}' ({spec.task}) generates no text")
-    if found.prompt and spec.task in _ONE_SAMPLE:
+    if asked and "prompt_tokens" in given and spec.task in _ONE_SAMPLE:
         raise UsageError(
             f"--load prompt: model '{spec.name}' ({spec.task}) is asked with a sample request"
         )
-    return found
-
-
-def counted_by(inputs: Inputs, files: Path | None) -> Inputs:
-    """With the tokenizer among the model's files; where there is none, words are counted."""
-    tokenizer = files / "tokenizer.json" if files else None
-    if tokenizer is not None and tokenizer.is_file():
-        return replace(inputs, tokenizer=str(tokenizer))
-    return replace(inputs, prompt=(), words=inputs.prompt)
-
-
-def _parsed(text: str) -> Inputs:
-    """Parses ``prompt=64,output=8-128``."""
-    given: dict[str, tuple[Lengths, ...]] = {}
-    for part in text.split(","):
-        name, equals, value = part.strip().partition("=")
-        if not equals or name not in ("prompt", "output") or name in given:
-            raise UsageError(f"--load: got '{text}', {_SYNTAX}, or a sweep's scenario (YAML)")
-        report, written = Report(), value.strip()
-        node = Node(int(written) if written.isdecimal() else written, 0, 0, name, written)
-        found = ranges.lengths(node, report)
-        if report.problems or not found:
-            raise UsageError(f"--load {name}: {report.problems[0].message}")
-        given[name] = found
-    return Inputs(**given)  # type: ignore[arg-type]
-
-
-def _of_scenario(path: Path, spec: ModelSpec) -> Inputs:
-    """The lengths of a sweep's scenario for this model."""
-    try:
-        scenarios = [each for each in read_sweep(path).scenarios if spec.name in each.models]
-    except SpecError as error:
-        raise SpecError(f"--load {error.file}", error.problems) from None
-    if len(scenarios) != 1:
-        raise UsageError(
-            f"--load {path}: {len(scenarios)} scenarios name model '{spec.name}', expected one"
-        )
-    inputs = scenarios[0].inputs
-    if inputs.file is not None or inputs.tensors or inputs.words:
-        raise UsageError(f"--load {path}: tune takes the lengths of prompt and output alone")
-    for name, lengths in (("prompt", inputs.prompt), ("output", inputs.output)):
-        if len(lengths) > 1:
-            raise UsageError(f"--load {path}: {name} is {len(lengths)} loads, expected one")
-    return inputs
+    return Inputs(**given)
 
 
 def files_of(spec: ModelSpec, repository: Path) -> Path | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,42 +18,33 @@ from statistics import median
 from typing import Literal, Protocol
 
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import create_trial
 
+from perf.report.noise import Difference, difference
 from perf.report.schema import Measurement, append, read_measurements
+from perf.tune.bench import Measure, TrialError
 from perf.tune.goal import Goal
-from perf.tune.space import Frozen, Settings, Space, frozen, settings_text
+from perf.tune.space import Settings, Space
 
 SHORT_SHARE = 1 / 3  # of a trial's seconds, for the first look
 MAX_FAILURES = 3  # in a row with nothing measured before: the model does not load at all
-ENOUGH = 3  # runs of each, to tell anything from noise
 _NUM_STARTUP = 5  # trials drawn at random before the optimiser's model of the space is trusted
 _NUM_ASKED = 6  # times that settings which were tried already may come up in a row
 _NUM_DRAWN = 1000  # combinations that are looked at when the optimiser knows no new ones
 
-Measure = Callable[[float], Measurement]
-"""Measures for so many seconds. Raises ``TrialError``."""
 State = Literal["measured", "stopped early", "failed"]
+Frozen = tuple[tuple[str, object], ...]
 
 
-class TrialError(Exception):
-    """These settings can't be measured: its text says why, in one line."""
+class Trials(Protocol):
+    """The part of a Bench that a search needs."""
 
+    def refusal(self, settings: Settings) -> str | None: ...
 
-class Bench(Protocol):
-    """Where settings are measured; numbers the repeats of the same settings."""
+    def failed(self, settings: Settings, reason: str) -> Measurement: ...
 
-    def show_to(self, show: Callable[[str], object]) -> None:
-        """Has ``show`` told what is being done from now on."""
-
-    def refusal(self, settings: Settings) -> str | None:
-        """Why these settings need not be tried: not allowed together, or more than memory holds."""
-
-    def failed(self, settings: Settings, reason: str) -> Measurement:
-        """The record of settings that could not be measured."""
-
-    def serving(self, settings: Settings) -> AbstractContextManager[Measure]:
-        """The model with these settings, ready. Raises ``TrialError``."""
+    def serving(self, settings: Settings) -> AbstractContextManager[Measure]: ...
 
 
 @dataclass(frozen=True)
@@ -74,12 +65,16 @@ class Outcome:
         return self.measurement.load.settings
 
 
-def ranked(outcomes: Iterable[Outcome], goal: Goal) -> list[Outcome]:
-    """Those with figures, the best first: all that were measured whole before those that were
-    stopped early.
-    """
-    kept = [each for each in outcomes if each.state != "failed"]
-    return sorted(kept, key=lambda each: (each.state != "measured", goal.rank(each.measurement)))
+def outcomes_in(folder: Path) -> list[Outcome]:
+    """Those of trials, in their order: the first measurement of any settings."""
+    lines = [each for each in read_measurements(folder) if each.repeat == 0]
+    return [Outcome(number, each) for number, each in enumerate(lines)]
+
+
+def measured(outcomes: Iterable[Outcome], goal: Goal) -> list[Outcome]:
+    """Those that were measured whole, the best first."""
+    whole = [each for each in outcomes if each.state == "measured"]
+    return sorted(whole, key=lambda each: goal.loss(each.measurement))
 
 
 @dataclass(frozen=True)
@@ -94,27 +89,22 @@ class Effort:
 
 @dataclass
 class Search:
-    """One search in one folder. ``tell`` is called with each outcome, for a progress bar."""
+    """One search in one folder. ``tell`` is called with all outcomes after each, for a bar."""
 
     space: Space
     goal: Goal
-    bench: Bench
+    bench: Trials
     folder: Path
     effort: Effort
     seed: int
-    tell: Callable[[Outcome], object] = lambda _: None
+    tell: Callable[[Sequence[Outcome]], object] = lambda _: None
     refused: dict[Frozen, str] = field(default_factory=dict)
-
-    def outcomes(self) -> list[Outcome]:
-        """Those of trials, in their order: the first measurement of any settings."""
-        lines = [each for each in read_measurements(self.folder) if each.repeat == 0]
-        return [Outcome(number, each) for number, each in enumerate(lines)]
 
     def run(self) -> str:
         """Goes on until the search ends; returns why it did. Raises OSError, KeyboardInterrupt."""
         optuna.logging.set_verbosity(logging.ERROR)
         deadline = time.monotonic() + 60 * (self.effort.minutes or float("inf"))
-        outcomes = self.outcomes()
+        outcomes = outcomes_in(self.folder)
         # A search that goes on must not draw what it drew at its start once more.
         seed = self.seed + len(outcomes)
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_NUM_STARTUP)
@@ -123,29 +113,42 @@ class Search:
         for each in outcomes:
             self._told(study, each)
         while not (reason := self._end(outcomes, deadline)):
-            settings = self._next(study, {frozen(each.settings) for each in outcomes})
+            settings = self._next(study, {_frozen(each.settings) for each in outcomes})
             if settings is None:
                 return "every combination was tried"
             append(self.folder, self._tried(settings))
-            outcomes = self.outcomes()
+            outcomes = outcomes_in(self.folder)
             self._told(study, outcomes[-1])
-            self.tell(outcomes[-1])
+            self.tell(outcomes)
         return reason
 
+    def _distributions(self) -> dict[str, BaseDistribution]:
+        """The places of values: of numbers the optimiser sees the order."""
+        found: dict[str, BaseDistribution] = {}
+        for key, values in self.space.dimensions.items():
+            count = len(values)
+            has_order = all(each is None or type(each) in (int, float) for each in values)
+            found[key] = (
+                IntDistribution(0, count - 1)
+                if has_order
+                else CategoricalDistribution(range(count))
+            )
+        return found
+
     def _told(self, study: optuna.Study, outcome: Outcome) -> None:
-        """Has the optimiser know the outcome; one that breaks a bound is worse than all that meet
-        every one.
-        """
-        if outcome.state == "failed":
-            return
-        distributions = {each.key: each.distribution for each in self.space.dimensions}
-        params, value = self.space.params(outcome.settings), self.goal.loss(outcome.measurement)
-        study.add_trial(create_trial(params=params, distributions=distributions, value=value))
+        if outcome.state != "failed":
+            params, loss = (
+                self.space.params(outcome.settings),
+                self.goal.loss(outcome.measurement),
+            )
+            study.add_trial(
+                create_trial(params=params, distributions=self._distributions(), value=loss)
+            )
 
     def _end(self, outcomes: list[Outcome], deadline: float) -> str | None:
         effort, number = self.effort, len(outcomes)
-        measured = [each for each in ranked(outcomes, self.goal) if each.state == "measured"]
-        since_best = outcomes[-1].number - measured[0].number if measured else 0
+        best = measured(outcomes, self.goal)[:1]
+        since_best = outcomes[-1].number - best[0].number if best else 0
         if number >= effort.trials:
             return f"{effort.trials} trials"
         if time.monotonic() >= deadline:
@@ -160,23 +163,19 @@ class Search:
         """Settings that are not known yet, the current ones first; None where none are left."""
         if not known:
             return self.space.current
-        distributions = {each.key: each.distribution for each in self.space.dimensions}
         for _ in range(_NUM_ASKED):
-            trial = study.ask(distributions)
+            trial = study.ask(self._distributions())
             # Its result comes as a trial of its own: what comes up often would count often.
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
             settings = self.space.settings(trial.params)
             if self._is_new(settings, known):
                 return settings
-        return next((each for each in self._drawn() if self._is_new(each, known)), None)
-
-    def _drawn(self) -> Iterator[Settings]:
-        """Combinations in random order: all of them, or many where there are too many."""
         size = len(self.space)
-        return map(self.space.at, self._draw.sample(range(size), min(size, _NUM_DRAWN)))
+        drawn = map(self.space.at, self._draw.sample(range(size), min(size, _NUM_DRAWN)))
+        return next((each for each in drawn if self._is_new(each, known)), None)
 
     def _is_new(self, settings: Settings, known: set[Frozen]) -> bool:
-        key = frozen(settings)
+        key = _frozen(settings)
         if key in known or key in self.refused:
             return False
         reason = self.bench.refusal(settings)
@@ -198,6 +197,11 @@ class Search:
             return self.bench.failed(settings, str(error))
 
 
+def _frozen(settings: Settings) -> Frozen:
+    """Settings as something that can be looked up."""
+    return tuple(sorted(settings.items()))
+
+
 @dataclass(frozen=True)
 class Confirmation:
     """The repeats of the winner and of the current settings, made in turns."""
@@ -205,42 +209,37 @@ class Confirmation:
     winner: Sequence[Measurement]
     current: Sequence[Measurement]
 
-    def ratio(self, goal: Goal) -> float:
-        """The winner's value as a multiple of the current settings', of the medians."""
-        winner, current = (median(map(goal.value, each)) for each in (self.winner, self.current))
-        return winner / current
-
-    def is_beyond_noise(self, goal: Goal) -> bool:
-        """Whether every run of the winner is better than every one of the current settings: by
-        chance, that happens once in twenty with three runs each.
-        """
-        return min(len(self.winner), len(self.current)) >= ENOUGH and all(
-            goal.is_better(goal.value(one), goal.value(other))
-            for one in self.winner
-            for other in self.current
-        )
-
     def meets(self, goal: Goal) -> bool:
         """Whether the winner keeps to the bounds in most of its runs."""
         return sum(map(goal.is_met, self.winner)) * 2 > len(self.winner)
 
+    def is_better(self, goal: Goal) -> bool:
+        """Whether the winner is better by more than the repeats scatter."""
+        found = self._difference(goal)
+        if found is None or found.is_noise:
+            return False
+        return (found.log_ratio > 0) is (goal.wanted == "throughput")
+
     def told(self, goal: Goal) -> str:
-        """For people: the ratio, by turn its spread, and whether it is noise."""
-        pairs = zip(self.winner, self.current, strict=True)
-        values = [(goal.value(one), goal.value(other)) for one, other in pairs]
-        ratios = sorted(one / other for one, other in values if other)
-        spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f} in {len(ratios)} turns" if ratios else ""
+        """For people: the ratio, where it lies with 95 %, and whether it is noise."""
+        found = self._difference(goal)
+        if found is None:
+            return "could not be measured again"
         what = "throughput" if goal.wanted == "throughput" else "p99 latency"
-        times = f"{self.ratio(goal):.2f} times the current settings' {what} ({spread})"
-        if self.is_beyond_noise(goal):
-            return f"{times}: beyond noise"
-        if min(len(self.winner), len(self.current)) < ENOUGH:
-            return f"{times}: too few repeats to tell that from noise (--repeats {ENOUGH})"
-        return f"{times}: within noise, for runs of the two overlap"
+        times, interval = f"{found.ratio:.2f} times the current settings' {what}", found.interval()
+        if interval is None:
+            return f"{times}: too few repeats to tell that from noise (--repeats 3)"
+        beyond = "beyond noise" if self.is_better(goal) else "worse, beyond noise"
+        said = "within noise" if found.is_noise else beyond
+        return f"{times} ({interval[0]:.2f} to {interval[1]:.2f}): {said}"
+
+    def _difference(self, goal: Goal) -> Difference | None:
+        current, winner = ([*map(goal.value, each)] for each in (self.current, self.winner))
+        return difference(current, winner)
 
 
 def in_turns(
-    bench: Bench,
+    bench: Trials,
     folder: Path,
     winner: Outcome,
     current: Outcome,
@@ -265,52 +264,3 @@ def in_turns(
                     append(folder, measure(seconds))
             advance()
     return Confirmation(found(winner)[:repeats], found(current)[:repeats])
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """``winner`` is None where nothing meets the bounds; ``nearest`` comes nearest to them.
-    ``missed`` won, and then missed the bounds when it was measured again.
-    """
-
-    winner: Outcome | None
-    current: Outcome | None
-    confirmation: Confirmation | None
-    nearest: Outcome | None
-    missed: Sequence[Outcome] = ()
-
-    def is_worth_writing(self, goal: Goal) -> bool:
-        """Whether the winner is other than the current settings, and better: beyond noise, or as
-        the only one of the two that meets the bounds.
-        """
-        if self.winner is None or self.winner.number == 0:
-            return False
-        if self.current is None or not goal.is_met(self.current.measurement):
-            return True
-        return self.confirmation is not None and self.confirmation.is_beyond_noise(goal)
-
-
-def told(verdict: Verdict, goal: Goal) -> Iterator[str]:
-    """Lines for people."""
-    winner, current, near = verdict.winner, verdict.current, verdict.nearest
-    for each in verdict.missed:
-        yield f"trial {each.number} won, but missed the bounds when it was measured again"
-    if winner is not None and winner.number == 0:
-        yield "the current settings are the best that was found"
-    elif winner is not None:
-        yield f"best: trial {winner.number}: {settings_text(winner.settings)}"
-        if current is None or current.state == "failed":
-            yield "the current settings could not be measured"
-            return
-        if not goal.is_met(current.measurement):
-            yield "the current settings miss the bounds"
-        yield (
-            verdict.confirmation.told(goal)
-            if verdict.confirmation
-            else "not measured again: whether it is better than the current settings is not known"
-        )
-    elif near is not None:
-        yield f"nothing meets the bounds ({goal.describe()})"
-        yield f"nearest: trial {near.number}: {settings_text(near.settings)}"
-    else:
-        yield "nothing could be measured: see why each trial failed"

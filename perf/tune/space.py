@@ -9,11 +9,9 @@ place in the list, so that it sees their order. Knows no server.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 
 from generator.errors import SpecError, UsageError
 from generator.models_yaml.model_keys import KEYS, MAX_INSTANCES
@@ -23,9 +21,9 @@ from generator.yaml_file import reading, schema
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Report, did_you_mean
 from perf.report.schema import Value
+from perf.sweep.scenario import points
 
 Settings = Mapping[str, Value]
-Frozen = tuple[tuple[str, Value], ...]
 BATCH, DELAY, INSTANCES = (
     "max_batch_size",
     "dynamic_batching.max_queue_delay_microseconds",
@@ -52,70 +50,33 @@ _SHARES_OF_CACHE = (0.25, 0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
-class Dimension:
-    """One key of models.yaml and the values to try: numbers in order, ``None`` before them."""
-
-    key: str
-    values: tuple[Value, ...]
-
-    @classmethod
-    def of(cls, key: str, values: Sequence[Value], current: Value) -> Dimension:
-        """With the current value among them, each once."""
-        found = cls(key, tuple(dict.fromkeys([*values, current])))
-        if not found._is_ordered:
-            return found
-        return cls(key, tuple(sorted(found.values, key=lambda x: -math.inf if x is None else x)))
-
-    @property
-    def _is_ordered(self) -> bool:
-        """Whether neighbours in the list are likely to behave alike."""
-        return all(each is None or type(each) in (int, float) for each in self.values)
-
-    @property
-    def distribution(self) -> BaseDistribution:
-        """What the optimiser draws from."""
-        if self._is_ordered:
-            return IntDistribution(0, len(self.values) - 1)
-        return CategoricalDistribution(self.values)
-
-    def value(self, param: Value) -> Value:
-        """The value that the optimiser means."""
-        return self.values[int(param or 0)] if self._is_ordered else param
-
-    def param(self, value: Value) -> Value:
-        """What the optimiser calls a value."""
-        return self.values.index(value) if self._is_ordered else value
-
-
-@dataclass(frozen=True)
 class Space:
-    """``dimensions`` vary, ``fixed`` do not; ``current`` has a value for every key of both."""
+    """``dimensions`` vary, by key, ``fixed`` do not; ``current`` has a value for every key of both.
+    Numbers are in order, ``None`` before them.
+    """
 
-    dimensions: tuple[Dimension, ...]
+    dimensions: Mapping[str, tuple[Value, ...]]
     current: Settings
     fixed: Settings = field(default_factory=dict)
 
-    def settings(self, params: Mapping[str, Value]) -> dict[str, Value]:
-        """What the optimiser's choice means."""
-        return {
-            **self.fixed,
-            **{each.key: each.value(params[each.key]) for each in self.dimensions},
-        }
+    def settings(self, params: Mapping[str, int]) -> dict[str, Value]:
+        """What the optimiser's choice means: the place of each value in its list."""
+        varied = {key: values[params[key]] for key, values in self.dimensions.items()}
+        return {**self.fixed, **varied}
 
-    def params(self, settings: Settings) -> dict[str, Value]:
+    def params(self, settings: Settings) -> dict[str, int]:
         """What the optimiser calls these settings."""
-        return {each.key: each.param(settings[each.key]) for each in self.dimensions}
+        return {key: values.index(settings[key]) for key, values in self.dimensions.items()}
 
     def at(self, index: int) -> dict[str, Value]:
         """One of all combinations."""
-        settings = dict(self.fixed)
-        for each in self.dimensions:
-            index, place = divmod(index, len(each.values))
-            settings[each.key] = each.values[place]
-        return settings
+        params = {}
+        for key, values in self.dimensions.items():
+            index, params[key] = divmod(index, len(values))
+        return self.settings(params)
 
     def __len__(self) -> int:
-        return math.prod(len(each.values) for each in self.dimensions)
+        return math.prod(map(len, self.dimensions.values()))
 
 
 def make_space(
@@ -154,15 +115,22 @@ def make_space(
         raise UsageError(f"--fix {short(key)}: is also in --search; it can be one of them")
     tried = {key: values for key, values in (wanted or worth_trying).items() if key not in fixes}
     now = current(spec, [*tried, *fixes])
-    dimensions = (Dimension.of(key, values, now[key]) for key, values in tried.items())
-    varied = tuple(each for each in dimensions if len(each.values) > 1)
+    dimensions = {key: _ordered([*values, now[key]]) for key, values in tried.items()}
+    varied = {key: values for key, values in dimensions.items() if len(values) > 1}
     if not varied:
         raise UsageError(
             f"model '{spec.name}': there is one way to set this, and nothing to choose; "
             f"--search takes {', '.join(keys)}"
         )
-    kept = [each.key for each in varied] + [*fixes]
-    return Space(varied, {key: now[key] for key in kept}, fixes)
+    return Space(varied, {key: now[key] for key in (*varied, *fixes)}, fixes)
+
+
+def _ordered(values: Sequence[Value]) -> tuple[Value, ...]:
+    """Each once; numbers in their order, so that neighbours are likely to behave alike."""
+    found = tuple(dict.fromkeys(values))
+    if not all(each is None or type(each) in (int, float) for each in found):
+        return found
+    return tuple(sorted(found, key=lambda x: -math.inf if x is None else float(x)))
 
 
 def current(spec: ModelSpec, keys: Iterable[str]) -> dict[str, Value]:
@@ -204,7 +172,12 @@ def entry_with(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     changed = {**entry, "options": dict(entry.get("options") or {})}
     for key, value in settings.items():
         if key == DELAY:
-            changed["dynamic_batching"] = _batching(entry, value)
+            # A delay of 0 is Triton's own default, and the only one that goes without batches.
+            given = entry.get("dynamic_batching")
+            batching = dict(given) if isinstance(given, dict) else {}
+            batching.pop("max_queue_delay_microseconds", None)
+            batching |= {"max_queue_delay_microseconds": value} if value else {}
+            changed["dynamic_batching"] = value is not None and (batching or True)
         elif key == INSTANCES:
             first = (entry.get("instance_group") or [{}])[0]
             changed["instance_group"] = [{**first, "count": value}]
@@ -213,18 +186,6 @@ def entry_with(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
         else:
             changed["options"][key.removeprefix(OPTIONS)] = value
     return {key: value for key, value in changed.items() if key != "options" or value}
-
-
-def plain(node: Node) -> Any:
-    """What a node of models.yaml says, as plain values."""
-    if isinstance(node.value, dict):
-        return {key.name: plain(child) for key, child in node.value.items()}
-    return [plain(child) for child in node.value] if isinstance(node.value, list) else node.value
-
-
-def frozen(settings: Settings) -> Frozen:
-    """Settings as something that can be looked up."""
-    return tuple(sorted(settings.items()))
 
 
 def short(key: str) -> str:
@@ -283,10 +244,21 @@ def _unknown(flag: str, name: str, keys: Mapping[str, str], spec: ModelSpec) -> 
 
 
 def _values(where: str, text: str, *, may_be_many: bool) -> list[Value]:
-    if may_be_many and ":" in text:
-        values = [*_range(where, text)]
-    else:
+    """``8,16``, ``1:64`` and ``1:64:x2``, which double, ``1:64:4``; both ends are values to try."""
+    if not (may_be_many and ":" in text):
         values = [_value(where, word) for word in (text.split(",") if may_be_many else [text])]
+    else:
+        *ends, step = [*text.split(":"), "x2"] if text.count(":") == 1 else text.split(":")
+        numbers = [_value(where, word) for word in (*ends, step.strip().removeprefix("x"))]
+        if len(numbers) != 3 or not all(type(each) in (int, float) for each in numbers):
+            raise UsageError(f"{where}: got '{text}', {_SYNTAX['--search']}")
+        low, high, size = (each for each in numbers if isinstance(each, int | float))
+        times = step.strip().startswith("x")
+        try:  # 0 can't be doubled
+            begin = [0] if times and low == 0 else []
+            values = [*begin, *points(low or 1 if times else low, high, size, times), high]
+        except ValueError as error:
+            raise UsageError(f"{where}: got '{text}', {error}; {_SYNTAX['--search']}") from None
     if len(values) > MAX_VALUES:
         raise UsageError(f"{where}: got more than {MAX_VALUES} values, expected fewer")
     return values
@@ -306,41 +278,8 @@ def _value(where: str, text: str) -> Value:
     return value
 
 
-def _range(where: str, text: str) -> Iterator[Value]:
-    """``1:64`` and ``1:64:x2`` double from 1 to 64, ``1:64:4`` goes in steps of 4; both ends are
-    values to try.
-    """
-    *ends, step = [*text.split(":"), "x2"] if text.count(":") == 1 else text.split(":")
-    is_factor = step.strip().startswith("x")
-    numbers = [_value(where, word) for word in (*ends, step.strip().removeprefix("x"))]
-    if len(numbers) != 3 or not all(type(each) in (int, float) for each in numbers):
-        raise UsageError(f"{where}: got '{text}', {_SYNTAX['--search']}")
-    low, high, size = (float(each) for each in numbers if isinstance(each, int | float))
-    if low > high or size <= (1 if is_factor else 0) or (is_factor and low < 0):
-        raise UsageError(f"{where}: got '{text}', an empty range; {_SYNTAX['--search']}")
-    are_whole = all(type(each) is int for each in numbers)
-    number = low
-    for _ in range(MAX_VALUES + 1):
-        if number >= high:
-            break
-        yield int(number) if are_whole else number
-        after = number * size if is_factor else number + size
-        number = after if after > number else min(1.0, high)  # 0 can't be doubled
-    yield int(high) if are_whole else high
-
-
 def _up_to(values: Iterable[int], callers: int) -> list[Value]:
     """Those below ``callers``, and the first that is not."""
     found = list(values)
     beyond = next((at for at, value in enumerate(found) if value >= callers), len(found))
     return [*found[: beyond + 1]]
-
-
-def _batching(entry: Mapping[str, Any], delay: Value) -> object:
-    """A delay of 0 is Triton's own default, and the only one that goes without batches."""
-    if delay is None:
-        return False
-    given = entry.get("dynamic_batching", True)
-    kept = dict(given) if isinstance(given, dict) else {}
-    kept.pop("max_queue_delay_microseconds", None)
-    return kept | ({"max_queue_delay_microseconds": delay} if delay else {}) or True

@@ -9,7 +9,7 @@ import difflib
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,17 @@ from generator.models_yaml.reading import load
 from generator.repository.atomic_files import write
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task
-from perf.report.schema import Value
-from perf.tune.space import DELAY, INSTANCES, Settings, current, entry_with, plain, settings_text
+from perf.sweep.scenario import plain
+from perf.tune.space import DELAY, INSTANCES, Settings, current, entry_with, settings_text
 
 _PLAIN = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z][A-Za-z0-9_.-]*")
 _STEP = 2  # columns a map lies deeper than its key
-
 _BOM = "\ufeff"
 _SCRATCH_SUFFIX = ".hf-triton-tmp"  # with the same models.lock beside it
+
+
+class EditError(Exception):
+    """The change can't be made without touching what is to stay; says where."""
 
 
 def write_settings(
@@ -38,100 +41,91 @@ def write_settings(
     Raises PerfError where the file no longer says ``now``, can't be changed by these keys alone,
     or can't be written; SpecError where it has become wrong meanwhile.
     """
-    before = load(config, dict(tasks))
-    spec = _named(before, name, config)
-    if current(spec, now) != dict(now):
+    before = {spec.name: spec for spec in load(config, dict(tasks))}
+    if name not in before:
+        raise PerfError(f"{config}: model '{name}' is gone; nothing was written")
+    if current(before[name], now) != dict(now):
         raise PerfError(
             f"{config}: model '{name}' was changed since it was measured; nothing was written"
         )
     old = config.read_bytes().decode("utf-8")
-    bom, text = old[: old.startswith(_BOM)], old.removeprefix(_BOM)
     changes = {key: value for key, value in wanted.items() if value != now[key]}
     try:
+        text = old.removeprefix(_BOM)
         for key, value in changes.items():
-            text = _with(text, spec, key, value)
+            text = set_value(text, name, *_change(text, before[name], key, value))
+        new = old[: old.startswith(_BOM)] + text
+        if new != old:
+            _replace(config, new, before, name, wanted, tasks)
     except (EditError, yaml.YAMLError) as error:
-        raise PerfError(_by_hand(config, f"{error}", changes)) from None
-    new = bom + text
-    if new == old:
-        return ""
-
-    def check(scratch: Path) -> None:
-        """Raises PerfError where anything but the wanted settings would change."""
-        try:
-            after = load(scratch, dict(tasks))
-        except SpecError as error:
-            problems = "; ".join(f"{each.where}: {each.message}" for each in error.problems)
-            raise PerfError(_by_hand(config, problems, wanted)) from None
-        new_spec = _named(after, name, config)
-        kept = [entry_with(_plain(each), wanted) for each in (spec, new_spec)]
-        others = [[each for each in specs if each.name != name] for specs in (before, after)]
-        found = current(new_spec, wanted)
-        if kept[0] != kept[1] or others[0] != others[1] or found != dict(wanted):
-            raise PerfError(_by_hand(config, "more than these keys would change", wanted))
-
-    _replace(config, new.encode(), check)
+        raise PerfError(
+            f"{config}: {error}; nothing was written, set these yourself: {settings_text(changes)}"
+        ) from None
+    except OSError as error:
+        raise PerfError(f"{config}: can't be written: {error.strerror}; it is as it was") from None
     before_it, after_it = (each.splitlines(keepends=True) for each in (old, new))
     lines = difflib.unified_diff(before_it, after_it, str(config), str(config))
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-def _named(specs: list[ModelSpec], name: str, config: Path) -> ModelSpec:
-    found = next((spec for spec in specs if spec.name == name), None)
-    if found is None:
-        raise PerfError(f"{config}: model '{name}' is gone; nothing was written")
-    return found
-
-
-def _with(text: str, spec: ModelSpec, key: str, value: Value) -> str:
+def _change(
+    text: str, spec: ModelSpec, key: str, value: object
+) -> tuple[Sequence[str | int], object]:
+    """The path in the entry and the value there that say this setting."""
     path: list[str | int] = [*key.split(".")]
-    new: object = value
     if key == INSTANCES:
         path = ["instance_group", 0, "count"]
         if find(text, spec.name, path[:2]) is None:  # the only group, such as the defaults have it
             node = spec.places.get("instance_group")
             (group,) = (plain(node) if node else None) or [{}]
-            path, new = path[:1], [{"count": value, **{k: group[k] for k in group if k != "count"}}]
-    elif key == DELAY:
-        is_map = isinstance(find(text, spec.name, path[:1]), yaml.MappingNode)
-        if value is None:
-            path, new = path[:1], False
-        elif not is_map:
-            path, new = path[:1], {path[1]: value}
-    return set_value(text, spec.name, path, new)
+            rest = {k: group[k] for k in group if k != "count"}
+            return path[:1], [{"count": value, **rest}]
+    if key == DELAY and value is None:
+        return path[:1], False
+    if key == DELAY and not isinstance(find(text, spec.name, path[:1]), yaml.MappingNode):
+        return path[:1], {path[1]: value}
+    return path, value
 
 
-def _replace(config: Path, content: bytes, check: Callable[[Path], None]) -> None:
-    """Checked as a file beside it, for paths in it are relative; then it takes its place."""
+def _replace(
+    config: Path,
+    new: str,
+    before: Mapping[str, ModelSpec],
+    name: str,
+    wanted: Settings,
+    tasks: Mapping[str, Task],
+) -> None:
+    """Checked as a file beside it, for paths in it are relative; then it takes its place.
+
+    Raises EditError where anything but the wanted settings would change, OSError.
+    """
     scratch = config.with_suffix(_SCRATCH_SUFFIX)
     try:
-        write(str(scratch), content)
-        check(scratch)
+        write(str(scratch), new.encode())
+        try:
+            after = {spec.name: spec for spec in load(scratch, dict(tasks))}
+        except SpecError as error:
+            problems = (f"{each.where}: {each.message}" for each in error.problems)
+            raise EditError("; ".join(problems)) from None
+        entries = [
+            entry_with({key: plain(node) for key, node in specs[name].places.items()}, wanted)
+            for specs in (before, after)
+        ]
+        others = [{**specs, name: None} for specs in (before, after)]
+        is_right = current(after[name], wanted) == dict(wanted)
+        if not is_right or entries[0] != entries[1] or others[0] != others[1]:
+            raise EditError("more than these keys would change")
         target = config.resolve()  # of a link, what it leads to
         shutil.copymode(target, scratch)
         if target.parent == scratch.resolve().parent:
             scratch.replace(target)
         else:
             mode = target.stat().st_mode
-            write(str(target), content)
+            write(str(target), new.encode())
             target.chmod(mode)
-    except OSError as error:
-        raise PerfError(f"{config}: can't be written: {error.strerror}; it is as it was") from None
     finally:
         with contextlib.suppress(OSError):
             scratch.unlink(missing_ok=True)
-
-
-def _plain(spec: ModelSpec) -> dict[str, Any]:
-    return {key: plain(node) for key, node in spec.places.items()}
-
-
-def _by_hand(config: Path, reason: str, changes: Settings) -> str:
-    return f"{config}: {reason}; nothing was written, set these yourself: {settings_text(changes)}"
-
-
-class EditError(Exception):
-    """The change can't be made without touching what is to stay; says where."""
 
 
 def set_value(text: str, model: str, path: Sequence[str | int], value: object) -> str:

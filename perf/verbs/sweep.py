@@ -36,14 +36,13 @@ Without a scenario: every model of models.yaml, 1, 4 and 16 requests at once.
 EPILOG = """\
 examples:
   hf-triton perf sweep --serve                   # start a server for it, measure, stop it
-  hf-triton perf sweep sweep.yaml --dry-run      # the perf_analyzer commands, nothing else
+  hf-triton perf sweep sweep.yaml --dry-run      # the perf_analyzer commands alone
   hf-triton perf sweep sweep.yaml                # -> perf-results/sweep/run.html, run.md
   hf-triton perf sweep sweep.yaml --url gpu-box:8000
 
 examples/perf/sweep.yaml has every key. exit codes: 0 all measured, 1 a load failed or something is
 wrong, 2 usage, 130 stopped
 """
-_SDK_IMAGE = "nvcr.io/nvidia/tritonserver:26.08-py3-sdk"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,29 +59,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--url",
+        type=_address,
         metavar="HOST:PORT",
         help="Triton's HTTP (default: the server that runs on this repository, else :8000)",
     )
-    add("--grpc-url", metavar="HOST:PORT", help="default: the port after --url's")
-    add("--metrics-url", metavar="HOST:PORT", help="default: the second port after --url's")
+    add("--grpc-url", type=_address, metavar="HOST:PORT", help="default: the port after --url's")
+    second = "default: the second port after --url's"
+    add("--metrics-url", type=_address, metavar="HOST:PORT", help=second)
     add("--serve", action="store_true", help="start `hf-triton serve` on free ports for it")
     add("--fresh", action="store_true", help="measure again what the folder has already")
-    add("--dry-run", action="store_true", help="print the perf_analyzer commands, run nothing")
-    add("--perf-analyzer", metavar="PATH", help="the program to use (default: see above)")
     add(
-        "--sdk-image",
-        default=_SDK_IMAGE,
-        metavar="IMAGE",
-        help=f"named in what is printed where no perf_analyzer runs (default: {_SDK_IMAGE})",
+        "--dry-run",
+        action="store_true",
+        help="write what is sent and print the perf_analyzer commands",
     )
+    add("--perf-analyzer", metavar="PATH", help="the program to use (default: see above)")
+    add("--sdk-image", help=argparse.SUPPRESS)
+
+
+def _address(text: str) -> str:
+    """Raises ArgumentTypeError."""
+    from perf.sweep.scenario import address
+
+    try:
+        return address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run(args: argparse.Namespace) -> int:
     """Measures, or prints the commands; returns the exit code. Raises GeneratorError."""
     from perf.sweep import sweeping
-    from perf.sweep.scenario.file import parse_addresses
+    from perf.sweep.scenario import Addresses
 
     further = (args.grpc_url, args.metrics_url)
+    if args.sdk_image:
+        raise UsageError("--sdk-image is gone: --dry-run prints the commands to run in a container")
     if any(further) and args.url is None:
         raise UsageError("--grpc-url and --metrics-url need --url")
     if args.url is not None and args.serve:
@@ -92,11 +104,10 @@ def run(args: argparse.Namespace) -> int:
         config=Path(args.config),
         repository=Path(args.repository),
         output=args.output,
-        url=parse_addresses(args.url, *further) if args.url else None,
+        url=Addresses.of(args.url, *further) if args.url else None,
         serve=args.serve,
         fresh=args.fresh,
         perf_analyzer=args.perf_analyzer,
-        sdk_image=args.sdk_image,
         command=shlex.join(["hf-triton", *sys.argv[1:]]),
     )
     return sweeping.dry_run(options) if args.dry_run else sweeping.run(options)

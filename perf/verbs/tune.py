@@ -73,8 +73,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--load",
         metavar="LENGTHS",
-        help="prompt=64,output=128, or ranges as prompt=16-256,output=8-64, in tokens; or a "
-        "sweep's scenario (YAML)",
+        help="prompt=64,output=128, or ranges as prompt=16-256,output=8-64, in tokens",
     )
     parser.add_argument(
         "--endpoint",

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from perf.sweep.analyzer import finding
+from generator.errors import PerfError
+from perf.sweep import analyzer
 
 
 def environment_with_analyzer() -> dict[str, str]:
     """Ours, with the one that `hf-triton perf sweep` finds. Skips the test where none runs."""
     try:
-        found = finding.find()
-    except finding.AnalyzerMissingError as error:
+        found = analyzer.find()
+    except PerfError as error:
         pytest.skip(str(error))
     path = f"{Path(found.path).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, **found.environment, "PATH": path}

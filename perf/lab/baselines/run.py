@@ -10,18 +10,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError, PerfError
+from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError
 from perf import roofline
-from perf.in_use import in_use, taken_up
 from perf.lab.baselines.servers import BY_NAME, DTYPES, MODEL_FOLDER, SERVERS, Running, started
 from perf.load.process import Level, LevelError, records_of
-from perf.load.records import Policy, Record, between_chunks, measurement_of
-from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, SHORTEST_PROMPT
+from perf.load.records import Policy, Record, measurement_of
+from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, SHORTEST_PROMPT, requests
 from perf.machine import here, now, num_cores
 from perf.report import markdown
 from perf.report.rendering import write_renderings
@@ -34,6 +34,7 @@ from perf.report.schema import (
     write_run,
     write_text,
 )
+from perf.run_folder import in_use, taken_up
 from perf.usage import cpu_seconds, machine_cpu_seconds, memory_gib
 
 KIND, MARKDOWN_FILE = "baselines", "baselines.md"
@@ -74,18 +75,18 @@ class Plan:
         server = BY_NAME[name]
         whole = Load(
             target=name,
-            endpoint=server.endpoint,
+            endpoint=f"http-{server.route[0]}",
             input_name="mixed",
             prompt_tokens=f"{SHORTEST_PROMPT}-{LONGEST_PROMPT}",
             output_tokens="/".join(map(str, OUTPUT_LENGTHS)),
             settings={"dtype": dtype},
         )
         yield from (replace(whole, concurrency=clients) for clients in self.clients)
-        for clients in self.clients if self.streams and server.streamed else ():
+        for clients in self.clients if self.streams and server.streams else ():
             if clients <= MOST_STREAMS:
-                yield replace(whole, concurrency=clients, endpoint=f"{server.endpoint}-stream")
+                yield replace(whole, concurrency=clients, endpoint=f"{whole.endpoint}-stream")
 
-    def level(self, load: Load, number: int) -> Level:
+    def level(self, load: Load, number: int, running: Running) -> Level:
         """The same requests for every server of a round, and never those that were sent before,
         which a server may have kept.
         """
@@ -93,7 +94,11 @@ class Plan:
         seed = random.Random(f"{self.seed}/{number}/{clients}/{streams}").randrange(2**31)
         # Not counted are as many requests as there are clients, at either end.
         policy = Policy(self.num_requests + 2 * clients, min_s=0.0, max_s=self.max_level_s)
-        return Level(clients, seed, policy)
+        drawn = islice(requests(seed), policy.min_requests + clients)
+        server = BY_NAME[load.target]
+        return Level(
+            clients, policy, [server.sent(each, running.model, stream=streams) for each in drawn]
+        )
 
     def scenario(self) -> dict[str, object]:
         """The part that has to stay the same in one folder."""
@@ -107,15 +112,12 @@ def compare(plan: Plan, output: Path, environments: Path, command: str) -> int:
     Raises PerfError.
     """
     with in_use(output):
-        try:
-            run = begin(output, plan, command)
-            code = measure(plan, run, output, environments)
-            measured = read_measurements(output)
-            lines = table(measured)
-            write_text(output / MARKDOWN_FILE, "\n".join(lines) + "\n")
-            write_renderings(output)
-        except (OSError, ValueError) as error:
-            raise PerfError(f"{error}; what is measured is kept in {output}") from error
+        run = begin(output, plan, command)
+        code = measure(plan, run, output, environments)
+        measured = read_measurements(output)
+        lines = table(measured)
+        write_text(output / MARKDOWN_FILE, "\n".join(lines) + "\n")
+        write_renderings(output)
     print("\n".join(lines))
     print(f"kept in {output}", file=sys.stderr)
     return EXIT_INPUT if code == EXIT_OK and any(each.num_errors for each in measured) else code
@@ -161,10 +163,11 @@ def measure(plan: Plan, run: Run, output: Path, environments: Path) -> int:
                     with started(
                         server, dtype, folder, environments, streaming=plan.streams
                     ) as running:
-                        warm = Policy(min_requests=8, min_s=0, max_s=60)
-                        _records(missing[0], running, Level(8, plan.seed + 1, warm))
+                        warm = plan.level(missing[0], -1, running).sent[:8]
+                        policy = Policy(min_requests=8, min_s=0, max_s=60)
+                        _records(missing[0], running, Level(8, policy, warm))
                         for load in missing:
-                            level = plan.level(load, number)
+                            level = plan.level(load, number, running)
                             found = _measured(load, number, running, level, run.command)
                             decoder = roofline.decoder_in(folder / MODEL_FOLDER, dtype)
                             share = roofline.share_of(run.roofline, decoder, found)
@@ -184,8 +187,8 @@ def measure(plan: Plan, run: Run, output: Path, environments: Path) -> int:
 
 def _records(load: Load, running: Running, level: Level) -> list[Record]:
     server = BY_NAME[load.target]
-    sent = (server.streamed or "") if load.endpoint.endswith("-stream") else server.sent
-    return records_of(sent, running.port, running.model, level)
+    asked = server.streams if load.endpoint.endswith("-stream") and server.streams else server.route
+    return records_of(asked[0], running.port, running.model, level)
 
 
 def _measured(load: Load, number: int, running: Running, level: Level, command: str) -> Measurement:
@@ -195,7 +198,7 @@ def _measured(load: Load, number: int, running: Running, level: Level, command: 
     records = _records(load, running, level)
     after = time.perf_counter(), cpu_seconds(running.pid), machine_cpu_seconds()
     elapsed_s, server_s, machine_s = (b - a for a, b in zip(before, after, strict=True))
-    found = measurement_of(records, load, number, start, command, between_chunks)
+    found = measurement_of(records, load, number, start, command)
     return replace(
         found,
         stable=found.num_requests >= level.policy.min_requests - 2 * level.clients,

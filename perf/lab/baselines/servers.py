@@ -1,4 +1,4 @@
-"""The servers that are compared, a row each; how each is started, as people do it.
+"""The servers that are compared, a row each; how each is started, as people do it, and asked.
 
 A peer that is one command runs in a Python environment of its own, which the user makes: ``pip``
 says of what.
@@ -6,6 +6,7 @@ says of what.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,14 +14,16 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from generator.errors import PerfError
 from generator.python_modules import run_module
-from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS
+from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, Request
+from perf.load.routes import Sent
 from perf.orphans import end, ends_with_us
 from perf.serving import free_listen, serving
 
@@ -47,20 +50,54 @@ models:
     streaming: {streaming}
     options: {{engine: in_flight, max_model_len: {length}}}
 """
+Body = Callable[[Request, str], Mapping[str, Any]]
+"""What is sent for a request of the load to a server that knows the model by this name."""
+
+
+def _tensor(name: str, datatype: str, value: object, *shape: int) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": list(shape) or [1], "data": [value]}
+
+
+def _infer(request: Request, _: str) -> Mapping[str, Any]:
+    text = _tensor("text_input", "BYTES", request.prompt)
+    asked = _tensor("max_tokens", "INT32", request.max_tokens)
+    return {"inputs": [text, asked, _tensor("return_num_output_tokens", "BOOL", True)]}
+
+
+def _generate_stream(request: Request, _: str) -> Mapping[str, Any]:
+    return {"text_input": request.prompt, "max_tokens": request.max_tokens, "stream": True}
+
+
+def _tutorial(request: Request, _: str) -> Mapping[str, Any]:
+    return {"inputs": [_tensor("text_input", "BYTES", request.prompt, 1, 1)]}
+
+
+def _prompt(request: Request, _: str) -> Mapping[str, Any]:
+    return {"prompt": request.prompt, "max_new_tokens": request.max_tokens}
+
+
+def _completions(request: Request, model: str) -> Mapping[str, Any]:
+    asked = {"prompt": request.prompt, "max_tokens": request.max_tokens, "temperature": 0}
+    return {"model": model, **asked}
+
+
+def _completions_stream(request: Request, model: str) -> Mapping[str, Any]:
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    return {**_completions(request, model), **options}
 
 
 @dataclass(frozen=True)
 class Server:
-    """``sent`` and ``streamed`` (None: it has no streams) are of load.targets.TARGETS. A peer's
-    ``command`` may hold {model}, {dtype}, {port}, {root}; it is up when ``health`` answers. Without
-    one it is a model on tritonserver. ``environment`` is the name of its folder among the peers',
-    ``pip`` what pip installs there.
+    """Asked over ``route`` of load.routes.ROUTES, and for streams over ``streams`` (None: it has
+    none). A peer's ``command`` may hold {model}, {dtype}, {port}, {root}; it is up when ``health``
+    answers. Without one it is a model on tritonserver. ``environment`` is the name of its folder
+    among the peers', ``pip`` what pip installs there.
     """
 
     name: str
     what: str
-    sent: str
-    streamed: str | None = None
+    route: tuple[str, Body]
+    streams: tuple[str, Body] | None = None
     dtypes: tuple[str, ...] = DTYPES
     command: str = ""
     health: str = "/health"
@@ -75,23 +112,34 @@ class Server:
             return ""
         return f"python -m venv {folder} && {folder}/bin/pip install {self.pip}"
 
-    @property
-    def endpoint(self) -> str:
-        return "http-infer" if not self.command else f"http-{self.sent}"
+    def sent(self, request: Request, model: str, *, stream: bool) -> Sent:
+        """A request of the load, and what its answer must be. The tutorial's repeats the prompt,
+        and is as long for everyone as the load's longest.
+        """
+        _, body = self.streams if stream and self.streams else self.route
+        words = request.max_tokens
+        if body is _tutorial:
+            words = request.num_prompt_tokens + OUTPUT_LENGTHS[-1]
+        return Sent(json.dumps(body(request, model)), request.max_tokens, words)
 
 
 SERVERS: Sequence[Server] = (
-    Server("ours", "hf-triton generate and tritonserver, the in-flight engine", "in-flight", "sse"),
+    Server(
+        name="ours",
+        what="hf-triton generate and tritonserver, the in-flight engine",
+        route=("infer", _infer),
+        streams=("stream", _generate_stream),
+    ),
     Server(
         name="tutorial",
         what="NVIDIA's Hugging Face tutorial on tritonserver: a float16 pipeline, batches of 8",
-        sent="tutorial",
+        route=("infer", _tutorial),
         dtypes=(FLOAT16,),
     ),
     Server(
         name="fastapi",
         what="transformers' text-generation pipeline in a plain endpoint",
-        sent="prompt",
+        route=("prompt", _prompt),
         dtypes=(FLOAT32,),
         command="uvicorn --app-dir {root} --no-access-log --log-level warning "
         f"{_LISTEN} perf.lab.baselines.pipeline_app:app",
@@ -103,8 +151,8 @@ SERVERS: Sequence[Server] = (
     Server(
         name="transformers-serve",
         what="transformers serve --continuous-batching",
-        sent="completions",
-        streamed="completions-stream",
+        route=("completions", _completions),
+        streams=("completions", _completions_stream),
         # Where sizes are not given, its cache takes most of the machine's memory.
         command="python -m transformers.cli.transformers serve --continuous-batching --device cpu"
         " --dtype {dtype} --attn-implementation sdpa --cb-block-size 32 --cb-num-blocks 2048"
@@ -115,8 +163,8 @@ SERVERS: Sequence[Server] = (
     Server(
         name="vllm",
         what="vLLM, vllm serve; on a machine without a GPU its CPU build",
-        sent="completions",
-        streamed="completions-stream",
+        route=("completions", _completions),
+        streams=("completions", _completions_stream),
         command=f"vllm serve {{model}} --dtype {{dtype}} --max-model-len {MAX_MODEL_LEN} {_LISTEN}"
         " --disable-uvicorn-access-log",
         environment="vllm",
@@ -154,15 +202,15 @@ def started(
             yield running
         return
     if server.name == "tutorial":
-        repository, model = _tutorial(folder), "tutorial"
+        repository, models = _tutorial_repository(folder), ["tutorial"]
     else:
-        repository, model = _ours(folder, dtype, streaming), "in_flight"
-    models = ["in_flight_stream", "in_flight"] if streaming and model == "in_flight" else [model]
+        repository = _our_repository(folder, dtype, streaming)
+        models = ["in_flight_stream", "in_flight"] if streaming else ["in_flight"]
     with (
         log.open("a", encoding="utf-8") as file,
         serving(repository, *models, write_log=lambda line: print(line, file=file)) as triton,
     ):
-        yield Running(triton.listen.http_port, model, triton.pid)
+        yield Running(triton.listen.http_port, models[-1], triton.pid)
 
 
 @contextmanager
@@ -206,7 +254,7 @@ def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     raise PerfError(f"{log.stem} did not start: {lines[-1] if lines else 'it printed nothing'}")
 
 
-def _tutorial(folder: Path) -> Path:
+def _tutorial_repository(folder: Path) -> Path:
     """The tutorial's repository in ``folder``."""
     files, repository = Path(__file__).parent / "tutorial", folder / "tutorial_repository"
     version = repository / "tutorial" / "1"
@@ -216,7 +264,7 @@ def _tutorial(folder: Path) -> Path:
     return repository
 
 
-def _ours(folder: Path, dtype: str, streaming: bool) -> Path:
+def _our_repository(folder: Path, dtype: str, streaming: bool) -> Path:
     """The repository that ``hf-triton generate`` makes in ``folder``. Raises CalledProcessError."""
     config, repository = folder / "models.yaml", folder / f"{dtype}_repository"
     named = {"model": MODEL_FOLDER, "dtype": dtype, "streaming": str(streaming).lower()}

@@ -31,7 +31,7 @@ from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.model_state import ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.stubs import StubEnds, find_stubs
-from perf.sweep.server.metrics import parse_metrics
+from perf.sweep.metrics import parse_metrics
 from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.reference import Reference
 from tests.scenarios.triton_endpoints import GrpcEndpoint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from hf_triton.cli import main as cli
 from perf import roofline
 from perf.lab.baselines import run
 from perf.lab.baselines.run import Plan, table
-from perf.lab.baselines.servers import BY_NAME
+from perf.lab.baselines.servers import BY_NAME, Running
 from perf.lab.verbs import baselines
 from perf.report.schema import Load, Measurement
 
 PLAN = Plan(("ours", "tutorial", "vllm"), ("float32",), (1, 128), 2, 100, 900, seed=0, streams=True)
+
+UP = Running(8000, "a-model", 1)
 
 
 def test_every_other_round_goes_in_the_opposite_order() -> None:
@@ -33,9 +36,12 @@ def test_streams_follow_whole_answers_where_a_server_has_them() -> None:
 
 
 def test_all_servers_of_a_round_are_sent_the_same_and_never_the_same_twice() -> None:
-    ours, vllm = (next(PLAN.loads(name, "float32")) for name in ("ours", "vllm"))
-    assert PLAN.level(ours, 0) == PLAN.level(vllm, 0)
-    assert PLAN.level(ours, 0) != PLAN.level(ours, 1)
+    def prompts(name: str, number: int) -> list[str]:
+        load = next(PLAN.loads(name, "float32"))
+        return [json.loads(each.body)["prompt"] for each in PLAN.level(load, number, UP).sent]
+
+    assert prompts("vllm", 0) == prompts("transformers-serve", 0)
+    assert not set(prompts("vllm", 0)) & set(prompts("vllm", 1))
 
 
 def measured(target: str, dtype: str, *rates: float) -> list[Measurement]:

@@ -12,15 +12,15 @@ from itertools import islice
 import pytest
 
 from perf.load.process import Level, LevelError, records_of
-from perf.load.records import Policy, Record, between_chunks, measurement_of, per_token
-from perf.load.requests import OUTPUT_LENGTHS, Request, num_words, requests
-from perf.load.targets import TARGETS, AnswerError, Response
+from perf.load.records import Policy, Record, between_chunks, measurement_of
+from perf.load.requests import OUTPUT_LENGTHS, num_words, requests
+from perf.load.routes import ROUTES, AnswerError, Response, Sent
 from perf.report.schema import Load
 from tests.support.http_server import Handler, serving_http
 
 ANSWER = b'{"outputs": [{"name": "num_output_tokens", "data": [4]}]}'
 SIX = Policy(min_requests=6, min_s=0, max_s=60)
-ASKED = Request("ba ba", 2, 3)
+ASKED, ANY = Sent("{}", max_tokens=3, num_words=3), Sent("{}")
 
 
 class Server(Handler, BaseHTTPRequestHandler):
@@ -46,10 +46,9 @@ class Server(Handler, BaseHTTPRequestHandler):
 def test_a_level_ends_with_every_answer_counted() -> None:
     counts: list[int] = []
     with serving_http(Server) as port:
-        level = Level(2, 0, SIX, bodies=["{}"])
-        found = records_of("any-infer", port, "demo", level, counts.append)
-        lost = records_of("any-infer", port, "other", Level(1, 0, SIX, bodies=["{}"]))
-        streams = records_of("any-stream", port, "demo", Level(1, 0, SIX, bodies=["{}"]))
+        found = records_of("infer", port, "demo", Level(2, SIX, [ANY]), counts.append)
+        lost = records_of("infer", port, "other", Level(1, SIX, [ANY]))
+        streams = records_of("stream", port, "demo", Level(1, SIX, [ANY]))
     assert {(record.num_output_tokens, record.problem) for record in found} == {(4, None)}
     assert counts == list(range(1, len(found) + 1))
     assert len(found) in (6, 7)
@@ -62,7 +61,7 @@ def test_a_lost_server_is_told_in_one_line() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # so that nobody else listens there
         with pytest.raises(LevelError, match=r"^the load generator lost the server: "):
-            records_of("any-infer", taken.getsockname()[1], "demo", Level(1, 0, SIX))
+            records_of("infer", taken.getsockname()[1], "demo", Level(1, SIX, [ANY]))
 
 
 def test_the_mixed_load_is_the_same_for_a_seed_and_has_all_lengths_alike() -> None:
@@ -85,6 +84,11 @@ def stream(*events: object) -> Response:
 
 
 COMPLETION = {"choices": [{"text": "ba ba ba"}], "usage": {"completion_tokens": 3}}
+OUTPUTS = [
+    {"name": "text_output", "data": ["ba ba ba"]},
+    {"name": "num_output_tokens", "data": [3]},
+]
+LONGER = [{"name": "text_output", "data": ["of the prompt: ba ba"]}]  # no count of tokens
 PIECES = (
     {"choices": [{"text": "ba "}]},
     {"choices": [{"text": "ba ba"}]},
@@ -94,36 +98,38 @@ PIECES = (
 
 
 @pytest.mark.parametrize(
-    "name, response, tokens, times",
+    "name, sent, response, tokens, times",
     [
-        ("any-infer", answer({"outputs": []}), 0, ()),
-        ("any-stream", stream({"num_output_tokens": [1, 1]}, {"num_output_tokens": 1}), 3, (0, 1)),
-        ("sse", stream({"text_output": "ba ba "}, {"text_output": "ba"}), 3, (0, 1)),
-        ("completions", answer(COMPLETION), 3, ()),
-        ("completions-stream", stream(*PIECES), 3, (0, 1)),
-        ("prompt", answer({"generated_text": "ba ba ba"}), 3, ()),
+        ("infer", ANY, answer({"outputs": []}), 0, ()),
+        ("infer", ASKED, answer({"outputs": OUTPUTS}), 3, ()),
+        ("stream", ANY, stream({"num_output_tokens": [1, 1]}, {"num_output_tokens": 1}), 3, (0, 1)),
+        ("stream", ASKED, stream({"text_output": "ba ba "}, {"text_output": "ba"}), 3, (0, 1)),
+        ("completions", ASKED, answer(COMPLETION), 3, ()),
+        ("completions", ASKED, stream(*PIECES), 3, (0, 1)),
+        ("prompt", ASKED, answer({"generated_text": "ba ba ba"}), 3, ()),
+        ("infer", Sent("{}", 3, 5), answer({"outputs": LONGER}), 3, ()),
     ],
 )
 def test_right_answers_are_counted(
-    name: str, response: Response, tokens: int, times: tuple[float, ...]
+    name: str, sent: Sent, response: Response, tokens: int, times: tuple[float, ...]
 ) -> None:
-    found = TARGETS[name].read(ASKED, response)
+    found = ROUTES[name].read(sent, response)
     assert (found.num_output_tokens, tuple(found.chunk_s)) == (tokens, times)
 
 
 @pytest.mark.parametrize(
     "name, response, told",
     [
-        ("sse", stream({"text_output": "ba"}), "got 1 output tokens, expected 3"),
-        ("sse", stream({"error": "the queue is full"}), "the queue is full"),
-        ("completions-stream", stream(PIECES[0]), "without its count of tokens"),
+        ("stream", stream({"text_output": "ba"}), "got 1 output tokens, expected 3"),
+        ("stream", stream({"error": "the queue is full"}), "the queue is full"),
+        ("completions", stream(PIECES[0]), "got 1 output tokens, expected 3"),
         ("completions", Response(503, [(0.0, b"full")]), "HTTP 503: full"),
         ("prompt", answer({"generated_text": ""}), "got 0 output tokens"),
     ],
 )
 def test_wrong_answers_are_errors(name: str, response: Response, told: str) -> None:
     with pytest.raises(AnswerError, match=told):
-        TARGETS[name].read(ASKED, response)
+        ROUTES[name].read(ASKED, response)
 
 
 LOAD = Load("m", "http-infer", concurrency=2)
@@ -144,11 +150,9 @@ def test_answers_with_a_problem_are_errors_and_no_requests() -> None:
     assert (found.num_requests, found.num_errors, found.first_error) == (1, 1, "HTTP 503: full")
 
 
-def test_time_between_tokens_is_by_chunks_or_by_tokens() -> None:
+def test_time_between_tokens_is_between_chunks() -> None:
     record = Record(0.0, 5.0, num_output_tokens=5, chunk_s=(1.0, 2.0, 5.0))
     assert list(between_chunks(record)) == [1.0, 3.0]
-    assert list(per_token(record)) == [1.0]
-    assert list(per_token(Record(0.0, 5.0, chunk_s=(1.0,)))) == []
 
 
 @pytest.mark.parametrize(

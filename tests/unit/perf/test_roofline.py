@@ -12,7 +12,6 @@ import pytest
 from perf import roofline
 from perf.report.schema import Load, Measurement, Run, read_run, write_run
 from perf.roofline import Decoder, Lengths, decoder_in, share_of
-from perf.sweep.server import limits
 
 MACHINE = {"memory_gb_per_s": 10.0, "float32_gflop_per_s": 1e6, "bfloat16_gflop_per_s": 1e6}
 CONFIG: dict[str, Any] = {
@@ -111,15 +110,15 @@ def test_a_repositorys_decoders_are_found_and_the_machine_measured_once(
     write_run(folder, Run("sweep", "", "", "", {}, {}))
     calls = iter([MACHINE])
     monkeypatch.setattr(roofline, "figures", lambda: next(calls))
-    monkeypatch.setattr(limits, "gpu_names", list)
+    monkeypatch.setattr(roofline, "gpu_names", list)
 
-    found = [limits.limits_in(folder, ["demo", "other"], tmp_path) for _ in range(2)][1]
+    found = [roofline.limits_in(folder, ["demo", "other"], tmp_path) for _ in range(2)][1]
 
     assert set(found.decoders) == {"demo"}
     assert found.decoders["demo"].max_num_seqs == 6
     assert found.machine == MACHINE
-    monkeypatch.setattr(limits, "gpu_names", lambda: ["A GPU"])
-    assert limits.decoders_of(["demo"], tmp_path) == {}
+    monkeypatch.setattr(roofline, "gpu_names", lambda: ["A GPU"])
+    assert roofline.decoders_of(["demo"], tmp_path) == {}
 
 
 def test_a_machine_without_torch_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,9 +126,9 @@ def test_a_machine_without_torch_is_noted(tmp_path: Path, monkeypatch: pytest.Mo
         raise roofline.NotMeasuredError("No module named 'torch'")
 
     monkeypatch.setattr(roofline, "figures", without)
-    monkeypatch.setattr(limits, "decoders_of", lambda *_: {"demo": None})
+    monkeypatch.setattr(roofline, "decoders_of", lambda *_: {"demo": None})
     write_run(tmp_path, Run("sweep", "", "", "", {}, {}))
-    assert not limits.limits_in(tmp_path, ["demo"], tmp_path).machine
+    assert not roofline.limits_in(tmp_path, ["demo"], tmp_path).machine
     assert list(read_run(tmp_path).notes) == [
         "the machine's limits were not measured: No module named 'torch'"
     ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from perf.sweep.scenario.model import Addresses
+from perf.sweep.scenario import Addresses
 from tests.support.http_server import Handler, serving_http
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perf.sweep.analyzer import finding as analyzers
+from generator.errors import PerfError
+from perf.sweep import analyzer as analyzers
 
 
 def test_one_that_does_not_run_is_passed_over_for_the_wheels(
@@ -25,5 +26,5 @@ def test_one_that_does_not_run_is_passed_over_for_the_wheels(
 
 
 def test_a_given_one_is_the_only_one(tmp_path: Path) -> None:
-    with pytest.raises(analyzers.AnalyzerMissingError, match="--perf-analyzer"):
+    with pytest.raises(PerfError, match="--perf-analyzer"):
         analyzers.find(str(tmp_path / "nowhere"))

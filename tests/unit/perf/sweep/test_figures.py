@@ -12,13 +12,12 @@ import pytest
 from perf.load.records import Record
 from perf.report.schema import Load
 from perf.sweep.measuring import Export, ExportError, doubts, read_export
+from perf.sweep.metrics import Difference, Sample, parse_metrics, server_figures
 from perf.sweep.plan import Planned
-from perf.sweep.requests.bodies import Requests
-from perf.sweep.requests.targets import Target, of_json
-from perf.sweep.scenario.model import Measuring
-from perf.sweep.server.machine_use import Look, between, machine_figures
-from perf.sweep.server.metrics import Difference, Sample, parse_metrics, server_figures
-from perf.sweep.server.triton import DEFAULT, TritonView
+from perf.sweep.requests import Requests, Target, of_json
+from perf.sweep.scenario import Measuring
+from perf.sweep.server import DEFAULT, TritonView
+from perf.sweep.watching import Look, between, machine_figures
 from tests.unit.perf.sweep.fake_triton import config
 
 MS = 1_000_000

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 from math import gcd
 from pathlib import Path
 
 import pytest
 
 from generator.errors import PerfError
-from perf.sweep.requests.bodies import RequestError, Texts, counter, requests_of
-from perf.sweep.requests.targets import Target, of_json
-from perf.sweep.scenario.model import Inputs
-from perf.sweep.scenario.ranges import Lengths
+from perf.sweep.requests import RequestError, Target, counter, of_json, requests_of, text_of
+from perf.sweep.scenario import Inputs, Lengths
 from tests.unit.perf.sweep.fake_triton import config
 
 DEMO = Path(__file__).parents[4] / "demo" / "model" / "tokenizer.json"
@@ -25,20 +24,19 @@ def target(endpoint: str = "http-infer") -> Target:
 
 def test_texts_have_the_length_in_tokens_that_was_asked_for() -> None:
     count = counter(DEMO)
-    texts = Texts(0, count)
     for length in (3, 17, 64, 301):
-        assert count(texts.draw(length)) == length
+        assert count(text_of(length, random.Random(0), count)) == length
 
 
 def test_without_a_tokenizer_words_are_counted_and_said() -> None:
-    (found,) = requests_of(target(), Inputs(prompt=(Lengths((5,)),)), NOWHERE, 0)
+    (found,) = requests_of(target(), Inputs(prompt_tokens=(Lengths((5,)),)), NOWHERE, 0)
     assert {len(entry["text_input"][0].split()) for entry in found.entries} == {5}
     assert found.prompt == "5 words"
     assert "counted in words" in found.note
 
 
 def test_lengths_are_mixed_evenly_and_every_caller_meets_all() -> None:
-    inputs = Inputs(words=(Lengths((4,)),), output=(Lengths((8, 16)),))
+    inputs = Inputs(prompt_tokens=(Lengths((4,)),), output_tokens=(Lengths((8, 16)),))
     (found,) = requests_of(target("grpc-stream"), inputs, NOWHERE, 0)
     asked = [entry["max_tokens"][0] for entry in found.entries]
     assert abs(asked.count(8) - asked.count(16)) <= 1
@@ -51,7 +49,9 @@ def test_flat_json_has_single_values(tmp_path: Path) -> None:
     file = tmp_path / "f.json"
     entry = {"text_input": {"content": ["hi"], "shape": [1]}, "max_tokens": [3]}
     file.write_text(json.dumps({"data": [entry]}))
-    (found,) = requests_of(target("http-generate"), Inputs(file=str(file)), NOWHERE, 0)
+    (found,) = requests_of(
+        target("http-generate"), Inputs.model_construct(file=str(file)), NOWHERE, 0
+    )
     (sent,) = json.loads(found.content("http-generate"))["data"]
     assert sent == {"payload": [{"text_input": "hi", "max_tokens": 3}]}
     assert json.loads(found.content("http-infer"))["data"] == [entry]
@@ -61,10 +61,10 @@ def test_flat_json_has_single_values(tmp_path: Path) -> None:
 def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "f.json").write_text(text)
     with pytest.raises(PerfError, match="expected perf_analyzer's form"):
-        requests_of(target(), Inputs(file=str(tmp_path / "f.json")), NOWHERE, 0)
+        requests_of(target(), Inputs.model_construct(file=str(tmp_path / "f.json")), NOWHERE, 0)
 
 
 def test_a_file_with_an_input_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f.json").write_text('{"data": [{"imgae": [1]}]}')
     with pytest.raises(RequestError, match="has an input imgae, model 'demo' has: text_input"):
-        requests_of(target(), Inputs(file=str(tmp_path / "f.json")), NOWHERE, 0)
+        requests_of(target(), Inputs.model_construct(file=str(tmp_path / "f.json")), NOWHERE, 0)

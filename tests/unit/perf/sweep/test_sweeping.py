@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from generator.errors import PerfError, SpecError
-from perf.in_use import in_use
 from perf.report.schema import read_measurements, read_run
+from perf.run_folder import in_use
 from perf.sweep import sweeping
 from perf.sweep.sweeping import Options
 from tests.unit.perf.sweep.conftest import FakeAnalyzer
@@ -19,7 +19,7 @@ MakeOptions = Callable[[str], Options]
 SCENARIO = """\
 measurement: {warm_up_requests: 0}
 scenarios:
-  - {name: a, models: demo, endpoints: http-infer, concurrency: [1, 2], input: {prompt_words: 4}}
+  - {name: a, models: demo, endpoints: http-infer, concurrency: [1, 2], input: {prompt_tokens: 4}}
 """
 
 
@@ -159,22 +159,19 @@ scenarios:
     assert "has no input temprature; it has: text_input, max_tokens" in told[3]
 
 
-def test_without_perf_analyzer_the_containers_commands_are_printed(
-    options: MakeOptions, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = replace(options(SCENARIO), perf_analyzer="/nowhere", sdk_image="an-image")
-    with pytest.raises(PerfError, match="no perf_analyzer runs here"):
+def test_without_perf_analyzer_what_to_do_is_told(options: MakeOptions) -> None:
+    given = replace(options(SCENARIO), perf_analyzer="/nowhere")
+    with pytest.raises(PerfError, match=r"no perf_analyzer runs here:\n.*\n.*--dry-run prints"):
         sweeping.run(given)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith("docker run --rm --network=host")
-    assert " an-image perf_analyzer -m demo " in lines[0]
-    (sent,) = (given.folder / "inputs").iterdir()
-    assert sent.name in lines[0]
 
 
-def test_a_dry_run_writes_nothing(options: MakeOptions, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_writes_what_is_sent_and_prints_the_commands(
+    options: MakeOptions, analyzer: FakeAnalyzer, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = options(SCENARIO)
     assert sweeping.dry_run(given) == 0
-    assert capsys.readouterr().out.count("perf_analyzer -m demo") == 2
-    assert not given.folder.exists()
+    said = capsys.readouterr().out
+    assert said.count("perf_analyzer -m demo") == 2
+    (sent,) = (given.folder / "inputs").iterdir()
+    assert said.count(f"--input-data inputs/{sent.name}") == 2
+    assert not analyzer.calls()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perf.report.schema import Load, Measurement, Percentiles, read_measurements
-from perf.tune.search import Measure, TrialError
+from perf.tune.bench import Measure, TrialError
 from perf.tune.space import Settings
 
 SEQS, TOKENS, WIDE = (
@@ -30,9 +30,6 @@ class FakeBench:
     folder: Path | None = None  # where repeats are counted, as the real one does
     served: list[Settings] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-
-    def show_to(self, show: Callable[[str], object]) -> None:
-        show("loading")
 
     def refusal(self, settings: Settings) -> str | None:
         return "needs 99.0 GiB, and 1.0 GiB are free" if self.refused(settings) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,15 +12,16 @@ from generator.errors import ModelError, UsageError
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task, find_tasks
+from perf.sweep.scenario import Inputs
+from perf.tune import bench as bench_module
+from perf.tune.bench import Bench
 from perf.tune.goal import Goal
-from perf.tune.private_repository import PrivateRepository
 from perf.tune.question import (
     endpoint_of,
     files_of,
     find_model,
     inputs_of,
 )
-from perf.tune.served import Room
 from tests.support.triton import DEMO_MODEL, ROOT
 
 EMBEDDING = ROOT / "demo" / "embedding"
@@ -79,10 +81,11 @@ def test_a_first_token_needs_a_stream(
 @pytest.mark.parametrize(
     "load, message",
     [
-        ("prompt=0", "prompt: got 0, expected lengths from 1"),
+        ("prompt=0", "prompt: expected lengths from 1"),
         ("prompt=9-8", "an empty range"),
         ("words=5", "expected such as prompt=64,output=128"),
         ("prompt", "expected such as prompt=64,output=128"),
+        ("sweep.yaml", "expected such as prompt=64,output=128"),
         ("output=8,output=9", "expected such as prompt=64,output=128"),
     ],
 )
@@ -93,26 +96,31 @@ def test_a_load_that_says_nothing_is_refused(
         inputs_of(specs[0], load)
 
 
+def bench(folder: Path, text: str, place: int, tasks: Mapping[str, Task]) -> Bench:
+    """Of an entry of a models.yaml in ``folder``."""
+    path, scratch = folder / "models.yaml", folder / "trial"
+    path.write_text(text)
+    scratch.mkdir(exist_ok=True)
+    spec = load(path, dict(tasks))[place]
+    goal, repository = Goal("throughput"), folder / "model_repository"
+    sent: Any = (Inputs(), "http-infer", 1, 0, goal)
+    return Bench(spec, tasks, path, repository, scratch, folder / "run", DEMO_MODEL, *sent)
+
+
 def test_a_kept_answer_is_not_what_is_measured(tmp_path: Path, tasks: Mapping[str, Task]) -> None:
-    path = tmp_path / "models.yaml"
-    path.write_text(YAML.replace("max_batch_size: 4", "response_cache: true"))
-    private = PrivateRepository(
-        tmp_path, load(path, dict(tasks))[1], tasks, path, tmp_path / "model_repository"
-    )
-    assert private.spec({}).response_cache is None
+    text = YAML.replace("max_batch_size: 4", "response_cache: true")
+    assert bench(tmp_path, text, 1, tasks).read({}).response_cache is None
 
 
 def test_a_trial_has_the_models_environment_and_adapters(
     tmp_path: Path, tasks: Mapping[str, Task]
 ) -> None:
-    path, ours = tmp_path / "models.yaml", tmp_path / "trial"
-    for folder in (ours, tmp_path / "polite"):
-        folder.mkdir()
+    (tmp_path / "polite").mkdir()
     (tmp_path / "needs.txt").write_text("einops\n")
     keys = "python_env: needs.txt, adapters: [{name: a, model: ./polite}, {name: b, model: org/b}]"
-    path.write_text(YAML.replace("options: {max_num_seqs: 8}", keys))
-    spec = load(path, dict(tasks))[0]
-    trial = PrivateRepository(ours, spec, tasks, path, tmp_path / "model_repository").spec({})
+    text = YAML.replace("options: {max_num_seqs: 8}", keys)
+    found = bench(tmp_path, text, 0, tasks)
+    spec, trial = found.spec, found.read({})
     assert spec.python_env is not None
     assert trial.python_env is not None
     assert trial.python_env.digest == spec.python_env.digest
@@ -126,20 +134,15 @@ def test_weights_that_were_not_fetched_are_asked_for(
         files_of(specs[3], tmp_path)
 
 
-def test_more_instances_than_memory_holds_are_refused_with_the_numbers(
-    specs: list[ModelSpec],
+def test_settings_that_can_not_be_are_refused_with_the_reason(
+    tmp_path: Path, tasks: Mapping[str, Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = Room(free_gib=2.0, weights_gib=0.5, cache_bytes=0, longest=0)
-    assert room.refusal({"instance_group.count": 2}) is None
-    refused = room.refusal({"instance_group.count": 4})
-    assert refused == "needs at least 3.2 GiB, and 2.0 GiB are free"
-
-
-def test_what_sequences_keep_counts_as_memory(specs: list[ModelSpec]) -> None:
-    room = Room.of(specs[0], DEMO_MODEL)
-    assert room.cache_bytes == 2 * 4 * 2 * 32 * 4  # both, layers, heads, width, float32
-    assert room.longest == 1024
-    room = Room(free_gib=1.0, weights_gib=0.0, cache_bytes=2**20, longest=1024)
-    assert room.refusal({"options.max_num_seqs": 4}) == (
-        "needs at least 4.3 GiB, and 1.0 GiB are free"
+    monkeypatch.setattr(bench_module, "available_gib", lambda: 1.0)
+    monkeypatch.setattr(bench_module, "nvidia_smi", lambda _: [])
+    found = bench(tmp_path, YAML, 0, tasks)
+    assert found.refusal({"instance_group.count": 2}) is None
+    assert found.refusal({"instance_group.count": 4}) == (
+        "needs at least 1.2 GiB, and 1.0 GiB are free"
     )
+    assert "needs at least 8.3 GiB" in str(found.refusal({"options.kv_cache_gib": 8}))
+    assert "max_num_seqs: got 0" in str(found.refusal({"options.max_num_seqs": 0}))

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from generator.spec.task_folders import find_tasks
+from perf.report.schema import Run, write_run
+from perf.run_folder import in_use
 from perf.tune.goal import Goal
 from perf.tune.question import Request
 from perf.tune.search import Effort
-from perf.tune.space import Dimension, Space
-from perf.tune.tuning import Tuning, opened
+from perf.tune.space import Space
+from perf.tune.tuning import Tuning
 from tests.support.triton import DEMO_MODEL
 from tests.unit.perf.tune.fake_bench import SEQS, FakeBench
 
@@ -22,8 +24,7 @@ models:
     model: {DEMO_MODEL}
     options: {{max_num_seqs: 4}}  # few
 """
-SPACE = Space((Dimension.of(SEQS, [1, 2, 8, 16, 32], 4),), {SEQS: 4})
-QUESTION = {"model": "demo", "goal": "highest throughput", "current": {SEQS: 4}}
+SPACE = Space({SEQS: (1, 2, 4, 8, 16, 32)}, {SEQS: 4})
 
 
 def run(folder: Path, goal: Goal, interrupt_at: int | None = None, write: bool = False) -> int:
@@ -42,7 +43,8 @@ def run(folder: Path, goal: Goal, interrupt_at: int | None = None, write: bool =
     )
     results = folder / "results"
     bench = FakeBench(interrupt_at=interrupt_at, folder=results)
-    with opened(results, QUESTION, "hf-triton perf tune demo"):
+    with in_use(results):
+        write_run(results, Run("tune", "", "hf-triton perf tune demo", "", {}, {}))
         return Tuning(request, SPACE, bench, results, find_tasks()).run()
 
 
@@ -76,6 +78,6 @@ def test_an_interrupt_prints_the_ranking_so_far_and_ends_in_130(
 ) -> None:
     assert run(tmp_path, Goal("throughput"), interrupt_at=2) == 130
     said = capsys.readouterr()
-    assert "0 current" in said.out
+    assert "now: max_num_seqs=4" in said.out
     assert "the same command goes on from here" in said.err
     assert (tmp_path / "results" / "report.json").is_file()

@@ -8,7 +8,7 @@ import pytest
 
 from perf.report.schema import Measurement, append
 from perf.tune.goal import Goal
-from perf.tune.search import Confirmation, Outcome, Verdict, in_turns, ranked, told
+from perf.tune.search import Confirmation, Outcome, in_turns, measured
 from tests.unit.perf.tune.fake_bench import SEQS, FakeBench, measurement
 
 THROUGHPUT = Goal("throughput")
@@ -48,7 +48,7 @@ def test_whatever_meets_the_bounds_ranks_before_what_does_not() -> None:
     goal = Goal("throughput", max_p99_ms=100)
     fast, near, far = outcome(0, {}, 900, 300), outcome(1, {}, 5, 110), outcome(2, {}, 9, 400)
     slow = outcome(3, {}, 1, 90)
-    order = [each.number for each in ranked([fast, near, far, slow], goal)]
+    order = [each.number for each in measured([fast, near, far, slow], goal)]
     assert order == [3, 1, 0, 2]
 
 
@@ -63,14 +63,18 @@ def test_both_are_measured_in_turns_and_never_twice(tmp_path: Path) -> None:
     assert [len(confirmation.winner), len(confirmation.current)] == [2, 2]
 
 
-def test_a_winner_within_noise_is_not_worth_writing() -> None:
-    confirmation = Confirmation(several(WINNER, 110, 99, 115), several(CURRENT, 100, 109, 90))
-    verdict = Verdict(outcome(3, WINNER, 110), outcome(0, CURRENT, 100), confirmation, None)
-    assert not verdict.is_worth_writing(THROUGHPUT)
-    assert "within noise" in "\n".join(told(verdict, THROUGHPUT))
-
-
-def test_a_winner_is_worth_writing_where_the_current_settings_miss_the_bounds() -> None:
-    goal = Goal("throughput", max_p99_ms=100)
-    verdict = Verdict(outcome(3, WINNER, 50, 90), outcome(0, CURRENT, 100, 300), None, None)
-    assert verdict.is_worth_writing(goal)
+@pytest.mark.parametrize(
+    "goal, winner, told, is_better",
+    [
+        (THROUGHPUT, (110, 99, 115), "within noise", False),
+        (THROUGHPUT, (190, 200, 210), "beyond noise", True),
+        (THROUGHPUT, (50, 49, 51), "worse, beyond noise", False),
+        (THROUGHPUT, (190,), "too few repeats", False),
+    ],
+)
+def test_a_winner_is_better_where_its_repeats_scatter_less(
+    goal: Goal, winner: tuple[float, ...], told: str, is_better: bool
+) -> None:
+    found = Confirmation(several(WINNER, *winner), several(CURRENT, 100, 104, 96))
+    assert found.is_better(goal) is is_better
+    assert told in found.told(goal)

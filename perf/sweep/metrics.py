@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 _LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
@@ -16,6 +17,8 @@ _BY_GPU = {
     "nv_gpu_memory_used_bytes": ("gpu_memory_gib", 2.0**-30),
     "nv_gpu_power_usage": ("gpu_power_w", 1.0),
 }
+# Of a cache its share that is used, in place of what that is a share of.
+_SHARES = {"tokens": "kv_cache_share", "slots": "kv_slots_share", "pages": "kv_pages_share"}
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,9 @@ def parse_metrics(text: str) -> list[Sample]:
             name, _, kind = line[len("# TYPE ") :].partition(" ")
             kinds[name] = kind.strip()
         elif (match := _LINE.fullmatch(line)) and not match[1].endswith("_bucket"):
-            try:
-                value = float(match[3])
-            except ValueError:
-                continue
             labels = dict(_LABEL.findall(match[2] or ""))
-            base = re.sub(r"_(sum|count)$", "", match[1])
-            found.append(Sample(match[1], labels, value, kinds.get(match[1], kinds.get(base, ""))))
+            with suppress(ValueError):
+                found.append(Sample(match[1], labels, float(match[3]), kinds.get(match[1], "")))
     return found
 
 
@@ -88,9 +87,22 @@ def server_figures(seen: Difference, latency_ms: float | None) -> dict[str, floa
     A model of ours that answers later than it takes requests (the in-flight engine) keeps its own
     times: Triton's end when it has taken the request.
     """
-    figures = _queue_and_compute(seen, latency_ms)
-    rows = seen.mean(f"{_OURS}batch_size")
-    executions = seen.grown("nv_inference_exec_count")
+    figures: dict[str, float] = {}
+    waited_s = seen.mean(f"{_OURS}queue_time_seconds")
+    count = seen.grown("nv_inference_request_success")
+    whole_us = seen.grown("nv_inference_request_duration_us")
+    if waited_s is not None:
+        figures["queue_ms"] = waited_s * 1000
+        if latency_ms:
+            figures["queue_share"] = min(1.0, waited_s * 1000 / latency_ms)
+            figures["compute_ms"] = max(0.0, latency_ms - waited_s * 1000)
+    elif count and whole_us:
+        queue_us = seen.grown("nv_inference_queue_duration_us")
+        steps = (f"nv_inference_compute_{one}_duration_us" for one in ("input", "infer", "output"))
+        figures["queue_ms"] = queue_us / count / 1000
+        figures["queue_share"] = min(1.0, queue_us / whole_us)
+        figures["compute_ms"] = sum(map(seen.grown, steps)) / count / 1000
+    rows, executions = seen.mean(f"{_OURS}batch_size"), seen.grown("nv_inference_exec_count")
     if rows is None and executions:
         rows = seen.grown("nv_inference_count") / executions
     if rows is not None:
@@ -101,45 +113,18 @@ def server_figures(seen: Difference, latency_ms: float | None) -> dict[str, floa
     return {name: round(value, 6) for name, value in figures.items()}
 
 
-def _queue_and_compute(seen: Difference, latency_ms: float | None) -> dict[str, float]:
-    waited_s = seen.mean(f"{_OURS}queue_time_seconds")
-    if waited_s is not None:
-        waited_ms = waited_s * 1000
-        found = {"queue_ms": waited_ms}
-        if latency_ms:
-            found["queue_share"] = min(1.0, waited_ms / latency_ms)
-            found["compute_ms"] = max(0.0, latency_ms - waited_ms)
-        return found
-    count = seen.grown("nv_inference_request_success")
-    whole_us = seen.grown("nv_inference_request_duration_us")
-    if not count or not whole_us:
-        return {}
-    queue_us = seen.grown("nv_inference_queue_duration_us")
-    compute_us = sum(
-        seen.grown(f"nv_inference_compute_{step}_duration_us")
-        for step in ("input", "infer", "output")
-    )
-    return {
-        "queue_ms": queue_us / count / 1000,
-        "queue_share": min(1.0, queue_us / whole_us),
-        "compute_ms": compute_us / count / 1000,
-    }
-
-
 def _gauge_figures(gauges: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Means and peaks; of a cache the share that is used, in place of what that is a share of."""
+    """Means and peaks."""
+    wholes = {f"kv_{kind}" for kind in _SHARES}
     figures: dict[str, float] = {}
     for name, values in gauges.items():
-        figures |= mean_and_max(name, values)
-    shares = {"tokens": "kv_cache_share", "slots": "kv_slots_share", "pages": "kv_pages_share"}
-    for kind, share in shares.items():
-        whole = figures.get(f"kv_{kind}")
-        for end in ("", "_max"):
-            if whole:
-                figures[share + end] = figures[f"kv_{kind}_used{end}"] / whole
-            figures.pop(f"kv_{kind}_used{end}", None)
-        figures.pop(f"kv_{kind}", None)
-        figures.pop(f"kv_{kind}_max", None)
+        whole = name.removesuffix("_used")
+        if whole != name and whole in wholes:
+            of = gauges.get(whole, ())
+            shares = [used / all_ for used, all_ in zip(values, of, strict=False) if all_]
+            figures |= mean_and_max(_SHARES[whole.removeprefix("kv_")], shares)
+        elif name not in wholes:
+            figures |= mean_and_max(name, values)
     return figures
 
 

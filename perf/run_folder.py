@@ -19,8 +19,8 @@ from perf.report.schema import RUN_FILE, Run, read_run, write_run
 def in_use(folder: Path) -> Iterator[None]:
     """Makes ``folder`` and holds it; one that is empty at the end is taken away again.
 
-    Raises PerfError where another process holds it, or it can't be made. The system lets it go
-    when this process ends, however it does.
+    Raises PerfError where another process holds it, or it can't be made or written. The system
+    lets it go when this process ends, however it does.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -29,12 +29,16 @@ def in_use(folder: Path) -> Iterator[None]:
         raise PerfError(f"{folder} can't be written: {error.strerror}") from None
     try:
         _lock(descriptor, folder)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        yield
+    except OSError as error:
+        hint = " (free some)" if error.errno == errno.ENOSPC else ""
+        raise PerfError(
+            f"{error.filename or folder}: {error.strerror or error}{hint}; what is measured is "
+            f"kept in {folder}, and the same command goes on there"
+        ) from None
     finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
         os.close(descriptor)
 
 

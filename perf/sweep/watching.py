@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from perf.sweep.server.metrics import Sample, mean_and_max
-from perf.sweep.server.triton import TritonView
+from perf.sweep.metrics import Sample, mean_and_max
+from perf.sweep.server import TritonView
 from perf.usage import cpu_seconds, machine_cpu_seconds, memory_gib
 
 _EVERY_S = 0.5

@@ -1,0 +1,239 @@
+"""NVIDIA's perf_analyzer: finds one that runs here, makes its command lines, and runs them to their
+end, or ends them: their time is over, the server is silent, or we are asked to stop.
+
+It is the one on PATH, else the one in tritonclient's wheel, which wants two libraries that no
+system has under these names by default; nvidia-pytriton's wheel carries both under names of its
+own. They are linked into a folder of the user's cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+
+from generator.errors import PerfError, mask_tokens
+from perf.orphans import end, ends_with_us
+from perf.sweep.plan import Planned
+
+EXPORT_FILE = "profile_export.json"
+NAME = "perf_analyzer"
+_LIBRARIES = {
+    "libb64.so.0d": "nvidia_pytriton.libs/libb64-*.so.0d",
+    "libcudart.so.12": "nvidia_pytriton.libs/libcudart-*.so.12*",
+}
+_VERSION = re.compile(r"Perf Analyzer Version (\S+)")
+_START_TIMEOUT_S = 30.0
+_POLL_S = 0.1
+_MOST_SAID = 400
+_UNSTABLE = "Failed to obtain stable measurement"
+_NOTHING_DONE = "No valid requests recorded"
+_EMPTY_PHRASES = ("Failed to retrieve results", "WARNING", "Usage:", "perf_analyzer: ")
+_THREAD = re.compile(r"^Thread \[\d+\] had error: ")
+_FEW_REQUESTS = 4
+_ALL_STABLE = 999999.0  # per cent: what differs by less counts as stable
+_WINDOWS = 3  # whose throughput and latency have to agree: perf_analyzer's own rule
+
+
+@dataclass(frozen=True)
+class Analyzer:
+    """One that runs: its path, its version, where it comes from, what its environment adds."""
+
+    path: str
+    version: str
+    origin: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def find(given: str | None = None) -> Analyzer:
+    """``given``, where that is a path, and nothing else; else the one on PATH, else that of the
+    installed tritonclient. Raises PerfError, with a line for each that was tried.
+    """
+    installed = installed_file("tritonclient", f"bin/{NAME}")
+    candidates = {"PATH": shutil.which(NAME), "the installed tritonclient": installed}
+    reasons = []
+    for origin, path in {"--perf-analyzer": given}.items() if given else candidates.items():
+        found = _started(str(path), origin) if path else f"none in {origin}"
+        if isinstance(found, Analyzer):
+            return found
+        reasons.append(found)
+    lines = "".join(f"\n    {reason}" for reason in reasons)
+    raise PerfError(
+        f"no perf_analyzer runs here:{lines}\n"
+        "pip install tritonclient==2.51.0 nvidia-pytriton brings one for Linux, NVIDIA's SDK "
+        "container has one: --dry-run prints the commands to run there"
+    )
+
+
+def _started(path: str, origin: str) -> Analyzer | str:
+    """Asks it for its version, with our copies of its libraries where it does not start without; or
+    why it does not run.
+    """
+    said, environment = _ask(path, {}), dict[str, str]()
+    if any(library in said for library in _LIBRARIES):
+        environment = _with_libraries()
+        said = _ask(path, environment)
+    if found := _VERSION.search(said):
+        return Analyzer(str(Path(path).absolute()), found[1], origin, environment)
+    last = said.strip().splitlines()[-1] if said.strip() else "it says nothing"
+    return f"{path} ({origin}) does not run: {last}"
+
+
+def _ask(path: str, environment: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(
+            [path, "--version"],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=_START_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return done.stdout + done.stderr
+
+
+def _with_libraries() -> dict[str, str]:
+    """An LD_LIBRARY_PATH with those that are installed."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "hf-triton" / "perf" / "libraries"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, pattern in _LIBRARIES.items():
+        target, link = installed_file("nvidia-pytriton", pattern), folder / name
+        if target and not (link.is_symlink() and link.resolve() == target.resolve()):
+            fresh = link.with_name(f".{name}.{os.getpid()}")  # others may do the same
+            fresh.symlink_to(target)
+            fresh.replace(link)
+    paths = [str(folder), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {"LD_LIBRARY_PATH": os.pathsep.join(path for path in paths if path)}
+
+
+def installed_file(distribution: str, pattern: str) -> Path | None:
+    """A file of an installed package whose path in its wheel ends like ``pattern``."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for file in metadata.files(distribution) or []:
+            path = Path(str(file.locate())).resolve()
+            if PurePosixPath(str(file)).match(pattern) and path.is_file():
+                return path
+    return None
+
+
+def warm_up_command(planned: Planned) -> list[str]:
+    """A few requests whose figures are thrown away; perf_analyzer wants a second's at least."""
+    per_second = math.ceil(planned.load.request_rate or 0)
+    count = max(planned.measuring.warm_up_requests, planned.callers, per_second)
+    return [*_start(planned), "--request-count", str(count)]
+
+
+def measuring_command(planned: Planned, *, forced: bool = False, few: bool = False) -> list[str]:
+    """Windows of the scenario's seconds or requests; ``forced``: three, however they differ;
+    ``few``: of a few requests each, for those that take longer than a window.
+    """
+    measuring = planned.measuring
+    count = max(_FEW_REQUESTS, planned.callers) if few else measuring.window_requests
+    if count is None:
+        windows = ["--measurement-interval", str(round(measuring.window_s * 1000))]
+    else:
+        windows = ["--measurement-mode", "count_windows"]
+        windows += ["--measurement-request-count", str(count)]
+    percent = _ALL_STABLE if forced else measuring.stability_percent
+    trials = _WINDOWS if forced else measuring.max_trials
+    rule = ["--stability-percentage", f"{percent:g}", "--max-trials", str(trials)]
+    return [*_start(planned), *windows, *rule, "--profile-export-file", EXPORT_FILE]
+
+
+def _start(planned: Planned) -> list[str]:
+    """Who sends what where, and how much at once."""
+    load, model, addresses = planned.load, planned.target.model, planned.server.addresses
+    http, grpc = ("-u", addresses.http), ("-u", addresses.grpc, "-i", "grpc")
+    command = [NAME, "-m", model, *(grpc if load.endpoint.startswith("grpc") else http)]
+    if load.endpoint == "grpc-stream":
+        command += ["--streaming"]
+    if load.endpoint == "http-generate":
+        # Its client of OpenAI's API posts a payload as it stands to any path.
+        command += ["--service-kind", "openai", "--endpoint", f"v2/models/{model}/generate"]
+    command += ["--async", "--input-data", planned.input_file]
+    if load.batch_size > 1:
+        command += ["-b", str(load.batch_size)]
+    if load.concurrency:
+        return [*command, "--concurrency-range", str(load.concurrency)]
+    command += ["--request-rate-range", f"{load.request_rate:g}"]
+    return [*command, "--request-distribution", planned.distribution]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How it ended. ``said`` is its standard error; ``given_up`` why we ended it, if we did."""
+
+    code: int
+    said: str
+    given_up: str = ""
+
+    @property
+    def is_unstable(self) -> bool:
+        """Its windows did not agree, which is all that was wrong."""
+        return self.code != 0 and not self.given_up and _UNSTABLE in self.said
+
+    @property
+    def has_nothing(self) -> bool:
+        """No request ended within a window."""
+        return self.code != 0 and _NOTHING_DONE in self.said
+
+    def reason(self) -> str:
+        """One line of what went wrong."""
+        if self.has_nothing:
+            return "no request was done within a window; raise measurement.window_s"
+        if self.given_up:
+            return self.given_up
+        lines = [line.strip() for line in self.said.splitlines()]
+        telling = [line for line in lines if line and not line.startswith(_EMPTY_PHRASES)]
+        line = _THREAD.sub("", telling[0]) if telling else f"ended with exit code {self.code}"
+        return mask_tokens(line)[:_MOST_SAID]
+
+
+def run(
+    analyzer: Analyzer,
+    command: Sequence[str],
+    folder: Path,
+    timeout_s: float,
+    give_up: Callable[[], str],
+) -> Ended:
+    """Runs a command line in ``folder``; ``give_up`` says why not to wait any longer, and nothing
+    while there is none. Raises OSError where it can't be started.
+    """
+    deadline = time.monotonic() + timeout_s
+    process = subprocess.Popen(
+        [analyzer.path, *command[1:]],
+        cwd=folder,
+        env={**os.environ, **analyzer.environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # a Ctrl-C of the terminal is ours
+        preexec_fn=ends_with_us(signal.SIGKILL),
+    )
+    with process:
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    _, said = process.communicate(timeout=_POLL_S)
+                    return Ended(process.returncode, said)
+                why = give_up()
+                if not why and time.monotonic() > deadline:
+                    why = f"not done after {timeout_s:.0f} s"
+                if why:
+                    return Ended(-1, "", why)
+        finally:
+            end(process, 0.0)

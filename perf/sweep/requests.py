@@ -1,0 +1,350 @@
+"""What is sent to whom: which model of Triton's answers an endpoint, and perf_analyzer's input file
+for it, of texts of the lengths that a scenario asks for, of a sample by the model's task, or the
+user's own. Every mistake is reported at once, where the scenario makes it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from generator.errors import GeneratorError, PerfError, Problem
+from generator.render import model_config
+from generator.render.curl_lines import infer_input
+from generator.render.model_folder import VALUES_FILE
+from generator.render.sample_requests import sample_request, tokenizer_files
+from generator.spec.triton_models import ENGINE_SUFFIX
+from generator.yaml_file.regular_file import read_regular
+from generator.yaml_file.schema import nearest
+from perf.sweep.scenario import FLAT_JSON, STREAMS, Inputs, Lengths, Scenario, Sweep
+
+_TEXT = (
+    "the of and to in is it you that he was for on are with as his they be at one have this from "
+    "by hot word but what some we can out other were all there when up use your how said an each "
+    "she which do their time if will way about many then them write would like so these her long "
+    "make thing see him two has look more day could go come did number sound no most people my "
+    "over know water than call first who may down side been now find any new work part take get"
+)
+_WORDS = tuple(_TEXT.split())
+_FILLERS = ("a", ".", ",", "I", "it", "!", "?", "no")
+# Caller number c begins with entry c and goes on by as many entries as there are callers: with a
+# number of entries that has no factor in common with theirs, each sees all of them.
+_NUM_ENTRIES = (127, 61, 31, 13)
+_MOST_LENGTH_TOGETHER = 100_000  # tokens or words in one file
+_MOST_BYTES = 256 * 2**20
+_USUAL = Lengths((32,))
+_TEXT_INPUTS = ("text_input", "context", "inputs", "text")
+_LENGTH_INPUTS = ("max_tokens", "min_tokens")
+_TYPE_STRING = 13  # inference.DataType, model_config.proto
+_FORM = 'expected perf_analyzer\'s form, such as {"data": [{"INPUT": [1, 2]}]}'
+
+ConfigOf = Callable[[str], Any]
+"""A model's ModelConfig, None where there is no such model."""
+Count = Callable[[str], int]
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """``name`` is the user's, ``model`` Triton's that answers this endpoint."""
+
+    name: str
+    endpoint: str
+    model: str
+    config: Any  # a ModelConfig
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The declared inputs by name."""
+        return {tensor.name: tensor for tensor in self.config.input}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names under which the server counts its work."""
+        return tuple(dict.fromkeys((self.name.removesuffix(ENGINE_SUFFIX), self.name, self.model)))
+
+
+@dataclass
+class Targets:
+    """Finds targets, and keeps what is wrong with the sweep's scenarios: ``config_of`` asks the
+    server, or reads the repository; ``names`` are of all models there.
+    """
+
+    sweep: Sweep
+    config_of: ConfigOf
+    names: Callable[[], Iterable[str]]
+    problems: list[Problem] = field(default_factory=list)
+
+    def of(self, number: int, scenario: Scenario) -> list[Target]:
+        """Every model with every endpoint of the sweep's scenario that it has."""
+        found: list[Target] = []
+        for position, name in enumerate(scenario.models):
+            config, streaming = (self.config_of(each) for each in (name, name + ENGINE_SUFFIX))
+            if config is None and streaming is None:
+                self.add(self._missing(name), number, "models", position)
+                continue
+            usual = ["http-infer"] if _answers_at_once(config) else ["grpc-stream"]
+            usual += ["grpc-stream"] if streaming is not None and usual != ["grpc-stream"] else []
+            for place, endpoint in enumerate(scenario.endpoints or usual):
+                streams = endpoint in STREAMS
+                picked = streaming if streams and streaming is not None else config
+                model = name + ENGINE_SUFFIX if picked is streaming and streams else name
+                if _answers_at_once(picked) is streams:
+                    told = "answers only streams: grpc-stream"
+                    if streams:
+                        told = "does not stream; expected http-infer, http-generate or grpc-infer"
+                    self.add(f"model '{name}' {told}", number, "endpoints", place)
+                    continue
+                most = max(picked.max_batch_size, 1)
+                for at, size in enumerate(scenario.batch_sizes):
+                    if size > most:
+                        told = f"model '{model}' takes at most {most} in a batch"
+                        self.add(told, number, "batch_sizes", at)
+                found.append(Target(name, endpoint, model, picked))
+        return found
+
+    def add(self, message: str, number: int, *path: str | int) -> None:
+        """Notes a problem of a scenario; without a file only its name says where it is."""
+        _, place = self.sweep.at("scenarios", number, *path)
+        where = place.where if place else self.sweep.scenarios[number].name
+        line, column = (place.line, place.column) if place else (0, 0)
+        self.problems.append(Problem(line, column, where, message))
+
+    def _missing(self, name: str) -> str:
+        known = sorted(self.names())
+        close = nearest(name, known)
+        meant = f"; did you mean '{close}'?" if close else ""
+        return f"there is no model '{name}'; there are: {', '.join(known) or 'none'}{meant}"
+
+
+def _answers_at_once(config: Any) -> bool:
+    """Whether there is such a model, and it does not stream."""
+    return config is not None and not config.model_transaction_policy.decoupled
+
+
+def of_json(values: dict[str, Any] | None) -> Any:
+    """Triton's JSON of a ModelConfig as the message, None for None."""
+    if values is None:
+        return None
+    from google.protobuf import json_format
+    from tritonclient.grpc import model_config_pb2
+
+    message = model_config_pb2.ModelConfig()
+    return json_format.ParseDict(values, message, ignore_unknown_fields=True)
+
+
+def of_repository(repository: Path) -> ConfigOf:
+    """Reads configs that were generated."""
+
+    def config_of(name: str) -> Any:
+        try:
+            text = (repository / name / "config.pbtxt").read_text(encoding="utf-8")
+            return model_config.parse(text)
+        except (OSError, GeneratorError):
+            return None
+
+    return config_of
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The content of one input file, and what it is in words for the report."""
+
+    entries: Sequence[Entry]  # input name -> values, as /infer takes them
+    prompt: str = ""  # such as 32, 8-64, or 32 words
+    output: str = ""
+    note: str = ""
+
+    def content(self, endpoint: str) -> str:
+        flat = endpoint in FLAT_JSON
+        entries = [{"payload": [_flat(entry)]} if flat else entry for entry in self.entries]
+        return json.dumps({"data": entries}) + "\n"
+
+    def bodies(self, target: Target) -> list[str]:
+        """What each request posts to the target, in JSON."""
+        if target.endpoint in FLAT_JSON:
+            return [json.dumps(_flat(entry)) for entry in self.entries]
+        size = target.config.max_batch_size
+        tensors = (
+            [infer_input(target.inputs[name], value, size) for name, value in entry.items()]
+            for entry in self.entries
+        )
+        return [json.dumps({"inputs": inputs}) for inputs in tensors]
+
+
+class RequestError(PerfError):
+    """A scenario's input does not fit a model; its text says how."""
+
+
+def requests_of(
+    target: Target, inputs: Inputs, repository: Path, seed: int, tokenizer: Path | None = None
+) -> list[Requests]:
+    """One for each combination of prompt and output lengths, which ``tokenizer`` counts or the
+    model's own in the repository, else words are counted. Raises RequestError, PerfError.
+    """
+    if inputs.file is not None:
+        return [_of_file(Path(inputs.file), target)]
+    if unknown := [name for name in inputs.tensors if name not in target.inputs]:
+        known = ", ".join(target.inputs)
+        raise RequestError(f"model '{target.model}' has no input {unknown[0]}; it has: {known}")
+    base = {**_sample(target, repository), **inputs.tensors}
+    usual = (_USUAL,) if "max_tokens" in target.inputs else ()
+    if inputs.output_tokens and not usual:
+        raise RequestError(f"model '{target.model}' has no input max_tokens for output_tokens")
+    prompts = inputs.prompt_tokens or usual
+    if not prompts:
+        return [Requests([_listed(base)])]
+    tokenizer, name = tokenizer or _tokenizer(target, repository), _text_input(target, base)
+    count = counter(tokenizer) if tokenizer else None
+    return [
+        _of_lengths(target, prompt, output, seed, count, base, name)
+        for prompt, output in product(prompts, inputs.output_tokens or usual or (None,))
+    ]
+
+
+def _of_lengths(
+    target: Target,
+    prompt: Lengths,
+    output: Lengths | None,
+    seed: int,
+    count: Count | None,
+    base: Entry,
+    name: str,
+) -> Requests:
+    """``base`` with texts of these lengths as the input ``name``."""
+    most = _MOST_LENGTH_TOGETHER // prompt.longest
+    number = next((one for one in _NUM_ENTRIES if one <= most), _NUM_ENTRIES[-1])
+    lengths, words = random.Random(seed), random.Random(seed)
+    prompts = prompt.draw(number, lengths)
+    outputs = output.draw(number, lengths) if output else [None] * number
+    entries = [
+        _listed({**base, name: text_of(length, words, count), **_asked(target, asked)})
+        for length, asked in zip(prompts, outputs, strict=True)
+    ]
+    unit = "" if count else " words"
+    note = f"prompts for '{target.name}' are counted in words" if unit else ""
+    return Requests(entries, f"{prompt.label}{unit}", output.label if output else "", note)
+
+
+def _asked(target: Target, output: int | None) -> dict[str, Any]:
+    """Exactly so many tokens, where the model can be told so; and to say how many there were."""
+    wanted: dict[str, Any] = dict.fromkeys(_LENGTH_INPUTS, output) if output is not None else {}
+    wanted["return_num_output_tokens"] = True
+    if target.endpoint == "grpc-stream":
+        wanted["return_finish_reason"] = True  # what tells an answer's end from an empty response
+    wanted["stream"] = target.endpoint in STREAMS
+    return {name: value for name, value in wanted.items() if name in target.inputs}
+
+
+def _sample(target: Target, repository: Path) -> dict[str, Any]:
+    # The folder that knows the model's options: of a model that streams, the engine's.
+    engine = target.name.removesuffix(ENGINE_SUFFIX) + ENGINE_SUFFIX
+    home = engine if (repository / engine / VALUES_FILE).is_file() else target.model
+    try:
+        return dict(sample_request(repository, home, target.config))
+    except (OSError, ValueError, KeyError):  # a model of this task that is not generated here
+        return {}
+
+
+def _text_input(target: Target, base: Entry) -> str:
+    declared = target.inputs
+    for name in (*_TEXT_INPUTS, *base):
+        if name in declared and declared[name].data_type == _TYPE_STRING:
+            return name
+    raise RequestError(
+        f"model '{target.model}' takes no text, so prompts have no length; leave that out, or "
+        "give a file in perf_analyzer's own form as input.file"
+    )
+
+
+def _tokenizer(target: Target, repository: Path) -> Path | None:
+    """None where tokens can't be counted here: then words are."""
+    name = target.name.removesuffix(ENGINE_SUFFIX)
+    for folder in (repository / (name + ENGINE_SUFFIX), repository / name):
+        try:
+            found = tokenizer_files(folder)
+        except (OSError, ValueError, KeyError):
+            continue
+        if found:
+            return found[-1]
+    return None
+
+
+def _listed(entry: Entry) -> Entry:
+    return {name: one if isinstance(one, list) else [one] for name, one in entry.items()}
+
+
+def _flat(entry: Entry) -> Entry:
+    """An entry as /generate takes it: single values without a list."""
+    plain = {name: one["content"] if isinstance(one, dict) else one for name, one in entry.items()}
+    return {name: one[0] if len(one) == 1 else one for name, one in _listed(plain).items()}
+
+
+def _of_file(file: Path, target: Target) -> Requests:
+    """The user's own entries. Raises PerfError for a file that is not of perf_analyzer's form,
+    RequestError for one that does not fit the model.
+    """
+    try:
+        entries = json.loads(read_regular(file, _MOST_BYTES).decode("utf-8"))["data"]
+    except OSError as error:
+        raise PerfError(f"{file}: can't be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise PerfError(f"{file}: {error}; {_FORM}") from None
+    if isinstance(entries, list) and entries and isinstance(entries[0], list):
+        entries = [entry for sequence in entries for entry in sequence]  # each stands for itself
+    if not isinstance(entries, list) or not entries:
+        raise PerfError(f"{file}: holds no entries; {_FORM}")
+    model, flat = f"model '{target.model}'", target.endpoint in FLAT_JSON
+    for entry in entries:
+        if not isinstance(entry, dict):
+            raise PerfError(f"{file}: an entry is {json.dumps(entry)[:60]}; {_FORM}")
+        for name in entry.keys() - target.inputs.keys():
+            known = ", ".join(target.inputs)
+            raise RequestError(f"{file.name} has an input {name}, {model} has: {known}")
+        for name, tensor in target.inputs.items():
+            if not tensor.optional and name not in entry:
+                raise RequestError(f"{file.name} lacks the input {name} of {model}")
+        if flat and any(isinstance(v, dict) and "content" not in v for v in entry.values()):
+            raise RequestError(f"{file.name} has b64 content, which {target.endpoint} can't carry")
+    return Requests(entries)
+
+
+def text_of(length: int, chance: random.Random, count: Count | None) -> str:
+    """A text of so many words or, as ``count`` counts, tokens; where the tokenizer allows no such
+    one, just below it.
+    """
+    words = chance.choices(_WORDS, k=max(1, length))
+    if count is None:
+        return " ".join(words)
+    longer = range(1, len(words))  # of texts that are longer by a word: one word is kept
+    fitting = bisect_right(longer, length, key=lambda num: count(" ".join(words[: num + 1])))
+    text = " ".join(words[: fitting + 1])
+    while (now := count(text)) < length:
+        grown = (f"{text} {one}" for one in (*_FILLERS, *_WORDS))
+        fits = next((one for one in grown if now < count(one) <= length), None)
+        if fits is None:
+            break
+        text = fits
+    return text
+
+
+def counter(tokenizer_file: Path) -> Count:
+    """Counts as the model does: special tokens that stand around a text are part of it.
+
+    Raises PerfError for a file that is none. Imports tokenizers.
+    """
+    import tokenizers
+
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
+    except Exception as error:  # noqa: BLE001, tokenizers raises nothing narrower
+        raise PerfError(f"{tokenizer_file}: not a tokenizer.json: {error}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return lambda text: len(tokenizer.encode(text).ids)

@@ -1,0 +1,166 @@
+"""A running Triton as a sweep sees it, over plain HTTP: is it there, what does it serve, what does
+it count; and one of the sweep's own. Changes nothing on a server and sends no key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlparse
+
+from generator.errors import PerfError
+from generator.models_yaml.reading import load_unpinned
+from generator.python_modules import run_module
+from generator.spec.access import bracketed
+from generator.spec.task_folders import find_tasks
+from generator.spec.triton_models import triton_models
+from generator.yaml_file.schema import did_you_mean
+from hf_triton.tritonserver.state_file import running_servers
+from perf.orphans import end, ends_with_us, our_environment
+from perf.serving import free_listen
+from perf.sweep.metrics import Sample, parse_metrics
+from perf.sweep.scenario import Addresses
+
+_TIMEOUT_S = 5.0
+DEFAULT = Addresses("127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002")
+_LOCAL = re.compile(r"127\.[\d.]+|localhost|\[::1\]")
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_LOG_FILE = "serve.log"
+_LOAD_TIMEOUT_S, _STOP_TIMEOUT_S = 1800.0, 90.0
+_NUM_LAST_LINES = 8  # of the log, in an error
+
+
+@dataclass(frozen=True)
+class TritonView:
+    """One server at its addresses. No call raises where the server does not answer."""
+
+    addresses: Addresses
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it runs on this machine, whose use then tells of it."""
+        return bool(_LOCAL.fullmatch(self.addresses.http.rpartition(":")[0]))
+
+    @property
+    def http_port(self) -> int:
+        return urlparse(f"//{self.addresses.http}").port or 0
+
+    def is_live(self) -> bool:
+        return self._get("/v2/health/live") is not None
+
+    def is_ready(self, model: str) -> bool:
+        return self._get(f"/v2/models/{quote(model)}/ready") is not None
+
+    def wait_ready(self, models: Sequence[str], timeout_s: float) -> bool:
+        """Whether all are, in time."""
+        deadline = time.monotonic() + timeout_s
+        while not all(self.is_ready(model) for model in models):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.5)
+        return True
+
+    def config(self, model: str) -> dict[str, Any] | None:
+        """Triton's ModelConfig of it as JSON has it; None where there is no such model."""
+        try:
+            found = json.loads(self._get(f"/v2/models/{quote(model)}/config") or b"null")
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    def version(self) -> str:
+        """The server's own version; empty where it does not say."""
+        return str(json.loads(self._get("/v2") or b"{}").get("version", ""))
+
+    def metrics(self) -> list[Sample]:
+        """Everything it counts; empty where it does not answer."""
+        body = self._get("/metrics", self.addresses.metrics) or b""
+        return parse_metrics(body.decode("utf-8", "replace"))
+
+    def model_names(self) -> list[str]:
+        """Those it has loaded: its metrics name them, without a key."""
+        counted = (one for one in self.metrics() if one.name == "nv_inference_request_success")
+        return sorted({one.labels["model"] for one in counted if "model" in one.labels})
+
+    def refusal(self, path: str, body: object) -> str:
+        """What it says to one request that it refuses, for an error that perf_analyzer does not
+        tell; empty where it answers.
+        """
+        url, data = f"http://{self.addresses.http}{path}", json.dumps(body).encode()
+        try:
+            _OPENER.open(urllib.request.Request(url, data), timeout=60.0).close()
+        except urllib.error.HTTPError as error:
+            with error:
+                return f"HTTP {error.code}: {error.read(2000).decode('utf-8', 'replace')[:300]}"
+        except OSError as error:
+            return str(error)
+        return ""
+
+    def _get(self, path: str, address: str | None = None) -> bytes | None:
+        url = f"http://{address or self.addresses.http}{path}"
+        try:
+            with _OPENER.open(url, timeout=_TIMEOUT_S) as response:
+                body: bytes = response.read()
+        except (OSError, ValueError):
+            return None
+        return body
+
+
+def supervised(repository: Path) -> Iterator[Addresses]:
+    """Of the servers that `hf-triton serve` runs on this repository, and brings back."""
+    for state in running_servers(repository):
+        ports = (state.http_port, state.grpc_port, state.metrics_port)
+        yield Addresses(*(f"{bracketed(state.host)}:{port}" for port in ports))
+
+
+@contextlib.contextmanager
+def own_server(
+    config: Path, repository: Path, folder: Path, names: Sequence[str]
+) -> Iterator[Addresses]:
+    """`hf-triton serve` on free ports while the block runs, ready with these models of models.yaml;
+    its log is ``serve.log`` in ``folder``. Raises PerfError, SpecError.
+    """
+    specs = {spec.name: spec for spec in load_unpinned(config, find_tasks())}
+    for name in names:
+        if name not in specs:
+            raise PerfError(f"{config} has no model '{name}'{did_you_mean(name, specs, 'models')}")
+    models = [model.name for name in names for model in triton_models(specs[name])]
+    listen, log = free_listen(), folder / _LOG_FILE
+    addresses = Addresses(*map(listen.address, listen.triton_ports().values()))
+    command = run_module("generator", "serve", "--health-port", "0")
+    command += ["--config", str(config), "--repository", str(repository)]
+    for flag, port in listen.triton_ports().items():
+        command += [flag, str(port)]
+    with log.open("w", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C of the terminal is ours to pass on
+            preexec_fn=ends_with_us(signal.SIGTERM),
+            env=our_environment(),
+        )
+    try:
+        deadline, server = time.monotonic() + _LOAD_TIMEOUT_S, TritonView(addresses)
+        while not server.wait_ready(models, 0.0):
+            if process.poll() is not None:
+                lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+                last = "\n".join(f"    {line}" for line in lines[-_NUM_LAST_LINES:])
+                raise PerfError(f"hf-triton serve ended; {log} ends with:\n{last}")
+            if time.monotonic() > deadline:
+                raise PerfError(f"no model was ready after {_LOAD_TIMEOUT_S:.0f} s; see {log}")
+            time.sleep(0.5)
+        yield addresses
+    finally:
+        end(process, _STOP_TIMEOUT_S)  # tritonserver ends when who started it does

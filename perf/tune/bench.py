@@ -1,0 +1,246 @@
+"""Where settings are measured: on a tritonserver of their own, on a repository of one model beside
+the user's, generated from the same entry of models.yaml with other settings. The user's files are
+only read; the weights that were fetched are used where they lie. Nothing is left.
+
+Each trial has a server that was started for it: what one settings' run left in memory can't meet
+the next one's.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from generator.errors import GeneratorError, SpecError
+from generator.models_yaml.models_lock import lock_path
+from generator.models_yaml.reading import load
+from generator.render.manifest import WEIGHTS_FOLDER
+from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import Task
+from generator.spec.triton_models import engine_name
+from hf_triton.cli.verbs.generate import generate
+from hf_triton.tritonserver.process import TritonServer
+from perf.load.process import Level, LevelError, records_of
+from perf.load.records import Policy, Record, measurement_of
+from perf.load.routes import Sent
+from perf.machine import now
+from perf.report.schema import Load, Measurement, read_measurements
+from perf.roofline import Limits, decoders_of, limits_in
+from perf.serving import free_listen
+from perf.sweep.requests import Target, of_repository, requests_of
+from perf.sweep.scenario import Inputs, plain
+from perf.tune.goal import Goal
+from perf.tune.space import INSTANCES, OPTIONS, Settings, entry_with
+from perf.usage import available_gib, nvidia_smi, server_memory
+
+STREAM, INFER = "http-generate-stream", "http-infer"
+_LARGEST_COPY = 2**20  # bytes; what is larger in a cache of weights is linked
+_PROCESS_GIB = 0.3  # of a stub with torch and transformers in it
+_LONGEST = 4  # times the seconds of a level that it may last to reach its least requests
+_WARM_UP_S = 120.0
+_ANSWER_TIMEOUT_S = 120.0
+
+Measure = Callable[[float], Measurement]
+"""Measures for so many seconds. Raises ``TrialError``."""
+
+
+class TrialError(Exception):
+    """These settings can't be measured: its text says why, in one line."""
+
+
+@dataclass
+class Bench:
+    """Measures into ``folder``, whose repeats it numbers. ``scratch`` is temporary, ``config`` and
+    ``repository`` are the user's, ``files`` has the model's config.json and weights; ``show`` is
+    told what is being done.
+    """
+
+    spec: ModelSpec
+    tasks: Mapping[str, Task]
+    config: Path
+    repository: Path
+    scratch: Path
+    folder: Path
+    files: Path | None
+    inputs: Inputs
+    endpoint: str
+    concurrency: int
+    seed: int
+    goal: Goal
+    show: Callable[[str], object] = lambda _: None
+    _limits: Limits | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if lock_path(self.config).is_file():
+            shutil.copyfile(lock_path(self.config), lock_path(self._own_config))
+        _share_weights(
+            self.repository / self.spec.name / WEIGHTS_FOLDER, self._own / self.spec.name
+        )
+
+    @property
+    def _own_config(self) -> Path:
+        return self.scratch / "models.yaml"
+
+    @property
+    def _own(self) -> Path:
+        return self.scratch / "model_repository"
+
+    def read(self, settings: Settings) -> ModelSpec:
+        """The model with these settings. Raises SpecError where models.yaml could not say so."""
+        document = {"models": [entry_with(_entry(self.spec), settings)]}
+        # JSON is YAML, and its texts mean the same to every reader.
+        self._own_config.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+        return load(self._own_config, dict(self.tasks))[0]
+
+    def refusal(self, settings: Settings) -> str | None:
+        """Why these settings need not be tried: not allowed together by models.yaml's rules, or
+        more than memory holds, by an estimate from below.
+        """
+        try:
+            self.read(settings)
+        except SpecError as error:
+            return "; ".join(f"{each.where}: {each.message}" for each in error.problems)
+        files = self.files.glob("*.safetensors") if self.files else ()
+        need = sum(path.stat().st_size for path in files) / 2**30 + _PROCESS_GIB
+        need += float(settings.get(f"{OPTIONS}kv_cache_gib") or 0)
+        need *= float(settings.get(INSTANCES) or 1)
+        free = available_gib()
+        if all(group.kind != "KIND_CPU" for group in self.spec.instance_groups):
+            rows = nvidia_smi("gpu=memory.free")
+            free = sum(mib for (mib,) in rows) / 1024 if rows else free
+        if need <= free:
+            return None
+        return f"needs at least {need:.1f} GiB, and {free:.1f} GiB are free"
+
+    @contextmanager
+    def serving(self, settings: Settings) -> Iterator[Measure]:
+        """The model with these settings, ready. Raises ``TrialError`` where it does not load or
+        stops answering.
+        """
+        self.show("loading")
+        name, streams = self.spec.name, self.endpoint == STREAM
+        try:
+            self.read(settings)
+            generate(self._own_config, self._own, force=True)
+            model = engine_name(name) if streams else name
+            target = Target(name, self.endpoint, model, of_repository(self._own)(model))
+            tokenizer = self.files / "tokenizer.json" if self.files else None
+            tokenizer = tokenizer if tokenizer and tokenizer.is_file() else None
+            (asked,) = requests_of(target, self.inputs, self._own, self.seed, tokenizer)
+            sent = [Sent(body) for body in asked.bodies(target)]
+            with TritonServer(self._own, free_listen(), write_log=lambda _: None) as server:
+                server.wait_ready([name])
+
+                def send(policy: Policy) -> list[Record]:
+                    level = Level(self.concurrency, policy, sent)
+                    port, route = server.listen.http_port, "stream" if streams else "infer"
+                    try:
+                        return records_of(route, port, model, level)
+                    except LevelError as error:
+                        died = server.exit_code() is not None
+                        raise TrialError(
+                            _one_line(server.exit_message("tritonserver died") if died else error)
+                        ) from None
+
+                self._warm_up(send)
+                limits = self._allowed()
+
+                def measure(seconds: float) -> Measurement:
+                    self.show("measuring")
+                    load, started = self.load(settings), now()
+                    policy = Policy(
+                        3 * self.concurrency, seconds, _LONGEST * seconds, _ANSWER_TIMEOUT_S
+                    )
+                    found = measurement_of(send(policy), load, self._num_measured(load), started)
+                    excess = self.goal.excess(found).items()
+                    missed = tuple(f"{bound} missed by {by:.0%}" for bound, by in excess)
+                    memory = server_memory(server.pid)
+                    return limits.with_share(replace(found, machine=memory, doubts=missed))
+
+                yield measure
+        except GeneratorError as error:
+            raise TrialError(_one_line(error)) from error
+
+    def _warm_up(self, send: Callable[[Policy], list[Record]]) -> None:
+        """As many requests as there are callers, twice; their figures are thrown away.
+
+        Raises TrialError where none of them is answered.
+        """
+        self.show("warming up")
+        records = send(Policy(2 * self.concurrency, 0.0, _WARM_UP_S, _ANSWER_TIMEOUT_S))
+        problems = [record.problem for record in records if record.problem is not None]
+        if len(problems) == len(records):
+            told = problems[0] if problems else "none was sent"
+            raise TrialError(f"every request failed: {told}")
+
+    def _allowed(self) -> Limits:
+        """What this machine allows the model as it is generated now; its server is idle yet."""
+        names = [self.spec.name]
+        if self._limits is None:
+            self._limits = limits_in(self.folder, names, self._own, self.files)
+        return replace(self._limits, decoders=decoders_of(names, self._own, self.files))
+
+    def load(self, settings: Settings) -> Load:
+        """What is sent to the model with these settings."""
+        prompt, output = self.inputs.prompt_tokens, self.inputs.output_tokens
+        unit = "" if self.files and (self.files / "tokenizer.json").is_file() else " words"
+        return Load(
+            target=self.spec.name,
+            endpoint=self.endpoint,
+            concurrency=self.concurrency,
+            prompt_tokens=f"{prompt[0].label}{unit}" if prompt else "",
+            output_tokens=output[0].label if output else "",
+            settings=settings,
+        )
+
+    def failed(self, settings: Settings, reason: str) -> Measurement:
+        """The record of settings that could not be measured."""
+        load = self.load(settings)
+        empty = Measurement(load, self._num_measured(load), now(), 0.0, 0, 1, 0.0)
+        return replace(empty, first_error=reason)
+
+    def _num_measured(self, load: Load) -> int:
+        return sum(each.load == load for each in read_measurements(self.folder))
+
+
+def _entry(spec: ModelSpec) -> dict[str, Any]:
+    """What models.yaml says of a model, defaults merged in, with paths that hold from anywhere."""
+    entry = {key: plain(node) for key, node in spec.places.items()}
+    if spec.source.folder is not None:
+        entry["model"] = str(spec.source.folder)
+    if spec.response_cache is not None:
+        entry["response_cache"] = False  # the load repeats its requests: it would measure the cache
+    if spec.hooks is not None:
+        entry["hooks"] = str(spec.hooks.path.resolve())
+    if (env := spec.python_env) is not None:
+        files = {"requirements": env.requirements, "no_deps": env.no_deps}
+        given = {name: str(path) for name, path in files.items() if path is not None}
+        more = {"system_site_packages": env.system_site_packages}
+        entry["python_env"] = str(env.folder) if env.folder is not None else {**given, **more}
+    for adapter, written in zip(spec.adapters, entry.get("adapters") or (), strict=True):
+        if adapter.source.folder is not None:
+            written["model"] = str(adapter.source.folder)
+    return entry
+
+
+def _share_weights(cache: Path, model_folder: Path) -> None:
+    """Links to what is large in a cache, copies of its records: trials add to neither."""
+    if not cache.is_dir():
+        return
+    shared = model_folder / WEIGHTS_FOLDER
+    shared.mkdir(parents=True, exist_ok=True)
+    for path in cache.iterdir():
+        target = shared / path.name
+        if path.is_dir() or path.stat().st_size > _LARGEST_COPY:
+            target.symlink_to(path.resolve())
+        else:
+            shutil.copyfile(path, target)
+
+
+def _one_line(text: object) -> str:
+    return " | ".join(line.strip() for line in str(text).splitlines() if line.strip())[:600]
