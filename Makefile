@@ -5,7 +5,7 @@
 #   ARGS='--http-port 9000'   passed on to the command behind serve and the tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-all test-release lint format clean
+.PHONY: help setup serve test test-all test-release lint format docs clean
 
 VENV ?= .venv
 PY := $(VENV)/bin/python
@@ -39,6 +39,9 @@ lint: setup ## check format, style and types; shell scripts and the Dockerfile t
 format: setup ## rewrite the code in the common format
 	@$(PY) -m ruff format .
 	@$(PY) -m ruff check --fix .
+
+docs: setup ## make the documentation's site, build/site; a broken link ends it
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
 clean: ## remove .venv, caches and builds; weights stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
