@@ -53,17 +53,6 @@ class Reception(PooledReception):
         """What the engine counts and holds."""
         return self._engine.families()
 
-    def take(
-        self, request: RequestLike, listed: Iterable[str], responder: Responder, **flags: bool
-    ) -> None:
-        """Starts one request, or answers it with what is wrong with it; never raises. The flag
-        ``may_stream`` is False where its caller can be answered only once.
-        """
-        if self._requests.admit(responder):
-            accept = partial(self._accept, request, frozenset(listed), responder)
-            accept = partial(accept, may_stream=flags.get("may_stream", False))
-            self._requests.run(responder, accept)
-
     def stop(self, grace_s: float) -> None:
         """Takes no more, finishes what is here within ``grace_s``, answers the rest, and ends every
         thread.
@@ -77,7 +66,8 @@ class Reception(PooledReception):
         request: RequestLike,
         listed: frozenset[str],
         responder: Responder,
-        may_stream: bool = False,
+        *,
+        may_stream: bool,
     ) -> None:
         arrived_s = time.monotonic()
         rows = self.loaded.reader.read(RequestFields(request, tensor_of, batched=self._batched))

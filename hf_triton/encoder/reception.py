@@ -14,12 +14,13 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
-from hf_triton.runtime.engine.lane import Lane
 from hf_triton.runtime.engine.reception import PooledReception
 from hf_triton.runtime.engine.triton_model import Instance
 from hf_triton.runtime.errors import CancelledError
@@ -32,7 +33,7 @@ from hf_triton.runtime.request.tensors import RequestFields
 
 from .engine.engine import Array, Work
 from .engine.metrics import families
-from .ensemble.roles import load_role
+from .ensemble.steps import load_role
 from .loading import LoadedEncoder
 from .options import EncoderOptions
 from .task import EncoderTask, Prepared
@@ -52,6 +53,38 @@ def give_way() -> None:
         niceness = max(_LONG_TEXT_NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, thread, niceness)
+
+
+class Lane:
+    """One thread that runs what it is given, in order; for parts that raise nothing. A
+    ThreadPoolExecutor makes a future of each, and takes ten times as long.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._waiting: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._lock = threading.Lock()  # or a part could be put behind the end
+        self._is_open = True
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, run: Callable[..., object], /, *arguments: Any) -> None:
+        """Raises RuntimeError after ``shutdown``."""
+        with self._lock:
+            if not self._is_open:
+                raise RuntimeError("ended")
+            self._waiting.put(partial(run, *arguments))
+
+    def shutdown(self) -> None:
+        """Ends the thread once everything that it was given is done."""
+        with self._lock:
+            self._is_open = False
+            self._waiting.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (part := self._waiting.get()) is not None:
+            part()
+            del part  # a request is not kept until the next
 
 
 class Reception(PooledReception):
@@ -96,7 +129,9 @@ class Reception(PooledReception):
         yield from families(self._engine.metrics, self.num_open)
         yield from self._engine.thread.cpu_threads.families()
 
-    def _accept(self, request: RequestLike, listed: frozenset[str], responder: Responder) -> None:
+    def _accept(
+        self, request: RequestLike, listed: frozenset[str], responder: Responder, **_: bool
+    ) -> None:
         plain = read_plain(request, self._inputs)
         num_bytes = plain.num_bytes
         begin = partial(self._begin, plain, listed, responder, time.monotonic())

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from hf_triton.encoder.sentence_transformers.prompts import USES
-from hf_triton.encoder.texts.row_values import LIST, count_rows, given_texts, one_of
-from hf_triton.runtime.errors import RequestError
-from hf_triton.runtime.request.tensors import RequestFields, boolean, integer, text
+from hf_triton.encoder.texts.row_values import LIST, count_rows, given_texts, integer_in, one_of
+from hf_triton.runtime.request.tensors import RequestFields, boolean, text
 
 INPUTS = (
     *("text_input", LIST, "prompt_name", "dimensions"),
@@ -53,7 +51,7 @@ def read_request(fields: RequestFields, *, batched: bool) -> EmbeddingRequest:
         texts,
         fields.values("prompt_name", text, None),
         fields.values("input_type", one_of(*USES), None),
-        fields.values("dimensions", _dimensions, None),
+        fields.values("dimensions", integer_in(1), None),
         fields.values("truncate", boolean, None),
         fields.values("return_num_input_tokens", boolean, False),
         strict=True,
@@ -61,10 +59,3 @@ def read_request(fields: RequestFields, *, batched: bool) -> EmbeddingRequest:
     read = [(EmbeddingRow(name, *row), wants_number) for *row, wants_number in columns]
     rows = tuple(row for row, _ in read)
     return EmbeddingRequest(rows, batched or name == LIST, any(wants for _, wants in read))
-
-
-def _dimensions(name: str, value: Any) -> int:
-    dimensions = integer(name, value)
-    if dimensions < 1:
-        raise RequestError(f"{name}: got {dimensions}, allowed: at least 1")
-    return dimensions

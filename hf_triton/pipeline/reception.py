@@ -79,7 +79,9 @@ class Reception(PooledReception):
         yield from families(self.engine.metrics, running=running, waiting=waiting)
         yield from self.engine.thread.cpu_threads.families()
 
-    def _accept(self, request: RequestLike, listed: frozenset[str], responder: Responder) -> None:
+    def _accept(
+        self, request: RequestLike, listed: frozenset[str], responder: Responder, **_: bool
+    ) -> None:
         # There is one output, whatever is listed.
         fields = RequestFields(request, tensor_of, batched=self._batched)
         fields.check_parameters({*self._names, *requests.INPUTS})

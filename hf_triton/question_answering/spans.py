@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from hf_triton.runtime.errors import EngineError
-
-Array = npt.NDArray[Any]
+from hf_triton.encoder.answers.rows import softmax
+from hf_triton.encoder.task import Array
+from hf_triton.runtime.errors import NO_NUMBERS, EngineError
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,8 @@ class Scores:
             EngineError: one of them is no number.
         """
         if not np.isfinite(logits).all():
-            raise EngineError("the model computed a score that is no number")
-        exponentials = np.exp(logits - logits.max(axis=0, keepdims=True))
-        start, end = (exponentials / exponentials.sum(axis=0, keepdims=True)).T
+            raise EngineError(NO_NUMBERS)
+        start, end = softmax(logits, axis=0).T
         if not has_null:
             return cls(start, end, 0.0)
         return cls(start[1:], end[1:], float(start[0] * end[0]))

@@ -8,6 +8,7 @@ read its users' texts. So callers log an error's type and line (``errors.place``
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 _fallback = logging.getLogger("hf_triton")
@@ -21,29 +22,21 @@ def begin(name: str) -> None:
 
 def info(message: str) -> None:
     """One line for the operator."""
-    logger, line = _triton_logger(), _named(message)
-    if logger is None:
-        _fallback.info(line)
-    else:
-        logger.log_info(line)
+    _write(message, "log_info", _fallback.info)
 
 
 def warn(message: str) -> None:
     """One line about something that works, but not as well as it could."""
-    logger, line = _triton_logger(), _named(message)
-    if logger is None:
-        _fallback.warning(line)
-    else:
-        logger.log_warn(line)
+    _write(message, "log_warn", _fallback.warning)
 
 
 def error(message: str) -> None:
     """One line about something that failed."""
-    logger, line = _triton_logger(), _named(message)
-    if logger is None:
-        _fallback.error(line)
-    else:
-        logger.log_error(line)
+    _write(message, "log_error", _fallback.error)
+
+
+def _write(message: str, method: str, fall_back: Callable[[str], object]) -> None:
+    getattr(_triton_logger(), method, fall_back)(_named(message))
 
 
 def _named(message: str) -> str:

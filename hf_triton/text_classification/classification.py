@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_triton.encoder.answers.rows import number_rows, text_rows, token_counts
+from hf_triton.encoder.answers.rows import number_rows, softmax, text_rows, token_counts
 from hf_triton.encoder.sentence_transformers.activations import activation
 from hf_triton.encoder.sentence_transformers.prompts import Prompts
 from hf_triton.encoder.sentence_transformers.reading import SentenceFiles
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
-from hf_triton.encoder.texts.row_values import LIST, count_rows, filled, required_texts
+from hf_triton.encoder.texts.row_values import LIST, count_rows, filled, one_of, required_texts
 from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.request.tensors import RequestFields, boolean, each_row, integer, text
 
@@ -80,7 +80,7 @@ class TextClassification(EncoderTask):
             required_texts(fields, name, *known_pair),
             pairs,
             fields.values("top_k", _top_k, options.top_k),
-            fields.values("function_to_apply", _function_name, self._default),
+            fields.values("function_to_apply", one_of(*FUNCTIONS), self._default),
             fields.values("truncate", boolean, None),
             fields.values("prompt_name", text, None),
             strict=True,
@@ -133,24 +133,10 @@ def _top_k(name: str, value: Any) -> int:
     return top_k
 
 
-def _function_name(name: str, value: Any) -> str:
-    function = text(name, value).lower()
-    if function not in FUNCTIONS:
-        raise RequestError(f"{name}: got another text, allowed: {', '.join(FUNCTIONS)}")
-    return function
-
-
 def sigmoid(logits: Array) -> Array:
     """1 / (1 + exp(-x)), without overflow."""
     found: Array = np.exp(-np.logaddexp(0, -logits))
     return found
-
-
-def softmax(logits: Array) -> Array:
-    """Shares of the last axis, without overflow."""
-    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    shares: Array = exponentials / exponentials.sum(axis=-1, keepdims=True)
-    return shares
 
 
 def unchanged(logits: Array) -> Array:

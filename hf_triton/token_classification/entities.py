@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .tagged import Array, TaggedToken
+from hf_triton.encoder.task import Array
+
+from .tagged import TaggedToken
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 Entity = dict[str, Any]

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-Array = npt.NDArray[Any]
+from hf_triton.encoder.answers.rows import softmax
+from hf_triton.encoder.task import Array
 
 
 @dataclass(frozen=True)
@@ -78,10 +76,3 @@ class TokenReader:
             # transformers' guess where a tokenizer knows no words: no space before it.
             is_subword = start > 0 and " " not in text[start - 1 : start + 1]
         return TaggedToken(word, scores, start, end, index, is_subword)
-
-
-def softmax(logits: Array) -> Array:
-    """Shares of the last axis, without overflow."""
-    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    shares: Array = exponentials / exponentials.sum(axis=-1, keepdims=True)
-    return shares

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_triton.encoder.answers.rows import number_rows, text_rows
+from hf_triton.encoder.answers.rows import number_rows, softmax, text_rows
 from hf_triton.encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.encoder.texts.row_values import filled, required_texts
@@ -107,8 +107,8 @@ class ZeroShotClassification(EncoderTask):
         """
         if row.multi_label or len(row.labels) == 1:
             both = logits[:, [self._contradiction, self._entailment]]
-            return _softmax(both, axis=1)[:, 1]
-        return _softmax(logits[:, self._entailment], axis=0)
+            return softmax(both, axis=1)[:, 1]
+        return softmax(logits[:, self._entailment], axis=0)
 
 
 def entailment_id(config: Any) -> int:
@@ -149,12 +149,6 @@ def _template(name: str, value: Any) -> str:
     if problem is not None:
         raise RequestError(f"{name}: got a text {problem}")
     return template
-
-
-def _softmax(logits: Array, axis: int) -> Array:
-    exponentials = np.exp(logits - logits.max(axis=axis, keepdims=True))
-    shares: Array = exponentials / exponentials.sum(axis=axis, keepdims=True)
-    return shares
 
 
 def _as_json(row: _Row, labels: list[str], scores: Array) -> str:

@@ -356,7 +356,7 @@ def test_a_long_text_never_stands_before_a_short_one(way: str, encoder: ServedEn
     caller, long = Caller(), "long " + "a " * 20_000
     encoder.model.long_text.may_go.clear()
     asked = encoder.request(long) if way == "tensor" else PlainRequest({}, {"text_input": long})
-    encoder.reception.take(asked, ("lengths",), caller)
+    encoder.reception.take(asked, ("lengths",), caller, may_stream=False)
     assert encoder.ask("short").answer() == [5]
     assert not caller.answers
     encoder.model.long_text.may_go.set()
@@ -391,9 +391,9 @@ def test_a_request_without_anything_to_compute_is_answered(encoder: ServedEncode
 @given(st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=6), max_size=8))
 def test_every_encoding_is_taken_exactly_once_in_turns(requests: list[list[int]]) -> None:
     """A text longer than a step is computed by itself, and what is removed is not."""
-    line: WaitingLine[Any] = WaitingLine(32)
-    asked = [
-        types.SimpleNamespace(items=[Encoding([0] * length) for length in lengths])
+    line = WaitingLine(32)
+    asked: list[Work[Encoding, Any]] = [
+        Work([Encoding([0] * length) for length in lengths], lambda _: None, lambda: False)
         for lengths in requests
     ]
     line.add(asked)
@@ -401,9 +401,9 @@ def test_every_encoding_is_taken_exactly_once_in_turns(requests: list[list[int]]
     found: list[tuple[int, int]] = []
     while line:
         step = line.take()
-        num_tokens = [len(request.items[index]) for request, index in step]
+        num_tokens = [len(work.items[index]) for work, index in step]
         assert len(step) == 1 or sum(num_tokens) <= 32
-        found += [(index, asked.index(request)) for request, index in step]
+        found += [(index, asked.index(work)) for work, index in step]
     assert found == [
         (index, number)
         for index in range(6)

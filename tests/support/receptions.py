@@ -214,7 +214,7 @@ class Served:
 
     def ask(self, *rows: str, breaks: str = "") -> Caller:
         caller = Caller(breaks)
-        self.reception.take(self.request(*rows), ("lengths",), caller)
+        self.reception.take(self.request(*rows), ("lengths",), caller, may_stream=False)
         return caller
 
     def request(self, *rows: str) -> PlainRequest:

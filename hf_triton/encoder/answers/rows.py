@@ -7,17 +7,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hf_triton.runtime.request.json_text import written
 
-from ..task import Prepared
+from ..task import Array, Prepared
 from ..texts.encoding import Encoding
 
-Array = npt.NDArray[Any]
+
+def softmax(logits: Array, axis: int = -1) -> Array:
+    """Shares of an axis, without overflow."""
+    exponentials = np.exp(logits - logits.max(axis=axis, keepdims=True))
+    shares: Array = exponentials / exponentials.sum(axis=axis, keepdims=True)
+    return shares
 
 
 def stack_rows(rows: Sequence[Array], *, batched: bool) -> Array:

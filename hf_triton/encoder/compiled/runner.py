@@ -13,7 +13,6 @@ import itertools
 import locale
 import os
 import shutil
-from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -24,7 +23,14 @@ from hf_triton.runtime.errors import LoadError
 
 from ..onnx.export import USE_TORCH, cause, example_inputs, quiet
 from ..runners.padded_runner import Forward, padded_runners
-from ..runners.runner import Runner, RunnerSetup, output_of, random_encodings, select_runner
+from ..runners.runner import (
+    Runner,
+    RunnerSetup,
+    call_options,
+    output_of,
+    random_encodings,
+    select_runner,
+)
 
 # The operator is given a number: its arguments can't be modules.
 _LAYERS: WeakValueDictionary[int, PrepackedLinear] = WeakValueDictionary()
@@ -61,8 +67,7 @@ def compiled_forward(setup: RunnerSetup) -> Forward:
     """(batch, length) inputs -> the model's output. Raises LoadError where compiling fails."""
     if setup.device.type == "cpu":
         make_opaque(setup.model)
-    use_cache = getattr(setup.model.config, "use_cache", False)
-    options: dict[str, Any] = {"use_cache": False} if use_cache else {}
+    options = call_options(setup.model)
 
     def run(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         return output_of(setup, setup.model(**inputs, **options))

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +60,7 @@ class EncoderEngine:
         self._make_runner = make_runner
         self._reduce = reduce
         self._check_device = check_device
-        self._line: WaitingLine[Work] = WaitingLine(max_num_batched_tokens)
+        self._line = WaitingLine(max_num_batched_tokens)
         self._finish = partial(works.finish, self.thread)
         self._begin = partial(works.begin, self.thread, queue_time=self.metrics.queue_s.observe)
 
@@ -173,18 +173,7 @@ def _arrays(parts: Sequence[torch.Tensor]) -> list[Array]:
     return [part.float().numpy() for part in parts]
 
 
-class Request(Protocol):
-    """Something whose encodings are to be computed, in order."""
-
-    @property
-    def items(self) -> Sequence[Encoding]:
-        """All of them."""
-
-
-R = TypeVar("R", bound=Request)
-
-
-class WaitingLine(Generic[R]):
+class WaitingLine:
     """The requests with encodings that no step has taken yet.
 
     They take turns, one encoding each, oldest first: a client's batch of a thousand rows, or a long
@@ -193,20 +182,20 @@ class WaitingLine(Generic[R]):
 
     def __init__(self, max_num_tokens: int) -> None:
         self._max_num_tokens = max_num_tokens
-        self._line: deque[tuple[R, int]] = deque()  # and its next encoding's index
+        self._line: deque[tuple[Work, int]] = deque()  # and its next encoding's index
 
     def __bool__(self) -> bool:
         return bool(self._line)
 
-    def add(self, requests: Iterable[R]) -> None:
+    def add(self, requests: Iterable[Work]) -> None:
         """Puts requests at the end of the line; each has at least one encoding."""
         self._line.extend((request, 0) for request in requests)
 
-    def take(self) -> list[tuple[R, int]]:
+    def take(self) -> list[tuple[Work, int]]:
         """The next step: (request, index of its encoding), at most ``max_num_batched_tokens``
         together, but at least one.
         """
-        taken: list[tuple[R, int]] = []
+        taken: list[tuple[Work, int]] = []
         num_left = self._max_num_tokens
         while self._line:
             request, index = self._line[0]
@@ -220,7 +209,7 @@ class WaitingLine(Generic[R]):
                 self._line.append((request, index + 1))
         return taken
 
-    def remove(self, requests: Iterable[R]) -> None:
+    def remove(self, requests: Iterable[Work]) -> None:
         """Forgets what is left of some requests."""
         gone = set(map(id, requests))
         self._line = deque(entry for entry in self._line if id(entry[0]) not in gone)

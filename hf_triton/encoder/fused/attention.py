@@ -13,12 +13,10 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from hf_triton.runtime.fused.parts import Attention
+from hf_triton.runtime.fused.parts import Attention, Body
 from hf_triton.runtime.fused.row_loops import RowLoops
 from hf_triton.runtime.kernels.kernel_loading import TEXT_KERNELS, load_kernel
 from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of
-
-from .encoder import Encoder
 
 # At least as many numbers as the kernel's blocks have rows and columns.
 _ROWS, COLUMNS = 8, 32
@@ -37,6 +35,14 @@ class Texts:
     lengths: list[int]
     starts: torch.Tensor
     positions: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Encoder(Body):
+    """What the fused runner computes: ``kv_heads`` of ``dim`` numbers in every layer."""
+
+    kv_heads: int
+    dim: int
 
 
 class TextAttention:

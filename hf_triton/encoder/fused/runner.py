@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, chain
+from typing import Any
 
 import torch
 
 from hf_triton.runtime.fused.parts import Layer, UnsupportedLayersError
+from hf_triton.runtime.fused.reading.attention import joined_by_prepacking
+from hf_triton.runtime.fused.reading.body import read_body
+from hf_triton.runtime.fused.reading.recording import NUM_TOKENS, record
 from hf_triton.runtime.fused.row_loops import RowLoops
 from hf_triton.runtime.fused.sizes import check_body
 from hf_triton.runtime.kernels.thread_team import ThreadTeam
 
 from ..runners.packed_rows import PackedRows
-from ..runners.runner import RunnerSetup
+from ..runners.runner import RunnerSetup, call_options
 from ..texts.encoding import Encoding
-from .attention import COLUMNS, TextAttention, Texts
-from .encoder import Encoder
-from .reading import read_encoder
+from .attention import COLUMNS, Encoder, TextAttention, Texts
+from .disentangled import note_disentangled_attention
+from .own_attention import note_own_attention
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
@@ -106,6 +110,29 @@ class FusedRunner(PackedRows):
 
 def _has_second_type(encoding: Encoding) -> bool:
     return encoding.token_type_ids is not None and any(encoding.token_type_ids)
+
+
+@torch.inference_mode()
+def read_encoder(
+    model: Any, first_position: int, max_length: int, *, has_token_types: bool
+) -> Encoder:
+    """Reads a base model whose texts begin at ``first_position`` from one recorded forward of a few
+    tokens, against which every part is held. Raises UnsupportedLayersError.
+    """
+    ends = first_position, first_position + max_length - 1
+    inputs = call_options(model)
+    if has_token_types:
+        inputs["token_type_ids"] = torch.tensor([[0], [1]]).expand(-1, NUM_TOKENS)
+    root = record(model, ends, **inputs)
+    if not any(call.attended for call in root.walk()):
+        note_own_attention(model, root, max_length)
+        note_disentangled_attention(model, root, max_length)
+    span = first_position, max_length
+    body, calls = read_body(model, root, root.output, span, joined_by_prepacking)
+    keys = [inner.attended[0].key for call in calls for inner in call.walk() if inner.attended]
+    if len({(key.shape[1], key.shape[3]) for key in keys}) > 1:
+        raise UnsupportedLayersError("its layers differ in the heads of keys")
+    return Encoder(body.embedding, body.layers, body.norm, keys[0].shape[1], keys[0].shape[3])
 
 
 @torch.inference_mode()

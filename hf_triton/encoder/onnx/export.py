@@ -11,14 +11,13 @@ import logging
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from hf_triton.runtime.errors import LoadError, reason
 
-from ..runners.runner import RunnerSetup, output_of, random_encodings
+from ..runners.runner import RunnerSetup, call_options, output_of, random_encodings
 
 OUTPUT = "output"
 # The first with an operator for GELU.
@@ -97,12 +96,10 @@ class _Outputs(nn.Module):
         super().__init__()
         self.model = setup.model
         self._setup, self._names = setup, names
-        use_cache = getattr(setup.model.config, "use_cache", False)
-        self._options: dict[str, Any] = {"use_cache": False} if use_cache else {}
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
         inputs = dict(zip(self._names, tensors, strict=True))
-        return output_of(self._setup, self.model(**inputs, **self._options))
+        return output_of(self._setup, self.model(**inputs, **call_options(self.model)))
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from hf_triton.runtime.attention import OwnAttention, attending, register
 
 from ..texts.encoding import Encoding
 from .packed_rows import PackedRows
-from .runner import RunnerSetup, check_rotation
+from .runner import RunnerSetup, call_options, check_rotation
 
 
 class PackedRunner(PackedRows):
@@ -40,7 +40,7 @@ class PackedRunner(PackedRows):
         if getattr(model.config, "token_dropout", False):
             raise TypeError("its embeddings depend on how many of a text's tokens are masked")
         self._body = model.base_model
-        self._options = {"use_cache": False} if getattr(model.config, "use_cache", False) else {}
+        self._options = call_options(model)
         self._own_attention = OwnAttention(model)
         # Set once, not for each forward: that took 15 % of a short one.
         self._own_attention.replace(register())

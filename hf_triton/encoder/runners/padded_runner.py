@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ from hf_triton.runtime.trial import RunnerSpec
 
 from ..texts.encoding import Encoding
 from ..texts.padding import padding_filler
-from .runner import Runner, RunnerSetup, check_rotation, output_of
+from .runner import Runner, RunnerSetup, call_options, check_rotation, output_of
 
 _MAX_PADDING = 0.1  # of a batch's tokens
 _MIN_ROOM = 8  # tokens per text: so little padding costs less than another forward
@@ -100,10 +99,8 @@ class PaddedRunner(Runner):
         return torch.tensor(inputs)
 
     def _model_forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        options: dict[str, Any] = {}
-        if getattr(self.setup.model.config, "use_cache", False):
-            options["use_cache"] = False
-        return output_of(self.setup, self.setup.model(**inputs, **options))
+        model = self.setup.model
+        return output_of(self.setup, model(**inputs, **call_options(model)))
 
     def _wanted(self, encoding: Encoding, output: torch.Tensor) -> torch.Tensor:
         if self.setup.output == "sequences":

@@ -51,6 +51,11 @@ class RunnerSetup:
     has_token_types: bool
 
 
+def call_options(model: Any) -> dict[str, Any]:
+    """That a decoder keeps no cache of what it has read."""
+    return {"use_cache": False} if getattr(model.config, "use_cache", False) else {}
+
+
 class Runner(ABC):
     """Computes batches of encodings. One thread calls it.
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.cache_salt import CACHE_SALT
-from hf_triton.runtime.request.plain_request import PlainRequest, RequestLike
-from hf_triton.runtime.request.responder import Responder, status_and_text
+from hf_triton.runtime.request.plain_request import PlainRequest
+from hf_triton.runtime.request.responder import status_and_text
 from hf_triton.runtime.request.sample_values import MASK, Value, sample_values, sound
 from hf_triton.runtime.weights.served_model import ServedModel
 
@@ -35,19 +35,6 @@ _UNTRIED = (
     *("mask-generation", "text-to-audio", "any-to-any", "keypoint-matching", "decision"),
     *("document-question-answering", "table-question-answering"),
 )
-
-
-class Answering(Protocol):
-    """What takes requests; see Serving. ``tokenizer`` is None where there are no texts."""
-
-    @property
-    def tokenizer(self) -> Any:
-        """transformers' own."""
-
-    def take(
-        self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool
-    ) -> None:
-        """Starts one request."""
 
 
 class _Outcome:
@@ -72,15 +59,16 @@ class _Outcome:
 
 
 def try_one(
-    serving: Answering, served: ServedModel, inputs: tuple[str, ...], outputs: Iterable[str]
+    serving: Any, served: ServedModel, inputs: tuple[str, ...], outputs: Iterable[str]
 ) -> None:
-    """Returns when a request is answered. ``inputs`` and ``outputs`` are the model's tensors.
+    """Returns when a Serving has answered a request. ``inputs`` and ``outputs`` are the model's
+    tensors.
 
     Raises:
         LoadError: none can be.
     """
     error: Exception | None = None
-    for values in _samples(serving, served, inputs):
+    for values in _samples(serving.tokenizer, served, inputs):
         outcome = _Outcome()
         serving.take(_request(served, values), tuple(outputs), outcome, may_stream=False)
         if not outcome.ended.wait(_LONGEST_S):
@@ -102,7 +90,7 @@ def _tells_of_the_model(error: Exception) -> bool:
 
 
 def _samples(
-    serving: Answering, served: ServedModel, inputs: tuple[str, ...]
+    tokenizer: Any, served: ServedModel, inputs: tuple[str, ...]
 ) -> Iterator[dict[str, Value]]:
     """Values to send, the next where those before are refused; none for tasks of others' and for
     steps of an ensemble that take no texts.
@@ -113,7 +101,6 @@ def _samples(
     values = sample_values(served.task, pipeline, inputs[0])
     if values is None:
         return
-    tokenizer = serving.tokenizer
     if "audio" in values:
         values["audio"] = sound(8000)  # a second: some models hear nothing in less
     mask = getattr(tokenizer, "mask_token", None) or MASK

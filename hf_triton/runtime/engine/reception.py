@@ -51,18 +51,25 @@ class PooledReception(ABC):
         """What is counted."""
 
     @abstractmethod
-    def _accept(self, request: RequestLike, listed: frozenset[str], responder: Responder) -> None:
+    def _accept(
+        self,
+        request: RequestLike,
+        listed: frozenset[str],
+        responder: Responder,
+        *,
+        may_stream: bool,
+    ) -> None:
         """Begins with a request, whose tensors are not read after this returns; what it raises is
-        the answer.
+        the answer. ``may_stream`` is False where its caller can be answered only once.
         """
 
     def take(
-        self, request: RequestLike, listed: Iterable[str], responder: Responder, **_: bool
+        self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool
     ) -> None:
         """Starts one request, or answers it with what is wrong with it; never raises."""
         if self._requests.admit(responder):
             accept = partial(self._accept, request, frozenset(listed), responder)
-            self._requests.run(responder, accept)
+            self._requests.run(responder, partial(accept, may_stream=may_stream))
 
     def stop(self, grace_s: float) -> None:
         """Takes no more, finishes what is here within ``grace_s``, answers the rest, and ends the

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from hf_triton.runtime import log
-from hf_triton.runtime.engine.step_threads import StepThreads
+from hf_triton.runtime.engine.thread_count import StepThreads
 from hf_triton.runtime.engine.watchdog import Watchdog
 from hf_triton.runtime.errors import (
     DeviceLostError,

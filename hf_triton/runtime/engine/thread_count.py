@@ -6,14 +6,21 @@ themselves: blocks of steps with the present number and with the next one in tur
 so that what they cost is about 3 % of the time. Where steps suddenly take another time one begins
 sooner, which is made up for before another does.
 
-Knows steps as numbers of tokens and seconds; knows no clock, no torch.
+``ThreadCount`` knows steps as numbers of tokens and seconds; ``StepThreads`` tells torch.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import torch
+
+from hf_triton.runtime import log
+from hf_triton.runtime.metrics.publishing import Family, one_number
 
 _BLOCK_STEPS, _BLOCK_S = 2, 0.1  # at least, of a trial; a quota's period is 0.1 s
 _MOST_ROUNDS = 8  # of a trial: two blocks each
@@ -28,6 +35,57 @@ _CHANGE_S = 0.3  # of time lost or won beyond that: a change, which calls for a 
 _CHANGE_COST = 8  # times what a trial has cost pass at least until such a one
 _SLOWLY, _FOREVER = 1 / 64, 1 / 1024  # least weights of a step in running means
 _MOST = 8.0  # times the mean: what a step counts at most
+_SAY_EVERY_S = 60.0
+_HELP = "CPU threads that the engine computes with at this moment"
+
+
+class StepThreads:
+    """``num_threads``, and fewer while that is faster.
+
+    All but ``families`` is called on the engine's thread.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self._threads = ThreadCount(num_threads)
+        self._num_tokens = 0  # of the step under way
+        self._said_s = -_SAY_EVERY_S
+
+    def start(self) -> None:
+        """The thread begins."""
+        torch.set_num_threads(self._threads.count)
+
+    def computes(self, num_tokens: int) -> None:
+        """The step under way computes so many tokens on a CPU. Steps of which nothing is said
+        decide nothing.
+        """
+        self._num_tokens += num_tokens
+
+    def step_took(self, seconds: float) -> None:
+        """The step is over; the next one may have another number of threads."""
+        threads, num_tokens = self._threads, self._num_tokens
+        self._num_tokens = 0
+        if not num_tokens:
+            return
+        before, settled = threads.count, threads.settled
+        threads.note(num_tokens, seconds)
+        if threads.count != before:
+            torch.set_num_threads(threads.count)
+        if threads.settled != settled:
+            self._say(settled)
+
+    def families(self) -> Iterator[Family]:
+        """As Prometheus names it; may be read from any thread."""
+        yield one_number("hf_triton_cpu_threads", _HELP, self._threads.settled)
+
+    def _say(self, before: int) -> None:
+        now = time.monotonic()
+        if now - self._said_s > _SAY_EVERY_S:
+            self._said_s = now
+            threads = self._threads
+            log.info(
+                f"computing with {threads.settled} of {threads.most} CPU threads, which is faster "
+                f"at the moment than with {before} (said at most every {_SAY_EVERY_S:g} s)"
+            )
 
 
 class ThreadCount:

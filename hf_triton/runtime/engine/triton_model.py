@@ -202,7 +202,7 @@ class TritonModel(ABC):
         """Takes a request that a front, or a model whose arm this is, has passed on."""
         self._receive(
             request,
-            request.requested_output_names(),
+            request.outputs,
             request.responder,
             may_stream=request.may_stream,
             is_routed=request.is_routed,

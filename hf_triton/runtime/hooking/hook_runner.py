@@ -68,8 +68,6 @@ class HookRunner:
         """Calls ``pass_on`` with the preprocessed request, on another thread if there is a
         ``preprocess``.
         """
-        if plain.call:
-            pass_on = partial(_pass_call_on, pass_on, plain.call)
         request = HookRequest(
             plain.inputs,
             self._inputs,
@@ -78,7 +76,7 @@ class HookRunner:
             outputs=tuple(requested_outputs),
         )
         if not self.file.defines("preprocess"):
-            self._pass_on(request, responder, pass_on)
+            self._pass_on(plain, request, responder, pass_on)
         elif self._closing:
             responder.fail(OverloadedError(_UNLOADING))
         elif len(self._open) >= MAX_WAITING:
@@ -87,7 +85,9 @@ class HookRunner:
             )
         else:
             self._open[responder] = None
-            self._preprocess_threads.submit(partial(self._preprocess, request, responder, pass_on))
+            self._preprocess_threads.submit(
+                partial(self._preprocess, plain, request, responder, pass_on)
+            )
 
     def drain(self, timeout_s: float) -> None:
         """Refuses new requests from here on; requests whose ``preprocess`` does not return in time
@@ -109,7 +109,9 @@ class HookRunner:
         self._preprocess_threads.close()
         self.postprocess_threads.close()
 
-    def _preprocess(self, request: HookRequest, responder: Responder, pass_on: PassOn) -> None:
+    def _preprocess(
+        self, plain: PlainRequest, request: HookRequest, responder: Responder, pass_on: PassOn
+    ) -> None:
         if responder not in self._open:
             return  # answered while it waited: the model is being unloaded
         try:
@@ -120,12 +122,13 @@ class HookRunner:
             return
         # Claimed only after the task has the request: a drain waits for that.
         if responder in self._open:
-            self._pass_on(request, responder, pass_on)
+            self._pass_on(plain, request, responder, pass_on)
             self._claim(responder)
 
-    def _pass_on(self, request: HookRequest, responder: Responder, pass_on: PassOn) -> None:
-        inputs = {name: request[name] for name in request}
-        plain = PlainRequest(inputs, request.parameters)
+    def _pass_on(
+        self, plain: PlainRequest, request: HookRequest, responder: Responder, pass_on: PassOn
+    ) -> None:
+        plain = replace(plain, inputs=dict(request), parameter_values=request.parameters)
         hooked: Responder = responder
         if self.file.defines("postprocess"):
             hooked = HookedResponder(responder, request, self)
@@ -206,12 +209,6 @@ class HookedResponder:
         wanted = {name: response[name] for name in response if name in self._request.outputs}
         if not self._has_failed:
             self._inner.send(wanted, final=final)
-
-
-def _pass_call_on(
-    pass_on: PassOn, call: str, plain: PlainRequest, listed: Iterable[str], responder: Responder
-) -> None:
-    pass_on(replace(plain, call=call), listed, responder)
 
 
 def _wait_until(condition: Callable[[], bool], timeout_s: float) -> None:

@@ -10,10 +10,10 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from .. import log
 from ..errors import EngineError, OverloadedError
-from ..request.plain_request import Tensor
 from ..request.responder import Responder, answer_failure, status_and_text
 from . import frames, protocol
 from .connection import Connection
@@ -25,40 +25,11 @@ _BACKLOG = 16
 _FLUSH_S = 2.0
 
 
-class ForwardedRequest:
-    """A request that another process has forwarded, with the same methods as Triton's own."""
+@dataclass(frozen=True)
+class ForwardedRequest(LinkRequest):
+    """A request that another process has forwarded, and what answers it."""
 
-    def __init__(self, request: LinkRequest, responder: Responder) -> None:
-        self.responder = responder
-        self._request = request
-
-    @property
-    def may_stream(self) -> bool:
-        """Whether the caller takes several responses."""
-        return self._request.may_stream
-
-    @property
-    def is_routed(self) -> bool:
-        """Whether another model's routing chose this one for it."""
-        return self._request.is_routed
-
-    @property
-    def request_id(self) -> str:
-        """The id that the client gave the request; empty where it gave none."""
-        return self._request.request_id
-
-    def parameters(self) -> str:
-        """The request's parameters, a JSON object."""
-        return self._request.parameters
-
-    def requested_output_names(self) -> list[str]:
-        """The outputs that the caller named; all of the model's where it named none."""
-        return list(self._request.outputs)
-
-    def tensor(self, name: str) -> Tensor | None:
-        """The input of that name, or None."""
-        array = self._request.inputs.get(name)
-        return None if array is None else Tensor(array)
+    responder: Responder = field(kw_only=True)
 
 
 class EngineListener:
@@ -165,7 +136,7 @@ class _Caller:
     def _take(self, number: int, frame: Frame) -> None:
         read = read_request(frame)
         responder = _LinkResponder(self, number, read.request_id)
-        request = ForwardedRequest(read, responder)
+        request = ForwardedRequest(**vars(read), responder=responder)
         self.open[number] = responder
         try:
             self.listener.dispatch(request)

@@ -8,17 +8,22 @@ from everybody else in this process.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
+import sys
 import threading
 from functools import lru_cache
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ..errors import RequestError, RuntimeModelError
 from ..sandbox.pool import Sandbox, SandboxError
-from . import templates_in_sandbox
 
 LIMIT_S = 5.0
-_SANDBOX = Sandbox(templates_in_sandbox.make_ready)
+_MODULE = "transformers.utils.chat_template_utils"
+_MOST_CHARACTERS = 64 * 2**20
 
 
 def render_in_sandbox(owner: Any) -> None:
@@ -47,15 +52,15 @@ class _Compiled:
         Raises:
             RequestError: it takes too much time or memory.
         """
-        return _rendered(self._template, json.dumps(given, default=_named).encode())
+        return _rendered_elsewhere(self._template, json.dumps(given, default=_named).encode())
 
 
 _compiled = lru_cache(_Compiled)
 
 
-def _rendered(*given: bytes) -> str:
+def _rendered_elsewhere(*given: bytes) -> str:
     try:
-        told = json.loads(_SANDBOX.call(templates_in_sandbox.render, *given, time_limit_s=LIMIT_S))
+        told = json.loads(_SANDBOX.call(render, *given, time_limit_s=LIMIT_S))
     except SandboxError:
         told = {"error": ["MemoryError", ""]}
     if "is" in told:
@@ -71,9 +76,46 @@ def _rendered(*given: bytes) -> str:
 
 def _start() -> None:
     with contextlib.suppress(RuntimeModelError):  # the first chat tells of it
-        _rendered(b"", b"{}")
+        _rendered_elsewhere(b"", b"{}")
 
 
 def _named(value: Any) -> str:
     """What stands for an image or a sound: templates see that it is there."""
     return f"<{type(value).__name__}>"
+
+
+def make_ready() -> None:
+    """Called in the sandbox. Of transformers the one module is imported: the package as a whole
+    takes a second and 50 MB more.
+    """
+    spec = PathFinder.find_spec("transformers")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        _put_bare_package("transformers", Path(folder))
+        _put_bare_package("transformers.utils", Path(folder, "utils"))
+    importlib.import_module(_MODULE)
+
+
+def render(template: bytes, given: bytes) -> bytes:
+    """A chat as text, as JSON: ``{"is": text}``, or ``{"error": [type, text]}``."""
+    try:
+        return json.dumps({"is": _rendered(template, given)}).encode()
+    except Exception as error:
+        return json.dumps({"error": [type(error).__name__, str(error)]}).encode()
+
+
+def _rendered(template: bytes, given: bytes) -> str:
+    compiled = sys.modules[_MODULE]._compile_jinja_template(template.decode())  # noqa: SLF001
+    text: str = compiled.render(**json.loads(given))
+    if len(text) > _MOST_CHARACTERS:
+        raise MemoryError
+    return text
+
+
+def _put_bare_package(name: str, folder: Path) -> None:
+    """Without the code of its __init__."""
+    package = ModuleType(name)
+    package.__path__ = [str(folder)]
+    sys.modules[name] = package
+
+
+_SANDBOX = Sandbox(make_ready)

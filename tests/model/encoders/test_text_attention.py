@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hf_triton.encoder.fused.attention import TextAttention, Texts
-from hf_triton.encoder.fused.encoder import Encoder
+from hf_triton.encoder.fused.attention import Encoder, TextAttention, Texts
 from hf_triton.runtime.fused.parts import Attention, Embedding, Layer
 from hf_triton.runtime.fused.row_loops import RowLoops
 from hf_triton.runtime.kernels.thread_team import ThreadTeam

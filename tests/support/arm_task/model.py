@@ -52,7 +52,7 @@ class TritonPythonModel:
     def _forwarded(self, request: ForwardedRequest) -> None:
         self.intake.receive(
             request,
-            request.requested_output_names(),
+            request.outputs,
             request.responder,
             partial(self._take, may_stream=request.may_stream),
             may_stream=request.may_stream,

@@ -58,7 +58,7 @@ def _objects(elements: list[bytes]) -> Any:
     st.builds(
         LinkRequest,
         inputs=st.dictionaries(_texts, _tensors, max_size=4),
-        parameters=_texts,
+        parameter_text=_texts,
         outputs=st.lists(_texts, max_size=3),
         request_id=_texts,
         may_stream=st.booleans(),

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from hf_triton.runtime.engine.step_threads import StepThreads
-from hf_triton.runtime.engine.thread_count import ThreadCount
+from hf_triton.runtime.engine.thread_count import StepThreads, ThreadCount
 
 # Seconds of a step that would take one on one thread of a quiet machine.
 Machine = Callable[[int, random.Random], float]

@@ -141,7 +141,7 @@ def test_a_request_is_passed_on_as_it_is_and_answered(engine: LinkEngine, front:
     assert seed.as_numpy().dtype == np.uint64
     assert seed.as_numpy().tolist() == [2**64 - 1]
     assert taken.parameters() == '{"top_p":NaN}'
-    assert taken.requested_output_names() == ["text_output"]
+    assert taken.outputs == ["text_output"]
     assert taken.request_id == "r-7"
     assert not taken.may_stream
     assert not taken.is_routed

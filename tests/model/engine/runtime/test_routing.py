@@ -126,7 +126,7 @@ def test_a_request_reaches_its_arm_as_it_came(driver: Driver, tmp_path: Path) ->
         )
         (taken,) = other.waits_for(1)
         assert json.loads(taken.parameters()) == {"top_p": 0.5, "user": "bob"}
-        assert taken.requested_output_names() == ["score", "text_output"]
+        assert taken.outputs == ["score", "text_output"]
         assert taken.request_id == "r-1"
         assert taken.may_stream
         assert taken.is_routed
