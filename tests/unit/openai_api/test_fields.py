@@ -1,4 +1,4 @@
-"""docs/openai-api.md lists fields as the tables say by which requests are checked."""
+"""Names of fields that are left out are told."""
 
 from __future__ import annotations
 
@@ -6,23 +6,12 @@ import json
 import time
 import urllib.request
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from hf_triton.ports.openai.child_process import OpenAiProcess
-from hf_triton.ports.openai.routes import chat, tgi
-from hf_triton.ports.openai.schema.body import Body
 from tests.support.triton import free_ports
 from tests.unit.openai_api.conftest import Starter
-
-PAGE = Path(__file__).parents[3] / "docs" / "openai-api.md"
-
-
-@pytest.mark.parametrize("body", [chat.BODY, tgi.PARAMETERS], ids=["chat", "tgi"])
-def test_the_page_lists_every_field(body: Body) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert not [name for name in body.fields if f"`{name}`" not in page]
 
 
 def test_a_verbose_port_tells_the_names_that_are_left_out(

@@ -1,0 +1,120 @@
+"""The tables of docs/ that are made from code; ``python -m tests.unit.docs.tables`` writes them.
+
+Each lies between ``<!-- NAME -->`` and ``<!-- end of NAME -->``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+
+from hf_triton.encoder.engine.metrics import EncoderMetrics
+from hf_triton.encoder.engine.metrics import families as of_encoders
+from hf_triton.pipeline.pipeline_metrics import PipelineMetrics
+from hf_triton.pipeline.pipeline_metrics import families as of_pipelines
+from hf_triton.ports.openai.routes import chat, tgi
+from hf_triton.ports.openai.schema.body import Body
+from hf_triton.ports.openai.schema.json_body import ignored, schema_of
+from hf_triton.runtime.metrics.publishing import Family
+from hf_triton.runtime.request.response_cache import ResponseCache
+from hf_triton.serving.supervision import health
+from hf_triton.text_generation.engine.metrics import _GAUGES, EngineMetrics
+from hf_triton.text_generation.engine.metrics import families as of_engines
+from tests.support.triton import ROOT
+from tests.unit.requests import options_page
+
+DOCS = ROOT / "docs"
+
+
+def written(page: str, text: str) -> str:
+    """The text of a page with its tables as the code is."""
+    for name, table in TABLES[page].items():
+        before, begin, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- end of {name} -->")
+        assert end, f"{page} has no place for {name}"
+        text = f"{before}{begin}{table()}{end}{after}"
+    return text
+
+
+def _fields(body: Body) -> str:
+    """The names of a body's fields, by what becomes of them."""
+    rows: dict[str, list[str]] = {
+        "work": [],
+        "have no effect": [],
+        "are accepted with this value alone": [],
+        "are refused": [],
+    }
+    for name, check in sorted(body.fields.items()):
+        values = schema_of(check).get("enum")
+        if check is ignored:
+            rows["have no effect"].append(f"`{name}`")
+        elif values == []:
+            rows["are refused"].append(f"`{name}`")
+        elif values is not None and len(values) == 1:
+            value = json.dumps(values[0])
+            rows["are accepted with this value alone"].append(f"`{name}` ({value})")
+        else:
+            rows["work"].append(f"`{name}`")
+    lines = [f"| {effect} | {', '.join(names)} |\n" for effect, names in rows.items() if names]
+    return "| fields that | |\n|---|---|\n" + "".join(lines)
+
+
+def _metrics(families: Iterable[Family]) -> str:
+    return _metric_rows(
+        (
+            family.name.removesuffix("_count"),
+            "histogram" if family.name.endswith("_count") else _kind(is_counter=family.counter),
+            family.help,
+            sorted({name for sample in family.samples for name in sample.labels} - {"le"}),
+        )
+        for family in families
+        if not family.name.endswith(("_bucket", "_sum"))
+    )
+
+
+def _kind(*, is_counter: bool) -> str:
+    return "counter" if is_counter else "gauge"
+
+
+def _metric_rows(metrics: Iterable[tuple[str, str, str, list[str]]]) -> str:
+    lines = [
+        f"| `{name.removeprefix('hf_triton_')}` | {kind} | {told.rstrip('.')}"
+        f"{''.join(f', by `{label}`' for label in labels)} |\n"
+        for name, kind, told, labels in metrics
+    ]
+    return "| name | | |\n|---|---|---|\n" + "".join(lines)
+
+
+def _engine_families() -> Iterator[Family]:
+    metrics = EngineMetrics()
+    metrics.num_adapter_loads = 0
+    yield from of_engines(metrics, dict.fromkeys(_GAUGES, 0), ["name"], drafts=True)
+
+
+def _health_rows() -> str:
+    return _metric_rows((name, kind, told, []) for name, (kind, told) in health._METRICS.items())
+
+
+TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "openai-api.md": {
+        "fields of a chat": lambda: _fields(chat.BODY),
+        "parameters of TGI": lambda: _fields(tgi.PARAMETERS),
+    },
+    "observability.md": {
+        "metrics of text generation": lambda: _metrics(_engine_families()),
+        "metrics of encoders": lambda: _metrics(of_encoders(EncoderMetrics(), 0)),
+        "metrics of pipelines": lambda: _metrics(
+            of_pipelines(PipelineMetrics(), running=0, waiting=0)
+        ),
+        "metrics of the response cache": lambda: _metrics(ResponseCache(1).families()),
+        "metrics of health": _health_rows,
+    },
+}
+
+
+if __name__ == "__main__":
+    for page in TABLES:
+        before = (DOCS / page).read_text(encoding="utf-8")
+        (DOCS / page).write_text(written(page, before), encoding="utf-8")
+    options = options_page.PAGE.read_text(encoding="utf-8")
+    options_page.PAGE.write_text(options_page.with_table(options), encoding="utf-8")
