@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import math
 import os
-import re
 import sys
 import time
 from collections import defaultdict
@@ -27,6 +26,7 @@ from hf_triton.ports.streams import Stream, first_text
 from hf_triton.ports.time_limit import timeout
 from hf_triton.runtime.request.abandoned_requests import call_text
 from hf_triton.tritonserver.model_state import Cause, State
+from hf_triton.tritonserver.triton_texts import AWAY
 
 DIED = "the process of this model died while it answered; ask again"  # of a stream
 GONE = "tritonserver ended while it had this request; try again"
@@ -40,14 +40,6 @@ _ASKS_LOCK_EVERY_S = 0.05
 # A process that ends itself does so because of a request: each that it had is suspected. A kill
 # counts half as much, for somebody else may kill.
 _SUSPECT = 2
-# What Triton, a front and a router say of a model whose process has died, or is not back.
-_AWAY = re.compile(
-    r"went away before it answered|is not healthy|no available versions|no engine runs"
-    r"|is being unloaded|engine \S+ can't be reached|no connection to Triton|is not ready"
-    r"|stopped accepting|unknown model: '[^']*' is not found|tritonserver does not answer"
-    r"|stub process|shutting down|server shutdown",
-    re.IGNORECASE,
-)
 
 
 class Model(msgspec.Struct, frozen=True, array_like=True):
@@ -405,7 +397,7 @@ class Held:
         again.
         """
         told = self._repeats.model(self.model)
-        if not _AWAY.search(text) or told is None or not told.may_come_back:
+        if not AWAY.search(text) or told is None or not told.may_come_back:
             return False
         now = time.monotonic()
         if self._is_coming() or self._has_died():

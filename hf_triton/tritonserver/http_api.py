@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import re
 import socket
 import urllib.parse
 from dataclasses import dataclass, field
@@ -17,30 +16,16 @@ from typing import Any
 
 from generator.errors import ServerError
 from hf_triton.tritonserver.listen import Listen
+from hf_triton.tritonserver.triton_texts import one_line
 
 # The header that opens the calls which `serve` closes to everybody else.
 ADMIN_KEY_HEADER = "hf-triton-admin-key"
 # Triton puts this before the header's name in --grpc-restricted-protocol.
 HEADER_PREFIX = "triton-grpc-protocol-"
-# The reason of a load whose Python process ended meanwhile.
-PROCESS_DIED = "its Python process died while loading (out of memory?)"
 _CONNECT_TIMEOUT_S = 2.0
 # Triton waits 5 s for a model that does not say whether it is ready (from 26.03 on).
 _READY_TIMEOUT_S = 8.0
 _METRICS_TIMEOUT_S = 5.0
-
-# A Python model's exception ends in the place it came from, over several lines.
-_TRACEBACK = re.compile(r"\s*\n\s*At:\n.*", re.DOTALL)
-_PREFIXES = re.compile(
-    r"load failed for model '[^']*': |ensemble '[^']*' depends on '[^']*' which has no loaded "
-    r"version\. Model '[^']*' loading failed with error: |version \d+ is at UNAVAILABLE state: "
-    r"|Internal: |(c_python_backend_utils\.)?TritonModelException: "
-)
-
-# core/src/model_config_utils.cc, ValidateInstanceGroup: it lists what there is, or nothing.
-_NO_GPU = re.compile(r"specifies invalid or unsupported gpu id (\d+)\. GPUs with .* are:([ \d,]*)")
-_NO_GPUS = "has kind KIND_GPU but no GPUs are available"
-_NO_BACKEND = re.compile(r"unable to find backend library for backend '([^']*)'")
 
 
 @dataclass(frozen=True)
@@ -213,38 +198,6 @@ def error_in(body: bytes | str) -> str:
 def _error(status: int, body: bytes) -> str:
     text = error_in(body) or body.decode(errors="replace")
     return one_line(text or f"HTTP status {status}")
-
-
-def one_line(error: str) -> str:
-    """The reason in a load error, without Triton's prefixes and the traceback's places."""
-    text = _TRACEBACK.sub("", _PREFIXES.sub("", error))
-    if "failed to poll from model repository" in text:
-        text = "its folder or config.pbtxt can't be read (see the log above)"
-    missing = _NO_BACKEND.search(text)
-    if missing:
-        text = f"this tritonserver has no backend '{missing[1]}'; {_who_has(missing[1])}"
-    gpu = _NO_GPU.search(text)
-    if gpu:
-        text = _gpu_missing(gpu[1], gpu[2].strip(" ,"))
-    if _NO_GPUS in text:
-        text = "instance_group asks for KIND_GPU, and Triton finds no GPU here: use KIND_CPU"
-    if "is not healthy" in text:
-        text = PROCESS_DIED
-    return " ".join(text.split()).rstrip(" ;") or "no reason given"
-
-
-def _who_has(backend: str) -> str:
-    if backend != "vllm":
-        return "NVIDIA's container has"
-    return (
-        "NVIDIA's vLLM container (tritonserver:YY.MM-vllm-python-py3) has; here use layout: single "
-        "and options: {engine: vllm}"
-    )
-
-
-def _gpu_missing(asked: str, usable: str) -> str:
-    there = f"of the GPUs here Triton can use only {usable}" if usable else "Triton finds none here"
-    return f"instance_group asks for GPU {asked}, and {there}: change gpus, or use KIND_CPU"
 
 
 class NoGrpcError(Exception):

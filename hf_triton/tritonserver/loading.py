@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from generator.errors import GeneratorError, ServerError
 from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.tritonserver.triton_texts import READY
 
 SERVER_WENT_AWAY = "the server went away"
 NOT_READY = "loaded, but not ready"
@@ -142,7 +143,7 @@ class ModelLoader:
 
     def _is_loaded(self, model: str) -> bool:
         index = _answer(self._api.index)
-        return any(entry.model == model and entry.state == "READY" for entry in index)
+        return any(entry.model == model and entry.state == READY for entry in index)
 
     def _is_ready(self, model: str) -> bool:
         try:

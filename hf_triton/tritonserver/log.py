@@ -15,23 +15,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from hf_triton.tritonserver.json_log import TRITON_LINE
+from hf_triton.tritonserver.triton_texts import ABORT, AT_THE_END, LOAD_FAILED, NOISE
 
-_UNIX_SOCKET = re.compile(r"evhtp\.c:.*NODELAY NOT SUPPORTED")  # nor is it needed there
-_NO_GPU = re.compile(
-    r"DCGM unable to start|NVML|CudaDriverHelper has not been initialized"
-    r"|Unable to allocate pinned system memory|CUDA memory pool disabled"
-)
-_LOAD_FAILED = re.compile(
-    r"failed to load '|load failed for model|Failed to create instance"
-    r"|Failed to initialize Python stub"
-)
 _PROGRESS_BAR = re.compile(r"\d%\|.*\|")  # tqdm's: Fetching 4 files:  25%|##5       | 1/4
 _PROGRESS_EVERY_S = 10.0
 # Several lines for every batch of traces that the collector does not take.
 _NO_COLLECTOR = re.compile(r"\[OTLP \w+ Client\]")
 _NO_COLLECTOR_EVERY_S = 60.0
-# From 26.04 on a stub aborts when its model is unloaded, after all has been done.
-_ABORT, _AT_THE_END = "Fatal Python error: ", "Python runtime state: finalizing"
 _NUM_TAIL_LINES = 20
 # Clients can make a server repeat itself: 44 MB of "Error from accept()" in 5 s.
 _MOST_ALIKE, _ALIKE_WITHIN_S = 20, 10.0
@@ -81,10 +71,10 @@ class LogFilter:
         return due + self._alike.left_out(is_over)
 
     def _follow_aborts(self, line: str) -> None:
-        if not line.startswith(_AT_THE_END):
+        if not line.startswith(AT_THE_END):
             self._due += self._held
             self._tail.extend(self._held)
-        self._held = [line] if line.startswith(_ABORT) else []
+        self._held = [line] if line.startswith(ABORT) else []
 
     def tail(self) -> list[str]:
         """The last lines of weight, oldest first: what to look at when the server has died."""
@@ -95,24 +85,22 @@ class LogFilter:
         if match is None:
             return self._is_shown_unlabelled(line)
         # A stub that can't import its model logs the traceback over several lines, unquoted.
-        failed = _LOAD_FAILED.search(match["message"]) is not None
+        failed = LOAD_FAILED.search(match["message"]) is not None
         self._inside_traceback = failed and not match["message"].startswith('"')
-        if failed or _NO_GPU.search(match["message"]):
+        if failed or NOISE.search(match["message"]):
             return False
         return match["severity"] in "WEF" or match["file"].endswith(".py")
 
     def _is_shown_unlabelled(self, line: str) -> bool:
         if self._inside_traceback:
             return False
-        if not line.strip() or line.startswith(("+-", "|", "Signal (", _AT_THE_END)):
-            return False
-        if _UNIX_SOCKET.search(line):
+        if not line.strip() or line.startswith(("+-", "|", "Signal (", AT_THE_END)):
             return False
         if _PROGRESS_BAR.search(line):
             return self._is_progress_due()
         if _NO_COLLECTOR.search(line):
             return self._is_no_collector_due()
-        return _NO_GPU.search(line) is None
+        return NOISE.search(line) is None
 
     def _is_no_collector_due(self) -> bool:
         now = self._clock()

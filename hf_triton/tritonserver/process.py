@@ -28,6 +28,7 @@ from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.listen import SHARED_MEMORY, Listen
 from hf_triton.tritonserver.loading import NOT_READY, NUM_LOADERS, Loaded, ModelLoader
 from hf_triton.tritonserver.log import LogFilter, mask, secrets_of, without_colours
+from hf_triton.tritonserver.triton_texts import Loads
 
 _START_TIMEOUT_S = 60.0
 # Triton waits at most so long for requests in flight and for models to unload: ten models, each a
@@ -71,7 +72,7 @@ class TritonServer:
         self.write_log = write_log or _write_to_stderr
         self.api = ServerApi(self.listen, admin_key)
         self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
-        self._log = LogFilter()
+        self._log, self.loads = LogFilter(), Loads()
         self._secrets = [admin_key, *secrets_of(os.environ)]
         self.shared_memory_prefix = self.listen.shared_memory
         self._started: tuple[subprocess.Popen[str], threading.Thread] | None = None
@@ -109,7 +110,7 @@ class TritonServer:
         """Starts the server, with no model yet, and waits until it answers. Raises ServerError."""
         self.listen.check_triton()
         self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
-        self._log = LogFilter()  # the last lines are this server's
+        self._log, self.loads = LogFilter(), Loads()  # lines are this server's
         binary = server_binary.find(self.listen.sockets)
         left = (self.shared_memory_prefix, self.listen.sockets)
         guard = [sys.executable, "-IS", server_guard.__file__, *left]
@@ -286,6 +287,7 @@ class TritonServer:
         with pipe:  # nobody else closes it: they might while it is read
             for line in pipe:
                 text = mask(without_colours(line.rstrip("\n")), self._secrets)
+                self.loads.follow(text)
                 shown = [text] if self._log.show(text) else []
                 shown = [*self._log.left_out(), *shown]
                 self._write(*([text] if self.verbose else shown))

@@ -7,12 +7,13 @@ runs out for example, still counts as ready. Linux only, as the server is.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,6 +89,23 @@ class End:
 
     cause: Cause = Cause.DIED
     text: str = ""
+
+
+def started_s(pid: int) -> float:
+    """When a process began, on the machine's clock (CLOCK_BOOTTIME), in hundredths."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return -math.inf
+
+
+def starts_another(tritonserver: int, stubs: Set[int]) -> bool:
+    """Whether a tritonserver has a living process beside those of its models."""
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(tritonserver).children():
+            if child.pid not in stubs and child.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 class StubEnds:

@@ -13,14 +13,14 @@ from typing import TypeVar
 
 from generator.errors import ServerError
 from generator.render.digest import digest_of_served
-from hf_triton.tritonserver.http_api import ServerApi, one_line
+from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.tritonserver.triton_texts import LOADING, READY, UNLOADING, one_line
 
 _POLL_S = 0.1
 _NUM_TRIES = 10
 # As in tritonserver/loading.py: two loads that arrive together can block each other.
 _LOADS_APART_S = 0.1
-_BUSY = ("LOADING", "UNLOADING")
-_ACTIVE = ("READY", *_BUSY)
+_ACTIVE = (READY, LOADING, UNLOADING)
 _Found = TypeVar("_Found")
 
 
@@ -37,7 +37,7 @@ class ServedFolder:
     @property
     def ready(self) -> set[int]:
         """The versions that answer requests."""
-        return {version for version, state in self.states.items() if state == "READY"}
+        return {version for version, state in self.states.items() if state == READY}
 
     @property
     def active(self) -> set[int]:
@@ -47,7 +47,7 @@ class ServedFolder:
     @property
     def is_loading(self) -> bool:
         """Whether a version is being loaded."""
-        return "LOADING" in self.states.values()
+        return LOADING in self.states.values()
 
 
 class ModelControl:

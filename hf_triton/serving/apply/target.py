@@ -15,9 +15,9 @@ from hf_triton.tritonserver.admin_key import FLAG, VARIABLE
 from hf_triton.tritonserver.http_api import ServerApi
 from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.state_file import ServerState, running_servers, unreadable_states
+from hf_triton.tritonserver.triton_texts import RESTRICTED
 
 _EXTENSION = "model_repository"
-_RESTRICTED = "restricted"
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _check_kind(target: Target) -> None:
     try:
         target.api.index()
     except ServerError as error:
-        if _RESTRICTED in str(error):
+        if RESTRICTED in str(error):
             raise ServerError(_key_message(target)) from None
         raise ServerError(f"{target.name}: {error}") from None
 

@@ -1,19 +1,23 @@
 """Ends what hangs: tritonserver, its models' processes, and those beside it. They are then started
 again like those that died.
+
+One rule: what has work and is silent for so many seconds, or was stopped, hangs. A process beats or
+answers (hang_detection/processes.py). A model says that it is ready. A load has a process: Triton
+24.10 waits for ever for one that dies in its first moments, and loads nothing more by that name.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from generator.render import model_config
 from generator.render.digest import CONFIG_FILE
 from hf_triton.serving.supervision.children import Children
 from hf_triton.serving.supervision.hang_detection.dead_process_memory import Leftovers, left_behind
 from hf_triton.serving.supervision.hang_detection.heartbeats import Heartbeats
-from hf_triton.serving.supervision.hang_detection.hung_loads import HungLoads, starts_another
 from hf_triton.serving.supervision.hang_detection.processes import (
     SILENT_THOUGH_BUSY_S,
     HangingProcesses,
@@ -24,7 +28,34 @@ from hf_triton.serving.supervision.health import Health
 from hf_triton.tritonserver.loading import NUM_LOADERS
 from hf_triton.tritonserver.model_state import Cause
 from hf_triton.tritonserver.process import TritonServer
-from hf_triton.tritonserver.stubs import server_process
+from hf_triton.tritonserver.stubs import server_process, started_s, starts_another
+
+# Before this, the engine's own watchdog has waited (watchdog_s). What it waits for may still end: a
+# step on a GPU leaves the processor idle, so nobody can tell it from one that never does.
+_NOT_READY_S = 60.0
+_NO_PROCESS_S = 15.0  # a load's process is there within one, where there are cores
+_READ_LATE_S = 2.0  # the log's line may be read so long after it was written
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Silence(Generic[Key]):
+    """For how long some things have been silent without a break."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since_s: dict[Key, float] = {}
+
+    def longer_than(self, seconds: float, silent: Iterable[Key]) -> list[Key]:
+        """Those that have been for so long, of all that are ``silent`` now."""
+        now = self._clock()
+        self._since_s = {key: self._since_s.get(key, now) for key in silent}
+        return [key for key, since_s in self._since_s.items() if now - since_s >= seconds]
+
+    def begin_anew(self, keys: Collection[Key]) -> None:
+        """Something was done about these."""
+        for key in keys:
+            self._since_s.pop(key, None)
 
 
 class HangWatch:
@@ -38,12 +69,17 @@ class HangWatch:
         children: Children,
         health: Health,
         say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server, self._answers, self._healer = server, answers, healer
         self._children, self._health, self._say = children, health, say
-        self._hanging, self._hung_loads = HangingProcesses(), HungLoads()  # of one tritonserver
-        self._heartbeats = Heartbeats(server.heartbeats)
+        self._hanging = HangingProcesses()
+        self._heartbeats = Heartbeats(server.heartbeats, clock)
+        self._num_looks = 0  # for loads, in which no process was on its way
+        self._loads = Silence[tuple[str, str]](lambda: self._num_looks)
+        self._models = Silence[str](clock)
         self._guard, self._tritonserver = 0, 0
+        self.not_ready: set[str] = set()  # Triton's models of which a process says so
 
     def look(self, is_loading: bool) -> None:
         """Ends what hangs; to be called once a second. ``is_loading``: a model may be, which can
@@ -69,32 +105,47 @@ class HangWatch:
                 self._say(f"tritonserver {reasons[pid]} and is killed")
                 self._server.kill()
                 return
+        says_so = self._heartbeats.says_not_ready
+        self.not_ready = {stub.model for stub in stubs if says_so(stub.pid)}
+
+    def end_unready(self, repository: Path) -> None:
+        """Ends the processes of models that have said for a minute that they are not ready. Never
+        a front: it waits for its engine.
+        """
+        late = self._models.longer_than(_NOT_READY_S, self.not_ready)
+        self._models.begin_anew(late)
+        for folder in late:
+            if model_config.engine_of(repository / folder / CONFIG_FILE) is None:
+                reason = "it said for a minute that it is not ready"
+                self._healer.end_processes(folder, Cause.NOT_READY, reason)
 
     def hung_load(self, repository: Path) -> str:
         """A model whose load never ends, "" where there is none; to be called once a second. While
         Triton loads as many as it does at once, others wait for them.
         """
-        stubs, loading = self._healer.stubs, self._answers.loading
-        living = Counter((stub.model, stub.version) for stub in stubs)
-        lacking = [
-            version
-            for version in loading
-            if living[version] < model_config.num_processes(repository / version[0] / CONFIG_FILE)
-        ]
-        pids = {stub.pid for stub in stubs}
-        may_come = len(loading) - len(lacking) >= NUM_LOADERS
+        loads = {**dict.fromkeys(self._answers.loading, 0.0), **self._server.loads.under_way()}
+        lacking = [one for one, at_s in loads.items() if self._lacks(*one, at_s, repository)]
+        pids = {stub.pid for stub in self._healer.stubs}
+        may_come = len(loads) - len(lacking) >= NUM_LOADERS
         may_come = may_come or (bool(lacking) and starts_another(self._tritonserver, pids))
-        return self._hung_loads.look(lacking, may_come=may_come)
+        hung = self._loads.longer_than(_NO_PROCESS_S, lacking)
+        self._num_looks += not may_come
+        return hung[0][0] if hung else ""
+
+    def _lacks(self, model: str, version: str, began_s: float, repository: Path) -> bool:
+        """Whether a load has fewer processes of its own than it needs. Where the version before
+        goes on serving, a part of the new one's may be enough.
+        """
+        stubs = [one for one in self._healer.stubs if (one.model, one.version) == (model, version)]
+        new = [one for one in stubs if started_s(one.pid) >= began_s - _READ_LATE_S]
+        num_needed = model_config.num_processes(repository / model / CONFIG_FILE)
+        is_served = (model, version) not in self._answers.loading
+        return len(new) < (min(1, num_needed) if is_served else num_needed)
 
     def leftovers(self) -> Leftovers:
         """What processes of models that died have left behind."""
         prefix, stubs = self._server.shared_memory_prefix, self._healer.stubs
         return left_behind(prefix, {stub.pid for stub in stubs})
-
-    def not_ready(self) -> set[str]:
-        """Triton's models of which a process says that it is not ready."""
-        says_so = self._heartbeats.says_not_ready
-        return {stub.model for stub in self._healer.stubs if says_so(stub.pid)}
 
     def _server_silent_s(self, is_loading: bool) -> float:
         silent_s = self._answers.silent_s
@@ -103,7 +154,7 @@ class HangWatch:
     def _server_processes(self) -> list[int]:
         """The tritonserver, which answers for both, and the guard."""
         if self._guard != self._server.pid:
-            self._hung_loads = HungLoads()
+            self._loads.longer_than(0, ())
             self._tritonserver = server_process(self._server.pid) or 0
             self._guard = self._server.pid if self._tritonserver else 0
         return [pid for pid in (self._tritonserver, self._guard) if pid]

@@ -23,6 +23,7 @@ from hf_triton.tritonserver.http_api import ModelVersion
 from hf_triton.tritonserver.model_state import Cause, ModelState, ModelStates
 from hf_triton.tritonserver.restart_policy import times
 from hf_triton.tritonserver.stubs import Stub
+from hf_triton.tritonserver.triton_texts import READY
 
 # The other processes of an unloaded model end at once, unless they still answer requests: they may,
 # as long as there is memory for the new processes beside them.
@@ -260,7 +261,7 @@ class Healer:
         return self._served.folders(folder)[:-1] if folder == self._model_of(folder) else []
 
     def _ready(self) -> set[str]:
-        return {entry.model for entry in self._server.index() if entry.state == "READY"}
+        return {entry.model for entry in self._server.index() if entry.state == READY}
 
     def _model_of(self, folder: str) -> str:
         return self._served.model_of(folder) or folder

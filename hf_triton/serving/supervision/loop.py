@@ -4,10 +4,8 @@ has died. Never returns by itself; knows neither signals nor how the server is s
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +21,6 @@ from hf_triton.ports.repeats import Model
 from hf_triton.serving.apply.file_watch import WatchedFiles
 from hf_triton.serving.supervision.children import Children
 from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
-from hf_triton.serving.supervision.hang_detection.unready_models import UnreadyModels
 from hf_triton.serving.supervision.hang_watch import HangWatch
 from hf_triton.serving.supervision.healing import Healer
 from hf_triton.serving.supervision.health import Health, ModelReport
@@ -95,8 +92,6 @@ class Supervisor:
         self._healer, self._states = healer, states
         self._options, self._children = options, children
         self._api = with_short_timeout(server.api)
-        self._unready = UnreadyModels(self._api)
-        self._asking: threading.Thread | None = None
         self._answers = ServerAnswers(self._api)
         self._hangs = HangWatch(server, self._answers, healer, children, health, say)
         tell_why: Callable[[str], None] = partial(health.enter, "restarting")
@@ -211,6 +206,7 @@ class Supervisor:
             self._ask_at_s = now + _ASK_EVERY_S
             self._hangs.look(self._is_loading())
             self._ask()
+            self._hangs.end_unready(self._served.repository)
             hung = self._hangs.hung_load(self._served.repository)
             if hung:
                 self._renew_server(f"it waits for ever for a process of '{hung}' that has died")
@@ -254,23 +250,10 @@ class Supervisor:
         self._health.set_server_up(self._answers.is_up if seen is None else True)
         if seen is not None:
             self._states.see(seen, since)
-            self._ask_models({folder for folder, one in seen.items() if one.is_ready})
 
     def _is_loading(self) -> bool:
         ours = self._loading or self._on_demand.is_loading or self._states.any(State.HEALING)
         return bool(ours or self._answers.loading)
-
-    def _ask_models(self, loaded: set[str]) -> None:
-        """Asks loaded models whether they are ready themselves."""
-        parts = {part for name in self._served.names() for part in self._served.folders(name)}
-        if not (self._asking and self._asking.is_alive()):
-            wanted = (loaded & parts, self._hangs.not_ready())
-            self._asking = threading.Thread(target=self._unready.ask, args=wanted, daemon=True)
-            with contextlib.suppress(RuntimeError):  # there are too many on this machine
-                self._asking.start()
-        for folder in self._unready.overdue():
-            reason = "it said for a minute that it is not ready"
-            self._healer.end_processes(folder, Cause.NOT_READY, reason)
 
     def _tell_health(self) -> None:
         names = self._served.names()
@@ -327,7 +310,7 @@ class Supervisor:
         worst = min(states, key=lambda one: _WORST_FIRST.index(one.state))
         if self._served.load(model) == "manual" and worst.state in _OF_SOMEBODY:
             return ""
-        unready = (one for one in self._served.folders(model) if one in self._unready.folders)
+        unready = (one for one in self._served.folders(model) if one in self._hangs.not_ready)
         said = (f"{folder} says that it is not ready" for folder in unready)
         return worst.reason or next(said, "")
 

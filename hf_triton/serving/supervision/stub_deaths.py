@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from generator.errors import ServerError
-from hf_triton.tritonserver.http_api import PROCESS_DIED, ModelVersion
+from hf_triton.tritonserver.http_api import ModelVersion
 from hf_triton.tritonserver.model_state import Cause
 from hf_triton.tritonserver.stubs import End, Stub, still_alive
+from hf_triton.tritonserver.triton_texts import PROCESS_DIED, READY
 
-_READY = "READY"
 Version = tuple[str, str]  # Triton's model, its version
 
 
@@ -103,7 +103,7 @@ class StubDeaths:
         return living <= death.survivors and any(
             (death.folder, death.version) == (entry.model, entry.version)
             for entry in self._server.index()
-            if entry.state == _READY
+            if entry.state == READY
         )
 
     def of_load(self, failure: str, folders: Collection[str], since_s: float) -> tuple[Cause, str]:
@@ -125,8 +125,7 @@ class StubDeaths:
         ready = [
             (entry.model, entry.version)
             for entry in self._server.index()
-            if entry.state == _READY
-            and (changed is None or (entry.model, entry.version) in changed)
+            if entry.state == READY and (changed is None or (entry.model, entry.version) in changed)
         ]
         deaths = []
         for key in ready:

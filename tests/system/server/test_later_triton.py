@@ -44,9 +44,6 @@ def url(served: Served, path: str) -> str:
 
 
 def test_a_model_that_says_that_it_is_not_ready_concerns_itself_alone(served: Served) -> None:
-    health = f"http://127.0.0.1:{served.listen.health_port}/ready"
-    not_ready = {"shy": "shy says that it is not ready"}
-    assert eventually(lambda: get(health).body["not_ready"] == not_ready)
     assert get(url(served, "models/other/ready")).status == 200
     assert get(url(served, "models/shy/ready")).status == 400
     assert "shy is loaded, but says that it is not ready, after" in served.err

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -17,6 +19,8 @@ import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
+from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.state_file import running_servers
 from tests.support.callers import asking
 from tests.support.served import Served, serve
@@ -29,6 +33,37 @@ def kill_stub(served: Served, model: str) -> int:
     pid = served.stub_pid(model)
     os.kill(pid, signal.SIGKILL)
     return pid
+
+
+def kill_at_birth(served: Served, repository: Path, model: str) -> None:
+    """Kills the process by which Triton replaces that of a version that goes on serving."""
+    config, (server,) = repository / model / "config.pbtxt", running_servers(repository)
+    change = 'parameters { key: "x" value { string_value: "1" } }'
+    config.write_text(f"{config.read_text()}\n{change}\n")
+    ports = (server.host, server.http_port, server.grpc_port, server.metrics_port)
+    api = ServerApi(Listen(*ports, sockets=server.sockets), server.admin_key)
+    time.sleep(3)  # processes that have just begun may be the load's
+    before, tritonserver = set(served.stub_pids(model)), served.tritonserver_pid()
+
+    def load() -> None:
+        with contextlib.suppress(OSError):  # it is never answered
+            api.load(model)
+
+    known = children(tritonserver)
+    threading.Thread(target=load, daemon=True).start()
+    while not (begun := children(tritonserver) - known):
+        pass
+    for pid in begun:
+        os.kill(pid, signal.SIGKILL)
+    assert set(served.stub_pids(model)) == before
+
+
+def children(pid: int) -> set[int]:
+    found: set[int] = set()
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            found |= {int(child) for child in (thread / "children").read_text().split()}
+    return found
 
 
 def status(served: Served, model: str) -> int:
@@ -120,13 +155,13 @@ def test_a_model_whose_process_dies_is_loaded_again_and_others_are_untouched(
         served.wait_for("tritonserver was stopped and is killed")
         assert eventually(lambda: is_ready(served), HEALED_S), served.err
 
-        # One that dies in its first moments: Triton 24.10 would wait for it for ever.
-        first = kill_stub(served, "other")
-        while not (begun := set(served.stub_pids("other")) - {first}):
-            time.sleep(0.005)
-        for pid in begun:
-            os.kill(pid, signal.SIGKILL)
-        assert served.generate("other", "x").status == 200
+        # One that dies in its first moments: Triton 24.10 would wait for it for ever, and call the
+        # version before ready.
+        with asking(partial(status, served, "other")) as (statuses_of_other,):
+            kill_at_birth(served, tmp_path / "repository", "other")
+            served.wait_for("it waits for ever for a process of 'other' that has died")
+            assert eventually(lambda: is_ready(served), HEALED_S), served.err
+        assert set(statuses_of_other) == {200}
 
         client = HTTPConnection("127.0.0.1", served.listen.http_port)
         client.request("POST", "/v2/models/endless/generate", json.dumps({"text_input": "x"}))

@@ -30,6 +30,14 @@ class Server:
     shared_memory_prefix: str = "none"
     pid: int = GUARD
     was_killed: bool = False
+    loads_under_way: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    @property
+    def loads(self) -> Server:
+        return self
+
+    def under_way(self) -> dict[tuple[str, str], float]:
+        return self.loads_under_way
 
     def kill(self) -> None:
         self.was_killed = True
@@ -41,7 +49,7 @@ class Models:
     ended: list[tuple[str, str]] = field(default_factory=list)
 
     def end_processes(self, folder: str, cause: Cause, reason: str) -> None:
-        assert cause is Cause.HUNG
+        assert cause in (Cause.HUNG, Cause.NOT_READY)
         self.ended.append((folder, reason))
 
 
@@ -68,8 +76,8 @@ class Ward:
             Children(),
             Health(),
             self.said.append,
+            lambda: self.now_s,
         )
-        self.watch._heartbeats._clock = lambda: self.now_s
         self.watch._hanging = HangingProcesses(
             lambda pid: Activity(pid in self.stopped, True, 1.0), lambda: self.now_s
         )
@@ -124,19 +132,40 @@ def test_a_models_process_whose_heartbeat_stops_is_ended(ward: Ward, tmp_path: P
         os.utime(beat, ns=(0, number))
         ward.look(1)
     assert ward.models.ended == []
-    assert ward.watch.not_ready() == set()
+    assert ward.watch.not_ready == set()
     ward.look(8)
     assert ward.models.ended == [("a", "its Python process has not answered for 8 s")]
 
 
-def test_a_model_that_says_so_is_not_ready(ward: Ward, tmp_path: Path) -> None:
-    beat = tmp_path / f"beat_{STUB}"
-    beat.write_bytes(b"0")
-    ward.look(1)
-    assert ward.watch.not_ready() == {"a"}
+def test_a_model_that_says_so_is_not_ready_and_is_ended_after_a_minute(
+    ward: Ward, tmp_path: Path
+) -> None:
+    beat, is_front = tmp_path / f"beat_{STUB}", tmp_path / "front/config.pbtxt"
+    is_front.parent.mkdir()
+    is_front.write_text(
+        'parameters { key: "hf_triton_engine" value: { string_value: "front_stream" } }'
+    )
+
+    def say_so(seconds: int) -> None:
+        for _ in range(seconds):
+            ward.look(1)
+            beat.write_bytes(b"0")
+            os.utime(beat, ns=(0, int(ward.now_s)))
+            ward.watch.end_unready(tmp_path)
+
+    ward.models.stubs = frozenset({Stub("front", "1", STUB)})
+    say_so(70)
+    assert ward.watch.not_ready == {"front"}
+    ward.models.stubs = frozenset({Stub("a", "1", STUB)})
+    say_so(60)
+    assert ward.models.ended == []
+    say_so(1)
+    assert ward.models.ended == [("a", "it said for a minute that it is not ready")]
+    say_so(60)
+    assert len(ward.models.ended) == 1, "not at once again"
     ward.models.stubs = frozenset()
     ward.look(1)
-    assert ward.watch.not_ready() == set()
+    assert ward.watch.not_ready == set()
     assert not beat.exists(), "nobody else removes what a process that died has left"
 
 
@@ -148,6 +177,7 @@ def hung(ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
     for name, config in configs.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.pbtxt").write_text(config)
+    monkeypatch.setattr(hang_watch, "started_s", lambda pid: 10.0 * pid)
     monkeypatch.setattr(
         hang_watch, "starts_another", lambda server, _: server == TRITONSERVER and ward.is_starting
     )
@@ -184,6 +214,17 @@ def test_a_load_hangs_that_lacks_one_of_its_processes(ward: Ward, hung: Callable
     assert (hung(15, ("two", "1")), hung(1, ("two", "1"))) == ("", "two")
     ward.models.stubs |= {Stub("two", "1", 8)}
     assert hung(30, ("two", "1")) == ""
+
+
+def test_a_reload_hangs_whose_process_has_died_though_the_version_before_goes_on(
+    ward: Ward, hung: Callable[..., str]
+) -> None:
+    ward.server.loads_under_way = {("a", "1"): 10.0 * STUB + 5}
+    assert (hung(15), hung(1)) == ("", "a")
+    ward.models.stubs |= {Stub("a", "1", STUB + 1)}
+    assert hung(30) == ""
+    ward.server.loads_under_way = {("steps", "1"): 0.0}
+    assert hung(30) == "", "an ensemble needs no process"
 
 
 def test_a_load_that_waits_for_others_does_not_hang(ward: Ward, hung: Callable[..., str]) -> None:

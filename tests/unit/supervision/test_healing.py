@@ -12,10 +12,10 @@ from hf_triton.serving.supervision import healing, processes
 from hf_triton.serving.supervision.healing import Healer
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.stub_deaths import StubDeaths
-from hf_triton.tritonserver.http_api import PROCESS_DIED
 from hf_triton.tritonserver.model_state import Cause, ModelStates, Seen, State
 from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
 from hf_triton.tritonserver.stubs import End
+from hf_triton.tritonserver.triton_texts import PROCESS_DIED
 from tests.support.triton import eventually
 from tests.unit.supervision.fake_server import FakeEnds, FakeServer
 

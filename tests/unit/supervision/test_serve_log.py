@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_triton.tritonserver.http_api import one_line
 from hf_triton.tritonserver.log import LogFilter, without_colours
+from hf_triton.tritonserver.triton_texts import Loads, one_line
 
 SHOWN = [
     'I1120 11:04:48.919554 4596 model.py:6] "demo: loaded in 6.1 s"',
@@ -175,3 +175,17 @@ def test_a_load_error_becomes_one_line(error: str, expected: str) -> None:
 def test_colours_stay_out_of_the_log() -> None:
     line = "\x1b[1;31mERROR\x1b[0m: 5 \x1b[38;2;9;9;9mweights\x1b[K are [missing]"
     assert without_colours(line) == "ERROR: 5 weights are [missing]"
+
+
+def test_loads_are_under_way_from_line_to_line_whatever_the_index_says() -> None:
+    loads, said = Loads(), 'I1129 17:20:34.263174 29441 model_lifecycle.cc:{}] "{}"'
+    for line in ("472,loading: m:1", "472,loading: m:12", "472,loading: other:1"):
+        loads.follow(said.format(*line.split(",")))
+    assert set(loads.under_way()) == {("m", "1"), ("m", "12"), ("other", "1")}
+    loads.follow(said.format(642, "failed to load 'm' version 1: Internal: Stub process"))
+    loads.follow("what a model prints: successfully loaded 'm'")
+    assert len(loads.under_way()) == 3
+    loads.follow(said.format(777, "failed to load 'm'"))
+    assert set(loads.under_way()) == {("other", "1")}
+    loads.follow(said.format(839, "successfully loaded 'other'"))
+    assert loads.under_way() == {}

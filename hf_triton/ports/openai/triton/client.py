@@ -16,10 +16,11 @@ from hf_triton.ports.openai.schema.request import TensorValue
 from hf_triton.ports.openai.triton.catalog import ServedModel
 from hf_triton.ports.openai.triton.inference import Inference, errors_translated
 from hf_triton.ports.openai.triton.request_headers import Metadata
-from hf_triton.ports.openai.triton.statuses import NO_VERSION_IS_READY, UNREACHABLE
+from hf_triton.ports.openai.triton.statuses import UNREACHABLE
 from hf_triton.ports.openai.triton.tensors import OUTPUTS, Chunk, infer_request, read_chunk
 from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S, triton_channel
+from hf_triton.tritonserver.triton_texts import NO_VERSION_IS_READY
 
 
 class Triton:

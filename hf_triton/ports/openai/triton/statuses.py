@@ -14,9 +14,8 @@ import grpc
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.names import HEAD, top
 from hf_triton.ports.openai.triton.request_headers import without_label
+from hf_triton.tritonserver.triton_texts import NOT_FOUND
 
-# What Triton says of a model that it knows; of others, that they are not found.
-NO_VERSION_IS_READY = "has no available versions"
 UNREACHABLE = "no connection to Triton; try again"
 
 _STATUSES = {
@@ -48,7 +47,6 @@ _FAR_TOO_LONG = re.compile(
 _CONTEXT = "context_length_exceeded"
 # Of a tensor that models of another task have.
 _NO_INPUT = re.compile(r"unexpected inference input '(\w+)' for model")
-_NOT_FOUND = re.compile(r"unknown model|is not found", re.IGNORECASE)
 
 
 def of_status(code: grpc.StatusCode, details: str) -> ApiError:
@@ -64,7 +62,7 @@ def of_text(text: str) -> ApiError:
     text = without_label(text)
     if HEAD.match(text):
         return _error(400, text)
-    if _NOT_FOUND.search(text):
+    if NOT_FOUND.search(text):
         return _error(404, text)
     return _error(503 if _UNAVAILABLE.search(text) else 500, text)
 

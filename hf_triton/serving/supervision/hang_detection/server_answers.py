@@ -10,6 +10,7 @@ from typing import Protocol
 from generator.errors import ServerError
 from hf_triton.tritonserver.http_api import ModelVersion
 from hf_triton.tritonserver.model_state import Seen
+from hf_triton.tritonserver.triton_texts import LOADING, READY
 
 # Some of the server's threads may be kept busy by a load, and a question that lands on one waits.
 _NOT_UP_AFTER_S = 5.0
@@ -63,7 +64,7 @@ class ServerAnswers:
             self._is_heard(True)
             self._answered_at_s, self.answered_last = self._heard_at_s, True
             self.loading = frozenset(
-                (entry.model, entry.version) for entry in versions if entry.state == "LOADING"
+                (entry.model, entry.version) for entry in versions if entry.state == LOADING
             )
             return _states(versions)
         self.answered_last = False
@@ -80,7 +81,7 @@ def _states(versions: Sequence[ModelVersion]) -> dict[str, Seen]:
         reason = f"{entry.model} is {entry.state or 'not loaded'}"
         reason += f": {entry.reason}" if entry.reason else ""
         before = found.get(entry.model, Seen())
-        is_ready = before.is_ready or entry.state == "READY"
-        is_loading = before.is_loading or entry.state == "LOADING"
+        is_ready = before.is_ready or entry.state == READY
+        is_loading = before.is_loading or entry.state == LOADING
         found[entry.model] = Seen(is_ready, is_loading, "" if is_ready else reason)
     return found

@@ -25,6 +25,7 @@ from hf_triton.text_generation.memory.cache_budget import budgets_file
 from hf_triton.tritonserver.loading import Loaded
 from hf_triton.tritonserver.model_state import ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
+from hf_triton.tritonserver.triton_texts import READY, UNLOADING
 
 _POLL_S = 0.1
 _TRIED_AGAIN_S = 1.0
@@ -286,4 +287,4 @@ class OnDemandModels:
         except (OSError, GeneratorError):
             time.sleep(_TRIED_AGAIN_S)
             return True
-        return bool(states & {"READY", "UNLOADING"}) or bool(self._healer.living(folder))
+        return bool(states & {READY, UNLOADING}) or bool(self._healer.living(folder))
