@@ -1,5 +1,5 @@
 """Two runs, load by load: ratios, which of them are noise, and whether the second is too slow; as
-Markdown, JSON and a page.
+Markdown.
 """
 
 from __future__ import annotations
@@ -7,21 +7,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from generator.errors import PerfError
 from perf.report import markdown
 from perf.report.metrics import ROOFLINE, Metric, main_metrics, shown
 from perf.report.noise import Difference, difference, rejected, together
-from perf.report.plot import plot
 from perf.report.points import Point, dimensions, load_words, points
-from perf.report.rendering import Table, facts, page
-from perf.report.schema import Results, Run, write_text
+from perf.report.schema import Results, Run
 
-SCHEMA_VERSION = 1
-FILES = ("compare.json", "compare.md", "compare.html")
 _RARE = ("load_average",)  # of the hardware, what differs every time
 _MAX_LISTED = 10
 NOT_JUDGED = (
@@ -50,20 +45,15 @@ class Compared:
         """How much slower B is: more than 1 is worse, for rates and times alike."""
         return self.difference if self.metric.lower_is_better else self.difference.inverse()
 
-    @property
-    def verdict(self) -> str:
-        """``better``, ``worse``, ``noise``, or empty where there is no telling."""
-        if not self.difference.is_judged:
-            return ""
-        if self.difference.is_noise:
-            return "noise"
-        return "worse" if self.slowdown.log_ratio > 0 else "better"
-
     def __str__(self) -> str:
         """Such as ``1.04 (0.99 to 1.09) noise``."""
         interval = self.difference.interval()
-        brackets = f" ({_factor(interval[0])} to {_factor(interval[1])})" if interval else ""
-        return f"{self.difference.ratio:.2f}{brackets} {self.verdict}".rstrip()
+        if interval is None:
+            return f"{self.difference.ratio:.2f}"
+        verdict = "worse" if self.slowdown.log_ratio > 0 else "better"
+        verdict = "noise" if self.difference.is_noise else verdict
+        low, high = (f"{x:.3f}" if 0.995 <= x < 1.005 else f"{x:.2f}" for x in interval)
+        return f"{self.difference.ratio:.2f} ({low} to {high}) {verdict}"
 
 
 @dataclass(frozen=True)
@@ -91,20 +81,14 @@ class Comparison:
 
     a: Results
     b: Results
-    metrics: Sequence[Metric]
     pairs: Sequence[Pair]
     overall: Sequence[Compared]  # of all loads together
     only_a: Sequence[Point]
     only_b: Sequence[Point]
 
     @property
-    def num_not_judged(self) -> int:
-        """Loads without repeats on both sides."""
-        return sum(not pair.is_judged for pair in self.pairs)
-
-    @property
     def is_judged(self) -> bool:
-        return self.num_not_judged < len(self.pairs)
+        return any(pair.is_judged for pair in self.pairs)
 
 
 def compare(a: Results, b: Results, ignored: Sequence[str] = ()) -> Comparison:
@@ -113,9 +97,8 @@ def compare(a: Results, b: Results, ignored: Sequence[str] = ()) -> Comparison:
     Raises PerfError where nothing can be matched.
     """
     of_a, of_b = _by_identity(a, ignored, "A"), _by_identity(b, ignored, "B")
-    known = main_metrics([*a.measurements, *b.measurements])
-    judged = (metric for metric in known if metric.lower_is_better is not None)
-    metrics = [metric for metric in judged if metric != ROOFLINE]  # the same as tokens/s
+    known = main_metrics([*a.measurements, *b.measurements])  # the roofline's share is as tokens/s
+    metrics = [each for each in known if each.lower_is_better is not None and each != ROOFLINE]
     pairs = [
         Pair(point, of_b[key], tuple(_compared(point, of_b[key], metrics)))
         for key, point in of_a.items()
@@ -127,34 +110,27 @@ def compare(a: Results, b: Results, ignored: Sequence[str] = ()) -> Comparison:
             f"no load is in both runs; A's first is {firsts[0]!r}, B's first is {firsts[1]!r}. "
             "--ignore target,endpoint or another name matches loads that differ in it"
         )
-    had = [m for m in metrics if any(m == each.metric for p in pairs for each in p.compared)]
     only_a = [point for key, point in of_a.items() if key not in of_b]
     only_b = [point for key, point in of_b.items() if key not in of_a]
-    return Comparison(a, b, had, pairs, list(_overall(pairs, had)), only_a, only_b)
+    return Comparison(a, b, pairs, list(_overall(pairs, metrics)), only_a, only_b)
 
 
 def failures(found: Comparison, bound: float) -> list[str]:
     """A line wherever B is slower than noise and ``bound`` (0.05: times 1.05 times as long, rates
-    as much lower) explain: by one-sided tests of every load and of all loads together, held to 5 %
-    for all tests at once.
+    as much lower) explain, or fails: by one-sided tests of every load and of all loads together,
+    held to 5 % for all tests at once.
     """
     tests = [("all loads together", each) for each in found.overall]
     tests += [(load_words(p.a.load), each) for p in found.pairs for each in p.compared]
     tests = [(where, each) for where, each in tests if each.difference.is_judged]
     chances = [each.slowdown.chance_of_more_than(1 + bound) for _, each in tests]
-    return [
-        f"{where}: {each.metric.label}: {each}"
+    slower = [
+        f"slower: {where}: {each.metric.label}: {each}"
         for (where, each), stands in zip(tests, rejected(chances), strict=True)
         if stands
     ]
-
-
-def write_comparison(folder: Path, found: Comparison) -> None:
-    """Makes the folder and its three files. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / FILES[0], json.dumps(to_json(found), indent=2) + "\n")
-    write_text(folder / FILES[1], to_markdown(found))
-    write_text(folder / FILES[2], to_html(found))
+    anew = [load_words(pair.a.load) for pair in found.pairs if pair.fails_anew]
+    return slower + [f"fails in B only: {words}" for words in anew]
 
 
 def to_markdown(found: Comparison) -> str:
@@ -163,29 +139,19 @@ def to_markdown(found: Comparison) -> str:
     lines = ["# A: {}, B: {}".format(*names), ""]
     said = [f"- **{head}**: {markdown.escaped(text)}" for head, text in warnings(found)]
     lines += [*said, ""] if said else []
-    lines += [*(f"- {markdown.escaped(each)}" for each in _overall_words(found)), ""]
-    shown_table = _table(found)
-    lines += [*markdown.table(shown_table.heads, shown_table.rows, "<" * len(shown_table.heads))]
-    return "\n".join([*lines, "", shown_table.everywhere]) + "\n"
-
-
-def to_html(found: Comparison) -> str:
-    """The whole page; the same runs give the same text."""
-    both = [
-        replace(each, load=replace(each.load, settings={**each.load.settings, "run": name}))
-        for name, results in (("A", found.a), ("B", found.b))
-        for each in results.measurements
-    ]
-    return page(
-        title=f"A: {found.a.run.name}, B: {found.b.run.name}",
-        said=list(_overall_words(found)),
-        warnings=list(warnings(found)),
-        plot=plot(points(both)),
-        tables={"Each load": _table(found)},
-        facts={
-            f"How {n} came about": list(facts(x.run)) for n, x in (("A", found.a), ("B", found.b))
-        },
-    )
+    count = len(found.pairs)
+    for each in found.overall:
+        text = f"B/A over all {count} loads: {each.metric.label}: {each}"
+        lines.append(f"- {markdown.escaped(text)}")
+    metrics = list(dict.fromkeys(each.metric for p in found.pairs for each in p.compared))
+    rows = []
+    for pair in found.pairs:
+        of_pair = {x.metric: f"{shown(x.a)} → {shown(x.b)}: {x}" for x in pair.compared}
+        cells = (of_pair.get(metric, "") for metric in metrics)
+        rows.append([load_words(pair.a.load), *cells])
+    heads = ["load", *(metric.heading for metric in metrics)]
+    lines += ["", *markdown.table(heads, rows, "<" * len(heads))]
+    return "\n".join([*lines, "", RULE if found.is_judged else NOT_JUDGED]) + "\n"
 
 
 def warnings(found: Comparison) -> Iterator[tuple[str, str]]:
@@ -200,64 +166,9 @@ def warnings(found: Comparison) -> Iterator[tuple[str, str]]:
             yield "requests fail in B only", load_words(pair.a.load)
     for name, results in (("A", found.a), ("B", found.b)):
         yield from ((f"not read of {name}", problem) for problem in results.problems)
-    if found.is_judged and found.num_not_judged:
-        yield "without repeats", f"{found.num_not_judged} loads, of which noise can't be judged"
-
-
-def to_json(found: Comparison) -> dict[str, Any]:
-    """For programs; ratios are B/A, and an interval is null where noise can't be judged."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "a": _run_json(found.a.run),
-        "b": _run_json(found.b.run),
-        "differing": list(_differing(found.a.run, found.b.run)),
-        "overall": [_compared_json(each) for each in found.overall],
-        "loads": [
-            {
-                "load": asdict(pair.a.load),
-                "num_errors_a": pair.a.num_errors,
-                "num_errors_b": pair.b.num_errors,
-                "repeats_a": len(pair.a.repeats),
-                "repeats_b": len(pair.b.repeats),
-                "figures": [_compared_json(each) for each in pair.compared],
-            }
-            for pair in found.pairs
-        ],
-        "only_a": [asdict(point.load) for point in found.only_a],
-        "only_b": [asdict(point.load) for point in found.only_b],
-    }
-
-
-def _run_json(run: Run) -> dict[str, str]:
-    return {name: getattr(run, name) for name in ("title", "created", "commit", "kind")}
-
-
-def _compared_json(compared: Compared) -> dict[str, Any]:
-    return {
-        "metric": compared.metric.name,
-        "unit": compared.metric.unit,
-        "lower_is_better": compared.metric.lower_is_better,
-        "a": compared.a,
-        "b": compared.b,
-        "ratio": compared.difference.ratio,
-        "interval": compared.difference.interval(),
-        "verdict": compared.verdict or None,
-    }
-
-
-def _table(found: Comparison) -> Table:
-    heads = ["load", *(metric.heading for metric in found.metrics)]
-    rows = []
-    for pair in found.pairs:
-        of_pair = {x.metric: f"{shown(x.a)} → {shown(x.b)}: {x}" for x in pair.compared}
-        cells = (of_pair.get(metric, "") for metric in found.metrics)
-        rows.append([load_words(pair.a.load), *cells])
-    return Table(heads, rows, 1, RULE if found.is_judged else NOT_JUDGED)
-
-
-def _overall_words(found: Comparison) -> Iterator[str]:
-    count = len(found.pairs)
-    return (f"B/A over all {count} loads: {each.metric.label}: {each}" for each in found.overall)
+    single = sum(not pair.is_judged for pair in found.pairs)
+    if found.is_judged and single:
+        yield "without repeats", f"{single} loads, of which noise can't be judged"
 
 
 def _by_identity(
@@ -282,11 +193,8 @@ def _compared(a: Point, b: Point, metrics: Sequence[Metric]) -> Iterator[Compare
             for point in (a, b)
         )
         if found := difference(of_a, of_b):
-            yield Compared(metric, found, _geometric_mean(of_a), _geometric_mean(of_b))
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
+            means = (math.exp(math.fsum(map(math.log, each)) / len(each)) for each in (of_a, of_b))
+            yield Compared(metric, found, *means)
 
 
 def _overall(pairs: Sequence[Pair], metrics: Sequence[Metric]) -> Iterator[Compared]:
@@ -314,9 +222,3 @@ def _short(value: object) -> str:
         return "nothing"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= 120 else text[:117] + "..."
-
-
-def _factor(value: float) -> str:
-    """Two digits after the point; three where it would seem to be 1 and isn't."""
-    text = f"{value:.2f}"
-    return f"{value:.3f}" if text == "1.00" and value != 1 else text

@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
@@ -83,7 +82,15 @@ def to_markdown(results: Results, bounds: Bounds = NO_BOUNDS) -> str:
 def to_html(results: Results, bounds: Bounds = NO_BOUNDS) -> str:
     """The whole page; the same results give the same text."""
     found = points(results.measurements)
-    return page(
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,  # whatever came from outside; and no script runs
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(_TEMPLATE).render(
         title=results.run.name,
         said=list(_best(results, found, bounds)),
         warnings=list(_problems(results, found)),
@@ -91,19 +98,6 @@ def to_html(results: Results, bounds: Bounds = NO_BOUNDS) -> str:
         tables={"All numbers": table(found, every_metric(results.measurements))} if found else {},
         facts={"How it came about": list(facts(results.run))},
     )
-
-
-def page(**values: Any) -> str:
-    """The page's text; whatever came from outside is escaped, and no script runs."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        undefined=jinja2.StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(_TEMPLATE).render(**values)
 
 
 def table(found: Sequence[Point], metrics: Sequence[Metric]) -> Table:

@@ -1,6 +1,6 @@
 """What is wanted of a model and within which bounds: turns measurements into what is compared.
 
-Knows no settings, no server and no optimiser.
+Knows no settings and no server.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Goal:
         return not self.excess(measurement)
 
     def loss(self, measurement: Measurement) -> float:
-        """The value as the optimiser has it, the lower the better: whatever breaks a bound is
+        """What the search makes small: whatever breaks a bound is
         worse than everything that meets all.
         """
         beyond, value = sum(self.excess(measurement).values()), self.value(measurement)

@@ -1,40 +1,32 @@
-"""The search: asks Optuna for settings, measures them, tells it what came of it; then the repeats
-of what won, in turns with the current settings.
+"""The search: from the current settings, key by key, up and down its values for as long as that is
+better; then the repeats of what won, in turns with the current settings.
 
-Each trial is measured briefly first, and stopped where that is worse than most were. All that is
-known lies in the run's folder, so a search that was stopped goes on there.
+Each trial is measured briefly first, and stopped where that is clearly worse than the best. What
+was measured lies in the run's folder and is not measured again, so a search that was stopped goes
+on where it was.
 """
 
 from __future__ import annotations
 
-import logging
-import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 from typing import Literal, Protocol
 
-import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.trial import create_trial
-
 from perf.report.noise import Difference, difference
-from perf.report.schema import Measurement, append, read_measurements
+from perf.report.schema import Measurement, Value, append, read_measurements
 from perf.tune.bench import Measure, TrialError
 from perf.tune.goal import Goal
 from perf.tune.space import Settings, Space
 
 SHORT_SHARE = 1 / 3  # of a trial's seconds, for the first look
 MAX_FAILURES = 3  # in a row with nothing measured before: the model does not load at all
-_NUM_STARTUP = 5  # trials drawn at random before the optimiser's model of the space is trusted
-_NUM_ASKED = 6  # times that settings which were tried already may come up in a row
-_NUM_DRAWN = 1000  # combinations that are looked at when the optimiser knows no new ones
+_CLEARLY = 0.1  # as a share: worse than the best by more is not measured whole
+_NUM_WORSE = 2  # values one after the other, beyond which nothing better is expected
 
 State = Literal["measured", "stopped early", "failed"]
-Frozen = tuple[tuple[str, object], ...]
 
 
 class Trials(Protocol):
@@ -87,6 +79,10 @@ class Effort:
     patience: int | None = None
 
 
+class _EndedError(Exception):
+    """Why no further trial is made."""
+
+
 @dataclass
 class Search:
     """One search in one folder. ``tell`` is called with all outcomes after each, for a bar."""
@@ -96,110 +92,83 @@ class Search:
     bench: Trials
     folder: Path
     effort: Effort
-    seed: int
     tell: Callable[[Sequence[Outcome]], object] = lambda _: None
-    refused: dict[Frozen, str] = field(default_factory=dict)
+    refused: list[tuple[Settings, str]] = field(default_factory=list)
 
     def run(self) -> str:
         """Goes on until the search ends; returns why it did. Raises OSError, KeyboardInterrupt."""
-        optuna.logging.set_verbosity(logging.ERROR)
-        deadline = time.monotonic() + 60 * (self.effort.minutes or float("inf"))
+        self._deadline = time.monotonic() + 60 * (self.effort.minutes or float("inf"))
+        try:
+            self._better(self.space.current)
+            self._better({**self.space.current, **self.space.fixed})
+            while any(map(self._climbed, self.space.dimensions)):
+                pass
+        except _EndedError as ended:
+            return str(ended)
+        return "no other value of a key is better"
+
+    def _climbed(self, key: str) -> bool:
+        """Tries the values of one key, the others as they are best; whether any is better."""
+        best = measured(outcomes_in(self.folder), self.goal)
+        settings = {**(best[0].settings if best else self.space.current), **self.space.fixed}
+        values, is_better = self.space.dimensions[key], False
+        begin = values.index(settings[key])
+        if settings[key] is None:  # whatever the model takes by itself may be anywhere
+            begin = (len(values) + 1) // 2
+            is_better = self._better({**settings, key: values[begin]})
+        for way in (values[begin + 1 :], values[:begin][::-1]):
+            num_worse = 0
+            for value in way:
+                found = self._better({**settings, key: value})
+                is_better |= found
+                num_worse = 0 if found else num_worse + 1
+                if num_worse == _NUM_WORSE and self._is_ordered(values):
+                    break
+        return is_better
+
+    def _is_ordered(self, values: Sequence[Value]) -> bool:
+        return all(each is None or type(each) in (int, float) for each in values)
+
+    def _better(self, settings: Settings) -> bool:
+        """Whether these settings are new, and the best so far. Raises _EndedError."""
         outcomes = outcomes_in(self.folder)
-        # A search that goes on must not draw what it drew at its start once more.
-        seed = self.seed + len(outcomes)
-        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_NUM_STARTUP)
-        study = optuna.create_study(sampler=sampler)
-        self._draw, self._looks = random.Random(seed), list[float]()
-        for each in outcomes:
-            self._told(study, each)
-        while not (reason := self._end(outcomes, deadline)):
-            settings = self._next(study, {_frozen(each.settings) for each in outcomes})
-            if settings is None:
-                return "every combination was tried"
-            append(self.folder, self._tried(settings))
-            outcomes = outcomes_in(self.folder)
-            self._told(study, outcomes[-1])
-            self.tell(outcomes)
-        return reason
+        if any(dict(each.settings) == dict(settings) for each in outcomes):
+            return False
+        self._refuse_end(outcomes)
+        if any(dict(of) == dict(settings) for of, _ in self.refused):
+            return False
+        if outcomes and (reason := self.bench.refusal(settings)):
+            self.refused.append((settings, reason))
+            return False
+        best = measured(outcomes, self.goal)[:1]
+        append(self.folder, self._tried(settings, best[0].measurement if best else None))
+        outcomes = outcomes_in(self.folder)
+        self.tell(outcomes)
+        return measured(outcomes, self.goal)[:1] == [outcomes[-1]]
 
-    def _distributions(self) -> dict[str, BaseDistribution]:
-        """The places of values: of numbers the optimiser sees the order."""
-        found: dict[str, BaseDistribution] = {}
-        for key, values in self.space.dimensions.items():
-            count = len(values)
-            has_order = all(each is None or type(each) in (int, float) for each in values)
-            found[key] = (
-                IntDistribution(0, count - 1)
-                if has_order
-                else CategoricalDistribution(range(count))
-            )
-        return found
-
-    def _told(self, study: optuna.Study, outcome: Outcome) -> None:
-        if outcome.state != "failed":
-            params, loss = (
-                self.space.params(outcome.settings),
-                self.goal.loss(outcome.measurement),
-            )
-            study.add_trial(
-                create_trial(params=params, distributions=self._distributions(), value=loss)
-            )
-
-    def _end(self, outcomes: list[Outcome], deadline: float) -> str | None:
+    def _refuse_end(self, outcomes: Sequence[Outcome]) -> None:
         effort, number = self.effort, len(outcomes)
         best = measured(outcomes, self.goal)[:1]
-        since_best = outcomes[-1].number - best[0].number if best else 0
         if number >= effort.trials:
-            return f"{effort.trials} trials"
-        if time.monotonic() >= deadline:
-            return f"{effort.minutes:g} minutes"
+            raise _EndedError(f"{effort.trials} trials")
+        if time.monotonic() >= self._deadline:
+            raise _EndedError(f"{effort.minutes:g} minutes")
         if number >= MAX_FAILURES and all(each.state == "failed" for each in outcomes):
-            return f"{number} trials, all failed"
-        if effort.patience and since_best >= effort.patience:
-            return f"{effort.patience} trials without a better one"
-        return None
+            raise _EndedError(f"{number} trials, all failed")
+        if effort.patience and best and number - 1 - best[0].number >= effort.patience:
+            raise _EndedError(f"{effort.patience} trials without a better one")
 
-    def _next(self, study: optuna.Study, known: set[Frozen]) -> Settings | None:
-        """Settings that are not known yet, the current ones first; None where none are left."""
-        if not known:
-            return self.space.current
-        for _ in range(_NUM_ASKED):
-            trial = study.ask(self._distributions())
-            # Its result comes as a trial of its own: what comes up often would count often.
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            settings = self.space.settings(trial.params)
-            if self._is_new(settings, known):
-                return settings
-        size = len(self.space)
-        drawn = map(self.space.at, self._draw.sample(range(size), min(size, _NUM_DRAWN)))
-        return next((each for each in drawn if self._is_new(each, known)), None)
-
-    def _is_new(self, settings: Settings, known: set[Frozen]) -> bool:
-        key = _frozen(settings)
-        if key in known or key in self.refused:
-            return False
-        reason = self.bench.refusal(settings)
-        if reason is not None:
-            self.refused[key] = reason
-        return reason is None
-
-    def _tried(self, settings: Settings) -> Measurement:
+    def _tried(self, settings: Settings, best: Measurement | None) -> Measurement:
         """The trial's measurement, not ``stable`` where it was stopped early."""
         try:
             with self.bench.serving(settings) as measure:
-                looked = measure(self.effort.seconds * SHORT_SHARE)
-                loss, others = self.goal.loss(looked), list(self._looks)
-                self._looks.append(loss)
-                if len(others) >= _NUM_STARTUP and loss > median(others):
-                    return replace(looked, stable=False)
+                if best is not None:
+                    looked, bar = measure(self.effort.seconds * SHORT_SHARE), self.goal.loss(best)
+                    if self.goal.loss(looked) > bar + _CLEARLY * abs(bar):
+                        return replace(looked, stable=False)
                 return measure(self.effort.seconds)
         except TrialError as error:
             return self.bench.failed(settings, str(error))
-
-
-def _frozen(settings: Settings) -> Frozen:
-    """Settings as something that can be looked up."""
-    return tuple(sorted(settings.items()))
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 ``--search`` and ``--fix`` make of that.
 
 Keys are written as paths in models.yaml: ``max_batch_size``, ``options.max_num_seqs``. Every key
-has a list of values, the current one always among them; numbers are known to the optimiser by their
-place in the list, so that it sees their order. Knows no server.
+has a list of values, numbers in their order, the current one always among them. Knows no server.
 """
 
 from __future__ import annotations
@@ -58,25 +57,6 @@ class Space:
     dimensions: Mapping[str, tuple[Value, ...]]
     current: Settings
     fixed: Settings = field(default_factory=dict)
-
-    def settings(self, params: Mapping[str, int]) -> dict[str, Value]:
-        """What the optimiser's choice means: the place of each value in its list."""
-        varied = {key: values[params[key]] for key, values in self.dimensions.items()}
-        return {**self.fixed, **varied}
-
-    def params(self, settings: Settings) -> dict[str, int]:
-        """What the optimiser calls these settings."""
-        return {key: values.index(settings[key]) for key, values in self.dimensions.items()}
-
-    def at(self, index: int) -> dict[str, Value]:
-        """One of all combinations."""
-        params = {}
-        for key, values in self.dimensions.items():
-            index, params[key] = divmod(index, len(values))
-        return self.settings(params)
-
-    def __len__(self) -> int:
-        return math.prod(map(len, self.dimensions.values()))
 
 
 def make_space(

@@ -92,7 +92,7 @@ class Tuning:
 
     def run(self) -> int:
         request, goal = self.request, self.request.goal
-        search = Search(self.space, goal, self.bench, self.folder, request.effort, request.seed)
+        search = Search(self.space, goal, self.bench, self.folder, request.effort)
         try:
             _say(f"ended after {self._search(search)}")
             winner, said = self._judged(outcomes_in(self.folder))
@@ -105,8 +105,8 @@ class Tuning:
             lines = [f"goal: {goal.describe()}", now, "", *ranking(self.folder, goal), ""]
             print("\n".join(lines))
             _say(f"results are in {self.folder}")
-        for of, why in list(search.refused.items())[:1]:
-            text = f"such as {settings_text(dict(of))}: {why}"  # type: ignore[arg-type]
+        for of, why in search.refused[:1]:
+            text = f"such as {settings_text(of)}: {why}"
             print(f"{len(search.refused)} settings were left out, {text}")
         print("\n".join(said))
         if request.write and winner is not None:

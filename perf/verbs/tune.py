@@ -111,8 +111,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         type=positive,
         default=15.0,
-        help="each trial is measured; a third of that, where it looks worse than most "
-        "(default: 15)",
+        help="each trial is measured; a third of that, where it is clearly worse (default: 15)",
     )
     parser.add_argument(
         "--repeats",
