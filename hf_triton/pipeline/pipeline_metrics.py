@@ -42,7 +42,7 @@ def families(metrics: PipelineMetrics, *, running: int, waiting: int) -> Iterato
     yield one_number("hf_triton_refused_total", help_text, metrics.num_refused, counter=True)
     reasons = metrics.finish_reasons
     samples = [Sample({"finish_reason": word}, float(reasons[word])) for word in FINISH_REASONS]
-    help_text = "Finished requests, by how they ended"
+    help_text = "Requests that ended"
     yield Family("hf_triton_finished_total", help_text, True, tuple(samples))
     for name, help_text, histogram in (
         ("batch_size", "Inputs that the pipeline was called with", metrics.batch_size),

@@ -39,7 +39,7 @@ class EncoderMetrics:
 
 def families(metrics: EncoderMetrics, num_open: int) -> Iterator[Family]:
     """Everything, as Prometheus names it: seconds and totals."""
-    yield one_number("hf_triton_open_requests", "Requests that wait or are worked on", num_open)
+    yield one_number("hf_triton_open_requests", "Requests that are computed or wait", num_open)
     yield one_number(
         "hf_triton_input_tokens_total", "Tokens computed", metrics.num_tokens, counter=True
     )
@@ -48,7 +48,7 @@ def families(metrics: EncoderMetrics, num_open: int) -> Iterator[Family]:
     for name, help_text, histogram in (
         ("step_inputs", "Inputs computed together", metrics.batch_size),
         ("step_tokens", "Tokens computed together", metrics.batch_tokens),
-        ("step_seconds", "Time that a step took", metrics.step_s),
-        ("engine_queue_seconds", "Time from tokenised to its first step", metrics.queue_s),
+        ("step_seconds", "Duration of a step", metrics.step_s),
+        ("engine_queue_seconds", "Time from tokenisation to the first step", metrics.queue_s),
     ):
         yield from histogram_families(f"hf_triton_{name}", help_text, {(): histogram})

@@ -28,7 +28,7 @@ _METRICS = {
     "hf_triton_model_given_up": ("gauge", "Whether it failed to load too often to be tried again."),
     "hf_triton_model_loaded": ("gauge", "Whether a model that is loaded on demand is in memory."),
     "hf_triton_model_loads_total": ("counter", "Times the model was loaded on demand."),
-    "hf_triton_model_put_out_total": ("counter", "Times the model was put out of memory, by why."),
+    "hf_triton_model_put_out_total": ("counter", "Times the model was evicted, by reason."),
     "hf_triton_model_thrashing_total": (
         "counter",
         "Times the model was loaded again within a minute of making room for another one.",
@@ -47,7 +47,7 @@ _METRICS = {
         "Memory that models that are loaded on demand may take together, by device.",
     ),
     "hf_triton_server_up": ("gauge", "Whether tritonserver runs and answers."),
-    "hf_triton_server_restarts_total": ("counter", "Times tritonserver was started anew."),
+    "hf_triton_server_restarts_total": ("counter", "Times tritonserver was restarted."),
     "hf_triton_last_apply_success": ("gauge", "Whether the last apply changed all it had to."),
     "hf_triton_last_apply_timestamp_seconds": ("gauge", "When the last apply ended."),
 }

@@ -144,7 +144,7 @@ def families(
         Sample({"finish_reason": reason}, float(metrics.finish_reasons[reason]))
         for reason in FINISH_REASONS
     ]
-    help_text = "Finished sequences, by why they ended"
+    help_text = "Sequences that ended"
     yield Family(f"{_PREFIX}finished_total", help_text, True, tuple(reasons))
     samples = tuple(Sample({"adapter": name}, float(metrics.adapters[name])) for name in adapters)
     if samples:
