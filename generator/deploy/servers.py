@@ -8,11 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from generator.deploy.models_file import Source
 from generator.deploy.options import Options
-from generator.deploy.units import Unit
+from generator.deploy.units import Unit, num_instances
 from generator.errors import UsageError
+from generator.render.memory import weight_bytes
+from generator.render.model_folder import model_values
 from generator.spec import vllm_arguments
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_sets import CHAT_TASKS, COMPLETION_TASKS, SPEECH_TASKS
@@ -29,8 +32,6 @@ _SHM_PER_GPU_MIB = _GIB  # through which the GPUs of one node talk, where they h
 _UNKNOWN_STORAGE_MIB = 20 * _GIB
 _SPARE_STORAGE = 1.5  # a new revision is fetched while the old one is still there
 
-_WEIGHTS = (".safetensors", ".bin", ".gguf")
-_UNPACKED = {False: 8, True: 4}  # from 4 bits a weight to float32, on a GPU to bfloat16
 _WAITING_TASKS = (*COMPLETION_TASKS, *SPEECH_TASKS, "pipeline")
 
 
@@ -163,48 +164,32 @@ def _shared_memory(unit: Unit, gpus: int) -> int:
     return requests + between_gpus
 
 
-def _growth(spec: ModelSpec, gpus: int) -> int:
-    return _UNPACKED[gpus > 0] if spec.gguf_file is not None else 1
-
-
 def _memory(unit: Unit, shm_mib: int, gpus: int) -> int:
     """Shared memory counts as the container's."""
-    weights = sum(
-        _weights_mib(part) * _num_copies(spec) * _growth(spec, gpus)
-        for spec in unit.specs
-        for part in spec.parts
-    )
+    weights = sum(_weights_mib(spec, gpus) for spec in unit.specs)
     wanted = _BASE_MEMORY_MIB + unit.num_processes * _MEMORY_PER_PROCESS_MIB + weights + shm_mib
     return math.ceil(wanted / _GIB) * _GIB
 
 
+def _weights_mib(spec: ModelSpec, gpus: int) -> int:
+    """Of all copies: they pass through memory on their way to a GPU."""
+    nowhere, engine = Path("model_repository"), triton_models(spec)[-1]
+    values = model_values(engine, nowhere)
+    size = weight_bytes(nowhere / engine.name, values, on_gpu=gpus > 0)
+    return math.ceil(size * num_instances(engine.instance_groups) / 2**20)
+
+
 def _storage(unit: Unit) -> int:
-    parts = (part for spec in unit.specs for part in spec.parts)
-    sizes = [_weights_mib(part) for part in parts if not part.source.is_local]
+    parts = [part for spec in unit.specs for part in spec.parts if not part.source.is_local]
+    sizes = [part.locked.size if part.locked else 0 for part in parts]
     if not sizes or not all(sizes):
         return _UNKNOWN_STORAGE_MIB
-    return math.ceil((sum(sizes) * _SPARE_STORAGE + _GIB) / _GIB) * _GIB
+    return math.ceil((sum(sizes) / 2**20 * _SPARE_STORAGE + _GIB) / _GIB) * _GIB
 
 
 def unknown_weights(unit: Unit) -> list[str]:
     """The models whose weights nobody has the size of yet."""
     return [spec.name for spec in unit.specs if not spec.source.is_local and not spec.locked]
-
-
-def _weights_mib(spec: ModelSpec) -> int:
-    """0 where it isn't known: of a Hub model that is not locked."""
-    folder = spec.source.folder
-    if folder is not None:
-        files = [folder] if folder.is_file() else folder.rglob("*")
-        size = sum(path.stat().st_size for path in files if path.suffix in _WEIGHTS)
-    else:
-        size = spec.locked.size if spec.locked else 0
-    return math.ceil(size / 2**20)
-
-
-def _num_copies(spec: ModelSpec) -> int:
-    engine = triton_models(spec)[-1]
-    return sum(group.count * max(1, len(group.gpus)) for group in engine.instance_groups)
 
 
 def _is_bound_to_gpu(spec: ModelSpec) -> bool:

@@ -58,7 +58,7 @@ class Unit:
         """The Python processes of its instances."""
         models = [model for spec in self.specs for model in triton_models(spec)]
         python = [model for model in models if model.backend in ("python", "vllm")]
-        return sum(_num_instances(model.instance_groups) for model in python)
+        return sum(num_instances(model.instance_groups) for model in python)
 
     @property
     def tasks(self) -> set[str]:
@@ -107,5 +107,5 @@ def _merged(sets: list[set[str]], together: Iterable[set[str]]) -> list[set[str]
     return sets
 
 
-def _num_instances(groups: Iterable[InstanceGroup]) -> int:
+def num_instances(groups: Iterable[InstanceGroup]) -> int:
     return sum(group.count * max(1, len(group.gpus)) for group in groups)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from generator.models_yaml.server_settings import OnDemand
+from generator.render.memory import FRONT_BYTES, PROCESS_BYTES
 from hf_triton.runtime.request.abandoned_requests import VARIABLE
 from hf_triton.serving.supervision.on_demand import sizes
 from hf_triton.serving.supervision.on_demand.sizes import MEMORY_FILE, Sizes
@@ -67,7 +68,7 @@ def weights() -> int:
 def test_before_a_first_load_the_files_of_the_weights_count(tmp_path: Path, gpus: object) -> None:
     size = make(tmp_path, "count: 2, kind: KIND_CPU").of("m")
     assert set(size) == {"cpu"}
-    processes = 2 * sizes._PROCESS_BYTES + sizes._FRONT_BYTES
+    processes = 2 * PROCESS_BYTES + FRONT_BYTES
     assert size["cpu"] == 2 * weights() + processes
 
 
@@ -218,7 +219,7 @@ def test_what_was_never_downloaded_is_as_large_as_the_hub_says(
     [
         ({"locked_files": {"model.safetensors": {"size": 7000, "sha256": "0" * 64}}}, 7000),
         ({"locked_files": {"pytorch_model.bin": {"size": 7000, "sha256": "0" * 64}}}, 0),
-        ({"gguf_file": "a.gguf", "locked_files": {"a.gguf": {"size": 7, "sha256": ""}}}, 7),
+        ({"gguf_file": "a.gguf", "locked_files": {"a.gguf": {"size": 7, "sha256": ""}}}, 56),
         ({"model": "s3://bucket/m"}, 0),
         ({"quantization": {"method": "int8"}}, 0),
     ],
@@ -228,7 +229,7 @@ def test_nobody_is_asked_for_what_models_lock_says_or_the_hub_can_not(
 ) -> None:
     found = of_the_hub(tmp_path, **values)
     assert found.unknown("m") == []
-    assert found.of("m")["cpu"] == size + sizes._PROCESS_BYTES + sizes._FRONT_BYTES
+    assert found.of("m")["cpu"] == size + PROCESS_BYTES + FRONT_BYTES
 
 
 @pytest.mark.parametrize("policy, num", [("", 1), ("version_policy { all {} }", 2)])

@@ -16,14 +16,13 @@ from typing import Any
 
 from generator.render import model_config
 from generator.render.digest import CONFIG_FILE
+from generator.render.memory import CPU, weight_bytes
 from hf_triton.serving.apply import atomic_switch
 from hf_triton.serving.apply.changes import FolderAction, FolderChange, GroupChange
 from hf_triton.serving.apply.planning import ApplyPlan, Shortage
-from hf_triton.serving.apply.weight_sizes import weight_bytes
 from hf_triton.text_generation.options import FREE_SHARE
 
 _GIB = 2**30
-_CPU = "cpu"
 _MODEL_FILE = "model.json"
 _WEIGHT_KEYS = ("model", "local", "revision", "dtype", "quantization")
 _SAMPLE = re.compile(r"^(hf_triton_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
@@ -44,7 +43,7 @@ class RunningCopy:
 
     @property
     def gpus(self) -> list[str]:
-        return [device for device in self.loaded if device != _CPU]
+        return [device for device in self.loaded if device != CPU]
 
 
 def with_shortages(plan: ApplyPlan, metrics: str) -> ApplyPlan:
@@ -104,7 +103,7 @@ def needed_bytes(folder: FolderChange, copy: RunningCopy) -> dict[str, float]:
     if _placed(folder, old, old=True) != _placed(folder, new, old=False):
         return {}
     cache = _cache_bytes(new["options"], copy)
-    devices = copy.gpus or [_CPU]
+    devices = copy.gpus or [CPU]
     total = sum(copy.loaded[device] for device in devices)
     cached = copy.cache if copy.gpus else 0.0  # on the CPU it is taken as it is written
     if any(old.get(key) != new.get(key) for key in _WEIGHT_KEYS):

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from generator.render.manifest import Manifest
+from generator.render.memory import weight_bytes
 from generator.repository.compare import Action, Change, ModelPlan
 from hf_triton.serving.apply.changes import FolderAction, FolderChange, GroupChange
 from hf_triton.serving.apply.memory import with_shortages
 from hf_triton.serving.apply.model_control import ServedFolder
 from hf_triton.serving.apply.planning import ApplyPlan, Shortage
-from hf_triton.serving.apply.weight_sizes import weight_bytes
 from tests.support.apply_bench import Bench, bench
 
 GIB = 2**30

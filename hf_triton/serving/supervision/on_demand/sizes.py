@@ -22,21 +22,17 @@ from generator.errors import GeneratorError
 from generator.fetch import hub_client, hub_errors
 from generator.models_yaml.models_lock import Key
 from generator.models_yaml.server_settings import OnDemand
-from generator.render import model_config
+from generator.render import memory
+from generator.render.memory import CPU, unknown_source
 from generator.repository.atomic_files import write as write_file
 from generator.repository.version_folders import newest_json
 from generator.repository.versions import served_by
 from generator.yaml_file.regular_file import read_json
 from hf_triton.runtime.devices.device import free_cpu_bytes
 from hf_triton.serving.apply.memory import loaded_bytes
-from hf_triton.serving.apply.weight_sizes import unknown_source, weight_bytes
 from hf_triton.tritonserver.stubs import Stub
 
 MEMORY_FILE = ".hf-triton-memory.json"
-CPU = "cpu"
-# Python, torch and transformers in one process, before any weights.
-_PROCESS_BYTES = 250 * 2**20
-_FRONT_BYTES = 60 * 2**20
 _CACHE_OF_WEIGHTS = 0.25
 _GIB = 2**30
 _MEASURE_EVERY_S = 2.0
@@ -193,14 +189,9 @@ class Sizes:
         gpus = [device for device in self._devices() if device != CPU]
         for folder in self._folders_of(name):
             path = self._repository / folder
-            values = _model_values(path)
-            if not values:
-                size[CPU] += _FRONT_BYTES
-                continue
-            weights = weight_bytes(path, values, self._listed)
-            for device, count in _instances(path / "config.pbtxt", gpus):
-                size[device] += weights * count
-                size[CPU] += _PROCESS_BYTES * max(1, round(count))
+            own = memory.folder_bytes(path, _model_values(path), gpus, self._listed)
+            for device, count in own.items():
+                size[device] += count
         return size
 
 
@@ -211,20 +202,6 @@ def _listed(source: str, revision: str) -> tuple[dict[str, int], str]:
     except Exception as error:  # noqa: BLE001, huggingface_hub raises many kinds
         return {}, hub_errors.explain(error, source)
     return {path: file.size for path, file in files.items()}, ""
-
-
-def _instances(config_file: Path, gpus: Sequence[str]) -> Iterable[tuple[str, float]]:
-    """On which device how many copies of the weights are loaded."""
-    groups = model_config.instance_groups(config_file)
-    for group in groups or [{}]:
-        kind, count = group.get("kind", "KIND_AUTO"), float(group.get("count", 1))
-        if kind == "KIND_CPU" or not gpus:
-            yield CPU, count
-        elif kind == "KIND_MODEL":
-            yield from ((gpu, count / len(gpus)) for gpu in gpus)
-        else:
-            chosen = [f"cuda:{number}" for number in group.get("gpus", ())] or gpus
-            yield from ((gpu, count) for gpu in chosen)
 
 
 def _model_values(folder: Path) -> dict[str, Any]:

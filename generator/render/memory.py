@@ -1,5 +1,6 @@
-"""How large the weights of a model are before it is loaded: by its files, by models.lock, or by
-what the Hub says of them.
+"""How much memory a model takes before it is ever loaded: its processes, and its weights by their
+files, by models.lock, or by what the Hub says of them. ``apply``, loads on demand and ``deploy``
+ask here.
 
 Knows the layout of Hugging Face models: config.json, and model.safetensors or the parts that
 model.safetensors.index.json names.
@@ -8,11 +9,12 @@ model.safetensors.index.json names.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from generator.models_yaml.models_lock import DEFAULT_REVISION, Key
+from generator.render import model_config
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.runtime_rules import (
     NotServableError,
@@ -27,12 +29,53 @@ _WHOLE = "model.safetensors"
 _INDEX = f"{_WHOLE}.index.json"
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _ENDINGS = (".safetensors", ".bin", ".gguf")
+# From 4 bits a weight to float32, on a GPU to bfloat16.
+_GGUF_GROWTH = {False: 8, True: 4}
+# Python, torch and transformers in one process, before any weights.
+PROCESS_BYTES = 250 * 2**20
+FRONT_BYTES = 60 * 2**20
+CPU = "cpu"
 
 Listed = Mapping[Key, Mapping[str, int]]
 """The files of a source's revision, with their bytes."""
 
 
-def weight_bytes(folder: Path, values: Mapping[str, Any], listed: Listed | None = None) -> int:
+def folder_bytes(
+    folder: Path, values: Mapping[str, Any], gpus: Sequence[str] = (), listed: Listed | None = None
+) -> dict[str, float]:
+    """By device, what the processes of a Triton model's ``folder`` take, whose model.json has these
+    ``values``; none are those of a front.
+    """
+    if not values:
+        return {CPU: FRONT_BYTES}
+    size: dict[str, float] = {CPU: 0.0}
+    for device, count in copies(model_config.instance_groups(folder / "config.pbtxt"), gpus):
+        weights = weight_bytes(folder, values, listed, on_gpu=device != CPU)
+        size[device] = size.get(device, 0.0) + weights * count
+        size[CPU] += PROCESS_BYTES * max(1, round(count))
+    return size
+
+
+def copies(groups: Sequence[Mapping[str, Any]], gpus: Sequence[str]) -> Iterable[tuple[str, float]]:
+    """On which device how many copies of the weights are loaded."""
+    for group in groups or [{}]:
+        kind, count = group.get("kind", "KIND_AUTO"), float(group.get("count", 1))
+        if kind == "KIND_CPU" or not gpus:
+            yield CPU, count
+        elif kind == "KIND_MODEL":
+            yield from ((gpu, count / len(gpus)) for gpu in gpus)
+        else:
+            chosen = [f"cuda:{number}" for number in group.get("gpus", ())] or gpus
+            yield from ((gpu, count) for gpu in chosen)
+
+
+def weight_bytes(
+    folder: Path,
+    values: Mapping[str, Any],
+    listed: Listed | None = None,
+    *,
+    on_gpu: bool = False,
+) -> int:
     """Bytes of the weights in memory, of the model that ``values`` of a model.json in the Triton
     model's ``folder`` say; 0 where that is not known: the files are not there yet and not
     ``listed``, or the weights are quantized as they are loaded.
@@ -44,10 +87,20 @@ def weight_bytes(folder: Path, values: Mapping[str, Any], listed: Listed | None 
         size = sum((files / name).stat().st_size for name in _names(files))
         return int(size * _growth(files, values["dtype"]))
     locked = {path: file["size"] for path, file in (values.get("locked_files") or {}).items()}
-    sizes = locked or ({} if values["local"] else (listed or {}).get(_key(values), {}))
+    sizes = locked or (listed or {}).get(_key(values), {})
+    if values["local"]:
+        found = _local_files(_files(folder, values))
+        sizes = {path.name: path.stat().st_size for path in found}
     with contextlib.suppress(NotServableError):
-        return sum(sizes[name] for name in _chosen(values, sizes) if name.endswith(_ENDINGS))
+        chosen = (name for name in _chosen(values, sizes) if name.endswith(_ENDINGS))
+        growth = _GGUF_GROWTH[on_gpu] if values.get("gguf_file") else 1
+        return sum(sizes[name] for name in chosen) * growth
     return 0
+
+
+def _local_files(path: Path) -> Iterable[Path]:
+    """The files of a local model, which may be one."""
+    return [path] if path.is_file() else filter(Path.is_file, path.glob("*"))
 
 
 def unknown_source(folder: Path, values: Mapping[str, Any]) -> Key | None:
