@@ -20,6 +20,9 @@ setup: ## make .venv and install what is needed (TORCH=cpu: no CUDA)
 serve: setup ## generate model_repository from models.yaml and serve it (ARGS="--http-port 9000")
 	@exec $(PY) -m generator serve $(ARGS)
 
+# Of use where it is set, as in images of Python: tests start hundreds of processes.
+test test-all test-release: export PYTHONDONTWRITEBYTECODE :=
+
 test: setup ## run the tests but those that kill, change or install servers
 	@$(PY) -m pytest -n auto tests/unit tests/model tests/served $(ARGS)
 

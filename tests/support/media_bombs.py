@@ -89,6 +89,14 @@ def jpeg2000(width: int, height: int, *, components: int = 3) -> bytes:
     return bytes(found)
 
 
+def webp_of_frame(width: int, height: int) -> bytes:
+    """A WebP of a few bytes whose frame says that it has so many pixels."""
+    file = io.BytesIO()
+    Image.new("L", (16, 16)).save(file, "WEBP")
+    sizes = struct.pack("<HH", 16, 16)
+    return file.getvalue().replace(sizes, struct.pack("<HH", width, height), 1)
+
+
 def gif_of_frame(width: int, height: int) -> bytes:
     """A GIF whose screen is of 8 x 8 pixels and whose first frame is larger."""
     file = io.BytesIO()
