@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from generator.deploy import monitoring
 from generator.deploy.environments import written_files
-from generator.deploy.options import ComposeOptions
+from generator.deploy.options import Options
 from generator.deploy.rendering import quote, render
 from generator.deploy.servers import Server
 from generator.errors import UsageError
@@ -29,7 +29,7 @@ _HOME = "/tmp"  # noqa: S108, in the container, and its own
 _PORTS = (("HTTP_PORT", 8000), ("GRPC_PORT", 8001), ("METRICS_PORT", 8002), ("HEALTH_PORT", 8003))
 
 
-def files(server: Server, args: ComposeOptions) -> dict[str, bytes]:
+def files(server: Server, args: Options) -> dict[str, bytes]:
     """Everything that `docker compose` reads. Raises UsageError for files it can't mount."""
     binds = sorted(set(_binds(server, args)), key=lambda bind: bind[1])
     rendered = {
@@ -48,7 +48,7 @@ def files(server: Server, args: ComposeOptions) -> dict[str, bytes]:
     return rendered
 
 
-def next_steps(server: Server, args: ComposeOptions) -> list[str]:
+def next_steps(server: Server, args: Options) -> list[str]:
     """Commands that bring it up."""
     image = server.image
     target = "gpu" if server.gpus else "cpu"
@@ -61,7 +61,7 @@ def next_steps(server: Server, args: ComposeOptions) -> list[str]:
     ]
 
 
-def _ports(args: ComposeOptions) -> dict[str, object]:
+def _ports(args: Options) -> dict[str, object]:
     openai = (("OPENAI_PORT", 9000),) if args.openai else ()
     return {
         "triton": [_port(args.listen, *port) for port in (*_PORTS, *openai)],
@@ -74,7 +74,7 @@ def _port(address: str, variable: str, port: int) -> Markup:
     return quote(f"{bracketed(address)}:${{{variable}:-{port}}}:{port}")
 
 
-def _binds(server: Server, args: ComposeOptions) -> Iterator[tuple[str, str]]:
+def _binds(server: Server, args: Options) -> Iterator[tuple[str, str]]:
     """(from the Compose file's folder, in the container) of each file and folder."""
     config, output = Path(args.config), Path(args.output)
     yield _relative_to(output, config), f"{_FOLDER}/models.yaml"

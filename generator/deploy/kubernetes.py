@@ -1,6 +1,9 @@
-"""Kubernetes: for each server a Deployment and what belongs to it, and a kustomization of all.
+"""Kubernetes: for each server a Deployment, or for KServe an InferenceService whose predictor is
+our container, and what belongs to it; and a kustomization of all.
 
-Knows which file holds what; what stands in them is in the templates.
+KServe in its Standard mode (RawDeployment until 0.15, a name that it still takes): no Knative, so
+gRPC and metrics have ports too and loading may take its time. Knows which file holds what; what
+stands in them is in the templates.
 """
 
 from __future__ import annotations
@@ -9,15 +12,16 @@ import base64
 import hashlib
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from generator.deploy import monitoring
-from generator.deploy.options import ClusterOptions
+from generator.deploy.options import Options
 from generator.deploy.rendering import render
 from generator.deploy.servers import Server, quantity
 from generator.errors import UsageError
 
+_MAX_NAME = 63 - len("-predictor")  # what KServe calls the Service and the Deployment that it makes
 _MAX_CONFIG_BYTES = 2**20 - 2**14  # what a ConfigMap may hold, less its own names
 _MAX_ANNOTATION_BYTES = 2**18 - 2**13  # what all annotations may hold, less the object's rest
 
@@ -31,27 +35,22 @@ class Contents:
     digest: str
 
 
-def files(servers: Sequence[Server], settings: ClusterOptions) -> dict[str, bytes]:
-    """Everything, with the kustomization that names what `kubectl apply -k` sends."""
-    return kustomized(servers, settings, _server_files)
-
-
-def kustomized(
-    servers: Sequence[Server],
-    settings: ClusterOptions,
-    files_of: Callable[[Server, ClusterOptions], dict[str, bytes]],
-) -> dict[str, bytes]:
-    """The files of each server, in a folder where it has but one model, and those of all."""
+def files(servers: Sequence[Server], settings: Options) -> dict[str, bytes]:
+    """The files of each server, in a folder where it has but one model, and those of all, with the
+    kustomization that names what `kubectl apply -k` sends. Raises UsageError.
+    """
+    if settings.target == "kserve":
+        _check_kserve(servers, settings)
     sent: dict[str, bytes] = {}
     for server in servers:
         folder = f"{server.name}/" if server.unit.model else ""
-        for name, content in files_of(server, settings).items():
+        for name, content in _server_files(server, settings).items():
             sent[f"{folder}{name}"] = content
     sent.update(_shared_files(servers, settings))
     return _with_kustomization(sent, settings)
 
 
-def next_steps(servers: Sequence[Server], settings: ClusterOptions) -> list[str]:
+def next_steps(servers: Sequence[Server], settings: Options) -> list[str]:
     """Commands that bring it up: secrets first."""
     space = f" -n {settings.namespace}" if settings.namespace else ""
     steps = []
@@ -84,7 +83,7 @@ def _is_long(server: Server) -> bool:
     return len(json.dumps([contents.texts, contents.binaries])) > _MAX_ANNOTATION_BYTES
 
 
-def _shared_files(servers: Sequence[Server], settings: ClusterOptions) -> dict[str, bytes]:
+def _shared_files(servers: Sequence[Server], settings: Options) -> dict[str, bytes]:
     """What all servers have in common and is sent."""
     shared: dict[str, bytes] = {}
     wanted = {
@@ -107,19 +106,17 @@ def _shared_files(servers: Sequence[Server], settings: ClusterOptions) -> dict[s
     return shared
 
 
-def _with_kustomization(sent: Mapping[str, bytes], settings: ClusterOptions) -> dict[str, bytes]:
+def _with_kustomization(sent: Mapping[str, bytes], settings: Options) -> dict[str, bytes]:
     """What is sent, the kustomization that lists it, and the files for who watches and scales."""
     kustomization = render("kustomization.yaml.j2", resources=sorted(sent), s=settings)
     beside = {"monitoring/dashboard.json": monitoring.dashboard()}
-    if settings.scales:
-        beside["monitoring/prometheus-adapter.yaml"] = render("prometheus-adapter.yaml.j2")
     if settings.monitoring == "files":
         beside["monitoring/rules.yaml"] = monitoring.rules()
         beside["monitoring/prometheus.yaml"] = render("prometheus-kubernetes.yaml.j2", s=settings)
     return {**sent, "kustomization.yaml": kustomization, **beside}
 
 
-def configmap(server: Server, settings: ClusterOptions) -> bytes:
+def configmap(server: Server, settings: Options) -> bytes:
     """The ConfigMap of a server's files. Raises UsageError where they are too large for one."""
     size = sum(len(content) for content in server.files.values())
     if size > _MAX_CONFIG_BYTES:
@@ -152,14 +149,26 @@ def _decoded(content: bytes) -> str | None:
         return None
 
 
-def _server_files(server: Server, settings: ClusterOptions) -> dict[str, bytes]:
-    values = {"server": server, "s": settings, "digest": contents_of(server).digest}
-    found = {
-        "configmap.yaml": configmap(server, settings),
-        "deployment.yaml": render("deployment.yaml.j2", **values),
-        "service.yaml": render("service.yaml.j2", **values),
-        "disruption.yaml": render("disruption.yaml.j2", **values),
-    }
-    if settings.scales:
-        found["autoscaler.yaml"] = render("autoscaler.yaml.j2", scaled=server.name, **values)
+def _server_files(server: Server, settings: Options) -> dict[str, bytes]:
+    is_kserve = settings.target == "kserve"
+    kinds = ("inferenceservice",) if is_kserve else ("deployment", "service")
+    scaled = f"{server.name}-predictor" if is_kserve else server.name
+    kinds += ("disruption", *(("autoscaler",) if settings.scales else ()))
+    digest = contents_of(server).digest
+    found = {"configmap.yaml": configmap(server, settings)}
+    for kind in kinds:
+        found[f"{kind}.yaml"] = render(
+            f"{kind}.yaml.j2", server=server, s=settings, digest=digest, scaled=scaled
+        )
     return found
+
+
+def _check_kserve(servers: Sequence[Server], settings: Options) -> None:
+    if settings.host:
+        raise UsageError("--host: KServe makes an InferenceService's Ingress itself; leave it out")
+    for server in servers:
+        if len(server.name) > _MAX_NAME:
+            raise UsageError(
+                f"the InferenceService '{server.name}' would have {len(server.name)} letters, of "
+                f"which KServe takes {_MAX_NAME}: give a shorter --name"
+            )

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import yaml
 from markupsafe import Markup
 
 from generator.errors import TemplateError
@@ -25,27 +24,18 @@ _SAFE = frozenset(string.ascii_letters + string.digits + string.punctuation + " 
 
 
 def render(name: str, **values: object) -> bytes:
-    """The text of a template. Raises TemplateError where it is broken, or not YAML in the end."""
+    """The text of a template. Raises TemplateError where it is broken."""
     try:
         text = _environment().get_template(name).render(**values)
     except jinja2.TemplateError as error:
         place = f"{getattr(error, 'name', None) or name}:{getattr(error, 'lineno', None) or '?'}"
         raise TemplateError(f"{place}: {error}") from error
-    parse(text.encode(), name)
     return text.encode()
 
 
 def read(name: str) -> str:
     """A file beside the templates, as it is."""
     return (_TEMPLATES / name).read_text(encoding="utf-8")
-
-
-def parse(content: bytes, name: str) -> list[Any]:
-    """The YAML documents in ``content``. Raises TemplateError, for keys given twice too."""
-    try:
-        return list(yaml.load_all(content, _UniqueLoader))
-    except yaml.YAMLError as error:
-        raise TemplateError(f"{name}: is not YAML: {' '.join(str(error).split())}") from error
 
 
 def quote(text: str) -> Markup:
@@ -99,27 +89,6 @@ def _environment() -> jinja2.Environment:
         "lines": lines,
     }
     return strict_environment(_TEMPLATES, filters, "unquoted")
-
-
-# libyaml's own parser where PyYAML was built with it.
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _UniqueLoader(_Loader):  # type: ignore[misc]
-    """Refuses a key given twice, of which YAML readers silently keep one."""
-
-
-def _unique_mapping(loader: _UniqueLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    keys = [loader.construct_object(key) for key, _ in node.value]
-    twice = {str(key) for key in keys if keys.count(key) > 1}
-    if twice:
-        raise yaml.constructor.ConstructorError(
-            problem=f"key given twice: {', '.join(sorted(twice))}", problem_mark=node.start_mark
-        )
-    return dict(loader.construct_mapping(node, deep=True))
-
-
-_UniqueLoader.add_constructor("tag:yaml.org,2002:map", _unique_mapping)
 
 
 def to_json(value: Mapping[str, Any]) -> bytes:

@@ -18,10 +18,8 @@ from generator.render.memory import weight_bytes
 from generator.render.model_folder import model_values
 from generator.spec import vllm_arguments
 from generator.spec.model_spec import ModelSpec
-from generator.spec.task_sets import CHAT_TASKS, COMPLETION_TASKS, SPEECH_TASKS
+from generator.spec.task_sets import COMPLETION_TASKS, SPEECH_TASKS
 from generator.spec.triton_models import triton_models
-
-_DEFAULT_GPUS_PER_NODE = 8
 
 _GIB = 1024  # in MiB
 _BASE_MEMORY_MIB = 2 * _GIB
@@ -76,11 +74,6 @@ class Server:
     def has_environments(self) -> bool:
         """Whether any of its models has a Python environment that hf-triton builds."""
         return any(spec.python_env and spec.python_env.files for spec in self.unit.specs)
-
-    @property
-    def has_slots(self) -> bool:
-        """Whether any of its models has slots, whose use is measured."""
-        return bool(self.unit.tasks.intersection(CHAT_TASKS))
 
     @property
     def has_waiting(self) -> bool:
@@ -145,7 +138,7 @@ def _gpus(unit: Unit, device: str, args: Options) -> int:
         raise UsageError(
             f"got --gpus {asked}, but the instance groups of {_list(unit.names)} name {named} GPUs"
         )
-    spread, most = max_gpus(unit), args.gpus_per_node or _DEFAULT_GPUS_PER_NODE
+    spread, most = max_gpus(unit), args.gpus_per_node
     if spread > most:
         raise UsageError(
             f"options.vllm of {_list(unit.names)} asks for {spread} GPUs, of which a node has "

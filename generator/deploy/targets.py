@@ -8,15 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from generator.deploy import compose, environments, kserve, kubernetes
+from generator.deploy import compose, environments, kubernetes
 from generator.deploy.models_file import Source
-from generator.deploy.options import (
-    ClusterOptions,
-    ComposeOptions,
-    Options,
-    cluster_options,
-    compose_options,
-)
+from generator.deploy.options import Options, options_of
 from generator.deploy.servers import Server, device_of, server_of, unknown_weights
 from generator.deploy.units import one_unit, unit_for_each
 from generator.errors import Problem, SpecError, UsageError
@@ -43,26 +37,24 @@ class Deployment:
 
 def render(args: argparse.Namespace) -> Deployment:
     """Writes nothing. Raises SpecError for models.yaml, UsageError for flags."""
-    asked = compose_options(args) if args.target == "compose" else cluster_options(args)
-    if isinstance(asked, ClusterOptions):
-        _check(asked)
+    asked = options_of(args)
+    _check(asked)
     config = Path(asked.config)
     specs = load(config, find_tasks())
     root = reading.read(config)
     units = (unit_for_each if asked.per_model else one_unit)(asked.name, specs)
-    if isinstance(asked, ClusterOptions):
+    if asked.target != "compose":
         refuse_local(config, specs, asked.local_models, asked.local_claim)
         environments.refuse_unmovable(config, specs)
     device = device_of(units, asked)
     source = Source(root, asked.local_models, models_lock.read_lock(config))
     servers = [server_of(unit, source, device, asked) for unit in units]
-    if isinstance(asked, ComposeOptions):
+    if asked.target == "compose":
         files = compose.files(servers[0], asked)
         steps = compose.next_steps(servers[0], asked)
     else:
-        target = kubernetes if asked.target == "kubernetes" else kserve
-        files = target.files(servers, asked)
-        steps = target.next_steps(servers, asked)
+        files = kubernetes.files(servers, asked)
+        steps = kubernetes.next_steps(servers, asked)
     return Deployment(dict(sorted(files.items())), tuple(_notes(servers, asked)), tuple(steps))
 
 
@@ -87,7 +79,7 @@ def _notes(servers: Sequence[Server], args: Options) -> Iterator[str]:
             )
 
 
-def _check(args: ClusterOptions) -> None:
+def _check(args: Options) -> None:
     """Raises UsageError for flags that would be ignored."""
     for flag, value, needed, given in (
         ("--ingress-class", args.ingress_class, "--host", args.host),

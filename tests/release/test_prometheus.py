@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -226,10 +227,8 @@ def test_no_alert_fires_and_each_can_be_evaluated(watched: Watched) -> None:
 
 
 def test_what_the_autoscaler_asks_for_has_numbers(watched: Watched) -> None:
-    """The adapter's queries, by the labels that targets here have."""
-    text = (ROOT / "generator/deploy/templates/prometheus-adapter.yaml.j2").read_text()
-    for rule in read_yaml(text)["rules"]:
-        query = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'job="hf-triton"')
-        query = query.replace("<<.GroupBy>>", "instance")
+    text = (ROOT / "generator/deploy/templates/autoscaler.yaml.j2").read_text()
+    for name in re.findall("name: (hf_triton_.*)", text):
+        query = f'sum({name}{{job="hf-triton"}}) by (instance)'
         has_data = functools.partial(answers, watched.prometheus, query)
         assert eventually(has_data, DATA_TIMEOUT_S), query

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from generator.deploy.arguments import add_targets
+from generator.deploy.options import add_targets
 from generator.errors import EXIT_INPUT, EXIT_OK, ConflictError, UsageError
 
 _HINT = "nothing was written: move your edits away, or use --force"

@@ -17,7 +17,7 @@ from tests.unit.deploy.workspace import GOLDEN, read_folder, write_workspace
 # The dashboard and the rules are long, the same everywhere, and tested by themselves.
 LEFT_OUT = (
     *("dashboard.json", "hf-triton.json", "rules.yaml", "prometheusrule.yaml"),
-    *("prometheus.yaml", "prometheus-adapter.yaml"),
+    "prometheus.yaml",
 )
 CASES: dict[str, tuple[str, ...]] = {
     "compose": ("compose", "--openai"),
