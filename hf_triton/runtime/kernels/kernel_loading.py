@@ -26,8 +26,8 @@ from .thread_team import Kernel
 KERNELS = "kernels.py"
 # Which import the first.
 STATE_KERNELS, EXPERT_KERNELS = "state_kernels.py", "expert_kernels.py"
-TEXT_KERNELS = "text_kernels.py"
-_SOURCES = ("layout.py", KERNELS, STATE_KERNELS, EXPERT_KERNELS, TEXT_KERNELS)
+TEXT_KERNELS, DRAW_KERNELS = "text_kernels.py", "draw_kernels.py"
+_SOURCES = ("layout.py", KERNELS, STATE_KERNELS, EXPERT_KERNELS, TEXT_KERNELS, DRAW_KERNELS)
 # Functions of Numba's that a kernel calls where it has raised an exception, and the first of them.
 # None does: without Numba the process would end there.
 _RAISING = (

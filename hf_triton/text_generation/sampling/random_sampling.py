@@ -4,7 +4,8 @@ numbers.
 Temperature, top-k, top-p, min-p, then sampling: transformers' order. Each token takes one uniform
 number from the sequence's own generator and inverts the cumulative distribution in the order of the
 vocabulary. Filters are thresholds on scores: what a row keeps depends neither on the other rows nor
-on the order in which a sort leaves equal scores.
+on the order in which a sort leaves equal scores. A CPU does all of it in one compiled loop, a GPU
+by torch's operators.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from functools import cache
 
 import torch
+
+from hf_triton.runtime.kernels.kernel_loading import DRAW_KERNELS, load_kernel
+from hf_triton.runtime.kernels.thread_team import Kernel, ThreadTeam
 
 from ..sequence.sampling_params import SamplingParams
 from .columns import MOST_LOGITS, Column, Columns, DeviceColumns
 
 _MINUS_INFINITY = float("-inf")
-# On a CPU, top-p first looks at so many of the likeliest tokens: they nearly always hold its
-# probability mass, and a top-k of 1,024 costs less than sorting the whole vocabulary.
-_TOP = 1024
 
 Drawn = tuple[int, SamplingParams, float]  # the row of the logits, options, uniform number
 
@@ -63,29 +65,53 @@ class Draws:
         )
 
     def draw(self, logits: torch.Tensor, values: DeviceColumns) -> torch.Tensor:
+        """logits (rows, vocab) -> token ids (drawn,); of a row with NaN, or without a finite
+        largest logit, the place of that.
+        """
+        kernel = None if logits.is_cuda else _kernel(logits.dtype)
+        if kernel is not None and logits.is_contiguous():
+            return self._draw_in_a_loop(kernel, logits, values)
+        rows = values[self.rows]
+        return self._draw_by_operators(logits[rows] if len(rows) < len(logits) else logits, values)
+
+    def _draw_in_a_loop(
+        self, kernel: Kernel, logits: torch.Tensor, values: DeviceColumns
+    ) -> torch.Tensor:
+        rows, numbers, top_k = (values[one] for one in (self.rows, self.numbers, self.top_k))
+        team, size = ThreadTeam(torch.get_num_threads()), logits.shape[-1]
+        out = torch.empty(len(rows), dtype=torch.int64)
+        scratch = torch.empty(team.num_threads, 4 * size + 1)
+        team.run(
+            kernel,
+            *(len(rows), size, logits.data_ptr(), rows.data_ptr(), numbers.data_ptr()),
+            *(top_k.data_ptr(), out.data_ptr(), scratch.data_ptr()),
+        )
+        return out
+
+    def _draw_by_operators(self, logits: torch.Tensor, values: DeviceColumns) -> torch.Tensor:
         """logits (drawn, vocab) -> token ids (drawn,)."""
         temperatures, uniform, top_p, min_p = values[self.numbers].unsqueeze(2)
         scores = logits.float()
         # The largest score is 0 before the division: a tiny temperature gives -inf, never inf or
         # NaN.
-        scores = scores - scores.amax(dim=-1, keepdim=True)
-        scores = scores.div_(temperatures)
+        largest, place = scores.max(dim=-1, keepdim=True)
+        scores = (scores - largest).div_(temperatures)
         weights = scores.exp()  # (drawn, vocab), 1 for the likeliest
         if self.most or self.is_unbounded:
             least = self._threshold(scores, weights, values[self.top_k], top_p)
             weights = weights.masked_fill_(scores < least, 0)
         if self.has_min_p:
             weights = weights.masked_fill_(weights < min_p, 0)
-        return _invert(weights, uniform)
+        return torch.where(largest - largest == 0, _invert(weights, uniform), place).squeeze(1)
 
     def _threshold(
         self, scores: torch.Tensor, weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
     ) -> torch.Tensor:
         """(drawn, 1): the least score that top_k and then top_p keep; -inf where both are off."""
-        vocab_size = scores.shape[-1]
-        # What a GPU knows could not be asked without a wait, so it sorts all at once.
-        enough = min(_TOP, vocab_size) if scores.device.type == "cpu" else vocab_size
-        top = _descending(scores, max(self.most, enough if self.is_unbounded else 0))
+        if self.is_unbounded:  # whether fewer are enough could not be asked without a wait
+            top = scores.sort(dim=-1, descending=True).values
+        else:
+            top = scores.topk(self.most, dim=-1).values
         last = (top_k - 1).clamp_min(0)  # (drawn, 1)
         kth = top.gather(1, last).masked_fill(top_k == 0, _MINUS_INFINITY)
         if not self.has_top_p:
@@ -94,16 +120,28 @@ class Draws:
         total = cumulative.gather(1, last)
         if self.is_unbounded:
             total = torch.where(top_k > 0, total, weights.sum(dim=-1, keepdim=True))
-        mass = top_p * total
-        # A flat distribution over a wide vocabulary: what top-p keeps does not lie within ``top``.
-        is_cut = self.is_unbounded and top.shape[-1] < vocab_size
-        if is_cut and bool((cumulative[:, -1:] < mass).any()):
-            top = _descending(scores, vocab_size)
-            cumulative = top.exp().cumsum(dim=-1)
         # A token stays while the mass before it is below top_p's: the likeliest one always does.
-        num_kept = 1 + (cumulative[:, :-1] < mass).sum(dim=-1, keepdim=True)
+        num_kept = 1 + (cumulative[:, :-1] < top_p * total).sum(dim=-1, keepdim=True)
         least = top.gather(1, num_kept - 1)
         return torch.where(top_p > 0, torch.maximum(kth, least), kth)
+
+
+def load_loops(device: torch.device, dtype: torch.dtype) -> None:
+    """Compiles what draws from logits of a model on ``device``, or loads it: no request waits."""
+    if device.type == "cpu":
+        for one in {torch.float32, dtype}:
+            _kernel(one)
+
+
+@cache
+def _kernel(dtype: torch.dtype) -> Kernel | None:
+    """The compiled loop; None for numbers that it does not read, and without Numba."""
+    if dtype not in (torch.float32, torch.bfloat16):
+        return None
+    try:
+        return load_kernel("draw", str(dtype).removeprefix("torch."), DRAW_KERNELS)
+    except ImportError:
+        return None
 
 
 def grouped(drawn: Rows[Drawn], vocab_size: int) -> Iterator[Rows[Drawn]]:
@@ -117,20 +155,13 @@ def grouped(drawn: Rows[Drawn], vocab_size: int) -> Iterator[Rows[Drawn]]:
             yield alike[first : first + at_once]
 
 
-def _descending(scores: torch.Tensor, num: int) -> torch.Tensor:
-    """(rows, num): the largest of each row."""
-    if num < scores.shape[-1]:
-        return scores.topk(num, dim=-1).values
-    return scores.sort(dim=-1, descending=True).values
-
-
 def _invert(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """The first column whose cumulative weight exceeds ``uniform`` (rows, 1) of the row's; never
-    one of weight 0.
+    """The first column, (rows, 1), whose cumulative weight exceeds ``uniform`` (rows, 1) of the
+    row's; never one of weight 0.
     """
     cumulative = weights.cumsum(dim=-1)
     total = cumulative[:, -1:].contiguous()
     below_total = total.nextafter(torch.zeros_like(total))
     threshold = torch.minimum(uniform * total, below_total)
     column = torch.searchsorted(cumulative, threshold, right=True)
-    return column.squeeze(1).clamp_max(weights.shape[-1] - 1)  # a row of NaN has no such column
+    return column.clamp_max(weights.shape[-1] - 1)  # a row of NaN has no such column

@@ -146,9 +146,9 @@ class Sampler:
         if array is None:
             array = to_device(inputs.array, logits.device)
         values, asked = DeviceColumns(array), inputs.asked
-        raw, is_plain = logits, inputs.changes is None and not inputs.draws
-        best = None if is_plain else logits.amax(dim=-1)
+        raw, best = logits, None
         if inputs.changes is not None:
+            best = logits.amax(dim=-1)
             # Small penalties would be rounded away in half precision.
             logits = logits.to(torch.float32, copy=asked is not None)
             self._changes.apply(logits, inputs.changes, values, self._last, late)
@@ -175,8 +175,7 @@ class Sampler:
         else:
             token_ids = self._argmax(logits)
         for draws in inputs.draws:
-            rows = values[draws.rows]
-            token_ids[rows] = draws.draw(logits[rows], values)
+            token_ids[values[draws.rows]] = draws.draw(logits, values)
         return token_ids
 
 

@@ -26,6 +26,7 @@ from hf_triton.runtime import log
 from hf_triton.runtime.errors import NO_NUMBERS, EngineError, LoadError, reason
 from hf_triton.text_generation.engine.engine import Engine, EngineSetup
 from hf_triton.text_generation.engine.generation_rules import ForcedTokens, neutral_config
+from hf_triton.text_generation.sampling.random_sampling import load_loops
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sampling.token_logprobs import prompt_logprobs
 from hf_triton.text_generation.sequence.sequence import Sequence, Token
@@ -85,6 +86,7 @@ class GenerateEngine(Engine):
         self._forced = ForcedTokens(config)
         self._generation_config = config
         self._sampler = Sampler(sorted(self.setup.eos_token_ids))
+        load_loops(self.setup.device, self.setup.model.dtype)
         self._beam_search = BeamSearch(
             self.setup.model, self.setup.eos_token_ids, self._pad_token_id
         )

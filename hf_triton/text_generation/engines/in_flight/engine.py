@@ -30,6 +30,7 @@ from hf_triton.text_generation.lora.places import LimitedAdapters
 from hf_triton.text_generation.memory.known_prompts import KnownPrompts
 from hf_triton.text_generation.memory.kv_cache import CacheSize
 from hf_triton.text_generation.memory.paged_cache import PagedSize
+from hf_triton.text_generation.sampling.random_sampling import load_loops
 from hf_triton.text_generation.sampling.sampler import Sampled, Sampler, SamplerInputs
 from hf_triton.text_generation.sampling.speculative.drafter import Drafter, runs_of
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
@@ -117,6 +118,7 @@ class InFlightEngine(Engine):
         self._takes_snapshots = runner.takes_snapshots
         self._drafter = make_drafter(setup, runner, self.size.max_num_seqs, async_scheduling=ahead)
         self._sampler = Sampler(sorted(setup.eos_token_ids), runner.argmax)
+        load_loops(setup.device, setup.model.dtype)
         if isinstance(runner, ExtrasRunner):
             runner.plain = self._with_graphs(runner.plain)
             self.runner = runner

@@ -19,9 +19,11 @@ from transformers import (
 )
 
 from hf_triton.text_generation.sampling import random_sampling
+from hf_triton.text_generation.sampling.columns import Columns, DeviceColumns
+from hf_triton.text_generation.sampling.random_sampling import Draws
 from hf_triton.text_generation.sampling.sampler import Sampler, choice_seed
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
-from hf_triton.text_generation.sequence.sequence import Sequence, Token
+from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
 from hf_triton.text_generation.sequence.source import text_source
 
 VOCAB_SIZE = 40
@@ -124,20 +126,51 @@ def test_frequencies_are_transformers_probabilities(options: dict[str, Any]) -> 
         assert abs(counts[token] - num_draws * p) <= five_sigma, token
 
 
-@pytest.mark.parametrize("options", [{"top_k": 50}, {"top_p": 0.9}, {"top_k": 90, "top_p": 0.4}])
-def test_how_many_tokens_are_looked_at_first_changes_nothing(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), size=st.sampled_from([1, 40, 64, 65, 3000]), seed=st.integers(0, 2**16))
+def test_a_loop_and_operators_draw_the_same_tokens(
+    dtype: torch.dtype, data: st.DataObject, size: int, seed: int
 ) -> None:
-    logits = random_logits(30, vocab_size=3000)
+    logits = random_logits(4, seed, size) * data.draw(st.sampled_from([0.01, 1, 3]))
+    if data.draw(st.booleans()):
+        logits = logits.round()  # many are equal
+        logits[:, 1::3] = float("-inf")
+    logits = logits.to(dtype)
+    options: list[dict[str, Any]] = [data.draw(OPTIONS) for _ in logits]
+    numbers = [data.draw(st.sampled_from([1e-6, 1 - 2**-53, 0.1, 0.5, 0.9])) for _ in logits]
+    drawn = [
+        (row, SamplingParams(max_tokens=1, **{**one, "repetition_penalty": 1.0}), number)
+        for row, (one, number) in enumerate(zip(options, numbers, strict=True))
+    ]
+    columns = Columns()
+    draws = Draws.of(drawn, size, columns)
+    values = DeviceColumns(torch.from_numpy(columns.array()))
+    assert random_sampling._kernel(dtype) is not None
+    tokens = draws.draw(logits, values).tolist()
+    assert tokens == draws._draw_by_operators(logits, values).tolist()
 
-    def tokens() -> list[int]:
-        rows = [sequence(seed=n, temperature=1.0, **options) for n in range(30)]
-        return sample(Sampler([]), logits, rows)
 
-    expected = tokens()
-    for width in (1, 2, 300, 3000):
-        monkeypatch.setattr(random_sampling, "_TOP", width)
-        assert tokens() == expected
+def test_a_top_p_just_below_1_is_drawn_from_what_is_left_of_a_vocabulary() -> None:
+    logits = random_logits(8, vocab_size=9000)
+    logits[:, ::2] = float("-inf")
+    rows = [sequence(temperature=1.0, top_p=1 - 2**-24, seed=seed) for seed in range(8)]
+    assert all(token % 2 for token in sample(Sampler([]), logits, rows))
+
+
+@pytest.mark.parametrize("by_operators", [False, True])
+@pytest.mark.parametrize("options", [{}, {"top_k": 5}, {"top_p": 0.5}])
+def test_a_row_that_is_no_number_is_told_by_its_token(
+    options: dict[str, Any], by_operators: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by_operators:
+        monkeypatch.setattr(random_sampling, "_kernel", lambda _: None)
+    logits = torch.randn(4, 300)
+    logits[0, 7], logits[1, 9], logits[2] = float("nan"), float("inf"), float("-inf")
+    rows = [sequence(temperature=1.0, **options) for _ in logits]
+    tokens = sample(Sampler([]), logits, rows)
+    assert tokens[:3] == [NO_TOKEN] * 3
+    assert tokens[3] != NO_TOKEN
 
 
 def test_repetition_penalty_counts_prompt_and_output_as_transformers_does() -> None:
