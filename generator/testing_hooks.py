@@ -134,5 +134,8 @@ def _loaded(spec: ModelSpec, seen: list[tuple[str, float, dict[str, str]]]) -> H
 
     if spec.hooks is None:
         raise UsageError(f"model {spec.name!r} has no hooks")
-    metrics = [Metric(m.name, m.type, m.help, m.labels, m.buckets) for m in spec.metrics]
+    metrics = [
+        Metric(name, m.type, m.help or name, m.labels, m.buckets)
+        for name, m in spec.metrics.items()
+    ]
     return HookFile(spec.hooks.path, spec.hooks.path.name, Recorder(metrics))

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from generator.errors import Problem, SpecError
-from generator.spec.model_spec import ModelSpec, PythonEnv
+from generator.spec.model_spec import ModelSpec
+from generator.spec.python_env import PythonEnv
 from generator.yaml_file.nodes import Node
 
 _KEY = re.compile(r"(?!models\.(yaml|lock)$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -94,7 +94,7 @@ def _slug(name: str) -> str:
 def _reached_by(spec: ModelSpec) -> set[str]:
     """The model and those that its canary sends requests to."""
     arms = spec.canary.arms if spec.canary else ()
-    return {spec.name, *(arm.model for arm in arms)}
+    return {spec.name, *(arm.model_of(spec.name) for arm in arms)}
 
 
 def _merged(sets: list[set[str]], together: Iterable[set[str]]) -> list[set[str]]:

@@ -5,15 +5,24 @@ They see values that are each right by themselves, and name the value that has t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from generator.models_yaml.features.entry import Entry
-from generator.spec.model_spec import DynamicBatching
-from generator.spec.task_folders import Task
+from generator.models_yaml.entry import Entry
+from generator.spec.model_source import GGUF_SUFFIX, names_gguf
+from generator.spec.model_spec import BACKENDS, DynamicBatching, Ensemble
 from generator.spec.vllm_arguments import num_gpus
 from generator.yaml_file import schema
 from generator.yaml_file.nodes import Node
+
+_NATIVE_ONLY = ("model_max_batch_size", "pad_to_multiple_of", "token_type_ids")
+_GGUF_TASK = "text-generation"
+# Engines that take no weights quantized at load, each with what it has instead.
+_NOT_QUANTIZING = {
+    "vllm": "vLLM quantizes by its own arguments, under options.vllm",
+    "onnxruntime": "onnxruntime quantizes what it exports, by options.quantization",
+    "torch-compile": "torch-compile computes whole weights; engine torch computes quantized ones",
+}
 
 
 class BatchLimit(NamedTuple):
@@ -25,56 +34,115 @@ class BatchLimit(NamedTuple):
 
 def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
     """Each rule that a model breaks: where, and what is wrong."""
-    given, values, task = entry.given, entry.values, entry.task
-    if "dynamic_batching" in given and values.get("max_batch_size") is not None:
-        if values.get("layout") != "ensemble":
-            limit = BatchLimit("max_batch_size", values["max_batch_size"])
-            yield from _batching(given["dynamic_batching"], values, limit)
-        elif values["ensemble"].is_native:
-            rows = values["ensemble"].model_max_batch_size
-            limit = BatchLimit("ensemble.model_max_batch_size", rows)
-            yield from _batching(given["dynamic_batching"], values, limit)
-    if "instance_group" in given and values.get("device_map") is not None:
-        yield from _instances(given["instance_group"], values)
-    if values.get("metrics") and ("hooks" not in given or given["hooks"].value is None):
-        yield given["metrics"], "needs hooks: nothing else observes these metrics"
-    if values.get("idle_s") is not None and "load" not in given:
+    given, keys = entry.given, entry.keys
+    yield from _sources(entry)
+    yield from _streaming(entry)
+    yield from _batching(entry)
+    if keys.instance_group and keys.device_map is not None:
+        yield from _instances(entry)
+    metrics = given.get("metrics")
+    if (
+        metrics is not None
+        and metrics.entries
+        and keys.hooks is None
+        and "hooks" not in entry.wrong
+    ):
+        yield metrics, "needs hooks: nothing else observes these metrics"
+    if keys.idle_s is not None and "load" not in given:
         yield given["idle_s"], "needs load: on_demand: nothing else is put out of memory"
-    if values.get("response_cache") is not None and task is not None:
-        yield from _response_cache(given["response_cache"], values, task)
+    if keys.response_cache is not None:
+        yield from _response_cache(entry)
+    yield from _adapters(entry)
+    yield from _engine(entry)
+    yield from _vllm(entry)
+    yield from _ensemble(entry)
+    yield from _quantization(entry)
+    yield from _gguf(entry)
 
 
-def _batching(
-    node: Node, values: Mapping[str, Any], limit: BatchLimit
-) -> Iterator[tuple[Node, str]]:
-    largest = limit.value
-    sizes = node.get("preferred_batch_size")
-    if largest == 0 and values["dynamic_batching"] not in (None, DynamicBatching()):
+def _sources(entry: Entry) -> Iterator[tuple[Node, str]]:
+    """A commit, or a file, that a source can't have."""
+    keys, given = entry.keys, entry.given
+    if keys.revision is not None and (kind := keys.model.without_revisions):
+        yield given["revision"], f"only a model on the Hub has revisions, and 'model' is {kind}"
+    if keys.model.is_local and keys.gguf_file is not None:
+        yield given["gguf_file"], "of a local folder say model: FOLDER/FILE.gguf"
+
+
+def _streaming(entry: Entry) -> Iterator[tuple[Node, str]]:
+    task = entry.task
+    if entry.keys.streaming and task is not None and not task.streams:
+        message = f"got true, expected false: {task.tag} answers a request at once, in whole"
+        yield entry.given["streaming"], message
+
+
+def _batching(entry: Entry) -> Iterator[tuple[Node, str]]:
+    keys, node = entry.keys, entry.given.get("dynamic_batching")
+    ensemble = keys.ensemble or Ensemble()
+    if node is None or entry.wrong & {"max_batch_size", "dynamic_batching", "ensemble"}:
+        return
+    limit = BatchLimit("max_batch_size", keys.max_batch_size)
+    if keys.layout == "ensemble":
+        if not ensemble.is_native:
+            return
+        limit = BatchLimit("ensemble.model_max_batch_size", ensemble.model_max_batch_size)
+    if limit.value == 0 and keys.dynamic_batching not in (None, DynamicBatching()):
         # Triton takes a delay there, and then hands over one request at a time all the same.
         yield node, "needs max_batch_size above 0, which is 0: Triton forms no batches"
-    elif sizes is not None and isinstance(sizes.value, list):
-        for item in sizes.value:
-            if type(item.value) is int and item.value > largest:
-                expected = f"expected at most {limit.key}, which is {largest}"
-                yield item, f"got {schema.show(item)}, {expected}"
+        return
+    sizes = node.get("preferred_batch_size")
+    for item in sizes.items if sizes is not None else ():
+        if isinstance(item.value, int) and item.value > limit.value:
+            expected = f"expected at most {limit.key}, which is {limit.value}"
+            yield item, f"got {schema.show(item)}, {expected}"
 
 
-def _instances(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[Node, str]]:
+def _instances(entry: Entry) -> Iterator[tuple[Node, str]]:
     """A device map spreads one copy over every GPU: a second would want the same memory."""
-    groups = values["instance_group"] or ()
+    groups = entry.keys.instance_group or ()
     on_gpu = [group for group in groups if group.kind in ("KIND_GPU", "KIND_AUTO")]
     everywhere = any(group.kind == "KIND_GPU" and not group.gpus for group in on_gpu)
     if everywhere or sum(group.count * max(1, len(group.gpus)) for group in on_gpu) > 1:
-        spread = f"device_map {values['device_map']} spreads one copy over all GPUs"
+        spread = f"device_map {entry.keys.device_map} spreads one copy over all GPUs"
         expected = "expected [{count: 1, kind: KIND_MODEL}]"
-        yield node, f"{spread}, and this asks for several; {expected}"
+        yield entry.given["instance_group"], f"{spread}, and this asks for several; {expected}"
 
 
-def engine_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
+def _response_cache(entry: Entry) -> Iterator[tuple[Node, str]]:
+    """Reports a response cache for tasks whose answers to one request may differ."""
+    node, task = entry.given["response_cache"], entry.task
+    if task is not None and not task.is_deterministic:
+        reason = f"two answers of {task.tag} to one request may differ"
+        yield node, f"expected false: {reason}, and a kept one would be repeated"
+    elif entry.keys.streaming:
+        yield node, "expected false: a streamed answer can't be kept; or set streaming: false"
+
+
+def _adapters(entry: Entry) -> Iterator[tuple[Node, str]]:
+    given, keys, task = entry.given, entry.keys, entry.task
+    found = [key for key in ("adapters", "adapters_from") if getattr(keys, key)]
+    if keys.max_loaded_adapters and not found and not {"adapters", "adapters_from"} & entry.wrong:
+        yield given["max_loaded_adapters"], "expected none: the model has no adapters"
+    if task is None or not found:
+        return
+    if not task.has_adapters:
+        for key in found:
+            yield given[key], f"expected none: no model of {task.tag} serves adapters"
+        return
+    engine = entry.option("engine")
+    if engine is not None and engine.value == "generate":
+        yield engine, "got 'generate', which serves no adapters; expected auto, in_flight or vllm"
+    canary = given.get("canary")
+    if keys.adapters_from and canary is not None and canary.value:
+        reason = "the model shares its requests, and its arms would lack them"
+        yield given["adapters_from"], f"expected none: {reason}"
+
+
+def _engine(entry: Entry) -> Iterator[tuple[Node, str]]:
     """Reports options that the model's engine does not know, if the entry itself gives them.
     Options under ``defaults:`` are for all engines, so an engine may ignore some.
     """
-    own, task, engine = entry.own_options, entry.task, entry.options.get("engine")
+    own, task, engine = entry.own.get("options"), entry.task, entry.options.get("engine")
     if own is None or task is None:
         return
     for name, value in entry.options.items():
@@ -84,38 +152,111 @@ def engine_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
             yield place, f"got {schema.show(place)}, but engine is {engine}: {knows}"
 
 
-def vllm_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
+def _vllm(entry: Entry) -> Iterator[tuple[Node, str]]:
     """Reports ``options.vllm`` without engine vllm, and several instances of a model that vLLM
     spreads over several GPUs. NVIDIA's vLLM backend has rules of its own.
     """
-    given, values, options = entry.given, entry.values, entry.options
-    if values.get("layout") == "vllm-backend":
+    given, keys, options = entry.given, entry.keys, entry.options
+    if keys.layout == "vllm-backend":
         return
-    if options.get("engine") == "vllm" and values.get("device_map") is not None:
+    if options.get("engine") == "vllm" and keys.device_map is not None:
         reason = "tensor_parallel_size in options.vllm spreads a model"
-        yield given["device_map"], f"got {values['device_map']}, expected null: {reason}"
+        yield given["device_map"], f"got {keys.device_map}, expected null: {reason}"
     if options.get("vllm") is None:
         return
     if options["engine"] == "auto":
-        place = given["options"].get("vllm") or given["options"]
+        place = entry.option("vllm") or given["options"]
         yield place, "got arguments for vLLM, but engine is auto; set engine: vllm"
     num = num_gpus(options)
-    for group in values.get("instance_group") or ():
-        if num > 1 and "instance_group" in given and group.kind in ("KIND_GPU", "KIND_AUTO"):
+    for group in keys.instance_group or ():
+        if num > 1 and group.kind in ("KIND_GPU", "KIND_AUTO"):
             wanted = f"options.vllm spreads one copy over {num} GPUs"
             message = f"got {group.kind}, which is one instance for each GPU, but {wanted}"
-            yield (
-                given["instance_group"],
-                f"{message}; expected [{{count: 1, kind: KIND_MODEL}}]",
-            )
+            expected = "expected [{count: 1, kind: KIND_MODEL}]"
+            yield given["instance_group"], f"{message}; {expected}"
 
 
-def _response_cache(
-    node: Node, values: Mapping[str, Any], task: Task
-) -> Iterator[tuple[Node, str]]:
-    """Reports a response cache for tasks whose answers to one request may differ."""
-    if not task.is_deterministic:
-        reason = f"two answers of {task.tag} to one request may differ"
-        yield node, f"expected false: {reason}, and a kept one would be repeated"
-    elif values["streaming"]:
-        yield node, "expected false: a streamed answer can't be kept; or set streaming: false"
+def _ensemble(entry: Entry) -> Iterator[tuple[Node, str]]:
+    given, keys, task = entry.given, entry.keys, entry.task
+    if keys.layout != "ensemble":
+        node = entry.own.get("ensemble")
+        if node is not None and "layout" not in entry.wrong:
+            yield node, "is of no use without 'layout: ensemble'"
+        return
+    if task is not None and task.output is None:
+        tasks = ", ".join(tag for tag, known in entry.tasks.items() if known.output)
+        reason = f"{task.tag} has no tokenizer and postprocessing apart from its engine"
+        yield given["layout"], f"got ensemble, expected single: {reason}; ensemble is for {tasks}"
+        return
+    for name in ("hooks", "response_cache"):
+        if getattr(keys, name) is not None:
+            reason = "no step of an ensemble sees both a request and its answer"
+            yield given[name], f"needs layout single: {reason}"
+    if "ensemble" not in entry.wrong:
+        native = keys.ensemble is not None and keys.ensemble.is_native
+        yield from (_native_steps(entry) if native else _python_steps(entry))
+
+
+def _python_steps(entry: Entry) -> Iterator[tuple[Node, str]]:
+    asked = entry.given.get("ensemble")
+    for name in _NATIVE_ONLY:
+        node = asked.get(name) if asked else None
+        if node is not None:
+            native = " or ".join(BACKENDS[1:])
+            yield node, f"needs backend {native}: on python the model step merges any rows itself"
+    if entry.keys.dynamic_batching not in (None, DynamicBatching()):
+        reason = "on the backend python the model step merges requests itself"
+        yield entry.given["dynamic_batching"], f"is of no use in this ensemble: {reason}"
+
+
+def _native_steps(entry: Entry) -> Iterator[tuple[Node, str]]:
+    given, keys = entry.given, entry.keys
+    backend = (keys.ensemble or Ensemble()).backend
+    if keys.dtype not in ("auto", "float32"):
+        reason = f"the output of a model on {backend} is FP32; what it computes in, its file says"
+        yield given["dtype"], f"got {keys.dtype}, expected float32 or auto: {reason}"
+    if keys.device_map is not None:
+        reason = f"{backend} computes on each device of instance_group by itself"
+        yield given["device_map"], f"got {keys.device_map}, expected null: {reason}"
+    kinds = ("KIND_AUTO", "KIND_GPU") + (() if backend == "tensorrt" else ("KIND_CPU",))
+    for group in keys.instance_group or ():
+        if group.kind not in kinds:
+            allowed = ", ".join(sorted(kinds))
+            yield given["instance_group"], f"{backend} can't run {group.kind}, only {allowed}"
+
+
+def _quantization(entry: Entry) -> Iterator[tuple[Node, str]]:
+    keys, task = entry.keys, entry.task
+    if keys.quantization is None:
+        return
+    node, engine = entry.given["quantization"], entry.option("engine")
+    ensemble = keys.ensemble or Ensemble()
+    if task is not None and not task.quantizes:
+        yield node, f"expected null: models of the task {task.tag} keep their weights whole"
+    elif engine is not None and engine.value in _NOT_QUANTIZING:
+        yield node, f"expected null: {_NOT_QUANTIZING[str(engine.value)]}"
+    elif keys.layout == "ensemble" and ensemble.is_native:
+        yield node, "expected null: ensemble.backend computes an exported file as it is"
+    elif keys.quantization.method == "int4":  # torchao's product: a CUDA kernel in bfloat16
+        if any(group.kind == "KIND_CPU" for group in keys.instance_group or ()):
+            message = "int4 needs a GPU, and instance_group has KIND_CPU"
+            yield node, f"{message}; expected bitsandbytes_4bit, which runs on both, or int8"
+        if keys.dtype not in ("auto", "bfloat16"):
+            message = f"got {keys.dtype}, expected bfloat16: int4 computes in no other"
+            yield entry.given["dtype"], message
+
+
+def _gguf(entry: Entry) -> Iterator[tuple[Node, str]]:
+    given, keys, task = entry.given, entry.keys, entry.task
+    model = given.get("model")
+    is_file = model is not None and isinstance(model.value, str) and names_gguf(model.value)
+    place = model if is_file else given.get("gguf_file")
+    if place is None or place.value is None or not (is_file or keys.gguf_file):
+        return
+    if task is not None and task.tag != _GGUF_TASK:
+        yield place, f"a {GGUF_SUFFIX} file is served as {_GGUF_TASK}, and this is {task.tag}"
+    elif entry.options.get("engine") == "vllm" or keys.layout == "vllm-backend":
+        yield place, f"vLLM reads no {GGUF_SUFFIX} file: leave engine and layout out"
+    elif keys.quantization is not None:
+        reason = f"the weights of a {GGUF_SUFFIX} file are as they are"
+        yield given["quantization"], f"expected null: {reason}"

@@ -12,29 +12,38 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from generator.errors import RepositoryError, SpecError
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
 from generator.spec.runtime_rules import (
-    LockedFile,
     NotServableError,
     choose_adapter_files,
     choose_gguf_file,
     choose_model_files,
-    is_safe_path,
 )
-from generator.yaml_file import reading, schema
-from generator.yaml_file.nodes import Node
+from generator.yaml_file import keys, reading
+from generator.yaml_file.keys import Keys, mapped, one_of
 from generator.yaml_file.schema import Report
 
 DEFAULT_REVISION = "main"
-COMMIT_PATTERN = r"[0-9a-f]{40}"
 _VERSION = 1
 _MOST_BYTES = 4 * reading.MOST_BYTES
-_SHA256_PATTERN = r"[0-9a-f]{64}"
+
+
+@dataclass(frozen=True)
+class _LockFile(Keys):
+    """The whole file: snapshots by a model's id and the revision that models.yaml asks for."""
+
+    expected: ClassVar[str] = "a map with 'models' and 'version'"
+    needs: ClassVar[Mapping[str, str]] = {"version": f"{_VERSION}; another hf-triton wrote it"}
+    version: Annotated[int, one_of(_VERSION, or_else=": another hf-triton wrote it")]
+    models: Annotated[
+        dict[str, Annotated[dict[str, LockedSnapshot], mapped("a map")]],
+        mapped("a map"),
+    ] = field(default_factory=dict)
 
 
 Key: TypeAlias = tuple[str, str]
@@ -57,16 +66,24 @@ def read_lock(config: Path) -> Lock | None:
     path = lock_path(config)
     if not os.path.lexists(path):  # a link that leads nowhere is damage, not the lack of a lock
         return None
-    report = Report()
+    report, found = Report(), None
     try:
-        lock = _lock(reading.read(path, most_bytes=_MOST_BYTES), report)
+        found = keys.read(_LockFile, reading.read(path, most_bytes=_MOST_BYTES), report)
     except SpecError as error:
         report.problems += error.problems
     if report.problems:
         hint = "; take back an older one, or delete it and run hf-triton fetch to write it anew"
-        found = (replace(problem, message=problem.message + hint) for problem in report.problems)
-        raise SpecError(str(path), found)
-    return lock
+        told = (replace(problem, message=problem.message + hint) for problem in report.problems)
+        raise SpecError(str(path), told)
+    return (
+        None
+        if found is None
+        else {
+            (repository, revision): snapshot
+            for repository, revisions in found.models.items()
+            for revision, snapshot in revisions.items()
+        }
+    )
 
 
 def to_bytes(lock: Lock) -> bytes:
@@ -141,9 +158,7 @@ def _with_parts(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> Mo
     own, *others = (
         part if part.source.is_local else _pinned(part, lock, config, report) for part in spec.parts
     )
-    locked = zip(spec.adapters, others, strict=True)
-    adapters = tuple(replace(one, locked=part.locked) for one, part in locked)
-    return replace(own, adapters=adapters)
+    return replace(own, locked_adapters=tuple(part.locked for part in others))
 
 
 def _pinned(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelSpec:
@@ -205,58 +220,3 @@ def chosen_files(spec: ModelSpec, names: Iterable[str]) -> list[str]:
 def is_commit(revision: str) -> bool:
     """Whether a revision is a commit itself, which can't move."""
     return len(revision) == 40 and not set(revision) - set("0123456789abcdef")
-
-
-def _lock(root: Node, report: Report) -> Lock:
-    top = schema.keys_of(root, ("models", "version"), report, "a map with 'models' and 'version'")
-    version = top.get("version")
-    if version is None or version.value != _VERSION:
-        report.add(version or root, f"expected version {_VERSION}: another hf-triton wrote it")
-        return {}
-    return dict(_snapshots(top["models"], report)) if "models" in top else {}
-
-
-def _snapshots(models: Node, report: Report) -> Iterator[tuple[Key, LockedSnapshot]]:
-    for repository, revisions in _entries(models, report):
-        for revision, node in _entries(revisions, report):
-            yield (repository, revision), _snapshot(node, report)
-
-
-def _snapshot(node: Node, report: Report) -> LockedSnapshot:
-    entries = schema.keys_of(node, ("commit", "files"), report, "a map with commit and files")
-    commit = _value(entries, "commit", node, schema.text("a commit", COMMIT_PATTERN), report)
-    files = {
-        path: _file(path, child, report)
-        for path, child in _entries(entries.get("files", node), report)
-        if "files" in entries
-    }
-    if not files:
-        report.add(node, "has no files")
-    return LockedSnapshot(str(commit), files)
-
-
-def _file(path: str, node: Node, report: Report) -> LockedFile:
-    if not is_safe_path(path):
-        report.add(node, "is not a path inside a repository")
-    entries = schema.keys_of(node, ("sha256", "size"), report, "a map with sha256 and size")
-    size = _value(entries, "size", node, schema.integer(0, unit="bytes"), report)
-    sha256 = _value(entries, "sha256", node, schema.text("a SHA-256", _SHA256_PATTERN), report)
-    return LockedFile(size, sha256)  # type: ignore[arg-type]
-
-
-def _value(
-    entries: Mapping[str, Node], name: str, node: Node, check: schema.Check, report: Report
-) -> object:
-    if name not in entries:
-        report.add(node, f"missing key '{name}'")
-        return None
-    value: object = check(entries[name], report)
-    return value
-
-
-def _entries(node: Node, report: Report) -> Iterator[tuple[str, Node]]:
-    if not isinstance(node.value, dict):
-        report.expected(node, "a map")
-        return
-    for key, child in node.value.items():
-        yield key.name, child

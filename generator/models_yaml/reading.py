@@ -9,47 +9,36 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from generator.errors import SpecError, looks_like_token
-from generator.models_yaml import model_rules, models_lock, vllm_backend_rules
-from generator.models_yaml.features import (
-    adapter_keys,
-    canary_keys,
-    ensemble_keys,
-    gguf_keys,
-    metric_keys,
-    quantization_keys,
-)
-from generator.models_yaml.features.canary_keys import Branch, Target, refuse_targets
-from generator.models_yaml.features.entry import Entry
-from generator.models_yaml.features.hooks_file import find_hooks
-from generator.models_yaml.features.python_env_keys import find_python_env
-from generator.models_yaml.model_keys import GONE, KEYS, merge, task_hint
-from generator.models_yaml.model_names import NameClaim, refuse_clashes
-from generator.models_yaml.server_settings import ServerSettings, read_settings
-from generator.spec.model_source import Source, find_source
-from generator.spec.model_spec import HooksFile, InstanceGroup, ModelSpec, PythonEnv
+from generator.models_yaml import canary, model_rules, models_lock, vllm_backend_rules
+from generator.models_yaml.claims import MetricClaim, NameClaim, refuse_clashes, refuse_differences
+from generator.models_yaml.entry import Entry, merge
+from generator.models_yaml.server_settings import ServerSettings
+from generator.models_yaml.task_names import task_hint
+from generator.spec.model_source import names_gguf
+from generator.spec.model_spec import Ensemble, ModelKeys, ModelSpec
 from generator.spec.task_folders import Task
 from generator.spec.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
-from generator.spec.vllm_arguments import num_gpus
-from generator.yaml_file import nodes as yaml_nodes
-from generator.yaml_file import reading, schema
-from generator.yaml_file.nodes import Node
+from generator.yaml_file import keys, reading, schema
+from generator.yaml_file.keys import Keys, key_names, listed
+from generator.yaml_file.nodes import Node, scalars
 from generator.yaml_file.schema import Report
 
-_TOP = ("models", "defaults", "server")
-_RULES = (
-    model_rules.broken_rules,
-    adapter_keys.broken_rules,
-    model_rules.engine_rules,
-    model_rules.vllm_rules,
-    ensemble_keys.broken_rules,
-    vllm_backend_rules.broken_rules,
-    quantization_keys.broken_rules,
-    gguf_keys.broken_rules,
-)
+_RULES = (model_rules.broken_rules, canary.broken_rules, vllm_backend_rules.broken_rules)
+_REQUIRED = ("name", "task", "model")
 _ONE_MODEL_ONLY = ("name", "served_names", "canary")
+_EXPECTED = "a map with 'models:' and, if you like, 'defaults:' and 'server:'"
+
+
+@dataclass(frozen=True)
+class ModelsYaml(Keys):
+    """The whole file, for those who describe it: it is read part by part."""
+
+    models: Annotated[tuple[ModelKeys, ...], listed("a list with an entry for every model")] = ()
+    defaults: ModelKeys | None = None
+    server: ServerSettings | None = None
 
 
 def load(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
@@ -65,12 +54,12 @@ def load_unpinned(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
     """The models of a models.yaml, in its order. Raises SpecError with every mistake in it."""
     root = reading.read(path)
     report = Report()
-    for node in yaml_nodes.scalars(root):
+    for node in scalars(root):
         if isinstance(node.value, str) and looks_like_token(node.value):
             hint = "set HF_TOKEN in the environment and leave it out here"
             report.add(node, f"got what looks like a Hugging Face token; {hint}")
     specs = _Loader(path.parent.resolve(), tasks, report).models(root)
-    read_settings(root.get("server"), report)
+    _settings(root, report)
     if report.problems:
         raise SpecError(str(path), report.problems)
     return specs
@@ -79,10 +68,16 @@ def load_unpinned(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
 def load_settings(path: Path) -> ServerSettings:
     """What a models.yaml says of the whole server. Raises SpecError for mistakes in that."""
     report = Report()
-    settings = read_settings(reading.read(path).get("server"), report)
+    settings = _settings(reading.read(path), report)
     if report.problems:
         raise SpecError(str(path), report.problems)
     return settings
+
+
+def _settings(root: Node, report: Report) -> ServerSettings:
+    node = root.get("server")
+    found = None if node is None else keys.read(ServerSettings, node, report)
+    return found or ServerSettings()
 
 
 def _is_something_else(root: Node) -> str:
@@ -92,7 +87,8 @@ def _is_something_else(root: Node) -> str:
     if not isinstance(root.value, dict):
         return "a list" if isinstance(root.value, list) else "a text"
     names = [key.name for key in root.value]
-    is_ours = not names or any(name in _TOP or schema.nearest(name, _TOP) for name in names)
+    known = key_names(ModelsYaml)
+    is_ours = not names or any(name in known or schema.nearest(name, known) for name in names)
     return "" if is_ours else "a map without any of these"
 
 
@@ -105,74 +101,77 @@ class _Loader:
     report: Report
     claims: list[NameClaim] = field(default_factory=list)
     aliases: list[NameClaim] = field(default_factory=list)
-    metrics: list[metric_keys.MetricClaim] = field(default_factory=list)
-    targets: list[Target] = field(default_factory=list)
+    metrics: list[MetricClaim] = field(default_factory=list)
+    targets: list[canary.Target] = field(default_factory=list)
 
     def models(self, root: Node) -> list[ModelSpec]:
-        expected = "a map with 'models:' and, if you like, 'defaults:' and 'server:'"
         what_else = _is_something_else(root)
         if what_else:
-            self.report.add(root, f"got {what_else}, expected {expected}")
+            self.report.add(root, f"got {what_else}, expected {_EXPECTED}")
             return []
-        top = schema.keys_of(root, _TOP, self.report, expected)
-        defaults = self.defaults(top["defaults"]) if "defaults" in top else {}
-        entries = top.get("models")
+        for key in root.value if isinstance(root.value, dict) else ():
+            if key.name not in key_names(ModelsYaml):
+                self.report.add(key, ModelsYaml.unknown(key.name, key_names(ModelsYaml)))
+        defaults, entries = root.get("defaults"), root.get("models")
+        shared = None if defaults is None else self.defaults(defaults)
         if entries is None:
-            if isinstance(root.value, dict):
-                self.report.add(root, "missing key 'models': the list of models to serve")
+            self.report.add(root, "missing key 'models': the list of models to serve")
             return []
         if not isinstance(entries.value, list) or not entries.value:
             shown = "an empty list" if entries.value == [] else schema.show(entries)
             message = f"got {shown}, expected a list with an entry for every model"
             self.report.add(entries, message)
             return []
-        specs = [spec for node in entries.value for spec in self.entry(node, defaults)]
+        specs = [spec for node in entries.value for spec in self.entry(node, shared)]
         refuse_clashes([*self.claims, *self.aliases], self.report)
-        metric_keys.refuse_differences(self.metrics, self.report)
+        refuse_differences(self.metrics, self.report)
         names = [claim.name for claim in self.claims]
-        refuse_targets(self.targets, names, specs, self.report)
+        canary.refuse_targets(self.targets, names, specs, self.report)
         return specs
 
-    def defaults(self, node: Node) -> dict[str, Node]:
-        """The defaults' nodes; their values are checked here too, for a model may override each."""
-        expected = "a map of keys that models share"
-        entries = schema.keys_of(node, KEYS, self.report, expected, GONE)
-        for name, child in entries.items():
-            if name in _ONE_MODEL_ONLY:
+    def defaults(self, node: Node) -> Node | None:
+        """What models inherit; it is checked here too, for a model may override each key."""
+        if not isinstance(node.value, dict):
+            self.report.expected(node, "a map of keys that models share")
+            return None
+        shared = {}
+        for key, child in node.value.items():
+            if key.name in _ONE_MODEL_ONLY:
                 self.report.add(child, "every model has its own; it can't have a default")
-            elif name == "options" and not isinstance(child.value, dict):
-                self.report.expected(child, "a map of options")
             else:
-                KEYS[name].check(child, self.report)
-        return {name: node for name, node in entries.items() if name != "canary"}
+                shared[key] = child
+        keys.read(ModelKeys, node._replace(value=shared), self.report, self.base)
+        known = {key: child for key, child in shared.items() if key.name in key_names(ModelKeys)}
+        return node._replace(value=known)
 
-    def entry(self, node: Node, defaults: Mapping[str, Node]) -> Iterator[ModelSpec]:
+    def entry(self, node: Node, defaults: Node | None) -> Iterator[ModelSpec]:
         """A model, and the arms of it that are generated as models of their own."""
-        before = len(self.report.problems)
-        spec = self.model(node, defaults)
-        own = node.value.items() if isinstance(node.value, dict) else ()
-        given = merge(defaults, {key.name: child for key, child in own})
-        name = given.get("name")
-        routes = canary_keys.read(given, KEYS, self.report)
+        whole = merge(defaults, node)
+        spec = self.model(node, whole)
+        name = whole.get("name")
         if name is None or not isinstance(name.value, str):
             return
+        branches = canary.branches(whole)
         self.targets += [
-            Target(arm.to, name.value) for arm in routes.branches if arm.to is not None
+            canary.Target(place, name.value)
+            for branch in branches
+            if branch.arm.to is not None and (place := branch.node.get("to")) is not None
         ]
-        if spec is not None and len(self.report.problems) == before:
-            yield dataclasses.replace(spec, canary=routes.canary(spec.name))
-        if "task" not in given or "model" not in given:
+        if spec is not None:
+            yield spec
+        if whole.get("task") is None or whole.get("model") is None:
             return  # told of already
-        for branch in routes.branches:
-            arm = self.arm(branch, given, name.value) if branch.overrides else None
+        for branch in branches:
+            arm = self.arm(branch, whole, name.value) if branch.arm.overrides else None
             if arm is not None:
                 yield dataclasses.replace(arm, arm_of=name.value)
 
-    def arm(self, branch: Branch, given: Mapping[str, Node], owner: str) -> ModelSpec | None:
+    def arm(self, branch: canary.Branch, whole: Node, owner: str) -> ModelSpec | None:
         """An arm that is a version of the model ``owner``; the same mistake is told of once."""
         told = {(problem.line, problem.column) for problem in self.report.problems}
         before = len(self.report.problems)
-        arm = self.model(branch.entry(owner), branch.inherited(given))
+        own = branch.entry(owner)
+        arm = self.model(own, merge(branch.inherited(whole), own))
         self.report.problems[before:] = [
             problem
             for problem in self.report.problems[before:]
@@ -180,118 +179,64 @@ class _Loader:
         ]
         return arm
 
-    def model(self, node: Node, defaults: Mapping[str, Node]) -> ModelSpec | None:
+    def model(self, node: Node, whole: Node) -> ModelSpec | None:
+        """The model of an entry, ``whole`` with the defaults."""
         before = len(self.report.problems)
-        expected = "a map with name, task and model"
-        own = schema.keys_of(node, KEYS, self.report, expected, GONE)
+        found, wrong = keys.read_rest(ModelKeys, whole, self.report, self.base)
         if not isinstance(node.value, dict):
             return None
-        given = merge(defaults, own)
-        values: dict[str, Any] = {}
-        for name, key in KEYS.items():
-            child = given.get(name)
-            if child is not None:
-                values[name] = key.check(child, self.report)
-            elif key.required:
+        given = whole.entries
+        for name in _REQUIRED:
+            if name not in given:
                 self.report.add(node, f"missing key '{name}'")
-            else:
-                values[name] = key.default
-        task = self.task(given, values)
+        task = self.task(given, found)
         options = self.options(given.get("options"), task, node) if task else {}
-        source = self.source(given, values)
-        kind = "" if source is None else source.without_revisions
-        if kind and values.get("revision") is not None:
-            message = f"only a model on the Hub has revisions, and 'model' is {kind}"
-            self.refuse(given["revision"], message, node)
-        if source is not None and source.is_local and values.get("gguf_file") is not None:
-            self.refuse(given["gguf_file"], "of a local folder say model: FOLDER/FILE.gguf", node)
-        values["streaming"] = self.streaming(given, values, task, node)
-        named = own.get("name")
-        if named is not None and isinstance(named.value, str):
-            self.claims.append(NameClaim(named, named.value, folder_suffixes(values)))
-        values["served_names"] = values["served_names"] or ()
-        if isinstance(others := own.get("served_names"), Node) and isinstance(others.value, list):
-            self.aliases += [
-                NameClaim(one, one.value) for one in others.value if isinstance(one.value, str)
-            ]
-        values["hooks"] = self.hooks(given, values)
-        adapters = values["adapters"] or ()
-        values["adapters"] = adapter_keys.find_adapters(adapters, self.base, self.report)
-        values["adapters_from"] = adapter_keys.find_sources(given, values, self.base, self.report)
-        values["python_env"] = self.python_env(given)
-        if values["metrics"]:
-            self.metrics += metric_keys.claims(given["metrics"], values["metrics"])
-        if values.get("layout") in ("single", "vllm-backend") and "ensemble" in own:
-            self.report.add(own["ensemble"], "is of no use without 'layout: ensemble'")
-        entry = Entry(given, values, task, options, node.get("options"), self.tasks)
-        for place, message in (found for rules in _RULES for found in rules(entry)):
+        streams = task is not None and task.streams
+        streaming = (
+            found.streaming if "streaming" in given and "streaming" not in wrong else streams
+        )
+        found = dataclasses.replace(found, streaming=streaming)
+        self.claim(node, found, given)
+        entry = Entry(given, node, found, wrong, task, options, self.tasks)
+        for place, message in (one for rules in _RULES for one in rules(entry)):
             self.refuse(place, message, node)
-        if len(self.report.problems) > before or task is None or source is None:
+        if len(self.report.problems) > before:
             return None
-        return _spec(values, source, options, given)
+        return _spec(found, options, given)
 
-    def task(self, given: Mapping[str, Node], values: Mapping[str, Any]) -> Task | None:
-        tag = values.get("task")
-        if tag is None:
-            return None
-        if tag not in self.tasks:
+    def claim(self, node: Node, found: ModelKeys, given: Mapping[str, Node]) -> None:
+        """Notes what no other model may have too."""
+        named, others = node.get("name"), node.get("served_names")
+        if named is not None and isinstance(named.value, str):
+            self.claims.append(NameClaim(named, named.value, folder_suffixes(found)))
+        texts = (one for one in others.items if isinstance(one.value, str)) if others else ()
+        self.aliases += [NameClaim(one, str(one.value)) for one in texts]
+        for name, metric in found.metrics.items():
+            place = given["metrics"].get(name)
+            if place is not None:
+                self.metrics.append(MetricClaim(place, name, metric))
+
+    def task(self, given: Mapping[str, Node], found: ModelKeys) -> Task | None:
+        if found.task and found.task not in self.tasks:
             node = given["task"]
-            hint = task_hint(tag, self.tasks) or schema.did_you_mean(tag, self.tasks, "tasks")
+            hint = task_hint(found.task, self.tasks)
+            hint = hint or schema.did_you_mean(found.task, self.tasks, "tasks")
             self.report.add(node, f"unknown task {schema.show(node)}{hint}")
-        return self.tasks.get(tag)
+        return self.tasks.get(found.task)
 
     def options(self, node: Node | None, task: Task, model: Node) -> dict[str, object]:
         """The task's options, defaults filled in."""
-        given: dict[str, object] = {}
-        nodes: dict[str, Node] = {}
-        before = len(self.report.problems)
+        given: dict[str, Any] = {}
         if node is not None:
-            nodes = schema.keys_of(node, task.options, self.report, "a map of options")
-            given = {
-                name: task.options[name].check(child, self.report) for name, child in nodes.items()
-            }
-        if len(self.report.problems) > before:
-            return {}
+            found = keys.read(task.option_keys, node, self.report)
+            if found is None:
+                return {}
+            given = {name: getattr(found, name) for name in node.entries}
         options = task.options_class(**given)
         for name, message in getattr(options, "problems", list)():
-            place = nodes.get(name)
+            place = node.get(name) if node is not None else None
             self.refuse(place or model, message if place else f"options.{name}: {message}", model)
         return {name: getattr(options, name) for name in task.options}
-
-    def streaming(
-        self,
-        given: Mapping[str, Node],
-        values: Mapping[str, Any],
-        task: Task | None,
-        model: Node,
-    ) -> bool:
-        """Whether the model streams: as it says, else as its task can."""
-        wanted: bool | None = values.get("streaming")
-        if task is None:
-            return bool(wanted)
-        if wanted and not task.streams:
-            message = f"got true, expected false: {task.tag} answers a request at once, in whole"
-            self.refuse(given["streaming"], message, model)
-            return False
-        return task.streams if wanted is None else wanted
-
-    def source(self, given: Mapping[str, Node], values: Mapping[str, Any]) -> Source | None:
-        value, node = values.get("model"), given.get("model")
-        if value is None or node is None:
-            return None
-        if gguf_keys.is_file(value):
-            return gguf_keys.find_file(node, value, self.base, self.report)
-        return find_source(node, value, self.base, self.report)
-
-    def hooks(self, given: Mapping[str, Node], values: Mapping[str, Any]) -> HooksFile | None:
-        value, node = values.get("hooks"), given.get("hooks")
-        if value is None or node is None:
-            return None
-        return find_hooks(node, value, self.base, self.report)
-
-    def python_env(self, given: Mapping[str, Node]) -> PythonEnv | None:
-        node = given.get("python_env")
-        return None if node is None else find_python_env(node, self.base, self.report)
 
     def refuse(self, place: Node, message: str, model: Node) -> None:
         """Notes a problem of one model, which it names where the value comes from the defaults."""
@@ -299,33 +244,22 @@ class _Loader:
         self.report.add(place, f"{message} (in {model.where})" if inherited else message)
 
 
-def folder_suffixes(values: Mapping[str, Any]) -> tuple[str, ...]:
+def folder_suffixes(found: ModelKeys) -> tuple[str, ...]:
     """What a model's name is followed by in the names of its further folders."""
-    if values.get("layout") == "ensemble":
+    if found.layout == "ensemble":
         return STEP_SUFFIXES
-    if values.get("layout") == "vllm-backend":
+    if found.layout == "vllm-backend":
         return ()
-    return (ENGINE_SUFFIX,) if values["streaming"] else ()
+    return (ENGINE_SUFFIX,) if found.streaming else ()
 
 
-def _spec(
-    values: Mapping[str, Any],
-    source: Source,
-    options: Mapping[str, object],
-    places: Mapping[str, Node],
-) -> ModelSpec:
-    groups = values["instance_group"]
-    if groups is None:
-        # Where a device map spreads one copy over the GPUs, Triton must not make one on each.
-        on_vllm = values["layout"] == "vllm-backend" or num_gpus(options) > 1
-        kind = "KIND_MODEL" if values["device_map"] or on_vllm else "KIND_AUTO"
-        groups = (InstanceGroup(kind=kind),)
-    if values["layout"] != "ensemble":
-        values = {**values, "ensemble": None}
-    kept = ("model", "instance_group", "options", "canary")
-    direct = {name: value for name, value in values.items() if name not in kept}
-    if source.folder is not None and gguf_keys.is_file(source.text):
-        direct["gguf_file"] = source.folder.name
-    return ModelSpec(
-        source=source, instance_groups=groups, options=options, places=places, **direct
-    )
+def _spec(found: ModelKeys, options: Mapping[str, object], places: Mapping[str, Node]) -> ModelSpec:
+    source, is_ensemble = found.model, found.layout == "ensemble"
+    is_file = source.folder is not None and names_gguf(source.text)
+    values = {
+        **vars(found),
+        "options": options,
+        "ensemble": (found.ensemble or Ensemble()) if is_ensemble else None,
+        "gguf_file": source.folder.name if source.folder and is_file else found.gguf_file,
+    }
+    return ModelSpec(**values, places=places)

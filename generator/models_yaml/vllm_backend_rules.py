@@ -5,12 +5,10 @@ arguments, and runs none of our code.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from generator.models_yaml.features.entry import Entry
-from generator.models_yaml.model_keys import KEYS
+from generator.models_yaml.entry import Entry
 from generator.spec import vllm_arguments
-from generator.spec.model_spec import InstanceGroup
+from generator.spec.model_spec import InstanceGroup, ModelKeys
 from generator.spec.task_folders import Task
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import show
@@ -41,33 +39,32 @@ _OPTION_REASONS = {"default_max_tokens": "a request says max_tokens in sampling_
 _CANT = "NVIDIA's vLLM backend can't honour it: {}"
 _REFUSED = f"{_CANT}; leave it out, or use layout: single with options: {{{{engine: vllm}}}}"
 _OWN_CODE = "it runs none of our code around a request"
-_TRUE = "streaming"  # what is meant where it is left out
 
 
 def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
     """What of a model's keys does not go together with this layout: where, and what is wrong."""
-    given, values, task, options = entry.given, entry.values, entry.task, entry.options
-    if values.get("layout") != "vllm-backend":
+    given, keys, task = entry.given, entry.keys, entry.task
+    if keys.layout != "vllm-backend":
         return
     if task is not None and not task.has_vllm_backend:
         reason = f"NVIDIA's vLLM backend generates text, and this is {task.tag}"
         yield given["layout"], f"got vllm-backend, expected single: {reason}"
         return
     for name, node in given.items():
-        if name not in _KEYS and node.value is not None and not _is_left_out(name, values):
+        is_set = hasattr(keys, name) and name not in entry.wrong and node.value is not None
+        if name not in _KEYS and is_set and getattr(keys, name) != _left_out(name):
             elsewhere = _ELSEWHERE.get(name)
             refused = _REFUSED.format(_REASONS.get(name, _OWN_CODE))
             yield node, _CANT.format(elsewhere) if elsewhere else refused
-    if task is not None and options:
-        yield from _broken_options(given.get("options"), task, options)
-    if "instance_group" in given:
-        yield from _broken_groups(given["instance_group"], values, options)
+    if task is not None and entry.options:
+        yield from _broken_options(given.get("options"), task, entry.options)
+    if keys.instance_group:
+        yield from _broken_groups(given["instance_group"], keys.instance_group, entry.options)
 
 
-def _is_left_out(name: str, values: Mapping[str, Any]) -> bool:
-    """Whether a key says what it is when it is left out."""
-    default = True if name == _TRUE else KEYS[name].default
-    return values.get(name) == default
+def _left_out(name: str) -> object:
+    """What a key is where it is left out: such a model streams."""
+    return True if name == "streaming" else getattr(ModelKeys(), name)
 
 
 def _broken_options(
@@ -85,10 +82,9 @@ def _broken_options(
 
 
 def _broken_groups(
-    node: Node, values: Mapping[str, Any], options: Mapping[str, object]
+    node: Node, groups: tuple[InstanceGroup, ...], options: Mapping[str, object]
 ) -> Iterator[tuple[Node, str]]:
     """The backend takes an instance of KIND_GPU to its GPU, one of KIND_MODEL to all it sees."""
-    groups: tuple[InstanceGroup, ...] = values.get("instance_group") or ()
     num_gpus = vllm_arguments.num_gpus(options)
     expected = "expected [{kind: KIND_MODEL}]"
     if any(group.kind == "KIND_CPU" for group in groups):

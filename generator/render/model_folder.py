@@ -46,9 +46,9 @@ from generator.spec.model_spec import (
     Ensemble,
     InstanceGroup,
     ModelSpec,
-    PythonEnv,
     VersionPolicy,
 )
+from generator.spec.python_env import PythonEnv
 from generator.spec.runtime_rules import LIBRARY_PARAMETER, OPTIONS
 from generator.spec.task_folders import (
     CONFIG_TEMPLATE,
@@ -340,13 +340,13 @@ def _added_values(model: TritonModel) -> dict[str, object]:
         added["hooks"] = spec.hooks.path.name
     if spec.metrics:
         added["metrics"] = {
-            metric.name: {
+            name: {
                 "type": metric.type,
-                "help": metric.help,
+                "help": metric.help or name.replace("_", " "),
                 "labels": list(metric.labels),
                 "buckets": list(metric.buckets),
             }
-            for metric in spec.metrics
+            for name, metric in spec.metrics.items()
         }
     if spec.response_cache is not None:
         added["response_cache_mib"] = spec.response_cache.size_mib

@@ -11,7 +11,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from generator.spec.model_spec import PythonEnv
+from generator.spec.python_env import PythonEnv
 from generator.spec.runtime_rules import ENVIRONMENT_CODE, ENVIRONMENT_FILE
 from generator.spec.task_folders import VERSION_FOLDER
 from generator.spec.triton_models import LAUNCHER_FILE

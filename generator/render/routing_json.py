@@ -21,7 +21,11 @@ def routing_files(model: TritonModel) -> dict[str, bytes]:
     if model.role not in ("whole", "engine") or spec.canary is None:
         return {}
     arms = [
-        {"name": arm.name, "engine": _engine(spec, arm.model), "weight": _number(arm.weight)}
+        {
+            "name": arm.name,
+            "engine": _engine(spec, arm.model_of(spec.name)),
+            "weight": _number(arm.weight),
+        }
         for arm in spec.canary.arms
     ]
     text = json.dumps({"arms": arms, "sticky": spec.canary.sticky}, indent=2)

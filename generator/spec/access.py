@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from generator.yaml_file.keys import Keys, Text, whole
+
+_Requests = Annotated[int, whole(1, 1_000_000, "requests of one caller")]
 
 
-class Limits(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Limits(Keys):
     """What one caller may do: who has a key, else an address. 0: as much as there is room for."""
 
-    requests_per_minute: int = 0
-    concurrent_requests: int = 0
+    expected: ClassVar[str] = "a map such as {requests_per_minute: 600, concurrent_requests: 16}"
+    requests_per_minute: _Requests = 0
+    concurrent_requests: _Requests = 0
 
 
 NO_LIMITS = Limits()
 
 
-class Tls(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Tls(Keys):
     """PEM files: a certificate with its chain, and its private key."""
 
-    certificate: str
-    key: str
+    expected: ClassVar[str] = "a map such as {certificate: server.pem, key: server.key}"
+    needs: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("certificate", "key"), f"expected {expected}"
+    )
+    certificate: Annotated[str, Text("a file in PEM")]
+    key: Annotated[str, Text("a file in PEM")]
 
 
 def bracketed(host: str) -> str:

@@ -13,16 +13,17 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from generator.spec.runtime_rules import is_stored
-from generator.yaml_file import schema
-from generator.yaml_file.nodes import Node
-from generator.yaml_file.schema import Report, show
+from generator.yaml_file.keys import GOT, SAID, Found, Text, refused
+from generator.yaml_file.regular_file import check_regular
 
 # The Hub's own rule: huggingface_hub/utils/_validators.py, validate_repo_id.
+GGUF_SUFFIX = ".gguf"
 _HUB_ID = re.compile(r"([A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
+_OF_ORG = re.compile(r"[A-Za-z0-9_][\w.-]*/\*", re.ASCII)
 _REVISION = r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_./-]{0,254}"
-REVISION = schema.nullable(schema.text("a branch, tag or commit", _REVISION))
 _EXPECTED = (
     "a Hub id (org/name), a local path (./folder, /folder, ~/folder), or an address of an object "
     "store or a web server (s3://, gs:// or az://BUCKET/FOLDER, https://HOST/FOLDER)"
@@ -67,37 +68,71 @@ class Source:
         return "a local path" if self.is_local else stored
 
 
-def find_source(node: Node, value: str, base: Path, report: Report) -> Source | None:
-    """The source that ``value`` names, paths relative to ``base``; reports one that is none."""
+def find_source(value: str, base: Path) -> Source:
+    """The source that ``value`` names, paths relative to ``base``. Raises Refused for one that is
+    none.
+    """
     path = os.path.expanduser(value)
     folder = os.path.abspath(os.path.join(base, path))
     if is_stored(value):
-        return _stored(node, value, report)
+        return _stored(value)
     if _is_written_as_path(value) or os.path.isdir(folder):
         if os.path.isdir(folder):
             return Source(path, Path(folder))
         what = "a file" if os.path.isfile(folder) else "no such folder"
-        report.add(node, f"got {show(node)}, a local path, but {folder} is {what}")
-    elif not is_hub_id(value):
-        report.expected(node, _EXPECTED)
-    else:
+        raise refused(f"a local path, but {folder} is {what}", GOT)
+    if not is_hub_id(value):
+        raise refused(_EXPECTED)
+    return Source(value, None)
+
+
+def find_model(value: str, base: Path) -> Source:
+    """As ``find_source``, or a .gguf file on this machine. Raises Refused."""
+    if not names_gguf(value):
+        return find_source(value, base)
+    path = os.path.expanduser(value)
+    place = Path(os.path.abspath(base / path))  # links stay as written
+    try:
+        check_regular(place)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise refused(f"a local file, but {place} can't be read: {why}", GOT) from None
+    return Source(path, place)
+
+
+def find_adapters_source(value: str, base: Path) -> Source:
+    """As ``find_source``, or all that somebody has on the Hub. Raises Refused."""
+    if _OF_ORG.fullmatch(value):
         return Source(value, None)
-    return None
+    if is_stored(value):
+        raise refused("but servers ask no object store; use 'adapters'", GOT)
+    return find_source(value, base)
 
 
-def _stored(node: Node, value: str, report: Report) -> Source | None:
+def names_gguf(value: str) -> bool:
+    """Whether ``model:`` names a file, not a folder or a repository."""
+    return value.endswith(GGUF_SUFFIX) and "://" not in value
+
+
+def _stored(value: str) -> Source:
     if hub := _HUB.match(value):
-        report.expected(node, f"the Hub's own name of it, {hub['id']}")
-        return None
+        raise refused(f"the Hub's own name of it, {hub['id']}")
     if _STORED.fullmatch(value) and not {".", ".."} & set(value.split("/")):
         return Source(value.rstrip("/"), None)
     if value.startswith("oci://"):
-        report.add(node, _REGISTRY)
-    elif _WITH_SECRETS.match(value):
-        report.add(node, _SECRETS)
-    else:
-        report.expected(node, _EXPECTED)
-    return None
+        raise refused(_REGISTRY, SAID)
+    if _WITH_SECRETS.match(value):
+        raise refused(_SECRETS, SAID)
+    raise refused(_EXPECTED)
+
+
+Revision = Annotated[str, Text("a branch, tag or commit", _REVISION)]
+_MODEL = Text("a Hub id or a local path")
+_ADAPTERS = Text("a folder (./folder), a Hub id (org/name), or all of somebody's (org/*)")
+# What `model:` may be, of a model and of an adapter, and what `adapters_from:` may list.
+ModelSource = Annotated[Source, _MODEL, Found(find_model)]
+AdapterSource = Annotated[Source, _MODEL, Found(find_source)]
+AdaptersSource = Annotated[Source, _ADAPTERS, Found(find_adapters_source)]
 
 
 def _is_written_as_path(value: str) -> bool:

@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from generator.errors import TemplateError
 from generator.spec.library import library_version
-from generator.yaml_file import schema
+from generator.yaml_file import keys
 
 CONFIG_TEMPLATE = "config.pbtxt.j2"
 MODEL_TEMPLATE = "model.py.j2"
@@ -53,31 +53,31 @@ class Option:
     engines: tuple[str, ...] = ()  # that alone know it; none: all do
 
     @cached_property
-    def check(self) -> schema.Check:
+    def annotation(self) -> Any:
         """What models.yaml may say for it."""
-        inner = self._inner_check()
-        return schema.nullable(inner) if self.nullable else inner
+        checked: Any = Annotated[cast("Any", self.kind), self._check()]
+        return checked | None if self.nullable else checked
 
     def is_for(self, engine: object) -> bool:
         """Whether that engine, where there are several, knows the option."""
         return not self.engines or engine in ("auto", *self.engines)
 
-    def _inner_check(self) -> schema.Check:
+    def _check(self) -> Any:
         if self.choices:
-            return schema.choice(*self.choices)
+            return keys.one_of(*self.choices)
         if self.kind is bool:
-            return schema.boolean
+            return keys.true_or_false
         if self.kind is str:
-            return schema.text("text", may_be_empty=True, allowed="\n\t")
+            return keys.Text("text", may_be_empty=True, allowed="\n\t")
         if self.kind is dict:
-            return schema.plain_map
+            return keys.As(keys.AnyMap)
         if self.kind is float:
-            return schema.number(self.minimum, self.maximum, self.exclusive_min, self.unit)
+            return keys.number(self.minimum, self.maximum, self.exclusive_min, self.unit)
         exclusive = self.exclusive_min
         lowest = self.minimum if exclusive is None else math.floor(exclusive) + 1
-        minimum = None if lowest is None else math.ceil(lowest)
-        maximum = schema.INT32_MAX if self.maximum is None else math.floor(self.maximum)
-        return schema.integer(minimum, maximum, self.unit)
+        least = None if lowest is None else math.ceil(lowest)
+        most = keys.INT32_MAX if self.maximum is None else math.floor(self.maximum)
+        return keys.whole(least, most, self.unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +182,18 @@ class Task:
         return {
             field.name: _option(field, hints[field.name], self.options_file) for field in fields
         }
+
+    @cached_property
+    def option_keys(self) -> type[keys.Keys]:
+        """The map of them in models.yaml."""
+        fields = [
+            (one.name, one.annotation, keys.key(one.default, one.help))
+            for one in self.options.values()
+        ]
+        expected = {"expected": "a map of options"}
+        return dataclasses.make_dataclass(
+            "Options", fields, bases=(keys.Keys,), namespace=expected, frozen=True
+        )
 
 
 def default_directory() -> Path:

@@ -124,7 +124,7 @@ class TritonModel:
         if self.spec.arm_of is not None:
             found[ARM_PARAMETER] = self.spec.arm_of
         if self.spec.takes_adapters and self.role != "front":
-            names = (adapter.name for adapter in self.spec.adapters)
+            names = (adapter.name for adapter in self.spec.adapters or ())
             found[ADAPTERS_PARAMETER] = ",".join(names)
         if self.spec.served_names:
             found[SERVED_NAMES_PARAMETER] = ",".join(self.spec.served_names)

@@ -43,8 +43,7 @@ class Key(NamedTuple):
     where: str
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A value, where it stands, its breadcrumb (``models[0].dtype``), and a scalar as written."""
 
     value: Scalar | list[Node] | dict[Key, Node]
@@ -57,6 +56,17 @@ class Node:
         """The value under a key of this map, or None."""
         entries = self.value if isinstance(self.value, dict) else {}
         return next((node for key, node in entries.items() if key.name == name), None)
+
+    @property
+    def entries(self) -> dict[str, Node]:
+        """What this map has under each key; empty for anything else."""
+        entries = self.value if isinstance(self.value, dict) else {}
+        return {key.name: node for key, node in entries.items()}
+
+    @property
+    def items(self) -> list[Node]:
+        """The items of this list; empty for anything else."""
+        return self.value if isinstance(self.value, list) else []
 
 
 def scalars(node: Node) -> Iterator[Node]:

@@ -37,6 +37,7 @@ VERBS = {
     "diff": "show what generate would change; exit 1 when the repository is stale",
     "prune": "remove generated models that models.yaml no longer names; never your files",
     "tasks": "list the tasks, whether they stream, and their options with units, ranges, defaults",
+    "schema": "print the JSON Schema of models.yaml, by which editors complete and check it",
     "fetch": "download the models of models.yaml into their caches, and lock them in models.lock",
     "verify": "hash every downloaded file again and compare it with models.lock",
     "optimize": "compare a model's engines on this machine: check and time them, recommend one",

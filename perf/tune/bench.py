@@ -222,7 +222,7 @@ def _entry(spec: ModelSpec) -> dict[str, Any]:
         given = {name: str(path) for name, path in files.items() if path is not None}
         more = {"system_site_packages": env.system_site_packages}
         entry["python_env"] = str(env.folder) if env.folder is not None else {**given, **more}
-    for adapter, written in zip(spec.adapters, entry.get("adapters") or (), strict=True):
+    for adapter, written in zip(spec.adapters or (), entry.get("adapters") or (), strict=True):
         if adapter.source.folder is not None:
             written["model"] = str(adapter.source.folder)
     return entry

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from generator.errors import SpecError, UsageError
-from generator.models_yaml.model_keys import KEYS, MAX_INSTANCES
-from generator.spec.model_spec import ModelSpec
+from generator.spec.model_spec import BatchSize, Instances, Microseconds, ModelSpec
 from generator.spec.task_folders import Task
-from generator.yaml_file import reading, schema
-from generator.yaml_file.nodes import Node
-from generator.yaml_file.schema import Report, did_you_mean
+from generator.yaml_file import reading
+from generator.yaml_file.keys import problem
+from generator.yaml_file.schema import did_you_mean
 from perf.report.schema import Value
 from perf.sweep.scenario import points
 
@@ -200,18 +199,11 @@ def _has_one_group(spec: ModelSpec) -> bool:
     return len(spec.instance_groups) == 1 and spec.device_map is None
 
 
-def _problem(key: str, value: Value, task: Task) -> str | None:
-    """Why models.yaml can't have this value for this key by itself."""
-    report, node = Report(), Node(value, 0, 0, key, str(value))
-    if key == INSTANCES:
-        schema.integer(1, MAX_INSTANCES)(node, report)
-    elif key == DELAY and value is not None:
-        schema.integer(0, schema.UINT64_MAX, "microseconds")(node, report)
-    elif key == BATCH:
-        KEYS[BATCH].check(node, report)
-    elif key != DELAY:
-        task.options[key.removeprefix(OPTIONS)].check(node, report)
-    return report.problems[0].message if report.problems else None
+def _problem(key: str, value: Value, task: Task) -> str:
+    """Why models.yaml can't have this value for this key by itself; empty where it can."""
+    kinds = {INSTANCES: Instances, DELAY: Microseconds | None, BATCH: BatchSize}
+    kind = kinds.get(key) or task.options[key.removeprefix(OPTIONS)].annotation
+    return problem(kind, value)
 
 
 def _unknown(flag: str, name: str, keys: Mapping[str, str], spec: ModelSpec) -> str:

@@ -20,7 +20,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from generator.spec.model_spec import PythonEnv
+from generator.spec.python_env import PythonEnv
 from generator.spec.runtime_rules import (
     MARKER,
     BrokenEnvironmentError,

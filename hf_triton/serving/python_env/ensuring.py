@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from generator.spec.model_spec import ModelSpec, PythonEnv
+from generator.spec.model_spec import ModelSpec
+from generator.spec.python_env import PythonEnv
 from generator.spec.runtime_rules import BrokenEnvironmentError, is_built, look_inside
 from generator.spec.task_folders import Task
 from hf_triton.serving.python_env.building import BuildError, ensure, folder_of

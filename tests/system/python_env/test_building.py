@@ -12,7 +12,7 @@ import pytest
 
 from generator.models_yaml.reading import load
 from generator.spec import task_folders
-from generator.spec.model_spec import PythonEnv
+from generator.spec.python_env import PythonEnv
 from generator.spec.runtime_rules import FOLDER_VARIABLE, MARKER, failure_file, is_built
 from hf_triton.cli import main as cli
 from hf_triton.serving.python_env.building import ensure, folder_of

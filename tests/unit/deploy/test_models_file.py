@@ -80,7 +80,7 @@ def test_every_example_means_the_same_elsewhere(tmp_path: Path) -> None:
             assert one.source.folder == other.source.folder
             assert _digest(one) == _digest(other)
             same = dataclasses.replace(
-                other, source=one.source, hooks=one.hooks, python_env=one.python_env
+                other, model=one.model, hooks=one.hooks, python_env=one.python_env
             )
             assert same == one
 

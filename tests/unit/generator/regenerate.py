@@ -1,4 +1,5 @@
-"""Rewrites the expected texts beside the YAMLs: ``python -m tests.unit.generator.regenerate``.
+"""Rewrites the expected texts beside the YAMLs, and the tables of docs/models-yaml.md:
+``python -m tests.unit.generator.regenerate``.
 
 Read the difference before committing it.
 """
@@ -13,17 +14,23 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from generator.models_yaml.json_schema import table
+from generator.models_yaml.server_settings import ServerSettings
 from generator.render.manifest import MANIFEST_FILE
 from generator.spec import task_folders
+from generator.spec.model_spec import ModelKeys
 from generator.spec.triton_models import LAUNCHER_FILE
 from hf_triton.cli import main as cli
 from tests.support.text_sections import tree_text
+from tests.support.triton import ROOT
 from tests.unit.generator import workspace
 
+PAGE = ROOT / "docs" / "models-yaml.md"
 _DIGEST = re.compile('"[0-9a-f]{64}"')
 
 
 def main() -> None:
+    PAGE.write_text(documented(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     with tempfile.TemporaryDirectory() as scratch:
         folder = workspace.make_templates(Path(scratch) / "templates")
         task_folders.default_directory = lambda: folder
@@ -35,6 +42,16 @@ def main() -> None:
         for case in workspace.golden_cases():
             text = tree_text(rendered_case(case, Path(scratch)))
             (workspace.GOLDEN / f"{case}.txt").write_text(text, encoding="utf-8")
+
+
+def documented(page: str) -> str:
+    """The page of models.yaml with its tables as the code has them."""
+    tables = {"## Keys of a model": ModelKeys, "## Settings of the server": ServerSettings}
+    for heading, kind in tables.items():
+        before, after = page.split(f"{heading}\n", 1)
+        text, rest = after.split("\n| ", 1)
+        page = f"{before}{heading}\n{text}\n{table(kind)}\n\n{rest.split(chr(10) * 2, 1)[1]}"
+    return page
 
 
 def rendered_case(case: str, work: Path) -> dict[str, str]:

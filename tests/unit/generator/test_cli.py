@@ -145,7 +145,7 @@ def test_a_bug_of_ours_ends_in_3_with_a_traceback(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(reading, "find_source", broken)
+    monkeypatch.setattr(reading, "refuse_clashes", broken)
     (work / "models.yaml").write_text(ONE_MODEL)
     code, _, err = run("validate")
     assert code == 3

@@ -122,10 +122,10 @@ METRICS = """\
 
 def test_metrics_are_read_and_stand_in_model_json(work: Path, run: Run) -> None:
     write(work, ONE_MODEL + WITH_HOOKS + METRICS)
-    assert read_one(work).metrics == (
-        Metric("answers_total", "counter", "Answers", ("label",)),
-        Metric("length", "histogram", "length", (), (1.0, 2.5)),
-    )
+    assert read_one(work).metrics == {
+        "answers_total": Metric("counter", "Answers", ("label",)),
+        "length": Metric("histogram", buckets=(1.0, 2.5)),
+    }
     run("generate")
     values = json.loads((work / "model_repository/demo/1/model.json").read_text())
     assert values["metrics"]["length"] == {

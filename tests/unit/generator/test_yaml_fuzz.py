@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from generator.errors import SpecError
-from generator.models_yaml import model_keys
 from generator.models_yaml.reading import load
+from generator.spec.model_spec import ModelKeys
 from generator.spec.task_folders import find_tasks
 from generator.yaml_file import reading
+from generator.yaml_file.keys import key_names
 from tests.unit.generator.workspace import make_templates
 
 QUICK = settings(
@@ -31,7 +32,7 @@ PIECES = [
     *("...", "null", "true", "1", "-1", "1e999", ".nan", "0x1F", "9" * 200, "\x00", "\u2028"),
     *("\ud7ff", "\ufeff", "😀", "{{ x }}", "{% x %}", "${x}", "../..", "é", '"\\ud800"', "|2-\n"),
 ]
-KEYS = st.sampled_from([*model_keys.KEYS, "limit", "preferred_batch_size", "count", "x"])
+KEYS = st.sampled_from([*key_names(ModelKeys), "limit", "preferred_batch_size", "count", "x"])
 VALUES = st.recursive(
     st.none()
     | st.booleans()

@@ -74,7 +74,7 @@ def model_py(task: Task, text: str = "") -> str:
 
 
 def test_no_value_leaves_the_docstring_of_its_model_py(spec: ModelSpec, task: Task) -> None:
-    odd = dataclasses.replace(spec, source=Source('\\"""\nimport os\0<<dtype>>\\', None))
+    odd = dataclasses.replace(spec, model=Source('\\"""\nimport os\0<<dtype>>\\', None))
     for usual, model in zip(triton_models(spec), triton_models(odd), strict=True):
         texts = [render(one, task, Path("r"))[MODEL_FILE].decode() for one in (usual, model)]
         plain, made = map(ast.parse, texts)

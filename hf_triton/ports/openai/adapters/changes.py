@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from aiohttp import web
 
 from generator.spec.model_spec import MAX_ADAPTER_NAME, MAX_ADAPTERS
-from generator.yaml_file.schema import name_pattern
+from generator.yaml_file.keys import name_pattern
 from hf_triton.ports.admin import HTTP_HEADER, needs_key
 from hf_triton.ports.openai.adapters.files import change, sources
 from hf_triton.ports.openai.adapters.sources import source_of

@@ -1,6 +1,7 @@
-"""The rules on the names of all models together: no two may want the same folder.
+"""The rules on what all models name together: no two may want the same folder, nor two metrics
+under one name.
 
-Letters' case does not count: on some file systems ``Demo`` and ``demo`` are one folder.
+Of folders letters' case does not count: on some file systems ``Demo`` and ``demo`` are one.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from generator.models_yaml.model_keys import MAX_NAME
+from generator.spec.model_spec import MAX_NAME, Metric
 from generator.spec.triton_models import ENGINE_SUFFIX
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Report, show
@@ -71,3 +72,22 @@ def _refuse_long(claim: NameClaim, report: Report) -> None:
         why = f"{what} needs {len(suffix)} more for '<name>{suffix}'"
         message = f"got {len(claim.name)} characters, expected at most {longest}: {why}"
         report.add(claim.node, message)
+
+
+@dataclass(frozen=True)
+class MetricClaim:
+    """A metric of one model, and where it stands."""
+
+    node: Node
+    name: str
+    metric: Metric
+
+
+def refuse_differences(claimed: Iterable[MetricClaim], report: Report) -> None:
+    """Reports a metric that another model declares otherwise: on /metrics they are one."""
+    first: dict[str, MetricClaim] = {}
+    for claim in claimed:
+        other = first.setdefault(claim.name, claim)
+        if other.metric != claim.metric:
+            line = f"the metric of this name in line {other.node.line}"
+            report.add(claim.node, f"differs from {line}; expected the same, or another name")

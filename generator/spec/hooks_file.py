@@ -9,28 +9,34 @@ import ast
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from generator.spec.model_spec import HooksFile
-from generator.yaml_file.nodes import Node
+from generator.yaml_file.keys import GOT, SAID, Mistake, Refused, refused
 from generator.yaml_file.regular_file import read_regular
-from generator.yaml_file.schema import Report, show
 
 FUNCTIONS = ("preprocess", "postprocess")
 _ARGUMENT = {"preprocess": "request", "postprocess": "response"}
 _MAX_BYTES = 2**20
 
 
-def find_hooks(node: Node, value: str, base: Path, report: Report) -> HooksFile | None:
-    """The file that ``value`` names, relative to ``base``; reports every mistake in it."""
+@dataclass(frozen=True)
+class HooksFile:
+    """A user's preprocess and postprocess, as they were when models.yaml was read."""
+
+    path: Path
+    content: bytes
+
+
+def find_hooks(value: str, base: Path) -> HooksFile:
+    """The file that ``value`` names, relative to ``base``. Raises Refused with every mistake in
+    it.
+    """
     path = Path(os.path.normpath(base / Path(value).expanduser()))
-    content = _read(node, path, report)
-    if content is None:
-        return None
-    problems = list(problems_of(content, path))
-    for message in problems:
-        report.add(node, message)
-    return None if problems else HooksFile(path, content)
+    content = _read(path)
+    if problems := [Mistake(message, SAID) for message in problems_of(content, path)]:
+        raise Refused(*problems)
+    return HooksFile(path, content)
 
 
 def problems_of(content: bytes, path: Path) -> Iterator[str]:
@@ -52,17 +58,16 @@ def problems_of(content: bytes, path: Path) -> Iterator[str]:
     yield from _neighbours(tree, path)
 
 
-def _read(node: Node, path: Path, report: Report) -> bytes | None:
+def _read(path: Path) -> bytes:
     try:
         return read_regular(path, _MAX_BYTES)
     except FileNotFoundError:
-        report.add(node, f"got {show(node)}, but {path} is no such file")
+        raise refused(f"but {path} is no such file", GOT) from None
     except IsADirectoryError:
-        report.add(node, f"got {show(node)}, but {path} is a folder, expected a Python file")
+        raise refused(f"but {path} is a folder, expected a Python file", GOT) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        report.add(node, f"got {show(node)}, but {path} can't be read: {why}")
-    return None
+        raise refused(f"but {path} can't be read: {why}", GOT) from None
 
 
 def _parse(content: bytes, name: str) -> ast.Module:

@@ -1,0 +1,52 @@
+"""models.yaml as a JSON Schema for editors, and its keys as the documentation lists them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from generator.models_yaml.reading import ModelsYaml
+from generator.spec.model_spec import OVERRIDES
+from generator.spec.task_folders import Task
+from generator.yaml_file import keys
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_MODEL = "#/$defs/ModelKeys"
+
+
+def json_schema(tasks: Mapping[str, Task]) -> dict[str, Any]:
+    """The schema of a models.yaml of these tasks. Rules between several keys are not in it."""
+    found = keys.json_schema(ModelsYaml)
+    kinds = found["$defs"]
+    kinds["ModelKeys"]["properties"]["task"]["enum"] = [*tasks]
+    for name in OVERRIDES:
+        kinds["Arm"]["properties"][name] = {"$ref": f"{_MODEL}/properties/{name}"}
+    # What else a model needs may stand in the defaults.
+    entry: dict[str, Any] = {"$ref": _MODEL, "required": ["name"], "allOf": []}
+    for tag, task in tasks.items():
+        is_of_task = {"properties": {"task": {"const": tag}}, "required": ["task"]}
+        kinds[tag] = keys.json_schema(task.option_keys)
+        options = {"properties": {"options": {"$ref": f"#/$defs/{tag}"}}}
+        entry["allOf"].append({"if": is_of_task, "then": options})
+    found["properties"]["models"]["items"] = entry
+    return {"$schema": _DIALECT, **found, "title": "models.yaml", "required": ["models"]}
+
+
+def table(kind: type[Any]) -> str:
+    """The keys of a dataclass in Markdown: each with its default and what it is for."""
+    rows = ["| key | default | |", "|---|---|---|"]
+    for field in dataclasses.fields(kind):
+        shown = field.metadata["shown"]
+        default = _word(field.default) if shown is None else shown
+        cell = f" {default} " if default else " "
+        rows.append(f"| `{field.name}` |{cell}| {field.metadata['about']} |")
+    return "\n".join(rows)
+
+
+def _word(default: object) -> str:
+    if default is None:
+        return "none"
+    if isinstance(default, str):
+        return f"`{default}`" if default else ""
+    return str(default).lower()

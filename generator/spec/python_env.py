@@ -1,0 +1,242 @@
+"""``python_env:`` in models.yaml: requirements files, or the folder of an environment.
+
+Follows the files that a requirements file names, to tell two environments apart; uv or pip reads
+and resolves them when the environment is built. Runs nothing.
+"""
+
+# os.path rather than pathlib: it never raises, whatever stands there.
+# ruff: noqa: PTH110, PTH111, PTH112, PTH118
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, BinaryIO, ClassVar
+
+from generator.yaml_file.keys import (
+    GOT,
+    As,
+    Before,
+    Flag,
+    Found,
+    Keys,
+    Mistake,
+    Refused,
+    Text,
+    refused,
+)
+from generator.yaml_file.regular_file import read_regular
+
+_MAX_BYTES = 2**20
+_INCLUDES = {
+    **dict.fromkeys(("-r", "--requirement"), "requirements"),
+    **dict.fromkeys(("-c", "--constraint"), "constraints"),
+}
+_EDITABLE = ("-e", "--editable")
+_COMMENT = re.compile(r"(^|\s)#.*$")
+_OF_REQUIREMENT = re.compile(r"\s--(hash|config-settings|global-option)\b.*$")
+_ARCHIVES = (".whl", ".tar.gz", ".zip")
+
+_MAX_MISTAKES = 3  # of a file that is none there may be thousands
+_FILE = "a requirements file, or the folder of a Python environment"
+
+
+@dataclass(frozen=True)
+class PythonEnv:
+    """A model's own Python environment. ``folder`` is one that somebody else made; otherwise
+    ``digest`` stands for all that the requirements say, those of ``no_deps`` installed last and
+    alone. ``files`` is every file that was read for it.
+    """
+
+    written: str
+    folder: Path | None = None
+    requirements: Path | None = None
+    no_deps: Path | None = None
+    system_site_packages: bool = False
+    digest: str = ""
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Written(Keys):
+    """The key as it is written; a text alone names requirements, or a folder."""
+
+    expected: ClassVar[str] = f"{_FILE}, or a map with requirements, no_deps, system_site_packages"
+    requirements: Annotated[str, Text("a requirements file")] | None = None
+    no_deps: (
+        Annotated[str, Text("a requirements file, installed without what its packages ask for")]
+        | None
+    ) = None
+    system_site_packages: Flag = False
+
+    def mistakes(self) -> Iterator[Mistake]:
+        if self.requirements is None and self.no_deps is None:
+            yield Mistake("missing key 'requirements': the file with what is to be installed")
+
+
+def _as_map(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return {"requirements": Text(_Written.expected).read(value)}
+
+
+def _find(written: _Written, base: Path) -> PythonEnv:
+    """The environment that the key asks for, paths relative to ``base``. Raises Refused."""
+    named = {"requirements": written.requirements, "no_deps": written.no_deps}
+    paths = {key: _path(value, base) for key, value in named.items() if value is not None}
+    first = paths.get("requirements")
+    if first is not None and len(paths) == 1 and os.path.isdir(first):
+        if not os.path.lexists(first / "bin" / "python"):
+            reason = f"{first} is no Python environment: it has no bin/python"
+            raise refused(f"but {reason}, expected {_FILE}", GOT)
+        return PythonEnv(str(written.requirements), folder=first)
+    found = {key: Requirements.read(path) for key, path in paths.items()}
+    if mistakes := [one.below((key,)) for key, read in found.items() for one in read.mistakes]:
+        raise Refused(*mistakes)
+    passes = [key in paths for key in named]
+    content = [f"{passes} {written.system_site_packages}"]
+    content += [line for read in found.values() for line in read.content]
+    return PythonEnv(
+        written=" and ".join(value for value in named.values() if value is not None),
+        requirements=first,
+        no_deps=paths.get("no_deps"),
+        system_site_packages=written.system_site_packages,
+        digest=hashlib.sha256("\n".join(content).encode()).hexdigest(),
+        files=tuple(dict.fromkeys(file for read in found.values() for file in read.files)),
+    )
+
+
+PythonEnvironment = Annotated[
+    PythonEnv, As(_Written), Before(_as_map, ({"type": "string"},)), Found(_find)
+]
+
+
+def _path(written: str, base: Path) -> Path:
+    return Path(os.path.normpath(os.path.join(base, os.path.expanduser(written))))
+
+
+@dataclass
+class Requirements:
+    """``content`` tells two environments apart: each line that counts, a hash for each local wheel;
+    ``files`` were read for it; ``mistakes`` name their file and line.
+
+    No message quotes a line: a path that was meant otherwise may lead to a file of secrets.
+    """
+
+    content: list[str] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path) -> Requirements:
+        """The file and all that it includes, in pip's order; of its mistakes the first few."""
+        found = cls()
+        if not os.path.exists(path):
+            found.mistakes.append(Mistake(f"but {path} is no such file, expected {_FILE}", GOT))
+            return found
+        found._read(path, root=path.parent)
+        if not found.mistakes and not any(map(_is_package, found.content)):
+            found.mistakes.append(Mistake(f"{path.name} names no package"))
+        del found.mistakes[_MAX_MISTAKES:]
+        return found
+
+    def _read(self, path: Path, root: Path) -> None:
+        if path in self.files:
+            return
+        self.files.append(path)
+        try:
+            text = read_regular(path, _MAX_BYTES).decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = "\0"
+        except OSError as error:
+            self.mistakes.append(Mistake(f"{path}: can't be read: {error.strerror}"))
+            return
+        if "\0" in text:
+            self.mistakes.append(Mistake(f"{path.name} is no text in UTF-8"))
+            return
+        for number, line in _lines(text):
+            try:
+                problem = self._take(line, path, root)
+            except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, until 3.12
+                problem = getattr(error, "strerror", None) or "a loop of symbolic links"
+            if problem:
+                self.mistakes.append(Mistake(f"{path.name}:{number}: {problem}"))
+
+    def _take(self, line: str, path: Path, root: Path) -> str:
+        """Notes one line; what is wrong with it, if anything."""
+        option, _, value = line.replace("=", " ", 1).partition(" ")
+        if option in _INCLUDES and line.startswith("-"):
+            return self._include(_INCLUDES[option], path.parent / value.strip())
+        if option in _EDITABLE:
+            return "an editable package can change under its environment: build a wheel of it"
+        bare = _OF_REQUIREMENT.sub("", line).strip()
+        written = bare.partition(";")[0].strip()
+        is_path = written.startswith((".", "/")) or written.endswith(_ARCHIVES)
+        if is_path and "://" not in written:
+            return self._local(root / written)
+        if not line.startswith("-") and (problem := _requirement_problem(bare)):
+            return problem
+        self.content.append(line)
+        return ""
+
+    def _include(self, kind: str, written: Path) -> str:
+        included = written.resolve()
+        if not included.is_file():
+            return f"{included} is no such file: one that is included lies on this machine"
+        self.content.append(f"begin {kind}")
+        self._read(included, included.parent)
+        self.content.append(f"end {kind}")
+        return ""
+
+    def _local(self, file: Path) -> str:
+        """A wheel on this machine."""
+        if not file.is_file():
+            shown = f"{file.name} is " if file.name.endswith(_ARCHIVES) else ""
+            return f"{shown}no such file in {file.parent if shown else 'its folder'}"
+        self.files.append(file)
+        with file.open("rb") as opened:
+            self.content.append(f"{file.name} sha256:{_sha256(opened)}")
+        return ""
+
+
+def _sha256(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while piece := file.read(2**20):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _is_package(line: str) -> bool:
+    return not line.startswith(("-", "begin ", "end "))
+
+
+def _requirement_problem(line: str) -> str:
+    """What is wrong with the name of a package and its versions; uv or pip reads the rest."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    if "${" in line or ("://" in line and "@" not in line.partition("://")[0]):
+        return ""  # a variable of the environment, or an address alone
+    try:
+        Requirement(line)
+    except InvalidRequirement as error:
+        reason = str(error).partition("\n")[0]
+        return f"is no requirement{f': {reason}' if reason.startswith('Expected ') else ''}"
+    return ""
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Each logical line with the number of its first, without comments."""
+    whole, first = "", 0
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        first = first if whole else number
+        clean = _COMMENT.sub("", line)
+        if clean.endswith("\\"):
+            whole += clean[:-1]
+            continue
+        whole = (whole + clean).strip()
+        if whole:
+            yield first, whole
+        whole = ""

@@ -1,0 +1,584 @@
+"""What a map in YAML becomes: a dataclass, whose annotations say once what each key may hold.
+
+An annotation is read by pydantic, which checks a value and describes it in JSON Schema, by the
+documentation and by whoever uses the dataclass. Every mistake is reported at the line and column
+of its node. Knows nothing of models or tasks; pydantic is imported where a value is checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+
+from generator.yaml_file.nodes import Key, Node
+from generator.yaml_file.schema import Report, did_you_mean, show
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
+INT32_MAX = 2**31 - 1
+UINT64_MAX = 2**64 - 1
+MAX_TEXT = 4096
+T = TypeVar("T")
+Place: TypeAlias = "tuple[str | int, ...]"
+# What a mistake says of the value: "got 3, expected ..."; the same of a text, which may lack its
+# quotes; "got 3, ..."; nothing; nothing, and it is the key that is wrong.
+EXPECTED, EXPECTED_TEXT, GOT, SAID, OF_KEY = "expected", "expected_text", "got", "said", "of_key"
+_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+_LINK = re.compile(r"\[(.+?)\]\(.*?\)")
+_MISSING = "missing"  # pydantic's own word; Keys reports these itself
+
+
+class Mistake(NamedTuple):
+    """``place`` leads from the value that was checked to the one that is wrong, ``beside`` to
+    another whose line the message ends in.
+    """
+
+    text: str
+    form: str = SAID
+    place: Place = ()
+    beside: Place | None = None
+
+    def below(self, place: Place) -> Mistake:
+        """The same, seen from a value that has this one at ``place``."""
+        beside = None if self.beside is None else (*place, *self.beside)
+        return self._replace(place=(*place, *self.place), beside=beside)
+
+
+class Refused(ValueError):  # noqa: N818, the mistakes are what it says
+    """A value can't be taken. Checks raise it, and pydantic passes it on."""
+
+    def __init__(self, *mistakes: Mistake) -> None:
+        super().__init__()
+        self.mistakes = mistakes
+
+
+def refused(text: str, form: str = EXPECTED) -> Refused:
+    """The one mistake of a value, which is ``form`` followed by ``text``."""
+    return Refused(Mistake(text, form))
+
+
+def key(default: Any, about: str, shown: str | None = None) -> Any:
+    """A field of ``Keys``: its default, what the documentation says of it in Markdown, and how
+    that shows the default where it is no value. A type makes its own default.
+    """
+    made: Any = {"default_factory" if isinstance(default, type) else "default": default}
+    return field(**made, metadata={"about": about, "shown": shown})
+
+
+class Keys:
+    """The base of a map's dataclass: its fields are the keys that the map may have.
+
+    ``expected`` describes such a map, ``needs`` the values of keys that must be there; ``gone`` has
+    keys that there were, and what to use instead.
+    """
+
+    expected: ClassVar[str] = ""
+    needs: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    gone: ClassVar[Mapping[str, str]] = MappingProxyType({})
+
+    def mistakes(self) -> Iterable[Mistake]:
+        """What is wrong between keys that are right by themselves."""
+        return ()
+
+    @classmethod
+    def names(cls, value: Mapping[str, Any]) -> Mapping[str, bool]:  # noqa: ARG003, some look
+        """The keys that a map may have, and whether each must be there."""
+        return key_names(cls)
+
+    @classmethod
+    def unknown(cls, name: str, known: Collection[str]) -> str:
+        """What is said of a key that is not ``known``; empty where it is let through."""
+        if name in cls.gone:
+            return f"is no key any more: {cls.gone[name]}"
+        if "token" in name.lower() and "tokens" not in name.lower():
+            hint = "; secrets don't belong in this file: set HF_TOKEN in the environment"
+        else:
+            hint = did_you_mean(name, known, "keys")
+        return f"unknown key{hint}"
+
+    @classmethod
+    def _read(cls, value: Any, handler: Callable[[Any], Any]) -> Any:
+        if not isinstance(value, dict):
+            raise refused(cls.expected or f"a map with {', '.join(key_names(cls))}")
+        names = cls.names(value)
+        others = ((name, cls.unknown(name, names)) for name in value if name not in names)
+        found = [Mistake(text, OF_KEY, (name,)) for name, text in others if text]
+        for name, is_required in names.items():
+            if is_required and name not in value:
+                needs = f": {cls.needs[name]}" if name in cls.needs else ""
+                found.append(Mistake(f"missing key '{name}'{needs}"))
+        known = {name: child for name, child in value.items() if name in names}
+        return _joined(found, lambda: handler(known), lambda made: made.mistakes())
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        inner = {**handler.resolve_ref_schema(handler(source))}
+        ref = inner.pop("ref", None)  # of what checks the map too, wherever it is used
+        return core_schema.no_info_wrap_validator_function(cls._read, inner, ref=ref)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, checked: Any, handler: Any) -> Any:
+        found = handler(checked)
+        inner = handler.resolve_ref_schema(found)
+        inner["additionalProperties"] = False
+        for one in dataclasses.fields(cls):  # type: ignore[arg-type]
+            if about := one.metadata.get("about"):
+                inner["properties"][one.name]["description"] = _LINK.sub(r"\1", about)
+        return found
+
+
+def key_names(kind: Any) -> Mapping[str, bool]:
+    """The keys of a dataclass, in its order, and whether each must be given."""
+    return _key_names(kind)
+
+
+@lru_cache
+def _key_names(kind: Any) -> Mapping[str, bool]:
+    missing = dataclasses.MISSING
+    return {
+        field.name: field.default is missing and field.default_factory is missing
+        for field in dataclasses.fields(kind)
+        if field.init
+    }
+
+
+def read(kind: type[T], node: Node, report: Report, base: Path | None = None) -> T | None:
+    """What a node holds, None where anything in it is wrong, which is reported. What it names is
+    looked for from ``base``.
+    """
+    try:
+        found: T = _checked(kind, plain(node), base)
+    except Refused as error:
+        _report(error, node, report)
+        return None
+    return found
+
+
+def read_rest(
+    kind: type[T], node: Node, report: Report, base: Path | None = None
+) -> tuple[T, set[str]]:
+    """As ``read`` of a map whose keys all have defaults; those that are wrong are left out, and
+    returned beside it.
+    """
+    given = plain(node)
+    try:
+        return _checked(kind, given, base), set()
+    except Refused as error:
+        _report(error, node, report)
+        wrong = {str(one.place[0]) for one in error.mistakes if one.place}
+    known = given if isinstance(given, dict) else {}
+    return _checked(kind, {k: v for k, v in known.items() if k not in wrong}, base), wrong
+
+
+def problem(kind: Any, value: object) -> str:
+    """What is wrong with a value that no YAML file holds; empty where nothing is."""
+    report, node = Report(), Node(value, 0, 0, written=str(value))  # type: ignore[arg-type]
+    read(kind, node, report)
+    return report.problems[0].message if report.problems else ""
+
+
+def plain(node: Node) -> Any:
+    """The tree's values without their places."""
+    if isinstance(node.value, dict):
+        return {key.name: plain(child) for key, child in node.value.items()}
+    if isinstance(node.value, list):
+        return [plain(child) for child in node.value]
+    return node.value
+
+
+def json_schema(kind: Any) -> dict[str, Any]:
+    """What pydantic says of a kind in JSON Schema."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class WithoutTitles(GenerateJsonSchema):
+        """A key's name is title enough."""
+
+        def field_title_should_be_set(self, _schema: Any) -> bool:
+            return False
+
+    return _adapter(kind).json_schema(schema_generator=WithoutTitles)
+
+
+@lru_cache(maxsize=256)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    with _no_plugins():
+        return TypeAdapter(kind)
+
+
+@contextlib.contextmanager
+def _no_plugins() -> Iterator[None]:
+    """Keeps pydantic from reading the metadata of every package that is installed."""
+    given = os.environ.get(_PLUGINS)
+    os.environ[_PLUGINS] = "__all__"
+    try:
+        yield
+    finally:
+        del os.environ[_PLUGINS]
+        if given is not None:
+            os.environ[_PLUGINS] = given
+
+
+def _checked(kind: Any, value: object, base: Path | None) -> Any:
+    from pydantic import ValidationError
+
+    try:
+        return _adapter(kind).validate_python(value, context=base)
+    except ValidationError as error:
+        raise Refused(*_mistakes(error)) from None
+
+
+def _joined(
+    found: list[Mistake], made: Callable[[], T], rules: Callable[[T], Iterable[Mistake]]
+) -> T:
+    """What is made. Raises Refused where that, its rules or what was ``found`` before is wrong."""
+    from pydantic import ValidationError
+
+    try:
+        value = made()
+    except ValidationError as error:
+        raise Refused(*found, *_mistakes(error)) from None
+    if found := [*found, *rules(value)]:
+        raise Refused(*found)
+    return value
+
+
+def _mistakes(error: ValidationError) -> Iterator[Mistake]:
+    for one in error.errors(include_url=False, include_input=False):
+        inner = one.get("ctx", {}).get("error")
+        if isinstance(inner, Refused):
+            yield from (mistake.below(one["loc"]) for mistake in inner.mistakes)
+        elif one["type"] != _MISSING:
+            yield Mistake(one["msg"], one["type"], one["loc"])
+
+
+def _report(error: Refused, node: Node, report: Report) -> None:
+    for text, form, place, beside in error.mistakes:
+        key, value = _find(node, place)
+        if beside is not None:
+            text += f" in line {_find(node, beside)[1].line}"
+        quote = "; quote it" if isinstance(value.value, int | float) else ""
+        messages = {
+            EXPECTED: f"got {_shown(value)}, expected {text}",
+            EXPECTED_TEXT: f"got {_shown(value)}, expected {text}{quote}",
+            GOT: f"got {_shown(value)}, {text}",
+        }
+        report.add(key if form == OF_KEY and key else value, messages.get(form, text))
+
+
+def _shown(node: Node) -> str:
+    return "an empty list" if node.value == [] else show(node)
+
+
+def _find(node: Node, place: Place) -> tuple[Key | None, Node]:
+    """The node at a place, with its key; the last on the way that is there."""
+    key = None
+    for part in place:
+        if isinstance(node.value, dict):
+            found = [item for item in node.value.items() if item[0].name == part]
+            if not found:
+                break
+            ((key, node),) = found
+        elif isinstance(node.value, list) and isinstance(part, int):
+            key, node = None, node.value[part]
+    return key, node
+
+
+@dataclass(frozen=True)
+class _Core:
+    """A kind that pydantic checks by itself; ``expected`` replaces what it says of mistakes."""
+
+    expected: str
+    made: Callable[[], Any]
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.custom_error_schema(
+            self.made(), custom_error_type=EXPECTED, custom_error_message=self.expected
+        )
+
+
+def whole(least: int | None = None, most: int | None = None, unit: str | None = None) -> _Core:
+    """A whole number in a range, both ends included."""
+
+    def made() -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.int_schema(ge=least, le=most, strict=True)
+
+    return _Core(f"a whole number{_range(least, most)}{_unit(unit)}", made)
+
+
+def number(
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    unit: str | None = None,
+) -> _Core:
+    """A finite number in a range; whole numbers are numbers too."""
+
+    def made() -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.float_schema(
+            ge=least, le=most, gt=above, strict=True, allow_inf_nan=False
+        )
+
+    lower = f" above {above}" if above is not None else ""
+    return _Core(f"a number{lower}{_range(least, most)}{_unit(unit)}", made)
+
+
+def one_of(*allowed: object, or_else: str = "") -> _Core:
+    """One of a few values."""
+
+    def made() -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.literal_schema([*allowed])
+
+    return _Core(f"one of {', '.join(map(str, allowed))}{or_else}", made)
+
+
+def _flag() -> Any:
+    from pydantic_core import core_schema
+
+    return core_schema.bool_schema(strict=True)
+
+
+true_or_false = _Core("true or false", _flag)
+Flag = Annotated[bool, true_or_false]
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text without control characters, but for those of ``allowed``, that matches ``pattern``;
+    ``expected`` describes it.
+    """
+
+    expected: str
+    pattern: str = ""
+    may_be_empty: bool = False
+    allowed: str = ""
+
+    def read(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise refused(self.expected, EXPECTED_TEXT)
+        if not (value or self.may_be_empty) or (
+            self.pattern and not re.fullmatch(self.pattern, value)
+        ):
+            raise refused(self.expected)
+        if len(value) > MAX_TEXT:
+            raise refused(f"got {len(value)} characters, expected at most {MAX_TEXT}", SAID)
+        if not value.isprintable() and any(
+            unicodedata.category(one) in ("Cc", "Cs") for one in value if one not in self.allowed
+        ):
+            raise refused(f"{self.expected}, without control characters")
+        return value
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(self.read)
+
+    def __get_pydantic_json_schema__(self, _checked: Any, _handler: Any) -> Any:
+        pattern = {"pattern": f"^({self.pattern})$"} if self.pattern else {}
+        return {"type": "string", **({} if self.may_be_empty else {"minLength": 1}), **pattern}
+
+
+@dataclass(frozen=True)
+class _Container:
+    """A list or a map, checked by ``check`` as a whole and by pydantic item by item."""
+
+    kind: type
+    expected: str
+    check: Callable[[Any], Iterable[Mistake]]
+    described: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def _read(self, value: Any, handler: Callable[[Any], Any]) -> Any:
+        if not isinstance(value, self.kind):
+            raise refused(self.expected)
+        return _joined([*self.check(value)], lambda: handler(value), lambda _: ())
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_wrap_validator_function(self._read, handler(source))
+
+    def __get_pydantic_json_schema__(self, checked: Any, handler: Any) -> Any:
+        return {**handler(checked), **self.described}
+
+
+def listed(
+    expected: str,
+    most: int | None = None,
+    unit: str = "items",
+    unique: bool = True,
+    least: int = 1,
+    by: tuple[str, ...] = (),
+) -> _Container:
+    """A list of at least ``least`` items, at most ``most``; if ``unique``, no two are alike, and no
+    two maps have the same value under a key of ``by``, whose case does not count.
+    """
+
+    def check(value: list[Any]) -> Iterator[Mistake]:
+        if not value:
+            raise refused(expected)
+        if len(value) < least:
+            yield Mistake(f"got {len(value)}, expected {expected}")
+        if most is not None and len(value) > most:
+            yield Mistake(f"got {len(value)} {unit}, expected at most {most}")
+        seen: set[str] = set()
+        for place, item in enumerate(value) if unique else ():
+            if repr(item) in seen:
+                yield Mistake("which is in the list already", GOT, (place,))
+            seen.add(repr(item))
+        for name in by:
+            of_items = [item.get(name) if isinstance(item, dict) else None for item in value]
+            yield from repeated(of_items, name)
+
+    return _Container(list, expected, check, {"minItems": least, "uniqueItems": unique})
+
+
+def repeated(values: Iterable[object], key: str) -> Iterator[Mistake]:
+    """What ``key`` of the maps in a list has twice, whatever the case."""
+    first: dict[str, int] = {}
+    for place, value in enumerate(values):
+        other = place if value is None else first.setdefault(str(value).lower(), place)
+        if other != place:
+            yield Mistake(f"already the '{key}'", GOT, (place, key), (other, key))
+
+
+def mapped(expected: str, check: Callable[[Any], Iterable[Mistake]] = lambda _: ()) -> _Container:
+    """A map from names of the user's to values that are all of one kind."""
+    return _Container(dict, expected, check)
+
+
+def _json_mistakes(value: object, place: Place = ()) -> Iterator[Mistake]:
+    """What of a value JSON can't hold."""
+    if isinstance(value, dict | list):
+        items: Iterable[tuple[Any, Any]]
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for part, child in items:
+            yield from _json_mistakes(child, (*place, part))
+        return
+    is_wide = isinstance(value, int) and abs(value) <= UINT64_MAX
+    try:
+        if isinstance(value, str):
+            Text("text", may_be_empty=True, allowed="\n\t").read(value)
+        elif isinstance(value, int | float) and not is_wide and not math.isfinite(value):
+            raise refused("a number")
+    except OverflowError:
+        yield Mistake("a number", EXPECTED, place)
+    except Refused as error:
+        yield error.mistakes[0].below(place)
+
+
+# A map whose keys are somebody else's, of what JSON can hold.
+AnyMap = Annotated[dict[str, Any], mapped("a map", _json_mistakes)]
+
+
+@dataclass(frozen=True)
+class As:
+    """What is written is of another kind than what is found."""
+
+    kind: Any
+
+    def __get_pydantic_core_schema__(self, _source: Any, handler: Any) -> Any:
+        return handler.generate_schema(self.kind)
+
+
+@dataclass(frozen=True)
+class After:
+    """``change`` makes of a checked value what is meant, and raises Refused."""
+
+    change: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self.change, handler(source))
+
+
+@dataclass(frozen=True)
+class Found:
+    """``find`` looks from a folder for what a checked value names, and raises Refused."""
+
+    find: Callable[[Any, Path], Any]
+
+    def _read(self, value: Any, info: Any) -> Any:
+        return self.find(value, info.context)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.with_info_after_validator_function(self._read, handler(source))
+
+
+@dataclass(frozen=True)
+class Before:
+    """``change`` makes a shorter form of a value the whole one, and raises Refused; ``forms`` are
+    the shorter ones in JSON Schema.
+    """
+
+    change: Callable[[Any], Any]
+    forms: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(self.change, handler(source))
+
+    def __get_pydantic_json_schema__(self, checked: Any, handler: Any) -> Any:
+        whole = handler(checked)
+        return {"anyOf": [*map(dict, self.forms), whole]} if self.forms else whole
+
+
+def _switched(value: object) -> object:
+    if value is None:
+        raise refused("true, false or a map")
+    return value if not isinstance(value, bool) else {} if value else None
+
+
+# true: a map's defaults, false: null.
+Switch = Before(_switched, ({"type": "boolean"},))
+
+
+def name_pattern(longest: int) -> str:
+    """What a name must match that may become part of a path or a URL, whole."""
+    inner = rf"[A-Za-z0-9_.-]{{0,{longest - 2}}}"
+    return rf"(?!.*\.\.)[A-Za-z0-9]({inner}[A-Za-z0-9])?"
+
+
+def plain_name(longest: int) -> Text:
+    """A name of a model, or of something of a model's."""
+    return Text(
+        f"letters (a-z, A-Z), digits, and single _ - . between them, at most {longest} characters",
+        name_pattern(longest),
+    )
+
+
+def _range(least: float | None, most: float | None) -> str:
+    if least is not None and most is not None:
+        return f" from {least} to {most}"
+    if least is not None:
+        return f", at least {least}"
+    return f", at most {most}" if most is not None else ""
+
+
+def _unit(unit: str | None) -> str:
+    return f" ({unit})" if unit else ""
