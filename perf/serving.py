@@ -1,17 +1,27 @@
-"""A tritonserver on one model repository, for as long as it is measured."""
+"""Servers, for as long as they are measured: a tritonserver on one model repository, or a command
+that answers once it is ready.
+"""
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from generator.errors import PerfError
 from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.process import TritonServer
+from perf.orphans import end, ends_with_us
+
+_NUM_LAST_LINES = 8  # of a log, in an error
+_POLL_S = 0.3
 
 
 @contextmanager
@@ -30,6 +40,42 @@ def serving(
         for model in models:
             server.wait_ready([model])
         yield server
+
+
+@contextmanager
+def running(
+    command: Sequence[str],
+    is_ready: Callable[[], bool],
+    log: Path,
+    start_timeout_s: float,
+    stop_timeout_s: float,
+    environment: Mapping[str, str],
+) -> Iterator[int]:
+    """The process of ``command``, ready, whose output goes to ``log``. Raises PerfError with the
+    log's last lines where it ends before that, or takes longer, OSError.
+    """
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C of the terminal is ours to pass on
+            preexec_fn=ends_with_us(signal.SIGTERM),
+        )
+    try:
+        deadline = time.monotonic() + start_timeout_s
+        while not is_ready():
+            if process.poll() is not None or time.monotonic() > deadline:
+                lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                last = "".join(f"\n    {line}" for line in lines[-_NUM_LAST_LINES:])
+                what = "ended" if process.poll() is not None else "is not ready in time"
+                raise PerfError(f"{log.stem} {what}; {log} ends with:{last}")
+            time.sleep(_POLL_S)
+        yield process.pid
+    finally:
+        end(process, stop_timeout_s)
 
 
 def free_listen() -> Listen:

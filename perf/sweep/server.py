@@ -7,8 +7,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import signal
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -26,8 +24,8 @@ from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 from generator.yaml_file.schema import did_you_mean
 from hf_triton.tritonserver.state_file import running_servers
-from perf.orphans import end, ends_with_us, our_environment
-from perf.serving import free_listen
+from perf.orphans import our_environment
+from perf.serving import free_listen, running
 from perf.sweep.metrics import Sample, parse_metrics
 from perf.sweep.scenario import Addresses
 
@@ -37,7 +35,6 @@ _LOCAL = re.compile(r"127\.[\d.]+|localhost|\[::1\]")
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _LOG_FILE = "serve.log"
 _LOAD_TIMEOUT_S, _STOP_TIMEOUT_S = 1800.0, 90.0
-_NUM_LAST_LINES = 8  # of the log, in an error
 
 
 @dataclass(frozen=True)
@@ -141,26 +138,13 @@ def own_server(
     command += ["--config", str(config), "--repository", str(repository)]
     for flag, port in listen.triton_ports().items():
         command += [flag, str(port)]
-    with log.open("w", encoding="utf-8") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C of the terminal is ours to pass on
-            preexec_fn=ends_with_us(signal.SIGTERM),
-            env=our_environment(),
-        )
-    try:
-        deadline, server = time.monotonic() + _LOAD_TIMEOUT_S, TritonView(addresses)
-        while not server.wait_ready(models, 0.0):
-            if process.poll() is not None:
-                lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-                last = "\n".join(f"    {line}" for line in lines[-_NUM_LAST_LINES:])
-                raise PerfError(f"hf-triton serve ended; {log} ends with:\n{last}")
-            if time.monotonic() > deadline:
-                raise PerfError(f"no model was ready after {_LOAD_TIMEOUT_S:.0f} s; see {log}")
-            time.sleep(0.5)
+    server = TritonView(addresses)
+    with running(
+        command,
+        lambda: server.wait_ready(models, 0.0),
+        log,
+        _LOAD_TIMEOUT_S,
+        _STOP_TIMEOUT_S,  # tritonserver ends when who started it does
+        our_environment(),
+    ):
         yield addresses
-    finally:
-        end(process, _STOP_TIMEOUT_S)  # tritonserver ends when who started it does

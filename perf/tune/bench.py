@@ -34,11 +34,10 @@ from perf.roofline import Limits, decoders_of, limits_in
 from perf.serving import free_listen
 from perf.sweep.requests import Target, of_repository, requests_of
 from perf.sweep.scenario import Inputs, plain
-from perf.tune.goal import Goal
+from perf.tune.question import STREAM, Request
 from perf.tune.space import INSTANCES, OPTIONS, Settings, entry_with
 from perf.usage import available_gib, nvidia_smi, server_memory
 
-STREAM, INFER = "http-generate-stream", "http-infer"
 _LARGEST_COPY = 2**20  # bytes; what is larger in a cache of weights is linked
 _PROCESS_GIB = 0.3  # of a stub with torch and transformers in it
 _LONGEST = 4  # times the seconds of a level that it may last to reach its least requests
@@ -55,31 +54,26 @@ class TrialError(Exception):
 
 @dataclass
 class Bench:
-    """Measures into ``folder``, whose repeats it numbers. ``scratch`` is temporary, ``config`` and
-    ``repository`` are the user's, ``files`` has the model's config.json and weights; ``show`` is
-    told what is being done.
+    """Measures into ``folder``, whose repeats it numbers. ``scratch`` is temporary, ``files`` has
+    the model's config.json and weights; ``show`` is told what is being done.
     """
 
+    request: Request
     spec: ModelSpec
     tasks: Mapping[str, Task]
-    config: Path
-    repository: Path
     scratch: Path
     folder: Path
     files: Path | None
     inputs: Inputs
     endpoint: str
-    concurrency: int
-    seed: int
-    goal: Goal
     show: Callable[[str], object] = lambda _: None
     _limits: Limits | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        if lock_path(self.config).is_file():
-            shutil.copyfile(lock_path(self.config), lock_path(self._own_config))
+        if lock_path(self.request.config).is_file():
+            shutil.copyfile(lock_path(self.request.config), lock_path(self._own_config))
         _share_weights(
-            self.repository / self.spec.name / WEIGHTS_FOLDER, self._own / self.spec.name
+            self.request.repository / self.spec.name / WEIGHTS_FOLDER, self._own / self.spec.name
         )
 
     @property
@@ -131,13 +125,13 @@ class Bench:
             target = Target(name, self.endpoint, model, of_repository(self._own)(model))
             tokenizer = self.files / "tokenizer.json" if self.files else None
             tokenizer = tokenizer if tokenizer and tokenizer.is_file() else None
-            (asked,) = requests_of(target, self.inputs, self._own, self.seed, tokenizer)
+            (asked,) = requests_of(target, self.inputs, self._own, self.request.seed, tokenizer)
             sent = [Sent(body) for body in asked.bodies(target)]
             with TritonServer(self._own, free_listen(), write_log=lambda _: None) as server:
                 server.wait_ready([name])
 
                 def send(policy: Policy) -> list[Record]:
-                    level = Level(self.concurrency, policy, sent)
+                    level = Level(self.request.concurrency, policy, sent)
                     port, route = server.listen.http_port, "stream" if streams else "infer"
                     try:
                         return records_of(route, port, model, level)
@@ -154,10 +148,10 @@ class Bench:
                     self.show("measuring")
                     load, started = self.load(settings), now()
                     policy = Policy(
-                        3 * self.concurrency, seconds, _LONGEST * seconds, _ANSWER_TIMEOUT_S
+                        3 * self.request.concurrency, seconds, _LONGEST * seconds, _ANSWER_TIMEOUT_S
                     )
                     found = measurement_of(send(policy), load, self._num_measured(load), started)
-                    excess = self.goal.excess(found).items()
+                    excess = self.request.goal.excess(found).items()
                     missed = tuple(f"{bound} missed by {by:.0%}" for bound, by in excess)
                     memory = server_memory(server.pid)
                     return limits.with_share(replace(found, machine=memory, doubts=missed))
@@ -172,7 +166,7 @@ class Bench:
         Raises TrialError where none of them is answered.
         """
         self.show("warming up")
-        records = send(Policy(2 * self.concurrency, 0.0, _WARM_UP_S, _ANSWER_TIMEOUT_S))
+        records = send(Policy(2 * self.request.concurrency, 0.0, _WARM_UP_S, _ANSWER_TIMEOUT_S))
         problems = [record.problem for record in records if record.problem is not None]
         if len(problems) == len(records):
             told = problems[0] if problems else "none was sent"
@@ -192,7 +186,7 @@ class Bench:
         return Load(
             target=self.spec.name,
             endpoint=self.endpoint,
-            concurrency=self.concurrency,
+            concurrency=self.request.concurrency,
             prompt_tokens=f"{prompt[0].label}{unit}" if prompt else "",
             output_tokens=output[0].label if output else "",
             settings=settings,

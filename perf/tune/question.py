@@ -1,29 +1,22 @@
-"""What is asked: which model is tuned, how it is asked, and which settings are tried. Reads
-models.yaml and the repository's cache of weights; starts nothing.
-"""
+"""What is asked: which model is tuned, and how it is asked. Starts nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from generator.errors import ModelError, UsageError
-from generator.models_yaml.reading import load
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.model_spec import ModelSpec
 from generator.spec.runtime_rules import repository_folder, snapshot_folder
-from generator.spec.task_folders import Task, find_tasks
 from generator.spec.task_sets import MEDIA_TASKS
-from perf.machine import num_cores
-from perf.sweep.scenario import Inputs, lengths, plain
-from perf.tune.bench import INFER, STREAM
+from perf.sweep.scenario import Inputs, lengths
 from perf.tune.goal import Goal
-from perf.tune.search import Effort
-from perf.tune.space import Space, make_space, worth_trying
 
+STREAM, INFER = "http-generate-stream", "http-infer"
 ENDPOINTS = {"infer": INFER, "generate-stream": STREAM}
 _GENERATES = ("text-generation", "text2text-generation", *MEDIA_TASKS)
 _ONE_SAMPLE = ("fill-mask", "pipeline")  # asked with their sample request, mask or media
@@ -37,16 +30,21 @@ _SYNTAX = "expected such as prompt=64,output=128 or prompt=16-256,output=8-64 (t
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for."""
+    """What the user asks for. A search ends after so many ``trials``, ``minutes``, or trials
+    without a better one (``patience``); a whole measurement takes ``seconds``.
+    """
 
     model: str
     config: Path
     repository: Path
     goal: Goal
-    effort: Effort
     concurrency: int
     repeats: int
-    seed: int
+    trials: int
+    seconds: float
+    minutes: float | None = None
+    patience: int | None = None
+    seed: int = 0
     search: Sequence[str] = ()
     fix: Sequence[str] = ()
     load: str | None = None
@@ -54,49 +52,6 @@ class Request:
     output: Path | None = None
     write: bool = False
     command: str = ""
-
-
-@dataclass(frozen=True)
-class Question:
-    """The same once models.yaml is read: what is tried of which model, and how it is asked."""
-
-    request: Request
-    tasks: Mapping[str, Task]
-    spec: ModelSpec
-    space: Space
-    inputs: Inputs  # of --load, or what is usual
-    endpoint: str
-    files: Path | None  # of the model, where it is told which they are
-
-    @classmethod
-    def of(cls, request: Request) -> Question:
-        """Raises GeneratorError."""
-        tasks = find_tasks()
-        spec = find_model(load(request.config, tasks), request.model, request.config)
-        usual = worth_trying(spec, tasks[spec.task], request.concurrency, num_cores())
-        space = make_space(spec, tasks[spec.task], request.search, request.fix, usual)
-        inputs = inputs_of(spec, request.load)
-        endpoint = endpoint_of(spec, request.endpoint, request.goal)
-        return cls(
-            request, tasks, spec, space, inputs, endpoint, files_of(spec, request.repository)
-        )
-
-    def scenario(self) -> dict[str, Any]:
-        """What a search is the answer to; searches that differ in it have folders of their own."""
-        request, space = self.request, self.space
-        return {
-            "model": self.spec.name,
-            "entry": {key: plain(node) for key, node in self.spec.places.items()},
-            "goal": request.goal.describe(),
-            "endpoint": self.endpoint,
-            "concurrency": request.concurrency,
-            "input": self.inputs.model_dump(mode="json"),
-            "search": {key: list(values) for key, values in space.dimensions.items()},
-            "fixed": dict(space.fixed),
-            "current": dict(space.current),
-            "seconds": request.effort.seconds,
-            "seed": request.seed,
-        }
 
 
 def find_model(specs: Sequence[ModelSpec], name: str, config: Path) -> ModelSpec:

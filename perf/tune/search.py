@@ -19,6 +19,7 @@ from perf.report.noise import Difference, difference
 from perf.report.schema import Measurement, Value, append, read_measurements
 from perf.tune.bench import Measure, TrialError
 from perf.tune.goal import Goal
+from perf.tune.question import Request
 from perf.tune.space import Settings, Space
 
 SHORT_SHARE = 1 / 3  # of a trial's seconds, for the first look
@@ -69,16 +70,6 @@ def measured(outcomes: Iterable[Outcome], goal: Goal) -> list[Outcome]:
     return sorted(whole, key=lambda each: goal.loss(each.measurement))
 
 
-@dataclass(frozen=True)
-class Effort:
-    """When a search ends: after so many trials, minutes, or trials without a better one."""
-
-    trials: int
-    seconds: float  # of a whole measurement
-    minutes: float | None = None
-    patience: int | None = None
-
-
 class _EndedError(Exception):
     """Why no further trial is made."""
 
@@ -88,16 +79,15 @@ class Search:
     """One search in one folder. ``tell`` is called with all outcomes after each, for a bar."""
 
     space: Space
-    goal: Goal
+    request: Request
     bench: Trials
     folder: Path
-    effort: Effort
     tell: Callable[[Sequence[Outcome]], object] = lambda _: None
     refused: list[tuple[Settings, str]] = field(default_factory=list)
 
     def run(self) -> str:
         """Goes on until the search ends; returns why it did. Raises OSError, KeyboardInterrupt."""
-        self._deadline = time.monotonic() + 60 * (self.effort.minutes or float("inf"))
+        self._deadline = time.monotonic() + 60 * (self.request.minutes or float("inf"))
         try:
             self._better(self.space.current)
             self._better({**self.space.current, **self.space.fixed})
@@ -109,7 +99,7 @@ class Search:
 
     def _climbed(self, key: str) -> bool:
         """Tries the values of one key, the others as they are best; whether any is better."""
-        best = measured(outcomes_in(self.folder), self.goal)
+        best = measured(outcomes_in(self.folder), self.request.goal)
         settings = {**(best[0].settings if best else self.space.current), **self.space.fixed}
         values, is_better = self.space.dimensions[key], False
         begin = values.index(settings[key])
@@ -140,33 +130,36 @@ class Search:
         if outcomes and (reason := self.bench.refusal(settings)):
             self.refused.append((settings, reason))
             return False
-        best = measured(outcomes, self.goal)[:1]
+        best = measured(outcomes, self.request.goal)[:1]
         append(self.folder, self._tried(settings, best[0].measurement if best else None))
         outcomes = outcomes_in(self.folder)
         self.tell(outcomes)
-        return measured(outcomes, self.goal)[:1] == [outcomes[-1]]
+        return measured(outcomes, self.request.goal)[:1] == [outcomes[-1]]
 
     def _refuse_end(self, outcomes: Sequence[Outcome]) -> None:
-        effort, number = self.effort, len(outcomes)
-        best = measured(outcomes, self.goal)[:1]
-        if number >= effort.trials:
-            raise _EndedError(f"{effort.trials} trials")
+        request, number = self.request, len(outcomes)
+        best = measured(outcomes, self.request.goal)[:1]
+        if number >= request.trials:
+            raise _EndedError(f"{request.trials} trials")
         if time.monotonic() >= self._deadline:
-            raise _EndedError(f"{effort.minutes:g} minutes")
+            raise _EndedError(f"{request.minutes:g} minutes")
         if number >= MAX_FAILURES and all(each.state == "failed" for each in outcomes):
             raise _EndedError(f"{number} trials, all failed")
-        if effort.patience and best and number - 1 - best[0].number >= effort.patience:
-            raise _EndedError(f"{effort.patience} trials without a better one")
+        if request.patience and best and number - 1 - best[0].number >= request.patience:
+            raise _EndedError(f"{request.patience} trials without a better one")
 
     def _tried(self, settings: Settings, best: Measurement | None) -> Measurement:
         """The trial's measurement, not ``stable`` where it was stopped early."""
         try:
             with self.bench.serving(settings) as measure:
                 if best is not None:
-                    looked, bar = measure(self.effort.seconds * SHORT_SHARE), self.goal.loss(best)
-                    if self.goal.loss(looked) > bar + _CLEARLY * abs(bar):
+                    looked, bar = (
+                        measure(self.request.seconds * SHORT_SHARE),
+                        self.request.goal.loss(best),
+                    )
+                    if self.request.goal.loss(looked) > bar + _CLEARLY * abs(bar):
                         return replace(looked, stable=False)
-                return measure(self.effort.seconds)
+                return measure(self.request.seconds)
         except TrialError as error:
             return self.bench.failed(settings, str(error))
 

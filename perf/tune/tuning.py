@@ -14,9 +14,10 @@ from typing import Any
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK
-from generator.spec.task_folders import Task
+from generator.models_yaml.reading import load
+from generator.spec.task_folders import Task, find_tasks
 from hf_triton.tritonserver.state_file import running_servers
-from perf.machine import here
+from perf.machine import here, num_cores
 from perf.report import markdown
 from perf.report.best import Bounds
 from perf.report.metrics import main_metrics
@@ -24,9 +25,10 @@ from perf.report.points import points
 from perf.report.rendering import table, write_renderings
 from perf.report.schema import Run, read_measurements
 from perf.run_folder import in_use, taken_up
+from perf.sweep.scenario import plain
 from perf.tune.bench import Bench, TrialError
 from perf.tune.goal import Goal
-from perf.tune.question import Question, Request
+from perf.tune.question import Request, endpoint_of, files_of, find_model, inputs_of
 from perf.tune.search import (
     Confirmation,
     Outcome,
@@ -36,7 +38,7 @@ from perf.tune.search import (
     measured,
     outcomes_in,
 )
-from perf.tune.space import Settings, Space, settings_text
+from perf.tune.space import Settings, Space, make_space, settings_text, worth_trying
 from perf.tune.write_back import write_settings
 
 RESULTS_FOLDER = Path("perf-results")
@@ -46,32 +48,37 @@ _BAR = "{n}/{total} {unit} |{bar:20}| {elapsed} {desc}{postfix}"
 
 def tune(request: Request) -> int:
     """Returns the exit code. Raises GeneratorError where the search can't begin or be kept."""
-    question = Question.of(request)
-    spec, scenario = question.spec, question.scenario()
-    folder = folder_of(spec.name, scenario, request.output)
+    tasks = find_tasks()
+    spec = find_model(load(request.config, tasks), request.model, request.config)
+    usual = worth_trying(spec, tasks[spec.task], request.concurrency, num_cores())
+    space = make_space(spec, tasks[spec.task], request.search, request.fix, usual)
+    inputs = inputs_of(spec, request.load)
+    endpoint = endpoint_of(spec, request.endpoint, request.goal)
+    files = files_of(spec, request.repository)
+    scenario = {  # what a search is the answer to; others have folders of their own
+        "model": spec.name,
+        "entry": {key: plain(node) for key, node in spec.places.items()},
+        "goal": request.goal.describe(),
+        "endpoint": endpoint,
+        "concurrency": request.concurrency,
+        "input": inputs.model_dump(mode="json"),
+        "search": {key: list(values) for key, values in space.dimensions.items()},
+        "fixed": dict(space.fixed),
+        "current": dict(space.current),
+        "seconds": request.seconds,
+        "seed": request.seed,
+    }
     for server in running_servers(request.repository):
         _say(
             f"a server runs on {request.repository} (port {server.http_port}): what it does now "
             "meets what is measured"
         )
+    folder = folder_of(spec.name, scenario, request.output)
     title = f"Settings for {spec.name}: {request.goal.describe()}"
     with in_use(folder), tempfile.TemporaryDirectory(prefix="hf-triton-tune-") as scratch:
         taken_up(folder, Run("tune", **here(request.command), title=title, scenario=scenario))
-        bench = Bench(
-            spec=spec,
-            tasks=question.tasks,
-            config=request.config,
-            repository=request.repository,
-            scratch=Path(scratch),
-            folder=folder,
-            files=question.files,
-            inputs=question.inputs,
-            endpoint=question.endpoint,
-            concurrency=request.concurrency,
-            seed=request.seed,
-            goal=request.goal,
-        )
-        return Tuning(request, question.space, bench, folder, question.tasks).run()
+        bench = Bench(request, spec, tasks, Path(scratch), folder, files, inputs, endpoint)
+        return Tuning(request, space, bench, folder, tasks).run()
 
 
 def folder_of(model: str, question: Mapping[str, Any], chosen: Path | None) -> Path:
@@ -92,7 +99,7 @@ class Tuning:
 
     def run(self) -> int:
         request, goal = self.request, self.request.goal
-        search = Search(self.space, goal, self.bench, self.folder, request.effort)
+        search = Search(self.space, request, self.bench, self.folder)
         try:
             _say(f"ended after {self._search(search)}")
             winner, said = self._judged(outcomes_in(self.folder))
@@ -115,7 +122,7 @@ class Tuning:
 
     def _search(self, search: Search) -> str:
         goal, begun = self.request.goal, len(outcomes_in(self.folder))
-        with self._bar(self.request.effort.trials, "trials", begun) as bar:
+        with self._bar(self.request.trials, "trials", begun) as bar:
 
             def tell(outcomes: Sequence[Outcome]) -> None:
                 bar.update()
@@ -172,7 +179,7 @@ class Tuning:
         return None, [*lines, f"nothing meets the bounds ({goal.describe()})", near]
 
     def _turns(self, best: Outcome, current: Outcome) -> Confirmation | None:
-        repeats, seconds = self.request.repeats, self.request.effort.seconds
+        repeats, seconds = self.request.repeats, self.request.seconds
         if not repeats:
             return None
         with self._bar(2 * repeats, "repeats") as bar:

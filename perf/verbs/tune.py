@@ -23,104 +23,47 @@ The best is measured again in turns with that, to tell it from noise.
   hf-triton perf tune demo --goal latency --concurrency 4 --search max_num_seqs=1:16 --write
 """
 _MOST = 10_000
-_AS_GIVEN = (  # arguments that a Request has by the same names
-    *("model", "concurrency", "repeats", "seed", "search", "fix"),
-    *("load", "endpoint", "output", "write"),
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the goal, its bounds, what is tried, for how long, and what becomes of the winner."""
+    add, some = parser.add_argument, whole(1, _MOST)
     add_places(parser)
-    parser.add_argument("model", metavar="MODEL", help="its name in models.yaml")
-    _add_goal(parser)
-    _add_load(parser)
-    _add_search(parser)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FOLDER",
-        help="where results go (default: perf-results/tune-MODEL-..., the same for the same "
-        "search, which then goes on)",
+    add("model", metavar="MODEL", help="its name in models.yaml")
+    best = "highest output tokens/s (or requests/s), or lowest p99 latency (default: throughput)"
+    add("--goal", choices=("throughput", "latency"), default="throughput", help=best)
+    p99 = "p99 latency of whole answers is at most this"
+    add("--max-p99-ms", type=positive, metavar="N", help=p99)
+    first = "p99 time to the first token of a stream is at most this"
+    add("--max-ttft-ms", type=positive, metavar="N", help=first)
+    least = "with --goal latency: at least so many a second"
+    add("--min-throughput", type=positive, metavar="N", help=least)
+    add("--concurrency", type=some, default=16, metavar="N", help="callers (default: 16)")
+    texts = "prompt=64,output=128, or ranges as prompt=16-256,output=8-64, in tokens"
+    add("--load", metavar="LENGTHS", help=texts)
+    usual = "default: generate-stream where the model streams"
+    add("--endpoint", choices=("infer", "generate-stream"), help=usual)
+    tried = (
+        "values to try: max_num_seqs=8,16,32 or 8:64 (doubling) or 8:64:8 (steps); may be repeated;"
+        " only these keys are searched then (default: what suits the task)"
     )
-    parser.add_argument(
-        "--write",
-        action="store_true",
-        help="put the winner into models.yaml, where it is better beyond noise",
-    )
-    parser.add_argument("--model-analyzer", help=argparse.SUPPRESS)
-
-
-def _add_goal(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--goal",
-        choices=("throughput", "latency"),
-        default="throughput",
-        help="highest output tokens/s (or requests/s), or lowest p99 latency (default: throughput)",
-    )
-    for flag, what in (
-        ("--max-p99-ms", "p99 latency of whole answers is at most this"),
-        ("--max-ttft-ms", "p99 time to the first token of a stream is at most this"),
-        ("--min-throughput", "with --goal latency: at least so many a second"),
-    ):
-        parser.add_argument(flag, type=positive, metavar="N", help=what)
-
-
-def _add_load(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--concurrency", type=whole(1, _MOST), default=16, metavar="N", help="callers (default: 16)"
-    )
-    parser.add_argument(
-        "--load",
-        metavar="LENGTHS",
-        help="prompt=64,output=128, or ranges as prompt=16-256,output=8-64, in tokens",
-    )
-    parser.add_argument(
-        "--endpoint",
-        choices=("infer", "generate-stream"),
-        help="default: generate-stream where the model streams",
-    )
-
-
-def _add_search(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--search",
-        action="append",
-        default=[],
-        metavar="KEY=VALUES",
-        help="values to try: max_num_seqs=8,16,32 or 8:64 (doubling) or 8:64:8 (steps); may be "
-        "repeated; only these keys are searched then (default: what suits the task)",
-    )
-    parser.add_argument(
-        "--fix",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="set in every trial but the first",
-    )
-    parser.add_argument("--trials", type=whole(1, _MOST), default=20, help="at most (default: 20)")
-    parser.add_argument("--minutes", type=positive, help="begin no trial after so many")
-    parser.add_argument(
-        "--patience",
-        type=whole(1, _MOST),
-        default=8,
-        metavar="TRIALS",
-        help="stop after so many without a better one (default: 8)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=positive,
-        default=15.0,
-        help="each trial is measured; a third of that, where it is clearly worse (default: 15)",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=whole(0, _MOST),
-        default=3,
-        metavar="N",
-        help="turns in which the winner and the current settings are measured again (default: 3)",
-    )
-    parser.add_argument("--seed", type=whole(0, _MOST), default=0, help="default: 0")
+    add("--search", action="append", default=[], metavar="KEY=VALUES", help=tried)
+    fixed = "set in every trial but the first"
+    add("--fix", action="append", default=[], metavar="KEY=VALUE", help=fixed)
+    add("--trials", type=some, default=20, help="at most (default: 20)")
+    add("--minutes", type=positive, help="begin no trial after so many")
+    patience = "stop after so many without a better one (default: 8)"
+    add("--patience", type=some, default=8, metavar="TRIALS", help=patience)
+    lasts = "each trial is measured; a third of that, where it is clearly worse (default: 15)"
+    add("--seconds", type=positive, default=15.0, help=lasts)
+    turns = "turns in which the winner and the current settings are measured again (default: 3)"
+    add("--repeats", type=whole(0, _MOST), default=3, metavar="N", help=turns)
+    add("--seed", type=whole(0, _MOST), default=0, help="of the texts (default: 0)")
+    place = "default: perf-results/tune-MODEL-..., the same for the same search, which then goes on"
+    add("--output", type=Path, metavar="FOLDER", help=f"where results go ({place})")
+    write = "put the winner into models.yaml, where it is better beyond noise"
+    add("--write", action="store_true", help=write)
+    add("--model-analyzer", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -132,15 +75,17 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--model-analyzer is gone: {instead}")
     from perf.tune.goal import Goal
     from perf.tune.question import Request
-    from perf.tune.search import Effort
     from perf.tune.tuning import tune
 
+    same = (
+        *("model", "concurrency", "repeats", "seed", "search", "fix", "load", "endpoint"),
+        *("output", "write", "trials", "seconds", "minutes", "patience"),
+    )
     request = Request(
         config=Path(args.config),
         repository=Path(args.repository),
         goal=Goal(args.goal, args.max_p99_ms, args.max_ttft_ms, args.min_throughput),
-        effort=Effort(args.trials, args.seconds, args.minutes, args.patience),
         command=shlex.join(["hf-triton", *sys.argv[1:]]),
-        **{name: getattr(args, name) for name in _AS_GIVEN},
+        **{name: getattr(args, name) for name in same},
     )
     return tune(request)

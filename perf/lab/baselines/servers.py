@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,8 +22,7 @@ from generator.errors import PerfError
 from generator.python_modules import run_module
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, Request
 from perf.load.routes import Sent
-from perf.orphans import end, ends_with_us
-from perf.serving import free_listen, serving
+from perf.serving import free_listen, running, serving
 
 ROOT = Path(__file__).parents[3]
 MODEL_FOLDER = "llama-42m"  # named in tutorial/config.pbtxt too
@@ -198,8 +195,8 @@ def started(
     log = folder / f"{server.name}-{dtype}.log"
     if server.command:
         home = environments / server.environment
-        with _command(server, dtype, folder, home, log) as running:
-            yield running
+        with _command(server, dtype, folder, home, log) as up:
+            yield up
         return
     if server.name == "tutorial":
         repository, models = _tutorial_repository(folder), ["tutorial"]
@@ -223,35 +220,20 @@ def _command(server: Server, dtype: str, folder: Path, home: Path, log: Path) ->
     program, *arguments = (word.format(**named) for word in server.command.split(" "))
     inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     variables = {name: value.format(**named) for name, value in server.variables.items()}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [str(home.absolute() / "bin" / program), *arguments],
-            cwd=folder,
-            env={**inherited, **_OFFLINE, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=ends_with_us(signal.SIGTERM),
-        )
+    url = f"http://127.0.0.1:{port}{server.health}"
+    command = [str(home.absolute() / "bin" / program), *arguments]
+    environment = {**inherited, **_OFFLINE, **variables}
+    times = (START_TIMEOUT_S, STOP_TIMEOUT_S)
+    with running(command, lambda: _answers(url), log, *times, environment) as pid:
+        yield Running(port, model, pid)
+
+
+def _answers(url: str) -> bool:
     try:
-        _wait_ready(process, f"http://127.0.0.1:{port}{server.health}", log)
-        yield Running(port, model, process.pid)
-    finally:
-        end(process, STOP_TIMEOUT_S)
-
-
-def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    """Waits until ``url`` answers. Raises PerfError with the last line of the log."""
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while process.poll() is None and time.monotonic() < deadline_s:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:  # noqa: PERF203, until it answers
-            time.sleep(0.2)
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    raise PerfError(f"{log.stem} did not start: {lines[-1] if lines else 'it printed nothing'}")
+        urllib.request.urlopen(url, timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def _tutorial_repository(folder: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from perf.tune import bench as bench_module
 from perf.tune.bench import Bench
 from perf.tune.goal import Goal
 from perf.tune.question import (
+    Request,
     endpoint_of,
     files_of,
     find_model,
@@ -102,9 +102,9 @@ def bench(folder: Path, text: str, place: int, tasks: Mapping[str, Task]) -> Ben
     path.write_text(text)
     scratch.mkdir(exist_ok=True)
     spec = load(path, dict(tasks))[place]
-    goal, repository = Goal("throughput"), folder / "model_repository"
-    sent: Any = (Inputs(), "http-infer", 1, 0, goal)
-    return Bench(spec, tasks, path, repository, scratch, folder / "run", DEMO_MODEL, *sent)
+    request = Request("demo", path, folder / "model_repository", Goal("throughput"), 1, 3, 9, 1.0)
+    run = folder / "run"
+    return Bench(request, spec, tasks, scratch, run, DEMO_MODEL, Inputs(), "http-infer")
 
 
 def test_a_kept_answer_is_not_what_is_measured(tmp_path: Path, tasks: Mapping[str, Task]) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from perf.report.schema import Value, read_measurements
 from perf.tune.goal import Goal
-from perf.tune.search import Effort, Search, measured, outcomes_in
+from perf.tune.question import Request
+from perf.tune.search import Search, measured, outcomes_in
 from perf.tune.space import Settings, Space
 from perf.tune.tuning import ranking
 from tests.unit.perf.tune.fake_bench import SEQS, TOKENS, FakeBench
@@ -29,12 +30,12 @@ def make(
     trials: int = 25,
     patience: int | None = None,
 ) -> Search:
-    effort = Effort(trials, seconds=3.0, patience=patience)
-    return Search(space, goal, bench, folder, effort)
+    request = Request("demo", folder, folder, goal, 8, 3, trials, 3.0, patience=patience)
+    return Search(space, request, bench, folder)
 
 
 def best(search: Search) -> Settings:
-    found = measured(outcomes_in(search.folder), search.goal)[0]
+    found = measured(outcomes_in(search.folder), search.request.goal)[0]
     assert found.state == "measured"
     return found.settings
 

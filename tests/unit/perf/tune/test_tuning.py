@@ -11,7 +11,6 @@ from perf.report.schema import Run, write_run
 from perf.run_folder import in_use
 from perf.tune.goal import Goal
 from perf.tune.question import Request
-from perf.tune.search import Effort
 from perf.tune.space import Space
 from perf.tune.tuning import Tuning
 from tests.support.triton import DEMO_MODEL
@@ -35,7 +34,8 @@ def run(folder: Path, goal: Goal, interrupt_at: int | None = None, write: bool =
         config=config,
         repository=folder,
         goal=goal,
-        effort=Effort(trials=6, seconds=3.0),
+        trials=6,
+        seconds=3.0,
         concurrency=8,
         repeats=3,
         seed=0,
