@@ -14,10 +14,11 @@ export VENV PYTHON TORCH TORCH_INDEX_URL
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-setup: ## make .venv and install what is needed (TORCH=cpu: no CUDA)
+setup: ## make .venv and install all that is needed (TORCH=cpu: no CUDA)
 	@tools/setup
 
-serve: setup ## generate model_repository from models.yaml and serve it (ARGS="--http-port 9000")
+serve: ## install what serving needs, generate model_repository from models.yaml and serve it (ARGS="--http-port 9000")
+	@tools/setup serve
 	@exec $(PY) -m generator serve $(ARGS)
 
 # Of use where it is set, as in images of Python: tests start hundreds of processes.

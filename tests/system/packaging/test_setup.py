@@ -1,9 +1,8 @@
-"""The script behind ``make setup``: what it says and mends, without a network."""
+"""The script behind ``make``: what it installs, with programs that tell how they are called."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -12,94 +11,120 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-SETUP = ROOT / "tools" / "setup"
-
-
 # What `make` exports to what it runs, these tests too, and what its own calls read.
 OF_MAKE = {"PYTHON", "VENV", "TORCH", "TORCH_INDEX_URL", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
+# Says how it is called; `-m venv` and `uv venv` make an environment whose Python says so too.
+FAKE = """\
+#!/bin/sh
+case "$1 $2" in
+    "-c "*) exec {python} "$@" ;;
+    "-V ") echo "Python 3.12.1"; exit ;;
+    "-m venv" | "venv --clear") for venv; do :; done
+        mkdir -p "$venv/bin"; cp "$0" "$venv/bin/python" ;;
+esac
+echo "$(basename "$0") $*" >>{calls}
+case "$*" in *+cpu*) exit {no_build} ;; esac
+"""
 
 
-def _environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key not in OF_MAKE}
+class Machine:
+    """A folder with a checkout of the script, and programs on a PATH of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bin = folder, folder / "bin"
+        (folder / "tools").mkdir()
+        self.bin.mkdir()
+        shutil.copy(ROOT / "tools" / "setup", folder / "tools")
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        self.put("python3.12")
+
+    def put(self, name: str, no_build: int = 0) -> None:
+        calls = self.folder / "calls"
+        text = FAKE.format(python=sys.executable, calls=calls, no_build=no_build)
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def setup(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        kept = {key: value for key, value in os.environ.items() if key not in OF_MAKE}
+        (self.folder / "calls").write_text("")
+        return subprocess.run(
+            ["bash", "tools/setup", *arguments],
+            cwd=self.folder,
+            env={**kept, "PATH": f"{self.bin}:/usr/bin:/bin", "TORCH": "cpu", **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def calls(self) -> list[str]:
+        return (self.folder / "calls").read_text().splitlines()
 
 
-def _bash(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "-c", f"source {shlex.quote(str(SETUP))}; {script}"],
-        env={**_environment(), **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
 
 
-def _fake_python(folder: Path, name: str, version: str) -> Path:
-    """An interpreter of another version: it says so, and fails the question whether it fits."""
-    fake = folder / name
-    fake.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "Python {version}" || exit 1\n')
-    fake.chmod(0o755)
-    return fake
+def test_pip_installs_what_serving_needs_and_later_the_rest(machine: Machine) -> None:
+    assert machine.setup("serve").returncode == 0
+    made, torch, ours = machine.calls()
+    assert made == "python3.12 -m venv --clear .venv"
+    assert torch.startswith("python -m pip install torch==")
+    assert torch.endswith("+cpu")
+    assert ours == "python -m pip install --editable .[serve]"
+    assert machine.setup("serve").returncode == 0
+    assert machine.calls() == []
+    machine.setup()
+    assert machine.calls()[-1] == "python -m pip install --editable .[serve,dev]"
+    machine.setup()
+    machine.setup("serve")
+    assert machine.calls() == []
+
+
+def test_uv_is_used_where_there_is_one(machine: Machine) -> None:
+    machine.put("uv")
+    assert machine.setup("serve", PYTHON="python3.12").returncode == 0
+    made, torch, ours = machine.calls()
+    assert made == "uv venv --clear --python python3.12 .venv"
+    assert torch.startswith("uv pip install --python .venv/bin/python torch==")
+    assert torch.endswith("+cpu --torch-backend cpu")
+    assert ours == "uv pip install --python .venv/bin/python --editable .[serve]"
+
+
+def test_without_a_cpu_build_the_usual_one_comes_unless_the_first_was_asked_for(
+    machine: Machine,
+) -> None:
+    machine.put("python3.12", no_build=1)
+    asked = machine.setup("serve", TORCH_INDEX_URL="https://wheels.test")
+    assert asked.returncode == 1
+    assert "set TORCH_INDEX_URL to PyTorch's index of CPU wheels" in asked.stderr
+    assert machine.calls()[-1].endswith("+cpu --extra-index-url https://wheels.test")
+    assert machine.setup("serve", TORCH="auto").returncode == 0
+    assert machine.calls()[-1] == "python -m pip install --editable .[serve]"
+
+
+def test_beside_a_server_on_path_no_other_is_installed(machine: Machine) -> None:
+    machine.put("tritonserver")
+    machine.setup()
+    assert machine.calls()[-1] == "python -m pip install --editable .[runtime,dev]"
+
+
+def test_an_environment_that_lost_its_interpreter_is_made_anew(machine: Machine) -> None:
+    machine.setup("serve")
+    python = machine.folder / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/nonexistent/python3")
+    machine.setup("serve")
+    assert machine.calls()[0] == "python3.12 -m venv --clear .venv"
 
 
 @pytest.mark.parametrize(
-    "script, variables, code, said",
+    "variables, said",
     [
-        ("find_python", {"PYTHON": "{old}"}, 1, "is Python 3.9.18; need Python 3.10 to 3.13"),
-        ("find_python", {"PYTHON": "python3.99"}, 1, "setup: PYTHON=python3.99: no such command"),
-        ("PATH={folder}; find_python", {}, 1, "make setup PYTHON=python3.12"),
-        ("wanted_torch", {"TORCH": "rocm"}, 1, "setup: TORCH=rocm: expected one of auto, gpu, cpu"),
-        ("nvidia-smi() {{ return 1; }}; wanted_torch", {}, 0, "cpu"),
-        ("nvidia-smi() {{ echo 'GPU 0: H200'; }}; wanted_torch", {}, 0, "gpu"),
+        ({"PYTHON": "python3.99"}, "setup: need Python 3.10 to 3.13; python3.99 is "),
+        ({"TORCH": "rocm"}, "setup: TORCH=rocm: expected one of auto, gpu, cpu"),
     ],
 )
-def test_what_is_found_is_told(
-    tmp_path: Path, script: str, variables: dict[str, str], code: int, said: str
-) -> None:
-    for version in ("3", "3.10", "3.11", "3.12", "3.13"):
-        old = _fake_python(tmp_path, f"python{version}", "3.9.18")
-    asked = {name: value.format(old=old) for name, value in variables.items()}
-    result = _bash(script.format(folder=tmp_path), **asked)
-    assert result.returncode == code
-    assert said in result.stdout + result.stderr
-
-
-@pytest.mark.parametrize("on_path, extra", [(True, "runtime"), (False, "serve")])
-def test_beside_a_server_on_path_no_other_is_installed(
-    on_path: bool, extra: str, tmp_path: Path
-) -> None:
-    if on_path:
-        (tmp_path / "tritonserver").touch(mode=0o755)
-    script = "environment_is_sound() { true; }; install_torch() { echo cpu; }; PY=echo; main"
-    path = f"{tmp_path}:/usr/bin:/bin"
-    said = _bash(script, VENV=str(tmp_path), PATH=path).stdout
-    assert said == f"-m pip install --editable .[{extra},dev]\n"
-
-
-@pytest.mark.skipif(not shutil.which("cc"), reason="Python 3.13 is passed over without a compiler")
-def test_an_environment_that_lost_its_interpreter_is_made_anew(tmp_path: Path) -> None:
-    venv = tmp_path / ".venv"
-    (venv / "bin").mkdir(parents=True)
-    (venv / "bin" / "python").symlink_to("/nonexistent/python3")
-    (venv / ".installed").write_text("stale")
-    script = "environment_is_sound || make_environment && environment_is_sound && echo mended"
-    result = _bash(script, VENV=str(venv), PYTHON=sys.executable)
-    assert result.stdout == "mended\n", result.stderr
-    assert not (venv / ".installed").exists()
-
-
-@pytest.mark.parametrize("is_sound", ["true", "false"])
-def test_an_environment_of_another_user_is_told_of(is_sound: str, tmp_path: Path) -> None:
-    script = f"environment_is_sound() {{ {is_sound}; }}; may_write() {{ false; }}; main"
-    result = _bash(script, VENV=str(tmp_path), TORCH="cpu")
-    assert result.returncode == 1
-    assert f"and {tmp_path} belongs to {tmp_path.owner()}: run this as that user" in result.stderr
-
-
-def test_a_complete_environment_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").symlink_to(sys.executable)
-    result = _bash(
-        "environment_is_sound() { true; }; request gpu >$STAMP; install_torch() { false; }; main",
-        VENV=str(tmp_path),
-    )
-    assert (result.returncode, result.stderr) == (0, "")
+def test_what_is_wrong_is_told(machine: Machine, variables: dict[str, str], said: str) -> None:
+    found = machine.setup(**variables)
+    assert (found.returncode, found.stderr[: len(said)]) == (1, said)
