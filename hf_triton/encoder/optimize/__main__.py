@@ -19,7 +19,6 @@ import sys
 import traceback
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +29,12 @@ from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights.served_model import ServedModel, read_served_model
 
 from ..loading import load_setup
-from ..options import EncoderOptions
 from ..runners.runner import RunnerSetup
-from .engines import ENGINES, Candidate, candidates
+from .engines import ENGINES, candidates
 from .report import Report, to_json, to_text
-from .timing import Timing, timings
+from .timing import timings
 
-_LENGTHS, _BATCH_SIZES = (16, 128), (1, 8, 32)
-
-
-@dataclass
-class Comparison:
-    """What is known so far: an interrupt leaves it as it is."""
-
-    candidates: list[Candidate] = field(default_factory=list)
-    timings: list[Timing] = field(default_factory=list)
-    complete: bool = False
+_LENGTHS = (16, 128)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -75,45 +64,37 @@ def compare(args: argparse.Namespace) -> int:
     torch.set_num_threads(device.cpu_threads({"instance_group": [{"count": args.instances}]}))
     setup, _ = load_setup(served, options, task_class, placement)
     lengths = _fitting(args.lengths, setup.max_length)
-    found = Comparison()
-    interrupted = False
+    int8 = "-int8" if options.quantization == "int8" else ""
+    report = Report(_about(served, setup, args.command), f"{options.engine}{int8}")
     try:
-        _fill(found, setup, served, options, args, lengths)
+        _say(f"{served.public_name}: making ready {', '.join(args.engines)}")
+        for one in candidates(setup, served, options, args.engines, args.tolerance, lengths):
+            report.candidates.append(one)
+            how = f"refused: {one.refusal}" if one.refusal else f"ready: {one.description}"
+            _say(f"{one.name} {how}")
+        _time(report, setup, lengths, args)
     except KeyboardInterrupt:
-        interrupted = True
         _say("interrupted: what is done is told")
-    report = _report(found, setup, served, options, args)
     sys.stdout.write(to_text(report))
     sys.stdout.flush()
     _write(args.json or served.cache_dir / "optimize.json", to_json(report))
-    if interrupted:
+    if not report.complete:
         return 130
     return 1 if report.named_is_refused else 0
 
 
-def _fill(
-    found: Comparison,
-    setup: RunnerSetup,
-    served: ServedModel,
-    options: EncoderOptions,
-    args: argparse.Namespace,
-    lengths: Sequence[int],
+def _time(
+    report: Report, setup: RunnerSetup, lengths: Sequence[int], args: argparse.Namespace
 ) -> None:
-    names = args.engines
-    _say(f"{served.public_name}: making ready {', '.join(names)}")
-    for one in candidates(setup, served, options, names, args.tolerance, lengths):
-        found.candidates.append(one)
-        how = f"refused: {one.refusal}" if one.refusal else f"ready: {one.description}"
-        _say(f"{one.name} {how}")
-    runners = {one.name: one.runner for one in found.candidates if one.runner is not None}
-    shapes = [(length, size) for length in lengths for size in args.batch_sizes or _BATCH_SIZES]
+    runners = {one.name: one.runner for one in report.candidates if one.runner is not None}
+    shapes = [(length, size) for length in lengths for size in args.batch_sizes]
     # What imports left is collected now: Python drops a Ctrl-C that meets a destructor, and a
     # collection during a round would count as its engine's.
     gc.collect()
     for number, shape in enumerate(shapes):
         _say(f"timing {shape[0]} tokens, batch size {shape[1]} ({number + 1} of {len(shapes)})")
-        found.timings += timings(setup, runners, shape, args.seconds)
-    found.complete = True
+        report.timings += timings(setup, runners, shape, args.seconds)
+    report.complete = True
 
 
 def served_classes(folder: Path, version: str) -> tuple[type[Any], type[Any]]:
@@ -148,44 +129,24 @@ def _kind(kind: str) -> str:
     return "KIND_GPU" if torch.cuda.is_available() else "KIND_CPU"
 
 
-def _report(
-    found: Comparison,
-    setup: RunnerSetup,
-    served: ServedModel,
-    options: EncoderOptions,
-    args: argparse.Namespace,
-) -> Report:
-    int8 = "-int8" if options.quantization == "int8" else ""
-    return Report(
-        complete=found.complete,
-        command=args.command,
-        model=served.public_name,
-        source=served.source,
-        task=served.task,
-        dtype=str(setup.model.dtype).removeprefix("torch."),
-        device=str(setup.device),
-        named_engine=f"{options.engine}{int8}",
-        hardware=_hardware(setup.device),
-        versions=_versions(),
-        candidates=found.candidates,
-        timings=found.timings,
-    )
-
-
-def _hardware(where: torch.device) -> dict[str, str | int]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    found: dict[str, str | int] = {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": os.cpu_count() or 0,
-        "threads": torch.get_num_threads(),
+def _about(served: ServedModel, setup: RunnerSetup, command: str) -> dict[str, object]:
+    """Of which model a report is, and on which machine."""
+    is_on_gpu = setup.device.type == "cuda"
+    return {
+        "command": command,
+        "model": served.public_name,
+        "source": served.source,
+        "task": served.task,
+        "dtype": str(setup.model.dtype).removeprefix("torch."),
+        "device": str(setup.device),
+        "hardware": {
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "cores": os.cpu_count() or 0,
+            "threads": torch.get_num_threads(),
+            **({"gpu": torch.cuda.get_device_name(setup.device)} if is_on_gpu else {}),
+        },
+        "versions": _versions(),
     }
-    if where.type == "cuda":
-        found["gpu"] = torch.cuda.get_device_name(where)
-    return found
 
 
 def _versions() -> dict[str, str]:
@@ -225,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--instances", type=int, default=1)
     parser.add_argument("--engines", type=json.loads, default=list(ENGINES))
     parser.add_argument("--lengths", type=json.loads)
-    parser.add_argument("--batch-sizes", type=json.loads)
+    parser.add_argument("--batch-sizes", type=json.loads, default=[1, 8, 32])
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--tolerance", type=float)
     parser.add_argument("--json", type=Path)

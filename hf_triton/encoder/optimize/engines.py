@@ -76,7 +76,8 @@ def candidates(
     expected = [reference_forward(setup, encoding) for encoding in scene]
     for name in names:
         one = Candidate(name, options=ENGINES[name])
-        one.tolerance = _tolerance(name, setup) if tolerance is None else tolerance
+        own = INT8_TOLERANCE if name.endswith("int8") else tolerance_of(setup.model)
+        one.tolerance = own if tolerance is None else tolerance
         began_s = time.monotonic()
         try:
             runner = _make_runner(name, setup, served, options)
@@ -114,7 +115,3 @@ def _make_runner(
 
         return compiled_runner(own)
     return torch_runner(own, served, chosen)
-
-
-def _tolerance(name: str, setup: RunnerSetup) -> float:
-    return INT8_TOLERANCE if name.endswith("int8") else tolerance_of(setup.model)

@@ -7,35 +7,30 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 
 from .engines import PLAIN, Candidate
 from .timing import Timing
 
-SCHEMA_VERSION = 1
-_COLUMNS = ("engine", "mean", "sd", "min", "max", "median", "p95", "p99", "x plain")
+SCHEMA_VERSION = 2
 # Below this another engine is not worth a line in models.yaml.
 _MIN_GAIN = 1.05
 
 
-@dataclass(frozen=True)
+@dataclass
 class Report:
-    """One run. ``complete`` is false where it was interrupted: what is there is right."""
+    """One run; where it was interrupted it is not ``complete``, and what is there is right.
+    ``about`` says of which model and on which machine; ``named_engine`` is models.yaml's.
+    """
 
-    complete: bool
-    command: str
-    model: str
-    source: str
-    task: str
-    dtype: str
-    device: str
-    named_engine: str  # the one that models.yaml says
-    hardware: Mapping[str, str | int]
-    versions: Mapping[str, str]
-    candidates: Sequence[Candidate]
-    timings: Sequence[Timing]
+    about: Mapping[str, object]
+    named_engine: str
+    candidates: list[Candidate] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
+    complete: bool = False
 
     @property
     def named_is_refused(self) -> bool:
@@ -45,12 +40,11 @@ class Report:
 
 def to_json(report: Report) -> str:
     """The whole report; keys are the field names of Report, Candidate and Timing."""
-    names = ("complete", "command", "model", "source", "task", "dtype", "device", "named_engine")
     value = {
         "schema_version": SCHEMA_VERSION,
-        **{name: getattr(report, name) for name in names},
-        "hardware": dict(report.hardware),
-        "versions": dict(report.versions),
+        "complete": report.complete,
+        **report.about,
+        "named_engine": report.named_engine,
         "engines": [_engine(one) for one in report.candidates],
         "timings": [asdict(timing) for timing in report.timings],
         "choice": choice(report),
@@ -60,10 +54,10 @@ def to_json(report: Report) -> str:
 
 def to_text(report: Report) -> str:
     """The tables, one for each length and batch size, the refused engines, and what to choose."""
-    parts = [_table(key, list(group)) for key, group in groupby(report.timings, _shape)]
-    parts += ["\n".join(_agreements(report))]
-    sentence = choice(report)["text"]
-    return "\n\n".join([*parts, str(sentence)] if sentence else parts) + "\n"
+    shapes = groupby(report.timings, lambda timing: (timing.length, timing.batch_size))
+    parts = [_table(*shape, list(rows)) for shape, rows in shapes]
+    parts += ["\n".join(_agreements(report)), str(choice(report)["text"])]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def choice(report: Report) -> dict[str, object]:
@@ -72,88 +66,59 @@ def choice(report: Report) -> dict[str, object]:
     sentence that also names int8 where that is faster still.
     """
     speedups = {
-        one.name: _speedup(report.timings, one.name)
+        one.name: statistics.geometric_mean(ratios)
         for one in report.candidates
         if one.options and not one.refusal
+        if (ratios := [t.ratio_to_plain for t in report.timings if t.engine == one.name])
     }
-    measured = {name: speedup for name, speedup in speedups.items() if speedup}
-    exact = {name: speedup for name, speedup in measured.items() if not name.endswith("int8")}
+    exact = {name: speedup for name, speedup in speedups.items() if not name.endswith("int8")}
     if not exact:
         return {"engine": None, "options": None, "speedup": None, "text": ""}
-    best = _best(exact)
-    options = next(one.options for one in report.candidates if one.name == best)
-    text = f"Choose {best}, {_times(exact[best])}: write {_yaml(options)} in models.yaml"
+    best = max(exact, key=exact.__getitem__)
+    if exact[best] < exact.get("torch", 0.0) * _MIN_GAIN:
+        best = "torch"  # the default, where nothing is clearly faster
+    found = {one.name: one for one in report.candidates}
+    text = f"Choose {best}, {_times(exact[best])}: write {_yaml(found[best])} in models.yaml"
     # Of rounded weights: not what the model computes, so never chosen for the user.
-    rounded = next((one for one in report.candidates if one.name.endswith("int8")), None)
-    if rounded and measured.get(rounded.name, 0) > exact[best] * _MIN_GAIN:
-        text += (
-            f"; where a difference of {rounded.difference:.2g} does not matter, "
-            f"{_yaml(rounded.options)} is {_times(measured[rounded.name])}"
-        )
+    for name in speedups.keys() - exact.keys():
+        if speedups[name] > exact[best] * _MIN_GAIN:
+            text += (
+                f"; where a difference of {found[name].difference:.2g} does not matter, "
+                f"{_yaml(found[name])} is {_times(speedups[name])}"
+            )
+    options = found[best].options
     return {"engine": best, "options": options, "speedup": exact[best], "text": f"{text}."}
-
-
-def _best(speedups: Mapping[str, float]) -> str:
-    """The fastest; ``torch``, the default, where nothing is clearly faster."""
-    best = max(speedups, key=lambda name: speedups[name])
-    default = speedups.get("torch")
-    return "torch" if default and speedups[best] < default * _MIN_GAIN else best
-
-
-def _speedup(timings: Sequence[Timing], engine: str) -> float | None:
-    ratios = [timing.ratio_to_plain for timing in timings if timing.engine == engine]
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
 
 def _times(speedup: float) -> str:
     return f"{speedup:.2f} times as fast as plain PyTorch"
 
 
-def _yaml(options: Mapping[str, str]) -> str:
-    pairs = ", ".join(f"{name}: {value}" for name, value in options.items())
+def _yaml(one: Candidate) -> str:
+    pairs = ", ".join(f"{name}: {value}" for name, value in one.options.items())
     return f"`options: {{{pairs}}}`"
 
 
-def _shape(timing: Timing) -> tuple[int, int]:
-    return timing.length, timing.batch_size
-
-
-def _table(shape: tuple[int, int], rows: Sequence[Timing]) -> str:
-    length, batch_size = shape
+def _table(length: int, batch_size: int, rows: Sequence[Timing]) -> str:
     texts = "text" if batch_size == 1 else "texts"
-    title = f"{length} tokens, {batch_size} {texts}, {rows[0].runs} runs each, ms"
-    cells = [
-        (
-            row.engine,
-            *(
-                f"{value:.2f}"
-                for value in (
-                    *(row.mean_ms, row.sd_ms, row.min_ms, row.max_ms),
-                    *(row.median_ms, row.p95_ms, row.p99_ms, row.ratio_to_plain),
-                )
-            ),
-        )
+    width = max(len(row.engine) for row in rows)
+    lines = [
+        f"{length} tokens, {batch_size} {texts}, {len(rows[0].seconds)} runs each, ms",
+        f"{'engine':{width}}    median       p95  x plain",
+    ]
+    lines += [
+        f"{row.engine:{width}}  {row.median_ms:8.2f}  {row.p95_ms:8.2f}  {row.ratio_to_plain:7.2f}"
         for row in rows
     ]
-    widths = [max(map(len, column)) for column in zip(_COLUMNS, *cells, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if index == 0 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (_COLUMNS, *cells)
-    ]
-    return "\n".join([title, *lines])
+    return "\n".join(lines)
 
 
 def _agreements(report: Report) -> Iterator[str]:
     """One line on each engine: how far its answers are from plain PyTorch's."""
     for one in report.candidates:
-        if one.name == PLAIN:
-            continue
         if one.refusal:
             yield f"{one.name}: refused: {one.refusal}"
-        else:
+        elif one.name != PLAIN:
             yield (
                 f"{one.name}: {one.description}; differs from plain PyTorch by at most "
                 f"{one.difference:.1e}, allowed is {one.tolerance:g}; ready in "

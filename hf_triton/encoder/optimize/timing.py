@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ..runners.runner import Runner, RunnerSetup, random_encodings
@@ -20,28 +21,19 @@ MAX_ROUNDS = 500
 
 @dataclass(frozen=True)
 class Timing:
-    """One engine at one sequence length (tokens) and batch size (texts); all times in ms."""
+    """One engine at one sequence length (tokens) and batch size (texts)."""
 
     length: int
     batch_size: int
     engine: str
-    runs: int
-    mean_ms: float
-    sd_ms: float
-    min_ms: float
-    max_ms: float
     median_ms: float
     p95_ms: float
-    p99_ms: float
     ratio_to_plain: float  # the median of plain PyTorch, divided by this median
-    seconds: tuple[float, ...]  # of every run, in order
+    seconds: list[float]  # of every run, in order
 
 
 def timings(
-    setup: RunnerSetup,
-    runners: Mapping[str, Runner],
-    shape: tuple[int, int],
-    seconds: float,
+    setup: RunnerSetup, runners: Mapping[str, Runner], shape: tuple[int, int], seconds: float
 ) -> list[Timing]:
     """One Timing for each runner, the first of which is what the ratios are to.
 
@@ -50,20 +42,28 @@ def timings(
     """
     length, batch_size = shape
     batch = random_encodings(setup, [length] * batch_size)
-    names = list(runners)
     for runner in runners.values():
         runner.forward(batch)
+    names, end_s = list(runners), time.monotonic() + seconds
     samples: dict[str, list[float]] = {name: [] for name in names}
-    end = time.monotonic() + seconds
     for number in range(MAX_ROUNDS):
-        if number >= MIN_ROUNDS and time.monotonic() >= end:
+        if number >= MIN_ROUNDS and time.monotonic() >= end_s:
             break
-        # Each is first as often as any other.
-        for index in range(len(names)):
-            name = names[(number + index) % len(names)]
+        first = number % len(names)  # each as often as any other
+        for name in names[first:] + names[:first]:
             samples[name].append(_timed(runners[name], batch, setup.device))
     plain_s = statistics.median(samples[names[0]])
-    return [_timing(shape, name, samples[name], plain_s) for name in names]
+    return [
+        Timing(
+            *shape,
+            name,
+            median_ms=1e3 * statistics.median(times),
+            p95_ms=1e3 * float(np.percentile(times, 95)),
+            ratio_to_plain=plain_s / statistics.median(times),
+            seconds=[round(one, 7) for one in times],
+        )
+        for name, times in samples.items()
+    ]
 
 
 def _timed(runner: Runner, batch: Sequence[Encoding], device: torch.device) -> float:
@@ -72,32 +72,3 @@ def _timed(runner: Runner, batch: Sequence[Encoding], device: torch.device) -> f
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - began_s
-
-
-def _timing(
-    shape: tuple[int, int], engine: str, samples: Sequence[float], plain_s: float
-) -> Timing:
-    ordered = sorted(samples)
-    median_s = statistics.median(ordered)
-    return Timing(
-        *shape,
-        engine,
-        len(ordered),
-        mean_ms=statistics.fmean(ordered) * 1e3,
-        sd_ms=statistics.stdev(ordered) * 1e3,
-        min_ms=ordered[0] * 1e3,
-        max_ms=ordered[-1] * 1e3,
-        median_ms=median_s * 1e3,
-        p95_ms=percentile(ordered, 0.95) * 1e3,
-        p99_ms=percentile(ordered, 0.99) * 1e3,
-        ratio_to_plain=plain_s / median_s,
-        seconds=tuple(round(sample, 7) for sample in samples),
-    )
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The percentile of ascending values, interpolated as numpy does."""
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
