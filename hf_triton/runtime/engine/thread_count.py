@@ -3,7 +3,7 @@
 Where other processes take its cores, or a quota ends, a team of threads waits at each loop for the
 one that was put aside, and fewer would be faster. Which number is, is tried on the steps
 themselves: blocks of steps with the present number and with the next one in turns. Trials are rare,
-so that what they cost is about 3 % of the time. Where steps suddenly take another time one begins
+so that what they cost is some 3 % of the time. Where steps suddenly take another time one begins
 sooner, which is made up for before another does.
 
 ``ThreadCount`` knows steps as numbers of tokens and seconds; ``StepThreads`` tells torch.
@@ -26,13 +26,13 @@ _BLOCK_STEPS, _BLOCK_S = 2, 0.1  # at least, of a trial; a quota's period is 0.1
 _MOST_ROUNDS = 8  # of a trial: two blocks each
 _MIN_GAIN = 0.05  # of the time: a smaller one may be noise
 _LEAST_DOUBT = 0.5  # of the time, about a mean of one step
-_COST, _LONGEST_S = 33, 30.0  # times what a trial has cost pass until the next one, at most
+_COST, _LONGEST_S = 45, 30.0  # times what a trial has cost pass until the next one, at most
 _LONGER = 8  # times that, while all threads stay clearly the fastest
 _LEAST_COST = 0.05  # of a trial's time: what it is taken to have cost at least
 _FIRST_S = 0.5  # of steps, before the first trial
 _USUAL = 0.25  # of a step's time: so much more or less is no change
 _CHANGE_S = 0.3  # of time lost or won beyond that: a change, which calls for a trial
-_CHANGE_COST = 8  # times what a trial has cost pass at least until such a one
+_CHANGE_COST = 12  # times what a trial has cost pass at least until such a one
 _SLOWLY, _FOREVER = 1 / 64, 1 / 1024  # least weights of a step in running means
 _MOST = 8.0  # times the mean: what a step counts at most
 _SAY_EVERY_S = 60.0
