@@ -19,8 +19,8 @@ from hf_triton.python_env.find_environment import (
     is_built,
     look_inside,
 )
+from hf_triton.runtime.disk_cache import is_made_private
 from hf_triton.runtime.link.protocol import VERSION as LINK_VERSION
-from hf_triton.runtime.private_folders import is_made_private
 from hf_triton.runtime.request.abandoned_requests import CALL
 from hf_triton.runtime.request.abandoned_requests import VARIABLE as LEFT_CALLS_VARIABLE
 from hf_triton.runtime.request.cache_salt import CACHE_SALT, CALLER

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy.typing as npt
@@ -51,7 +51,6 @@ class TaskSetup:
     saved: SentenceFiles
     tokenization: Tokenization
     batched: bool
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 class EncoderTask(ABC):

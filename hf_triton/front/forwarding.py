@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from hf_triton.runtime.link.engine_pool import EnginePool
-from hf_triton.runtime.link.forwarder import Forwarder
 from hf_triton.runtime.link.link_request import LinkRequest
 from hf_triton.runtime.request.responder import TritonResponder, answer_failure
 
@@ -18,24 +17,19 @@ class Front:
         ``triton_python_backend_utils``.
         """
         self._pb_utils = pb_utils
-        self._forwarder = Forwarder(EnginePool(engine))
-
-    @property
-    def engines(self) -> EnginePool:
-        """The engines that can answer."""
-        return self._forwarder.engines
+        self.engines = EnginePool(engine)
 
     def forward(self, request: Any) -> None:
         """Forwards a request, or answers it with the error that prevents that; never raises."""
         responder = TritonResponder(request, self._pb_utils)
         try:
-            self._forwarder.forward(_read(request), responder)
+            self.engines.forward(_read(request), responder)
         except Exception as error:
             answer_failure(responder, error, "a request was not forwarded")
 
     def close(self) -> None:
         """Answers pending requests with UNAVAILABLE and ends every thread."""
-        self._forwarder.close()
+        self.engines.close()
 
 
 def _read(request: Any) -> LinkRequest:

@@ -24,8 +24,7 @@ from ..runners.packed_rows import PackedRows
 from ..runners.runner import RunnerSetup, call_options
 from ..texts.encoding import Encoding
 from .attention import COLUMNS, Encoder, TextAttention, Texts
-from .disentangled import note_disentangled_attention
-from .own_attention import note_own_attention
+from .own_attention import note_disentangled_attention, note_own_attention
 
 _DTYPES = (torch.float32, torch.bfloat16)
 

@@ -19,7 +19,6 @@ from typing import Any
 
 from hf_triton.runtime import disk_cache, log
 from hf_triton.runtime.errors import reason
-from hf_triton.runtime.private_folders import private_folders
 
 from .thread_team import Kernel
 
@@ -86,7 +85,7 @@ def _conditions() -> tuple[Any, ...]:
 
 def _path(key: tuple[Any, ...]) -> Path | None:
     """Where a kernel may be kept."""
-    folder = next(private_folders("objects"), None)
+    folder = next(disk_cache.private_folders("objects"), None)
     return folder and folder / hashlib.sha256(repr(key).encode()).hexdigest()[:32]
 
 

@@ -1,15 +1,22 @@
 """The engines of one Triton model, as other processes reach them: discovers the engines, keeps a
-connection to each, picks the least busy one.
+connection to each, forwards requests to the least busy one, and watches them until they are
+answered: a request whose caller has gone is cancelled there too.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from collections.abc import Callable
 
 from .. import log
+from ..errors import RuntimeModelError
+from ..request.cancellation import CancellationWatch
+from ..request.responder import Responder
 from . import protocol
-from .client import EngineClient, Retry
+from .client import EngineClient
+from .link_request import LinkRequest
 from .pending_request import PendingRequest, UnavailableError
 from .protocol import LinkError
 
@@ -18,8 +25,8 @@ _REFUSED_FOR_S = 5.0
 
 
 class EnginePool:
-    """Connections to all running instances of one Triton model. A thread discovers new instances
-    once a second.
+    """Connections to all running instances of one Triton model, and the requests that this process
+    forwards to them. A thread discovers new instances once a second; ``close`` ends its threads.
     """
 
     def __init__(self, engine: str) -> None:
@@ -31,36 +38,88 @@ class EnginePool:
         self._discovery_lock = threading.Lock()
         self._closing = False
         self._wake = threading.Event()
-        self._retry: Retry = PendingRequest.on_engine_lost
+        self._numbers = itertools.count()
+        self._watch = CancellationWatch(self._cancel_departed)
+        self._discover()
         self._discoverer = threading.Thread(
             target=self._discover_often, name="engine discovery", daemon=True
         )
-
-    def start(self, retry: Retry) -> None:
-        """Connects to the engines that run now, and starts to discover others; ``retry`` gets each
-        request that an engine gave back.
-        """
-        self._retry = retry
-        self._discover()
         self._discoverer.start()
 
-    def forward(self, pending: PendingRequest) -> None:
-        """Sends a request to the least busy engine. Raises UnavailableError if there is none."""
-        if self.try_forward(pending):
+    @property
+    def num_waiting(self) -> int:
+        """The number of requests that are not answered yet."""
+        return sum(len(client.pending) for client in self.clients())
+
+    def forward(self, request: LinkRequest, responder: Responder) -> None:
+        """Forwards a request; ``responder`` answers it, whatever happens to the engine.
+
+        Raises:
+            RequestError: it is too large.
+            UnavailableError: there is no engine.
+        """
+        self._forward(self._pending(request, responder, None))
+
+    def try_forward(
+        self,
+        request: LinkRequest,
+        responder: Responder,
+        on_lost: Callable[[RuntimeModelError], None],
+    ) -> bool:
+        """Forwards a request if an engine is connected, else returns False. ``on_lost`` is called
+        with the reason if the engine is lost before it has answered. Raises RequestError: the
+        request is too large.
+        """
+        return self._send(self._pending(request, responder, on_lost))
+
+    def _pending(
+        self,
+        request: LinkRequest,
+        responder: Responder,
+        on_lost: Callable[[RuntimeModelError], None] | None,
+    ) -> PendingRequest:
+        number = next(self._numbers)
+        data = request.encode(number)
+        return PendingRequest(number, data, request.outputs, responder, on_lost)
+
+    def _forward(self, pending: PendingRequest) -> None:
+        """Raises UnavailableError if there is no engine."""
+        if self._send(pending):
             return
         self._discover()
-        if not self.try_forward(pending):
+        if not self._send(pending):
             raise UnavailableError(self._why_none())
 
-    def try_forward(self, pending: PendingRequest) -> bool:
-        """Sends a request to the least busy connected engine; False if none is connected. Does not
-        block.
-        """
+    def _send(self, pending: PendingRequest) -> bool:
+        """To the least busy connected engine; False if none is connected. Does not block."""
         while client := self._least_busy():
             if client.send(pending):
+                self._watch.wake()
                 return True
             client.is_usable = False
         return False
+
+    def _forward_again(self, pending: PendingRequest, error: RuntimeModelError) -> None:
+        """Forwards a request that an engine gave back, because it is being unloaded, to another
+        engine.
+
+        There is no limit on how often: a model may be reloaded repeatedly meanwhile. It ends
+        because an engine that gave a request back gets no other.
+        """
+        try:
+            self._forward(pending)
+        except RuntimeModelError:  # there is no other engine
+            pending.on_engine_lost(error)
+
+    def _cancel_departed(self) -> int:
+        """Cancels the requests of callers that have gone; returns how many are pending."""
+        num_pending = 0
+        for client in self.clients():
+            for pending in list(client.pending.values()):
+                num_pending += 1
+                if pending.is_cancelled():
+                    client.cancel(pending)
+        return num_pending
 
     def clients(self) -> list[EngineClient]:
         """All connections, those to engines that are being unloaded included."""
@@ -73,7 +132,8 @@ class EnginePool:
         return self._least_busy() is not None
 
     def close(self) -> None:
-        """Closes every connection, as EngineClient.close does, and ends the thread."""
+        """Ends every thread; pending requests go to their ``on_lost``, or get UNAVAILABLE."""
+        self._watch.close()
         self._closing = True
         self._wake.set()
         self._discoverer.join()
@@ -120,7 +180,7 @@ class EnginePool:
             return
         self._refusals.pop(address, None)
         self._clients[address] = client
-        client.start(self._retry)
+        client.start(self._forward_again)
 
     def _on_gone(self, client: EngineClient, fault: LinkError | None) -> None:
         self._clients.pop(client.address, None)

@@ -15,7 +15,6 @@ from pathlib import Path
 from .. import log
 from ..errors import place, reason
 from ..link.engine_pool import EnginePool
-from ..link.forwarder import Forwarder
 from ..metrics.publishing import Family, MetricsPublisher, Sample
 from ..request.plain_request import RequestLike
 from ..request.responder import Responder
@@ -55,7 +54,7 @@ class LiveRouter:
         self._model = model
         self._publish = publish
         self._file = RoutingFile(model.folder / ROUTING_FILE)
-        self._forwarders: dict[str, Forwarder] = {}
+        self._forwarders: dict[str, EnginePool] = {}
         self._counts = ArmMetrics()
         self._router: Router | None = None
         self._publisher: MetricsPublisher | None = None
@@ -149,7 +148,7 @@ class LiveRouter:
             return
         self._start_router()
         for engine in target_models(routing, self._model.name) - self._forwarders.keys():
-            self._forwarders[engine] = Forwarder(EnginePool(engine))
+            self._forwarders[engine] = EnginePool(engine)
         for arm in routing.arms:
             self._counts.begin(arm.name)
         own, salt = self._model.name, self._model.public_name

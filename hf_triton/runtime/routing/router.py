@@ -21,7 +21,7 @@ from typing import Any
 
 from .. import log
 from ..errors import OverloadedError, RequestError, RuntimeModelError
-from ..link.forwarder import Forwarder
+from ..link.engine_pool import EnginePool
 from ..link.link_request import LinkRequest
 from ..request.abandoned_requests import call_in
 from ..request.cache_salt import read_parameters
@@ -49,7 +49,7 @@ class RoutingTable:
     """The routing at one moment: never changed, only replaced."""
 
     def __init__(
-        self, routing: Routing, own: str, salt: str, forwarders: Mapping[str, Forwarder]
+        self, routing: Routing, own: str, salt: str, forwarders: Mapping[str, EnginePool]
     ) -> None:
         """``own`` is the name of this Triton model. ``salt`` goes into the hash of sticky values,
         so that two models don't put the same users into the same arm. ``forwarders`` are by the
@@ -78,7 +78,7 @@ class RoutingTable:
         shares = ((arm.name, arm.weight) for arm in arms)
         return self._arms[sticky_share(self._salt, sticky_value, shares)]
 
-    def forwarder(self, arm: Arm) -> Forwarder | None:
+    def forwarder(self, arm: Arm) -> EnginePool | None:
         """Forwards to an arm; None for the model's own."""
         return None if arm.engine == self._own else self._forwarders[arm.engine]
 
@@ -112,7 +112,7 @@ class Router:
         request: RoutedRequest,
         table: RoutingTable,
         arm: Arm,
-        forwarder: Forwarder,
+        forwarder: EnginePool,
         answer_locally: AnswerLocally,
     ) -> None:
         # A copy, because Triton frees its tensors after execute, and the own arm may have to answer

@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 
 from hf_triton.runtime.devices.prepacked_linear import prepack
+from hf_triton.runtime.disk_cache import is_made_private
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.runtime.kernels import kernel_loading, thread_team
 from hf_triton.runtime.kernels.kernel_loading import load_kernel
 from hf_triton.runtime.kernels.thread_team import ThreadTeam
-from hf_triton.runtime.private_folders import is_made_private
 from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engines.in_flight import runner_selection
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
