@@ -10,9 +10,12 @@ import contextlib
 import http.client
 import json
 import socket
+import threading
+import time
 import urllib.parse
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from generator.errors import ServerError
 from hf_triton.tritonserver.listen import Listen
@@ -23,6 +26,14 @@ ADMIN_KEY_HEADER = "hf-triton-admin-key"
 # Triton puts this before the header's name in --grpc-restricted-protocol.
 HEADER_PREFIX = "triton-grpc-protocol-"
 _CONNECT_TIMEOUT_S = 2.0
+_NUM_TRIES = 10
+# Two loads that arrive at the same moment can get the same HTTP thread of the server, and the
+# second then waits until the first ends (1 of 25 pairs). A moment later the thread counts as busy.
+_LOADS_APART_S = 0.1
+_load_lock = threading.Lock()
+_next_load_s = 0.0
+
+T = TypeVar("T")
 # Triton waits 5 s for a model that does not say whether it is ready (from 26.03 on).
 _READY_TIMEOUT_S = 8.0
 _METRICS_TIMEOUT_S = 5.0
@@ -66,6 +77,7 @@ class ServerApi:
 
     def load(self, name: str) -> str | None:
         """Loads a model, however long it takes; the reason in one line where that fails."""
+        _wait_apart()
         if self.listen.grpc_port:
             with contextlib.suppress(NoGrpcError):
                 error = load_over_grpc(self.listen.triton_grpc, name, self.admin_key)
@@ -160,6 +172,24 @@ class ServerApi:
             raise ConnectionError(str(error)) from error
         finally:
             connection.close()
+
+
+def _wait_apart() -> None:
+    """Until a moment after the last load of this process has begun."""
+    global _next_load_s
+    with _load_lock:
+        time.sleep(max(0.0, _next_load_s - time.monotonic()))
+        _next_load_s = time.monotonic() + _LOADS_APART_S
+
+
+def patiently(ask: Callable[[], T]) -> T:
+    """Asks again where no answer comes: a load keeps one of the server's HTTP threads busy, and a
+    connection that lands on it waits as long.
+    """
+    for _ in range(_NUM_TRIES - 1):
+        with contextlib.suppress(TimeoutError):
+            return ask()
+    return ask()
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -15,22 +15,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from generator.errors import GeneratorError, ServerError
-from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.tritonserver.http_api import ServerApi, patiently
 from hf_triton.tritonserver.triton_texts import READY
 
 SERVER_WENT_AWAY = "the server went away"
 NOT_READY = "loaded, but not ready"
 # As many as Triton loads at once by default (--model-load-thread-count).
 NUM_LOADERS = 4
-_NUM_TRIES = 3
-# Two loads that arrive at the same moment can get the same HTTP thread of the server, and the
-# second then waits until the first ends (1 of 25 pairs). A moment later the thread counts as busy.
-_LOADS_APART_S = 0.1
 
-T = TypeVar("T")
 Lock = Callable[[str], contextlib.AbstractContextManager[object]]
 
 
@@ -70,8 +64,6 @@ class ModelLoader:
         self._engine_of = engine_of
         self._steps_of = steps_of
         self._parts: dict[str, str] = {}  # engine or step -> model
-        self._load_lock = threading.Lock()
-        self._next_load_s = 0.0
         self._outcomes: queue.SimpleQueue[Loaded] = queue.SimpleQueue()
 
     def begin(self, models: Iterable[str], locked: Lock = contextlib.nullcontext) -> None:
@@ -129,9 +121,6 @@ class ModelLoader:
 
     def _load(self, model: str) -> str | None:
         """The reason in one line where it fails."""
-        with self._load_lock:
-            time.sleep(max(0.0, self._next_load_s - time.monotonic()))
-            self._next_load_s = time.monotonic() + _LOADS_APART_S
         try:
             failure = self._api.load(model)
             # Triton reports success for an ensemble whose step failed.
@@ -142,21 +131,11 @@ class ModelLoader:
         return failure
 
     def _is_loaded(self, model: str) -> bool:
-        index = _answer(self._api.index)
+        index = patiently(self._api.index)
         return any(entry.model == model and entry.state == READY for entry in index)
 
     def _is_ready(self, model: str) -> bool:
         try:
-            return _answer(partial(self._api.is_model_ready, model))
+            return patiently(partial(self._api.is_model_ready, model))
         except OSError:
             return False
-
-
-def _answer(ask: Callable[[], T]) -> T:
-    """Asks again where no answer comes: a load keeps one of the server's HTTP threads busy, and a
-    connection that lands on it waits as long.
-    """
-    for _ in range(_NUM_TRIES - 1):
-        with contextlib.suppress(TimeoutError):
-            return ask()
-    return ask()

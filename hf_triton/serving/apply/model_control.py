@@ -5,7 +5,6 @@ share one. Knows no files.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,13 +12,10 @@ from typing import TypeVar
 
 from generator.errors import ServerError
 from generator.render.digest import digest_of_served
-from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.tritonserver.http_api import ServerApi, patiently
 from hf_triton.tritonserver.triton_texts import LOADING, READY, UNLOADING, one_line
 
 _POLL_S = 0.1
-_NUM_TRIES = 10
-# As in tritonserver/loading.py: two loads that arrive together can block each other.
-_LOADS_APART_S = 0.1
 _ACTIVE = (READY, LOADING, UNLOADING)
 _Found = TypeVar("_Found")
 
@@ -55,7 +51,6 @@ class ModelControl:
 
     def __init__(self, api: ServerApi) -> None:
         self._api = api
-        self._load_lock = threading.Lock()
 
     def served(self, folders: Iterable[str]) -> dict[str, ServedFolder]:
         found = self._states()
@@ -73,8 +68,6 @@ class ModelControl:
         """Loads a folder; returns None, or the reason in one line if ``version`` is not ready
         afterwards. That is asked because Triton reports success for an ensemble whose step failed.
         """
-        with self._load_lock:
-            time.sleep(_LOADS_APART_S)
         try:
             failure = self._api.load(folder)
         except OSError as error:
@@ -85,7 +78,7 @@ class ModelControl:
 
     def why_not_ready(self, folder: str, version: int) -> str | None:
         """Why a version is not ready, in one line; None if it is."""
-        if self._retry_on_timeout(lambda: self._api.is_model_ready(folder, str(version))):
+        if self._ask(lambda: self._api.is_model_ready(folder, str(version))):
             return None
         found = self._states().get(folder, ServedFolder())
         reason = found.reasons.get(version, "")
@@ -94,7 +87,7 @@ class ModelControl:
 
     def unload(self, folder: str) -> str | None:
         """Starts to unload a folder; returns None, or the reason in one line if it is refused."""
-        return self._retry_on_timeout(lambda: self._api.unload(folder))
+        return self._ask(lambda: self._api.unload(folder))
 
     def active_versions(self, folder: str) -> set[int]:
         """The versions of a folder that answer, are loading, or still have requests."""
@@ -123,28 +116,22 @@ class ModelControl:
     def _with_digest(self, folder: str, found: ServedFolder | None) -> ServedFolder:
         if found is None or not found.ready:
             return found or ServedFolder()
-        config = self._retry_on_timeout(lambda: self._api.model_config(folder))
+        config = self._ask(lambda: self._api.model_config(folder))
         return ServedFolder(found.states, found.reasons, digest_of_served(config))
 
     def _states(self) -> dict[str, ServedFolder]:
         """By folder, without digests."""
         states: dict[str, dict[int, str]] = {}
         reasons: dict[str, dict[int, str]] = {}
-        for entry in self._retry_on_timeout(self._api.index):
+        for entry in self._ask(self._api.index):
             with contextlib.suppress(ValueError):
                 states.setdefault(entry.model, {})[int(entry.version)] = entry.state
                 reasons.setdefault(entry.model, {})[int(entry.version)] = entry.reason
         return {name: ServedFolder(found, reasons[name]) for name, found in states.items()}
 
-    def _retry_on_timeout(self, ask: Callable[[], _Found]) -> _Found:
-        """Calls again after a timeout: a load over HTTP blocks one of Triton's HTTP threads, and a
-        connection that this thread serves waits for the load.
-        """
+    def _ask(self, ask: Callable[[], _Found]) -> _Found:
         try:
-            for _ in range(_NUM_TRIES - 1):
-                with contextlib.suppress(TimeoutError):
-                    return ask()
-            return ask()
+            return patiently(ask)
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             raise ServerError(f"the server does not answer any more: {reason}") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,7 @@ class Healer:
         self._lock = threading.Lock()
         self._reasons: dict[str, tuple[Cause, str]] = {}  # of deaths to come
         self._loading: dict[str, frozenset[int]] = {}  # folder -> processes that are not loading
+        self._threads = Counter[str]()  # by folder
         self._ended = threading.Event()  # of the server that the threads work on
         self.has_deaths = False
 
@@ -87,6 +89,7 @@ class Healer:
         """Notes it of folders that are loaded together, the public one last; the seconds until they
         are loaded again, None where they are not.
         """
+        folders = [one for one in folders if one == folders[-1] or not self._threads[one]]
         cause, text = self._deaths.of_load(failure, folders, began_s)
         return self._states.load_failed(folders, cause, f"failed to load: {text}")
 
@@ -105,11 +108,22 @@ class Healer:
             self._begin(model, partial(self._load_again, lost, delay_s))
 
     def _begin(self, folder: str, work: Callable[[threading.Event], None]) -> None:
-        thread = threading.Thread(target=work, args=(self._ended,), daemon=True)
+        thread = threading.Thread(target=self._run, args=(folder, work, self._ended), daemon=True)
         try:
             thread.start()
         except RuntimeError:  # there are too many on this machine: the next sweep tries again
             self._states[folder].ready()
+
+    def _run(
+        self, folder: str, work: Callable[[threading.Event], None], ended: threading.Event
+    ) -> None:
+        with self._lock:
+            self._threads[folder] += 1
+        try:
+            work(ended)
+        finally:
+            with self._lock:
+                self._threads[folder] -= 1
 
     def end(self) -> None:
         """Stops all reloads, because the server is being stopped or has died. Kills processes that
@@ -242,7 +256,8 @@ class Healer:
             return
         self._states[folder].ready(is_restart=True)
         for part in self._parts(folder):
-            self._states[part].ready()
+            if not self._threads[part]:  # then what Triton says of it counts
+                self._states[part].in_hand = False
         self._say(f"model '{model}' is back after {seconds:.1f} s")
 
     def _give_up(self, folder: str) -> None:

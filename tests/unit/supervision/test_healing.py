@@ -110,6 +110,38 @@ def test_an_engine_is_brought_back_without_its_front_and_told_by_the_models_name
     assert clinic.said[0].startswith("model 'f':")
 
 
+def test_a_front_that_is_back_says_nothing_of_an_engine_that_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = FakeServer("f", "f_stream")
+    clinic = Clinic(tmp_path, server, "f")
+    load, may_load = server.load, threading.Event()
+
+    def load_late(name: str) -> str | None:
+        if name == "f_stream" and threading.current_thread() is engine[0]:
+            may_load.wait(60)
+        return load(name)
+
+    begun, engine = threading.Thread.start, list[threading.Thread]()
+
+    def start(thread: threading.Thread) -> None:
+        engine.append(thread)
+        begun(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(server, "load", load_late)
+    server.kill("f_stream")
+    clinic.healer.look()
+    assert eventually(lambda: server.calls == ["unload f_stream"])
+    server.kill("f")
+    clinic.healer.look()
+    assert eventually(lambda: clinic.state("f") is State.READY)
+    clinic.states.see({"f": Seen(is_ready=True)}, clinic.states.generations)
+    assert clinic.state("f_stream") is State.HEALING, "its own thread knows"
+    may_load.set()
+    assert eventually(lambda: clinic.state("f_stream") is State.READY)
+
+
 def test_a_step_is_brought_back_and_its_ensemble_where_triton_has_not(tmp_path: Path) -> None:
     server = FakeServer("e_one", "e_two")
     server.configs["e"] = {"backend": "", "platform": "ensemble"}
