@@ -88,8 +88,8 @@ class FetchRun:
             except Exception as error:  # noqa: BLE001, huggingface_hub raises many kinds
                 fetch.error = hub_errors.explain(error, fetch.source, fetch.commit)
 
-        run_all(self._good, guarded, self._num_workers, self._stop, self._progress.draw)
-        self._progress.erase()
+        run_all(self._good, guarded, self._num_workers, self._stop)
+        self._progress.end_all()
 
     def _resolve(self, fetch: ModelFetch) -> None:
         resolve(fetch, self._lock, partial(self._list, fetch.spec.title))
@@ -140,8 +140,8 @@ class FetchRun:
             self._complete(fetch)
         self._began = time.monotonic()
         wanted = downloads(self._good)
-        run_all(wanted, self._download, self._num_workers, self._stop, self._progress.draw)
-        self._progress.erase()
+        run_all(wanted, self._download, self._num_workers, self._stop)
+        self._progress.end_all()
 
     def _download(self, wanted: Download) -> None:
         """One file, for every model that needs it."""

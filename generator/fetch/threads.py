@@ -19,9 +19,8 @@ def run_all(
     action: Callable[[Item], None],
     num_workers: int,
     stop: threading.Event,
-    on_tick: Callable[[], None],
 ) -> None:
-    """Calls ``action`` for every item, on several threads; ``on_tick`` on this one meanwhile.
+    """Calls ``action`` for every item, on several threads.
 
     ``action`` deals with its own failures. On an interrupt ``stop`` is set, and what does not stop
     by itself within two seconds is left to end with the process.
@@ -48,7 +47,6 @@ def run_all(
         for thread in threads:
             while thread.is_alive():
                 thread.join(_TICK_S)
-                on_tick()
     except BaseException:
         stop.set()
         deadline = time.monotonic() + _STOP_WITHIN_S

@@ -73,8 +73,7 @@ def _verify(specs: list[ModelSpec], repository: Path) -> dict[str, list[Differen
             wrong.setdefault(part[0].name, []).extend(found)
 
     parts = list(zip(specs, caches_of(repository, specs), strict=True))
-    run_all(parts, check, 2, stop, progress.draw)  # one reads while the other hashes
-    progress.erase()
+    run_all(parts, check, 2, stop)  # one reads while the other hashes
     return wrong
 
 

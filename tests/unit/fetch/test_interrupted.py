@@ -153,6 +153,6 @@ def test_an_interrupt_before_all_workers_have_started_is_one(
 
     monkeypatch.setattr(threads, "threading", SimpleNamespace(Thread=Worker))
     with pytest.raises(KeyboardInterrupt):
-        threads.run_all([1, 2], work, 2, stop, lambda: None)
+        threads.run_all([1, 2], work, 2, stop)
     assert stop.is_set()
     begun[0].join()

@@ -29,7 +29,7 @@ def test_every_sub_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     "missing, told",
     [
-        ("tqdm", "needs the Python package tqdm: pip install 'PATH[perf]', "),
+        ("matplotlib", "needs the Python package matplotlib: pip install 'PATH[perf]', "),
         ("torch.nn", "needs the Python package torch: pip install 'PATH[serve]', "),
     ],
 )
