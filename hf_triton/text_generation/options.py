@@ -92,8 +92,8 @@ class Options:
     kv_cache_gib: float | None = option(
         None,
         "memory for keys and values; default: what max_num_seqs x max_model_len needs, "
-        "at most half of the free memory (CPU) or 90 % of it (GPU); a GPU's is in pages of 256 "
-        "tokens, which sequences take as they grow",
+        "at most half of the free memory (CPU) or 90 % of it (GPU); in pages of 16 tokens (on a "
+        "GPU 256), which sequences take as they grow",
         unit="GiB",
         above=0,
         engines=("in_flight", "vllm"),
@@ -107,7 +107,7 @@ class Options:
     prefix_cache_gib: float | None = option(
         None,
         "memory for cached prefixes, beside kv_cache_gib; default: none, they stay in "
-        "slots or pages of the KV cache that no sequence has",
+        "pages of the KV cache that no sequence has",
         unit="GiB",
         above=0,
         engines=("in_flight",),

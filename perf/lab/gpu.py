@@ -31,7 +31,7 @@ from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engines.in_flight import engine as in_flight
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.forward.paged import runner as paged_runner
-from hf_triton.text_generation.forward.transformers.packed_attention import row_attention
+from hf_triton.text_generation.forward.paged.attention import row_attention
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.options import Options
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
@@ -129,7 +129,7 @@ def engine_on(model: Any, device: torch.device, **options: Any) -> Iterator[InFl
         num_threads=1,
         free_bytes=free_bytes,
         prepare=lambda _: None,
-        paged=True,
+        compiled=False,
         async_scheduling=True,
     )
     engine = InFlightEngine(setup)

@@ -28,8 +28,8 @@ ANSWER_TIMEOUT_S = 60
 LONG = 100  # tokens; the tiny models' context is 128
 _TIMING = ("deadline_s", "fails_on_timeout")
 GIB = 2**30
-# Where engines keep keys and values, and whether they run ahead: see the fixture storage_kind.
-PAGED: bool | None = None
+# Whether engines run by compiled loops, and whether they run ahead: see the fixture storage_kind.
+COMPILED: bool | None = None
 RUNS_AHEAD: bool | None = None
 
 
@@ -107,7 +107,7 @@ def setup(model: Any, *, eos: Items[int] = (), **options: Any) -> EngineSetup:
         num_threads=1,
         free_bytes=lambda device: GIB,
         prepare=lambda model: None,
-        paged=PAGED,
+        compiled=COMPILED,
         async_scheduling=RUNS_AHEAD,
     )
 

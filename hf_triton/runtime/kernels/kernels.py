@@ -53,6 +53,7 @@ def _at(element: Any) -> Any:
 
 
 integers_at = _at(types.int64)
+_int32_at = _at(types.int32)
 float32_at = _at(types.float32)
 bfloat16_at = _at(types.uint16)  # its bits
 bytes_at = _at(types.uint8)
@@ -420,28 +421,26 @@ def _rotate_pairs(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any) ->
 @njit(fastmath=FAST, error_model="numpy")
 def _place(a: Any, at: Any, angles_at: Any, in_pairs: Any) -> None:
     """Normalises (where the model does) and rotates queries and keys in place, and writes keys and
-    values to their slots. ``angles_at`` reads the rotary embedding. Numba compiles one branch of
+    values to their rows. ``angles_at`` reads the rotary embedding. Numba compiles one branch of
     ``in_pairs``, which is None or not.
 
-    2 tokens, 3 heads, 4 kv_heads, 5 dim, 6 cache length, 7 qkv (tokens, (heads + 2 kv_heads) *
-    dim), 8 keys and 9 values (slots, kv_heads, length, dim), or 0 where they stay where they are,
-    10 slots and 11 positions (tokens,) int64, 12 cos and 13 sin (positions, rotary dim), 14 rotary
-    dim, 15 q norm's weight or 0, 16 k norm's, 17 eps, 18 whether qkv is interleaved: each head of
-    keys follows its queries, and
-    its values follow it.
+    2 tokens, 3 heads, 4 kv_heads, 5 dim, 6 rows of a head in the cache, 7 qkv (tokens, (heads +
+    2 kv_heads) * dim), 8 keys and 9 values (kv_heads, rows, dim), 10 rows and 11 positions
+    (tokens,) int32, 12 cos and 13 sin (positions, rotary dim), 14 rotary dim, 15 q norm's weight or
+    0, 16 k norm's, 17 eps, 18 whether qkv is interleaved: each head of keys follows its queries,
+    and its values follow it.
     """
-    tokens, heads, kv_heads, dim, length = a[2], a[3], a[4], a[5], a[6]
+    tokens, heads, kv_heads, dim = a[2], a[3], a[4], a[5]
     qkv, keys, values, q_norm, k_norm = at(a[7]), at(a[8]), at(a[9]), at(a[15]), at(a[16])
     cos, sin = angles_at(a[12]), angles_at(a[13])
-    slots, positions = integers_at(a[10]), integers_at(a[11])
+    rows, positions = _int32_at(a[10]), _int32_at(a[11])
     rotary, eps = a[14], float_of(a[17])
     width, groups = (heads + 2 * kv_heads) * dim, heads // kv_heads
     while True:
         token = take(a, 0)
         if token >= tokens:
             break
-        first, position = token * width, positions[token]
-        angle, slot = position * rotary, slots[token]
+        first, angle = token * width, positions[token] * rotary
         for head in range(heads + kv_heads):
             here = first + head * dim
             if a[18] != 0:
@@ -453,8 +452,8 @@ def _place(a: Any, at: Any, angles_at: Any, in_pairs: Any) -> None:
                 _rotate(qkv, here, cos, sin, angle, rotary // 2, qkv, here)
             else:
                 _rotate_pairs(qkv, here, cos, sin, angle, rotary // 2)
-        for head in range(kv_heads if a[8] != 0 else 0):
-            to = ((slot * kv_heads + head) * length + position) * dim
+        for head in range(kv_heads):
+            to = (head * a[6] + rows[token]) * dim
             if a[18] != 0:
                 key_at = first + (head * (groups + 2) + groups) * dim
                 value_at = key_at + dim
@@ -469,20 +468,22 @@ def _place(a: Any, at: Any, angles_at: Any, in_pairs: Any) -> None:
 
 @njit(fastmath=FAST, error_model="numpy")
 def _attend(a: Any, at: Any, changed: Any) -> None:
-    """Each token's queries over its own sequence's keys up to its position. Numba compiles one
-    branch of ``changed``, which is None or not: whether scores have a soft cap or sinks.
+    """Each token's queries over its own sequence's keys up to its position, which lie in pages.
+    Numba compiles one branch of ``changed``, which is None or not: whether scores have a soft cap
+    or sinks.
 
-    2 tokens, 3 heads, 4 kv_heads, 5 dim, 6 cache length, 7 qkv, 8 keys, 9 values, 10 slots,
-    11 positions, 12 out (tokens, heads * dim), 13 scratch (threads, length + dim) float32,
-    14 window or 0, 15 scale, 16 whether qkv is interleaved, 17 soft cap, 18 sinks (heads,) float32
-    or 0.
+    2 tokens, 3 heads, 4 kv_heads, 5 dim, 6 rows of a head in the cache, 7 queries, 8 keys and
+    9 values (kv_heads, rows, dim), 10 sequences and 11 positions (tokens,) int32, 12 out (tokens,
+    heads * dim), 13 scratch (threads, longest + dim) float32, 14 window or 0, 15 scale, 16 numbers
+    beside the queries of each head of keys, 17 soft cap, 18 sinks (heads,) float32 or 0, 19 block
+    table (sequences, 20 pages) int32, 21 rows of a page, 22 numbers from one token's queries to the
+    next's, 23 the longest sequence.
     """
-    tokens, heads, kv_heads, dim, length = a[2], a[3], a[4], a[5], a[6]
-    qkv, keys, values, out = at(a[7]), at(a[8]), at(a[9]), at(a[12])
-    slots, positions, window, scale = integers_at(a[10]), integers_at(a[11]), a[14], float_of(a[15])
-    scores = float32_at(a[13] + 4 * take(a, 1) * (length + dim))
-    groups, width = heads // kv_heads, (heads + 2 * kv_heads) * dim
-    between = 2 * dim if a[16] != 0 else 0  # one head's queries and the next's: key and value
+    tokens, heads, kv_heads, dim, size, longest = a[2], a[3], a[4], a[5], a[21], a[23]
+    queries, keys, values, out = at(a[7]), at(a[8]), at(a[9]), at(a[12])
+    sequences, positions, table = _int32_at(a[10]), _int32_at(a[11]), _int32_at(a[19])
+    window, scale, groups = a[14], float_of(a[15]), heads // kv_heads
+    scores = float32_at(a[13] + 4 * take(a, 1) * (longest + dim))
     while True:
         task = take(a, 0)
         if task >= tokens * kv_heads:
@@ -490,18 +491,42 @@ def _attend(a: Any, at: Any, changed: Any) -> None:
         token, kv_head = task // kv_heads, task % kv_heads
         end = positions[token] + 1
         begin = max(0, end - window) if window else 0
-        base = (slots[token] * kv_heads + kv_head) * length * dim
+        first = sequences[token] * a[20] + begin // size
+        skipped, head_at = begin % size, kv_head * a[6]
         for head in range(kv_head * groups, (kv_head + 1) * groups):
-            query = token * width + head * dim + kv_head * between
-            to = (token * heads + head) * dim
-            _score(qkv, query, keys, base + begin * dim, end - begin, dim, scale, scores)
+            query = token * a[22] + head * dim + kv_head * a[16]
+            done, page, skip = 0, first, skipped
+            while done < end - begin:
+                count = _run(table, page, skip, size, end - begin - done)
+                row = head_at + table[page] * size + skip
+                _score(queries, query, keys, row * dim, count, dim, scale, scores, done)
+                done, page, skip = done + count, page + (skip + count) // size, 0
             if changed is None:
                 total = softmax(scores, end - begin)
             else:
                 total = _softmax_changed(a, scores, end - begin, head)
-            _weigh(values, base + begin * dim, end - begin, dim, scores, length)
             for i in range(dim):
-                store(out, to + i, load(scores, length + i) / total)
+                store(scores, longest + i, _ZERO)
+            done, page, skip = 0, first, skipped
+            while done < end - begin:
+                count = _run(table, page, skip, size, end - begin - done)
+                row = head_at + table[page] * size + skip
+                _weigh(values, row * dim, count, dim, scores, done, longest)
+                done, page, skip = done + count, page + (skip + count) // size, 0
+            to = (token * heads + head) * dim
+            for i in range(dim):
+                store(out, to + i, load(scores, longest + i) / total)
+
+
+@njit(error_model="numpy")
+def _run(table: Any, page: Any, skip: Any, size: Any, most: Any) -> Any:
+    """How many rows lie one after another, from row ``skip`` of a page on: at most ``most``. Pages
+    that follow each other are read as one.
+    """
+    count = size - skip
+    while count < most and table[page + 1] == table[page] + 1:
+        count, page = count + size, page + 1
+    return min(count, most)
 
 
 @njit(fastmath=FAST, error_model="numpy")
@@ -529,9 +554,9 @@ def _softmax_changed(a: Any, scores: Any, count: Any, head: Any) -> Any:
 
 @njit(fastmath=FAST, error_model="numpy")
 def _score(
-    q: Any, query: Any, k: Any, at: Any, count: Any, dim: Any, scale: Any, scores: Any
+    q: Any, query: Any, k: Any, at: Any, count: Any, dim: Any, scale: Any, scores: Any, to: Any
 ) -> None:
-    """scores[j] = scale * q . k[j], four keys at a time: the query is read once for them."""
+    """scores[to + j] = scale * q . k[j], four keys at a time: the query is read once for them."""
     whole = count - count % _ROW_BLOCK
     for j in range(0, whole, _ROW_BLOCK):
         first = at + j * dim
@@ -542,15 +567,15 @@ def _score(
             s1 += value * load(k, first + dim + i)
             s2 += value * load(k, first + 2 * dim + i)
             s3 += value * load(k, first + 3 * dim + i)
-        store(scores, j, s0 * scale)
-        store(scores, j + 1, s1 * scale)
-        store(scores, j + 2, s2 * scale)
-        store(scores, j + 3, s3 * scale)
+        store(scores, to + j, s0 * scale)
+        store(scores, to + j + 1, s1 * scale)
+        store(scores, to + j + 2, s2 * scale)
+        store(scores, to + j + 3, s3 * scale)
     for j in range(whole, count):
         s0 = _ZERO
         for i in range(dim):
             s0 += load(q, query + i) * load(k, at + j * dim + i)
-        store(scores, j, s0 * scale)
+        store(scores, to + j, s0 * scale)
 
 
 @njit(fastmath=FAST, error_model="numpy")
@@ -569,21 +594,19 @@ def softmax(scores: Any, count: Any) -> Any:
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _weigh(v: Any, at: Any, count: Any, dim: Any, scores: Any, to: Any) -> None:
-    """scores[to : to+dim] = sum of scores[j] * v[j], four values at a time."""
-    for i in range(dim):
-        store(scores, to + i, _ZERO)
+def _weigh(v: Any, at: Any, count: Any, dim: Any, scores: Any, first: Any, to: Any) -> None:
+    """scores[to : to+dim] += sum of scores[first + j] * v[j], four values at a time."""
     whole = count - count % _ROW_BLOCK
     for j in range(0, whole, _ROW_BLOCK):
-        first = at + j * dim
-        w0, w1 = load(scores, j), load(scores, j + 1)
-        w2, w3 = load(scores, j + 2), load(scores, j + 3)
+        here = at + j * dim
+        w0, w1 = load(scores, first + j), load(scores, first + j + 1)
+        w2, w3 = load(scores, first + j + 2), load(scores, first + j + 3)
         for i in range(dim):
-            pair = w0 * load(v, first + i) + w1 * load(v, first + dim + i)
-            other = w2 * load(v, first + 2 * dim + i) + w3 * load(v, first + 3 * dim + i)
+            pair = w0 * load(v, here + i) + w1 * load(v, here + dim + i)
+            other = w2 * load(v, here + 2 * dim + i) + w3 * load(v, here + 3 * dim + i)
             store(scores, to + i, load(scores, to + i) + pair + other)
     for j in range(whole, count):
-        w0 = load(scores, j)
+        w0 = load(scores, first + j)
         for i in range(dim):
             store(scores, to + i, load(scores, to + i) + w0 * load(v, at + j * dim + i))
 

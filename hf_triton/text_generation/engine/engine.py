@@ -47,9 +47,9 @@ class EngineSetup:
     """What an engine is made of. ``prepare`` may change the model for speed; it runs on the
     engine's thread. ``adapters`` are those that requests may name; only the in-flight engine takes
     any. ``sending_share`` of the time is what sending streams' tokens may take. ``sources`` are
-    those that an encoder-decoder of sounds is tried with, the longest first. ``paged`` has the
-    in-flight engine keep keys and values in pages or in slots; None: in pages on a GPU. With
-    pages, ``async_scheduling`` has it a step ahead of what the host has read; None: on a GPU.
+    those that an encoder-decoder of sounds is tried with, the longest first. ``compiled``
+    has the in-flight engine compute by compiled loops; None: on a CPU. With a cache in pages
+    ``async_scheduling`` has it a step ahead of what the host has read; None: on a GPU.
     ``trial_prompts`` makes prompts with images or sounds, of a model that is to take them;
     ``largest_prompts`` the largest that there can be of at most so many tokens.
     """
@@ -64,10 +64,14 @@ class EngineSetup:
     adapters: Adapters | None = None
     sending_share: float = 1.0
     sources: tuple[Source, ...] = ()
-    paged: bool | None = None
+    compiled: bool | None = None
     async_scheduling: bool | None = None
     trial_prompts: Callable[[], Items[tuple[list[int], Source]]] | None = None
     largest_prompts: Callable[[int], Items[tuple[list[int], Source]]] | None = None
+
+    @property
+    def runs_compiled(self) -> bool:
+        return self.device.type == "cpu" if self.compiled is None else self.compiled
 
 
 class Engine(ABC):

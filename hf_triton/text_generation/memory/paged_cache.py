@@ -1,9 +1,10 @@
 """The cache of keys and values in pages: its layout, and its size from a stated budget.
 
 Per layer two tensors ``(pages, page size, kv_heads, dim)``, as vLLM and FlashAttention lay them
-out. A sequence takes pages as it grows, so what fits depends on what is generated, not on the
-longest sequence. States, which don't grow, lie in tables: a row for each sequence that may run, and
-for prefixes. Knows no scheduler and no attention.
+out; on a CPU the numbers of a head of keys lie together, so that pages which follow each other are
+read as one. A sequence takes pages as it grows, so what fits depends on what is generated, not on
+the longest sequence. States, which don't grow, lie in tables: a row for each sequence that may run,
+and for prefixes. Knows no scheduler and no attention.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from .layer_shapes import LayerShape, sequence_bytes
 from .pages import PAGE_SIZES, num_pages_of
 from .slot_contents import SlotCopy
 
-_DEFAULT_NUM_SEQS = 512
+_DEFAULT_NUM_SEQS = {"cpu": 128, "cuda": 512}
+# On a CPU memory is taken when it is first written, and what ended sequences leave would soon fill
+# all that may be used: without a stated budget they keep this share of it.
+_KEPT_SHARE = 1 / 4
 _FAIR_LENGTH = 4096  # tokens for each sequence with states, where nobody says how many run
 
 
@@ -38,6 +42,7 @@ class PagedSize:
     num_bytes: int
     num_prefix_slots: int = 0  # more rows of states, with which no sequence runs
     page_size: int = PAGE_SIZES["cpu"]  # tokens
+    most_kept: int | None = None  # pages that ended sequences leave known; None: all
 
     @property
     def num_tokens(self) -> int:
@@ -69,8 +74,8 @@ def plan_pages(
     ``prefix_cache_gib`` more.
 
     Without ``max_model_len`` it is the model's limit, or what the pages hold; without
-    ``max_num_seqs`` it is 512, or a sequence for each page, or of those with states as many as find
-    room with 4,096 tokens each.
+    ``max_num_seqs`` it is 512 (on a CPU 128), or a sequence for each page, or of those with states
+    as many as find room with 4,096 tokens each.
 
     Raises:
         LoadError: what was asked for does not fit, with all the numbers.
@@ -87,7 +92,8 @@ def plan_pages(
     share = FREE_SHARE[device.type]
     budget = int(free_bytes * share) if kv_cache_gib is None else int(kv_cache_gib * GIB)
     more = int((prefix_cache_gib or 0) * GIB)
-    wanted, num_prefixes, states = max_num_seqs or _DEFAULT_NUM_SEQS, 0, sequence_bytes(shapes, 0)
+    wanted, num_prefixes = max_num_seqs or _DEFAULT_NUM_SEQS[device.type], 0
+    states, most_kept = sequence_bytes(shapes, 0), None
     if states:
         whole = num_pages_of(length, page_size) * page_size
         num_prefixes = more // sequence_bytes(shapes, whole)
@@ -109,6 +115,8 @@ def plan_pages(
     if kv_cache_gib is None and per_page:
         spare = max(0, more - num_prefixes * states) // per_page
         num_usable = min(num_usable, wanted * num_pages_of(length, page_size) + spare)
+        if device.type == "cpu":
+            most_kept = spare + int((num_usable - spare) * _KEPT_SHARE)
     return PagedSize(
         num_pages=num_usable + 1,
         max_model_len=length,
@@ -116,6 +124,7 @@ def plan_pages(
         num_bytes=(num_usable + 1) * per_page + state_bytes,
         num_prefix_slots=num_prefixes,
         page_size=page_size,
+        most_kept=most_kept,
     )
 
 
@@ -167,9 +176,8 @@ class PagedCache:
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
         for shape in shapes:
-            rows = (size.num_pages, size.page_size, shape.num_kv_heads)
-            self.keys.append(zeros((*rows, shape.key_dim), shape))
-            self.values.append(zeros((*rows, shape.value_dim), shape))
+            self.keys.append(_pages(shape, size, shape.key_dim))
+            self.values.append(_pages(shape, size, shape.value_dim))
 
     def copy_slots(self, copies: Iterable[SlotCopy]) -> None:
         """Copies states whole, and pages that are named; others are shared, never copied."""
@@ -181,3 +189,11 @@ class PagedCache:
             elif copy.source != copy.target:
                 for stored in chain(*self.states):
                     stored[1 + copy.target] = stored[1 + copy.source]
+
+
+def _pages(shape: LayerShape, size: PagedSize, dim: int) -> torch.Tensor:
+    """(pages, page size, kv_heads, dim)."""
+    pages, heads = (size.num_pages, size.page_size), shape.num_kv_heads
+    if shape.device.type == "cpu":
+        return zeros((heads, *pages, dim), shape).permute(1, 2, 0, 3)
+    return zeros((*pages, heads, dim), shape)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..sequence.sequence import Sequence
@@ -39,6 +39,41 @@ def num_growing(sequences: Iterable[Sequence], page_size: int) -> int:
     """How many of them may need more pages than they have. The last token is not computed."""
     longest = ((one.num_prompt_tokens + one.params.max_tokens - 1, one) for one in sequences)
     return sum(num_pages_of(most, page_size) > len(one.pages) for most, one in longest)
+
+
+class FreePages:
+    """The pages ``1 .. num_pages-1`` that nobody holds or knows. Those that one sequence takes
+    follow each other where they can: on a CPU such are read as one.
+    """
+
+    _TOGETHER = 8  # that are left to one sequence, as long as there are others
+
+    def __init__(self, num_pages: int) -> None:
+        self._pages = dict.fromkeys(range(num_pages - 1, 0, -1))
+        # The whole groups of so many, by the first's number; the next to take comes last.
+        groups = range((num_pages // self._TOGETHER - 1) * self._TOGETHER, 0, -self._TOGETHER)
+        self._whole = dict.fromkeys(groups)
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._pages)
+
+    def take(self, after: int) -> int:
+        """The page behind one that a sequence has (-1: none), or another; there has to be one."""
+        page = after + 1
+        if page not in self._pages:
+            page = next(reversed(self._whole or self._pages))
+        del self._pages[page]
+        self._whole.pop(page - page % self._TOGETHER, None)
+        return page
+
+    def add(self, page: int) -> None:
+        self._pages[page] = None
+        first = page - page % self._TOGETHER
+        if all(one in self._pages for one in range(first, first + self._TOGETHER)):
+            self._whole[first] = None
 
 
 @dataclass(frozen=True)
@@ -81,12 +116,20 @@ class _Held:
 
 class Pages:
     """Pages ``1 .. num_pages-1`` of so many tokens, with references counted; prefixes are shared or
-    not.
+    not. At most ``most_kept`` stay known that nobody holds.
     """
 
-    def __init__(self, num_pages: int, page_size: int, *, shares: bool = True) -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        *,
+        shares: bool = True,
+        most_kept: int | None = None,
+    ) -> None:
         self.num_pages, self.page_size = num_pages, page_size
         self._shares = shares
+        self._most_kept = num_pages if most_kept is None else most_kept
         self._held: dict[Sequence, _Held] = {}
         self.clear()
 
@@ -105,7 +148,7 @@ class Pages:
         for sequence in self._held:
             sequence.pages = array("i")
         self._held.clear()
-        self._free = list(range(self.num_pages - 1, 0, -1))
+        self._free = FreePages(self.num_pages)
         self._num_holders = [0] * self.num_pages
         self._idle: OrderedDict[int, None] = OrderedDict()  # the least recently used first
         self._contents: dict[_Key, _Content] = {}
@@ -135,8 +178,8 @@ class Pages:
         for page in shared.pages:
             self._hold(page)
         num_own = self._num_pages(sequence.num_prefill_tokens) - len(shared.pages)
-        own = [self._take() for _ in range(num_own)]
-        sequence.pages = array("i", shared.pages + own)
+        sequence.pages = array("i", shared.pages)
+        self._extend(sequence, num_own)
         sequence.num_computed_tokens = sequence.num_reused_tokens = shared.num_ready
         held = self._held[sequence] = _Held(len(shared.pages), shared.last_content)
         self._note_full(sequence, held, sequence.num_prefill_tokens, is_ready=False)
@@ -150,8 +193,7 @@ class Pages:
         self._note_full(sequence, self._held[sequence], sequence.num_computed_tokens)
         if num_more > self._num_free:
             return False
-        for _ in range(num_more):
-            sequence.pages.append(self._take())
+        self._extend(sequence, num_more)
         return True
 
     def note_computed(self, sequence: Sequence, num_computed: int) -> None:
@@ -247,15 +289,19 @@ class Pages:
         del self._content_of[content.page]
         self._found.clear()
 
-    def _take(self) -> int:
-        """A page that nobody holds; the least recently used one where all are known."""
-        if self._free:
-            page = self._free.pop()
-        else:
-            page, _ = self._idle.popitem(last=False)
-            self._forget(self._content_of[page])
-        self._num_holders[page] = 1
-        return page
+    def _extend(self, sequence: Sequence, num_more: int) -> None:
+        """Adds pages that nobody holds; the least recently used ones where all are known."""
+        for _ in range(num_more):
+            if not self._free:
+                self._forget_oldest()
+            page = self._free.take(sequence.pages[-1] if sequence.pages else -1)
+            self._num_holders[page] = 1
+            sequence.pages.append(page)
+
+    def _forget_oldest(self) -> None:
+        page, _ = self._idle.popitem(last=False)
+        self._forget(self._content_of[page])
+        self._free.add(page)
 
     def _hold(self, page: int) -> None:
         if not self._num_holders[page]:
@@ -268,8 +314,10 @@ class Pages:
             return
         if page in self._content_of:
             self._idle[page] = None
+            if len(self._idle) > self._most_kept:
+                self._forget_oldest()
         else:
-            self._free.append(page)
+            self._free.add(page)
 
 
 def _key(sequence: Sequence, start: object, first: int, end: int) -> _Key:

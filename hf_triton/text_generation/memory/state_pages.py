@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Callable, Iterable
 
 from ..sequence.sequence import Sequence
-from .pages import num_growing, num_pages_of
+from .pages import FreePages, num_growing, num_pages_of
 from .prefix_index import Prefix, SharedPrefix
 from .slot_contents import SlotContents, SlotCopy
 
@@ -41,7 +41,7 @@ class StatePages:
         self._running.clear()
         self._slots.clear()
         self._pages_of: dict[Prefix, array[int]] = {}  # of kept states
-        self._free = list(range(self.num_pages - 1, 0, -1))
+        self._free = FreePages(self.num_pages)
         self._num_running = [0] * self.num_pages  # sequences that hold a page
         self._num_keeping = [0] * self.num_pages  # kept states that do
         self.num_used = 0  # pages that sequences hold
@@ -148,9 +148,9 @@ class StatePages:
             while not self._free:
                 self._slots.forget_oldest()
                 self._drop_forgotten()
-            page = array("i", [self._free.pop()])
-            self._hold(page)
-            sequence.pages += page
+            page = self._free.take(sequence.pages[-1] if sequence.pages else -1)
+            self._hold([page])
+            sequence.pages.append(page)
 
     def _hold(self, pages: Iterable[int]) -> None:
         for page in pages:
@@ -172,4 +172,4 @@ class StatePages:
 
     def _free_if_unheld(self, page: int) -> None:
         if not self._num_running[page] and not self._num_keeping[page]:
-            self._free.append(page)
+            self._free.add(page)

@@ -68,7 +68,7 @@ def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(runner_selection, runner, RunnerSpec(runner, missing))
 
 
-STORAGE_KINDS = ("slots", "few pages, a step ahead")
+STORAGE_KINDS = ("compiled", "few pages, a step ahead")
 _SMALL_PAGE = 4  # tokens
 
 
@@ -89,7 +89,7 @@ def storage_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         return replace(size, num_pages=1 + size.most_pages + 2)
 
     kind: str = request.param
-    monkeypatch.setattr(driving, "PAGED", kind != "slots")
+    monkeypatch.setattr(driving, "COMPILED", kind == "compiled")
     monkeypatch.setattr(driving, "RUNS_AHEAD", kind == "few pages, a step ahead")
     if kind.startswith("few pages"):
         request.getfixturevalue("small_pages")

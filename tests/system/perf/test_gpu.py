@@ -30,7 +30,7 @@ def test_a_decoder_is_right_here_over_pages_of_nan_and_after_a_step_that_failed(
 ) -> None:
     assert gpu.check(CPU, "llama")
     family, total = capsys.readouterr().out.splitlines()
-    assert family.startswith("llama, eager: run by paged ")
+    assert family.startswith("llama, eager: run by packed ")
     assert total == "1 of 1 are right"
 
 
@@ -45,7 +45,7 @@ def test_answers_that_differ_from_generates_are_bad(
 
     monkeypatch.setattr(gpu, "answers", another)
     assert not gpu.check(CPU, "llama")
-    assert "BAD llama, eager: run by paged answers [4, 9, 14] differ" in capsys.readouterr().out
+    assert "BAD llama, eager: run by packed answers [4, 9, 14] differ" in capsys.readouterr().out
 
 
 def test_what_is_timed_stands_beside_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,7 +53,7 @@ def test_what_is_timed_stands_beside_a_limit(capsys: pytest.CaptureFixture[str])
     copied, plain, compiled = capsys.readouterr().out.splitlines()
     assert copied.startswith("a copy: ")
     assert plain.startswith("tiny, plain: 1 sequences ")
-    assert "% of what reading allows; run by paged" in plain
+    assert "% of what reading allows; run by packed" in plain
     assert compiled.startswith("tiny, compiled: 1 sequences ")
 
 

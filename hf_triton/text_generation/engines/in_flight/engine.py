@@ -125,10 +125,11 @@ class InFlightEngine(Engine):
         else:
             self.runner = self._with_graphs(runner)
         if setup.adapters is not None:
-            adapted, in_pages = runner, isinstance(runner, PageRunner)
-            if isinstance(runner, PageRunner):
+            adapted, on_device = runner, False
+            if isinstance(runner, PageRunner) and not setup.runs_compiled:
+                on_device = True
                 adapted = self._with_graphs(AdaptedPageRunner(runner, setup.adapters))
-            extras = AdaptedSteps(setup.adapters, setup.device, in_pages=in_pages)
+            extras = AdaptedSteps(setup.adapters, setup.device, on_device=on_device)
             name = f"{self.runner.name}, adapters"
             self.runner = ExtrasRunner(self.runner, adapted, extras)
             self.runner.name = name

@@ -26,7 +26,7 @@ from hf_triton.text_generation.memory.paged_cache import PagedSize
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import Source
 
-from .runner_selection import CACHE, PACKED, UnsupportedModelError
+from .runner_selection import CACHE, UnsupportedModelError
 from .trial import TRIAL_WIDTH, WIDTHS, TrialRun, trial_logits
 
 _MOST_FEATURE_BYTES, _FEATURE_SHARE = 2**28, 0.05
@@ -94,7 +94,6 @@ def plan_media(
         UnsupportedModelError: no runner's logits agree with the model's own.
     """
     fed_first, refusals = plain.of_model or plain, Refusals()
-    in_slots = (PACKED, CACHE) if plain.keeps_pages else (CACHE,)
     with narrowed(setup.model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
             with entry.own_attention.restored():
@@ -104,8 +103,7 @@ def plan_media(
             raise UnsupportedModelError(f"with images: {reason(error)}") from error
         specs = [
             _with_media(plain if fed is fed_first else fed, fed, entry)
-            for fed in dict.fromkeys((fed_first, *in_slots))
-            if trial.cuts_sources or not fed.keeps_pages  # tokens see those after them
+            for fed in dict.fromkeys((fed_first, CACHE))
         ]
         entry.own_attention.restore()
         found = first_agreeing(

@@ -79,10 +79,9 @@ def plan(setup: EngineSetup) -> Plan:
     except Exception as error:
         # Any failure of an unknown architecture means the same: this engine can't serve it.
         raise UnsupportedModelError(reason(error)) from error
-    in_pages = device.type == "cuda" if setup.paged is None else setup.paged
-    in_pages = in_pages and fit_pages(shapes)
+    in_pages = fit_pages(shapes)
     storage = _storage(setup, shapes, in_pages=in_pages)
-    make_runner = select_runner(model, shapes, device, in_pages)
+    make_runner = select_runner(model, shapes, device, compiled=setup.compiled)
     media = None
     if entry is not None:
         media = plan_media(setup, shapes, make_runner, entry)

@@ -3,14 +3,15 @@
 No list of architectures: each runner computes a short trial run (prompts of different lengths, one
 of them in chunks, joining while another decodes) and its logits are compared with those of the
 model's own ``generate`` over the same tokens. The first runner whose logits agree is taken. They
-are tried in the order of their speed: fused, packed, cache; where the cache is to be in pages:
-paged, cache. Layers that keep states are packed by runners of their own, on a CPU over slots and on
-a GPU over pages; what those don't hold runs on the cache runner alone, as an indexer's keys do.
+are tried in the order of their speed: fused, packed, cache. Layers that keep states are packed by
+runners of their own, compiled on a CPU and transformers' functions on a GPU; what those don't hold
+runs on the cache runner alone, as an indexer's keys do.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,19 +22,23 @@ from hf_triton.runtime.errors import RuntimeModelError, reason
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from hf_triton.runtime.trial import Refusals, RunnerSpec, first_agreeing
 from hf_triton.text_generation.engine.own_logits import check_numbers, difference, narrowed
-from hf_triton.text_generation.forward.paged.attention import Attend
+from hf_triton.text_generation.forward.paged.attention import CHUNKED, Attend
 from hf_triton.text_generation.forward.paged.attention_selection import (
     AttentionCase,
     RecordingAttention,
     select_attention,
 )
+from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
 from hf_triton.text_generation.forward.paged.runner import PagedRunner
 from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.forward.transformers.experts import choose_experts
-from hf_triton.text_generation.forward.transformers.packed_attention import CHUNKED
-from hf_triton.text_generation.forward.transformers.packed_runner import PackedRunner
-from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states, own_cache
+from hf_triton.text_generation.memory.layer_shapes import (
+    LayerShape,
+    fit_pages,
+    keep_states,
+    own_cache,
+)
 
 from .trial import TRIAL_WIDTH, WIDTHS, TrialRun, trial_logits
 
@@ -47,13 +52,27 @@ def _fused(*given: Any) -> Any:
 def _states(*given: Any) -> Any:
     from hf_triton.text_generation.forward.states.runner import StateRunner  # needs Numba
 
-    return StateRunner(*given)
+    return StateRunner(*given, _compiled_attention())
 
 
-PACKED = RunnerSpec("packed", PackedRunner)
-PACKED_WITH_CACHE = RunnerSpec("packed", partial(PackedRunner, gives_cache=True))
-FUSED = RunnerSpec("fused", _fused, of_model=PACKED)
-STATES = RunnerSpec("packed, states", _states)
+def _packed(model: Any, cache: Any, device: torch.device, **more: Any) -> Any:
+    return PagedRunner(model, cache, device, _compiled_attention(), **more)
+
+
+def _compiled_attention() -> Attend:
+    """The loop where Numba is, else plain attention."""
+    try:
+        from hf_triton.text_generation.forward.paged.compiled_attention import CompiledAttention
+
+        return CompiledAttention()
+    except (ImportError, OSError):
+        return plain_attention
+
+
+PACKED = RunnerSpec("packed", _packed, keeps_pages=True)
+PACKED_WITH_CACHE = RunnerSpec("packed", partial(_packed, gives_cache=True), keeps_pages=True)
+FUSED = RunnerSpec("fused", _fused, keeps_pages=True, of_model=PACKED)
+STATES = RunnerSpec("packed, states", _states, keeps_pages=True)
 CACHE = RunnerSpec("cache", CacheRunner)
 # For models whose recurrence does not go on from an earlier chunk's state (transformers' scan of
 # Mamba 1 takes none).
@@ -65,10 +84,10 @@ class UnsupportedModelError(RuntimeModelError):
 
 
 def select_runner(
-    model: Any, shapes: list[LayerShape], device: torch.device, in_pages: bool = False
+    model: Any, shapes: list[LayerShape], device: torch.device, *, compiled: bool | None = None
 ) -> RunnerSpec:
-    """The first runner whose logits agree with the model's own; one that keeps keys and values
-    ``in_pages`` where such a one holds the model. Leaves the model as that runner needs it.
+    """The first runner whose logits agree with the model's own; where it is ``compiled`` (None: on
+    a CPU), of those that compute by compiled loops. Leaves the model as that runner needs it.
 
     Raises:
         UnsupportedModelError: none does.
@@ -83,8 +102,9 @@ def select_runner(
         except Exception as error:
             raise UnsupportedModelError(f"its own generate fails: {reason(error)}") from error
         check_numbers(expected.logits)
+        on_cpu = device.type == "cpu"
         found = first_agreeing(
-            _candidates(model, shapes, device, in_pages=in_pages),
+            _candidates(model, shapes, device, compiled=on_cpu if compiled is None else compiled),
             lambda spec: difference(_logits(spec, model, shapes, device), expected.logits),
             expected.tolerance,
             refusals,
@@ -98,36 +118,37 @@ def select_runner(
 
 
 def _candidates(
-    model: Any, shapes: list[LayerShape], device: torch.device, *, in_pages: bool
+    model: Any, shapes: list[LayerShape], device: torch.device, *, compiled: bool
 ) -> list[RunnerSpec]:
     """The runners that may hold a model, the fastest first."""
+    found: list[RunnerSpec] = []
     keeps_latents, has_states = _keeps_latents(model), keep_states(shapes)
     is_plain = all(shape.is_plain for shape in shapes) and not keeps_latents
-    is_packed = is_plain and _takes_attention(model)
-    on_cpu = device.type == "cpu"
-    in_pages_too = in_pages and (is_packed or has_states)
-    found = [_page_runner(model, shapes, device)] if in_pages_too else []
+    if has_states and fit_pages(shapes) and not keeps_latents:
+        found += [STATES] if compiled else [_on_gpu(PagedStateRunner, model, shapes, device)]
     if hasattr(own_cache(model), "linear_cache"):
         # MiniMax goes on from a state token by token, and rounds it each time.
         return [*found, WHOLE_PROMPTS]
-    if on_cpu and is_plain and not in_pages:
+    if compiled and is_plain:
         found.append(FUSED)
-    if on_cpu and has_states and not keeps_latents:
-        found.append(STATES)
-    if is_packed:
-        found += _packed(model, in_pages)
+    if is_plain and _takes_attention(model):
+        found += _packed_runners(model, shapes, device, compiled=compiled)
     if "local" not in (getattr(model.config, "attention_layers", None) or ()):
         # No trial is long enough to show GPT-Neo's windows, which its modules keep.
         found += [CACHE, WHOLE_PROMPTS]
     return found
 
 
-def _packed(model: Any, in_pages: bool) -> list[RunnerSpec]:
-    """Runners over slots that pack a model's tokens; those over pages are tried before."""
+def _packed_runners(
+    model: Any, shapes: list[LayerShape], device: torch.device, *, compiled: bool
+) -> list[RunnerSpec]:
+    both = [PACKED, PACKED_WITH_CACHE]
+    if not compiled:
+        plain = _on_gpu(PagedRunner, model, shapes, device)
+        both = [plain, replace(plain, make=partial(plain.make, gives_cache=True))]
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
-    if in_pages or CHUNKED in kinds:  # what Llama 4's scale by position changes is small at first
-        return [PACKED_WITH_CACHE]
-    return [PACKED, PACKED_WITH_CACHE]
+    # What Llama 4's scale by position changes is small at first.
+    return both[1:] if CHUNKED in kinds else both
 
 
 def _keeps_latents(model: Any) -> bool:
@@ -143,16 +164,16 @@ def _takes_attention(model: Any) -> bool:
     return any(part._can_set_attn_implementation() for part in parts)  # noqa: SLF001
 
 
-def _page_runner(model: Any, shapes: list[LayerShape], device: torch.device) -> RunnerSpec:
-    """The runner over pages, with the fastest attention that can be had."""
-    kind = PagedStateRunner if keep_states(shapes) else PagedRunner
+def _on_gpu(kind: Any, model: Any, shapes: list[LayerShape], device: torch.device) -> RunnerSpec:
+    """A class of runners with the fastest attention that can be had."""
     attend = select_attention(partial(_attention_cases, model, shapes, device, kind), device)
     return in_pages_by(kind, attend)
 
 
 def in_pages_by(kind: Any, attend: Attend) -> RunnerSpec:
     """A class of runners over pages, which attend in this way."""
-    return RunnerSpec(kind.name, lambda *given: kind(*given, attend), keeps_pages=True)
+    make = lambda *given, **more: kind(*given, attend, **more)  # noqa: E731
+    return RunnerSpec(kind.name, make, keeps_pages=True)
 
 
 def _attention_cases(

@@ -167,11 +167,14 @@ class PageStorage:
         size = self.size
         if keep_states(self._shapes):
             num_slots, num_own = size.max_num_seqs, size.num_prefix_slots
-            max_kept = num_slots + num_own if shares else 0
+            is_bounded = size.most_kept is not None
+            max_kept = num_own + (max(_FEWEST_KEPT, num_slots // 4) if is_bounded else num_slots)
+            max_kept = max_kept if shares else 0
             slots = SlotContents(num_slots, num_own, max_kept, states=True, snapshots=snapshots)
             self._pages = StatePages(size.num_pages, size.page_size, slots)
         else:
-            self._pages = Pages(size.num_pages, size.page_size, shares=shares)
+            pages = size.num_pages, size.page_size
+            self._pages = Pages(*pages, shares=shares, most_kept=size.most_kept)
         return self._pages
 
     def gauges(self, holding: Items[Sequence]) -> dict[str, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import accumulate
@@ -21,8 +21,7 @@ from hf_triton.runtime import log
 from hf_triton.runtime.errors import reason
 from hf_triton.text_generation.memory.pages import PAGE_SIZES, num_pages_of
 
-from ..transformers.packed_attention import AttentionRule
-from .attention import Attend
+from .attention import Attend, AttentionRule
 from .plain_attention import plain_attention
 from .step import PagedStep
 
@@ -66,7 +65,7 @@ class RecordingAttention:
         rule: AttentionRule,
     ) -> torch.Tensor:
         sizes = (q.shape[1], keys.shape[2], keys.shape[3], values.shape[3])
-        without = AttentionRule(rule.scale, rule.window, rule.softcap)
+        without = replace(rule, sinks=None)
         self.cases.add(AttentionCase(*sizes, q.dtype, without, rule.sinks is not None))
         return plain_attention(q, keys, values, step, rule)
 
@@ -113,8 +112,8 @@ def varlen_attention(
     """
     from torch.nn.attention import varlen
 
-    if rule.softcap or rule.sinks is not None:
-        raise NotImplementedError("it takes no soft caps and no sinks")
+    if rule.softcap or rule.chunk or rule.sinks is not None:
+        raise NotImplementedError("it takes no soft caps, no chunks and no sinks")
     is_shared = step.max_query_len == 1 and not rule.window and q.shape[1] > keys.shape[2]
     out = varlen.varlen_attn(
         *(q, keys, values, step.starts, step.key_starts, step.max_query_len, step.most_keys),
@@ -154,6 +153,8 @@ def flash_attention(function: Callable[..., Any]) -> Attend:
         step: PagedStep,
         rule: AttentionRule,
     ) -> torch.Tensor:
+        if rule.chunk:
+            raise NotImplementedError("it takes no chunks")
         has_lengths = "seqused_k" in known
         arguments = {
             "cu_seqlens_q": step.starts,
@@ -193,7 +194,7 @@ def check(attend: Attend, case: AttentionCase, device: torch.device) -> None:
             _leave_nan(stored, step)
         rule = case.rule
         if case.has_sinks:
-            rule = AttentionRule(rule.scale, rule.window, rule.softcap, normal(case.heads))
+            rule = replace(rule, sinks=normal(case.heads))
         expected = plain_attention(q, keys, values, step, rule).float()
         got = attend(q, keys, values, step, rule).float()
         difference = float(((got - expected).norm() / expected.norm()).item())
@@ -222,7 +223,10 @@ def _small_step(sequences: Sequence[tuple[int, int]], device: torch.device) -> P
         "key_starts": [0, *accumulate(lengths)],
         "lengths": lengths,
         "block_table": table,
-        **{name: [0] * sum(counts) for name in ("token_ids", "positions", "rows", "adapters")},
+        **{
+            name: [0] * sum(counts)
+            for name in ("token_ids", "positions", "rows", "sequences", "adapters")
+        },
         **{name: [0] for name in ("slots", "last", "columns")},
     }
     tensors: dict[str, Any] = {

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from transformers import Cache
 
 from hf_triton.runtime.attention import attending, register
 from hf_triton.runtime.devices.device import devices_of
@@ -19,9 +20,9 @@ from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.lora.linear import Adapters
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 
-from ..transformers.packed_attention import row_attention
+from ..transformers.positions import CountedPositions
 from ..transformers.runner import Runner
-from .attention import Attend
+from .attention import Attend, row_attention
 from .plain_attention import plain_attention
 from .step import PagedStep, lay_out_pages
 
@@ -51,10 +52,12 @@ class PageRunner(Runner):
 
 class PagedRunner(PageRunner):
     """Sets the model's attention implementation to paged attention, for as long as it runs, where
-    a layer attends.
+    a layer attends. ``gives_cache``: to models that ask their cache for more than keys and values:
+    how many tokens came before (Llama 4), or to keep them of other layers than attend (Gemma 3n,
+    HRM).
     """
 
-    name = "paged"
+    name = "packed"
 
     def __init__(
         self,
@@ -62,33 +65,69 @@ class PagedRunner(PageRunner):
         cache: PagedCache,
         device: torch.device,
         attend: Attend = plain_attention,
+        *,
+        gives_cache: bool = False,
     ) -> None:
         super().__init__(model, cache, device)
         self.attend = attend
         self._is_spread = len(devices_of(model)) > 1
-        if any(shape.num_kv_heads for shape in cache.shapes):
+        self._counted = CountedPositions(model)
+        self._kept = {at for at, shape in enumerate(cache.shapes) if shape.num_kv_heads}
+        self._is_checked, self._gives_cache = not self._kept, gives_cache
+        if self._kept:
             model.set_attn_implementation(register())
 
     def run(self, step: PagedStep) -> torch.Tensor:
         """Logits (len(step.last), vocab) of a step on the device."""
-        with attending(partial(row_attention, step, self.attend)):
+        attend = plain_attention if step.has_blocks else self.attend
+        with attending(partial(row_attention, step, attend)), self._counted.given(step.positions):
             output = self.model(
                 input_ids=step.token_ids.unsqueeze(0),
                 logits_to_keep=self._last(step),
                 **self._given(step),
             )
+        if not self._is_checked:
+            self._check(step)
         logits: torch.Tensor = output.logits[0]
         return logits
 
+    def _check(self, step: PagedStep) -> None:
+        """Raises ValueError where a layer of the cache was not written: another was, twice."""
+        if missing := self._kept - step.layers:
+            raise ValueError(f"attention says nothing of layers {sorted(missing)} of the cache")
+        self._is_checked = True
+
     def _given(self, step: PagedStep) -> dict[str, Any]:
         """What the model is given beside tokens."""
-        return {"position_ids": step.positions.unsqueeze(0), "use_cache": False}
+        given = {"position_ids": step.long_positions.unsqueeze(0), "use_cache": False}
+        return {**given, "past_key_values": RowCache(step)} if self._gives_cache else given
 
     def _last(self, step: PagedStep) -> torch.Tensor | list[int]:
         """The rows as an index for the last hidden states: where those are on another device than
         the inputs, accelerate's hooks would move a tensor to the wrong one, and leave a list.
         """
         return step.last.tolist() if self._is_spread else step.last
+
+
+class RowCache(Cache):
+    """Writes keys and values where a model's layers say, and answers for each token."""
+
+    def __init__(self, step: PagedStep) -> None:
+        super().__init__(layers=[])
+        self._step = step
+
+    def get_seq_length(self, layer_idx: int = 0) -> Any:
+        """(num_tokens,) int64: with tokens' numbers in the row, their positions."""
+        positions = self._step.long_positions
+        return positions - torch.arange(len(positions), device=positions.device)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(1, kv_heads, num_tokens, dim) each, as they are: attention knows the layer by them."""
+        self._step.write(layer_idx, key_states, value_states)
+        self._step.keep(key_states, layer_idx)
+        return key_states, value_states
 
 
 class AdaptedPageRunner(PageRunner):

@@ -22,7 +22,7 @@ from hf_triton.text_generation.sequence.sequence import Sequence
 
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
 _FIELDS = (
-    *("token_ids", "positions", "rows", "adapters"),
+    *("token_ids", "positions", "rows", "sequences", "adapters"),
     *("starts", "key_starts", "lengths", "slots", "last", "block_table"),
 )
 
@@ -42,7 +42,7 @@ class StepShape:
     def sizes(self) -> dict[str, int]:
         """The parts of the buffer, in their order; the sampler's columns follow."""
         tokens, seqs = self.num_tokens, self.num_seqs
-        counts = (tokens, tokens, tokens, tokens, seqs + 1, seqs + 1, seqs, seqs, self.num_last)
+        counts = (*[tokens] * 5, seqs + 1, seqs + 1, seqs, seqs, self.num_last)
         return dict(zip(_FIELDS, (*counts, seqs * self.most_pages), strict=True))
 
     def views(self, buffer: torch.Tensor) -> dict[str, Any]:
@@ -96,8 +96,9 @@ class HostStep:
 class PagedStep:
     """Where each token of a step belongs. All tensors are int32 on one device.
 
-    ``token_ids``, ``positions``, ``rows`` and ``adapters`` are (num_tokens,): a row is ``page *
-    page size + offset``, where the token's key and value go; an adapter's number is 0 for none.
+    ``token_ids``, ``positions``, ``rows``, ``sequences`` and ``adapters`` are (num_tokens,): a row
+    is ``page * page size + offset``, where the token's key and value go; an adapter's number is 0
+    for none.
     Sequence ``i`` has the tokens ``starts[i] .. starts[i + 1] - 1`` and attends to ``lengths[i]``
     tokens, its own of this step included, which lie in the pages ``block_table[i]``, (num_seqs,
     most_pages), 0 behind its last. ``key_starts`` (num_seqs + 1,) are sums of the lengths before.
@@ -111,6 +112,7 @@ class PagedStep:
     token_ids: torch.Tensor
     positions: torch.Tensor
     rows: torch.Tensor
+    sequences: torch.Tensor
     adapters: torch.Tensor
     starts: torch.Tensor
     key_starts: torch.Tensor
@@ -121,6 +123,7 @@ class PagedStep:
     columns: torch.Tensor
     max_query_len: int
     chunks: Items[PrefillChunk | Draft] = ()  # on the host; of a captured step, none
+    layers: set[int] = field(default_factory=set)  # that were written
     kept: dict[object, Any] = field(default_factory=dict)  # what layers compute once a step
 
     @property
@@ -147,6 +150,11 @@ class PagedStep:
         return self._once("rows", lambda: self.rows.long())
 
     @property
+    def long_positions(self) -> torch.Tensor:
+        """``positions`` as int64, which models count with."""
+        return self._once("positions", lambda: self.positions.long())
+
+    @property
     def long_slots(self) -> torch.Tensor:
         """``slots`` as int64."""
         return self._once("slots", lambda: self.slots.long())
@@ -162,11 +170,27 @@ class PagedStep:
             rows = self.on(stored.device).long_rows
             stored.flatten(0, 1).index_copy_(0, rows, states[0].transpose(0, 1))
         self.kept["written"] = key, layer
+        self.layers.add(layer)
+
+    def keep(self, key: torch.Tensor, layer: int) -> None:
+        """Has ``layer_of`` know the key until the step ends, however many come after it."""
+        self.kept[id(key)] = key, layer  # with the key, so that no other tensor has its id
 
     def layer_of(self, key: torch.Tensor) -> int | None:
-        """Where the key was written, if it was the last one."""
-        last, layer = self.kept.get("written", (None, None))
-        return layer if last is key else None
+        """Where the key was written, if it was the last one or is kept."""
+        kept, layer = self.kept.get(id(key)) or self.kept.get("written", (None, None))
+        return layer if kept is key else None
+
+    def blocks_of(self, sequence: int) -> list[tuple[int, int]]:
+        """The (first token, end) within which tokens of a sequence's chunk see each other."""
+        number = sequence - len(self.lengths) + len(self.chunks)
+        encoded = self.chunks[number].sequence.encoded if number >= 0 else None
+        return [] if encoded is None else list(encoded.blocks)
+
+    @property
+    def has_blocks(self) -> bool:
+        first = len(self.lengths) - len(self.chunks)
+        return any(self.blocks_of(first + number) for number in range(len(self.chunks)))
 
     def _once(self, name: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
         if name not in self.kept:
@@ -189,6 +213,7 @@ class PagedStep:
             moved = {name: getattr(self, name).to(device) for name in (*_FIELDS, "columns")}
             there = PagedStep(self.cache, **moved, max_query_len=self.max_query_len)
             there.kept["on_host"] = self.on_host
+            there.chunks = self.chunks
             self.kept[device] = there
         found: PagedStep = self.kept[device]
         return found
@@ -226,7 +251,8 @@ def lay_out_pages(
     starts = parts["starts"][: seqs + 1]
     positions = _positions(np.array(counts, np.int32), np.array(lengths, np.int32), starts[:-1])
     parts["positions"][:tokens] = positions
-    pages = parts["block_table"][np.repeat(np.arange(seqs), counts), positions // page_size]
+    parts["sequences"][:tokens] = numbers = np.repeat(np.arange(seqs), counts)
+    pages = parts["block_table"][numbers, positions // page_size]
     parts["rows"][:tokens] = pages * page_size + positions % page_size
     num_drafted = sum(len(draft.token_ids) for draft in step.drafts)
     ends = starts[1 : seqs - len(step.drafts) + 1] - 1

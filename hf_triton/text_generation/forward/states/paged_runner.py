@@ -37,7 +37,7 @@ _OnState = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 class PagedStateRunner(PagedRunner):
     """Calls the model's own functions of states, decodes together and each chunk by itself."""
 
-    name = "paged, states"
+    name = "packed, states"
     supports_drafts = False  # a state holds all tokens, those that were wrong too
     takes_snapshots = True
 
@@ -232,7 +232,7 @@ class OwnFunctions(RowFunctions):
             stored.index_copy_(0, rows, states.to(stored.dtype))
             outputs.append(out.transpose(0, dim))
         for run in self._chunks:
-            own = stored[1 + run.slot].unsqueeze(0)
+            own = stored[run.slot].unsqueeze(0)
             state = torch.zeros_like(own) if run.begins else own
             start = 0
             for end in sorted({run.num_copied, run.num_prompt, run.num_tokens} - {0}):
@@ -241,7 +241,7 @@ class OwnFunctions(RowFunctions):
                 out, state = scan(state, *part)
                 outputs.append(out)
                 if end == run.num_copied:
-                    stored[1 + run.copy].copy_(state[0])
+                    stored[run.copy].copy_(state[0])
                 start = end
             own.copy_(state)
         return torch.cat(outputs, dim) if len(outputs) > 1 else outputs[0]

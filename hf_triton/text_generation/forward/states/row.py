@@ -18,7 +18,8 @@ from hf_triton.text_generation.engine.step import Draft, PrefillChunk
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, cache_argument
 from hf_triton.text_generation.sequence.sequence import Snapshot
 
-from ..transformers.packed_runner import PackedCache, PackedRow
+from ..paged.runner import RowCache
+from ..paged.step import PagedStep
 
 NO_LIMIT = (0.0, float("inf"))
 _REPLACED = (
@@ -43,7 +44,8 @@ class StateTables(Protocol):
 
 class Run(NamedTuple):
     """``num_tokens`` of one sequence, from row ``first`` on; ``begins`` is 1 where it begins there.
-    After ``num_copied`` of them, or 0, its state is copied to slot ``copy``. The first
+    Its state lies in row ``slot`` of the tables; after ``num_copied`` tokens, or 0, it is copied to
+    row ``copy``. The first
     ``num_prompt`` are its prompt's; others were generated, and it was preempted.
     """
 
@@ -62,10 +64,11 @@ def runs_of(chunks: Items[PrefillChunk | Draft], first: int) -> list[Run]:
     for chunk in chunks:
         num_tokens = chunk.end - chunk.start
         kept = snapshot_in(chunk)
-        copied = (kept.num_tokens - chunk.start, kept.slot) if kept else (0, 0)
+        copied = (kept.num_tokens - chunk.start, 1 + kept.slot) if kept else (0, 0)
         num_prompt = max(0, min(num_tokens, chunk.sequence.num_prompt_tokens - chunk.start))
         begins = int(not chunk.start)
-        runs.append(Run(first, num_tokens, chunk.sequence.slot, begins, *copied, num_prompt))
+        slot = 1 + chunk.sequence.slot
+        runs.append(Run(first, num_tokens, slot, begins, *copied, num_prompt))
         first += num_tokens
     return runs
 
@@ -132,10 +135,10 @@ class RowModel:
         modules = {type(module).__module__ for module in model.modules()}
         self._sources = [vars(sys.modules[name]) for name in modules if name in sys.modules]
 
-    def arguments(self, row: PackedRow) -> dict[str, Any]:
+    def arguments(self, row: PagedStep) -> dict[str, Any]:
         """What the model is given beside tokens."""
-        cache = {self._cache_name: _RowCache(row, self._functions), "use_cache": True}
-        positions = {"position_ids": row.positions.unsqueeze(0)}
+        cache = {self._cache_name: _StateCache(row, self._functions), "use_cache": True}
+        positions = {"position_ids": row.long_positions.unsqueeze(0)}
         return {**cache, **(positions if self._takes_positions else {})}
 
     @contextmanager
@@ -153,12 +156,12 @@ class RowModel:
                 source[name] = own
 
 
-class _RowCache(PackedCache):
+class _StateCache(RowCache):
     """The cache as modules see it: nothing is in it, so that they compute all sequences in the same
     way; what they ask for says which state goes on next.
     """
 
-    def __init__(self, row: PackedRow, functions: RowFunctions) -> None:
+    def __init__(self, row: PagedStep, functions: RowFunctions) -> None:
         super().__init__(row)
         self._functions = functions
 

@@ -22,29 +22,26 @@ import torch.nn.functional as F
 from hf_triton.runtime.kernels.kernel_loading import STATE_KERNELS, load_kernel
 from hf_triton.runtime.kernels.layout import CHANNELS
 from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of
-from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.memory.kv_cache import KVCache
-from hf_triton.text_generation.memory.slot_contents import SlotCopy
+from hf_triton.text_generation.memory.paged_cache import PagedCache
 
-from ..transformers.packed_attention import PackedStep
-from ..transformers.packed_runner import PackedRunner
-from .row import NO_LIMIT, RowFunctions, RowModel, Run, UnsupportedStatesError, runs_of, snapshot_in
+from ..paged.runner import PagedRunner
+from ..paged.step import PagedStep
+from .row import NO_LIMIT, RowFunctions, RowModel, Run, UnsupportedStatesError, runs_of
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _SILU = ("silu", "swish")
 
 
-class StateRunner(PackedRunner):
+class StateRunner(PagedRunner):
     """Raises UnsupportedStatesError for another device, ImportError without Numba."""
 
     supports_drafts = False  # a state holds all tokens, those that were wrong too
     takes_snapshots = True
 
-    def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
+    def __init__(self, model: Any, cache: PagedCache, device: torch.device, *others: Any) -> None:
         if device.type != "cpu":
             raise UnsupportedStatesError(f"it is on {device.type}")
-        attends = any(shape.num_kv_heads for shape in cache.shapes)
-        super().__init__(model, cache, device, attends=attends)
+        super().__init__(model, cache, device, *others)
         self._functions = StateFunctions(cache)
         self._row_model = RowModel(model, self._functions)
 
@@ -52,28 +49,19 @@ class StateRunner(PackedRunner):
     def computes_answers_otherwise(self) -> bool:
         return self._functions.clamps_prompts
 
-    @torch.inference_mode()
-    def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
-        decodes = [Run(row, 1, sequence.slot) for row, sequence in enumerate(step.decodes)]
-        runs = decodes + runs_of(step.prefills, len(decodes))
-        table = torch.tensor([run[:6] for run in runs])
-        self._functions.begin(Runs(table, len(decodes)))
-        logits = super().forward(step)
+    def run(self, step: PagedStep) -> torch.Tensor:
+        """Logits (len(step.last), vocab) of a step."""
+        num_decodes = len(step.lengths) - len(step.chunks)
+        decodes = [Run(row, 1, slot) for row, slot in enumerate(step.slots[:num_decodes].tolist())]
+        runs = decodes + runs_of(step.chunks, num_decodes)
+        self._functions.begin(Runs(torch.tensor([run[:6] for run in runs]), num_decodes))
+        with self._row_model.calling_functions():
+            logits = super().run(step)
         self._functions.end()
-        for chunk in step.prefills:
-            if kept := snapshot_in(chunk):
-                self.cache.copy_tokens(SlotCopy(chunk.sequence.slot, kept.slot, kept.num_tokens))
         return logits
 
-    def run(
-        self, input_ids: torch.Tensor, packed: PackedStep, rows: torch.Tensor | list[int]
-    ) -> torch.Tensor:
-        with self._row_model.calling_functions():
-            return super().run(input_ids, packed, rows)
-
-    def _given(self, packed: PackedStep) -> dict[str, Any]:
-        return self._row_model.arguments(packed)
+    def _given(self, step: PagedStep) -> dict[str, Any]:
+        return self._row_model.arguments(step)
 
 
 @dataclass
@@ -89,7 +77,7 @@ class Runs:
 class StateFunctions(RowFunctions):
     """The functions; ``runs`` are those of the step that is computed."""
 
-    def __init__(self, cache: KVCache) -> None:
+    def __init__(self, cache: PagedCache) -> None:
         super().__init__(cache)
         self.runs = Runs(torch.empty(0, 6, dtype=torch.int64))
         self._team = ThreadTeam(torch.get_num_threads())

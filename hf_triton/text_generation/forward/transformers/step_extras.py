@@ -78,21 +78,21 @@ def parts_of(step: Step) -> list[Part]:
 
 
 class AdaptedSteps:
-    """The adapter of each token. ``in_pages``: its runner puts them around its own forward (an
+    """The adapter of each token. ``on_device``: its runner puts them around its own forward (an
     ``AdaptedPageRunner``), and is told which.
     """
 
     fixed_shapes = False  # tests set it
 
-    def __init__(self, adapters: Adapters, device: torch.device, *, in_pages: bool) -> None:
-        self._adapters, self._device, self._in_pages = adapters, device, in_pages
+    def __init__(self, adapters: Adapters, device: torch.device, *, on_device: bool) -> None:
+        self._adapters, self._device, self._on_device = adapters, device, on_device
         self.fixed_shapes = self.fixed_shapes or device.type != "cpu"
 
     def are_in(self, step: Step) -> bool:
         return any(sequence.lora_name is not None for sequence in step.sequences)
 
     def around(self, step: Step) -> AbstractContextManager[None]:
-        if self._in_pages:
+        if self._on_device:
             step.inputs.adapters = [self._number(sequence) for sequence in step.sequences]
             return nullcontext()
         numbers = [self._number(sequence) for sequence in step.decodes]

@@ -82,7 +82,7 @@ def secrets(count: int) -> Iterator[tuple[list[int], tuple[int, ...]]]:
         yield [60 + number, *HEAD], code
 
 
-@pytest.mark.parametrize("storage_kind", ["slots"], indirect=True)
+@pytest.mark.parametrize("storage_kind", ["compiled"], indirect=True)
 def test_exact_numbers_of_reused_tokens_tell_a_code_in_forty_requests(
     engine: Engine,
 ) -> None:

@@ -32,13 +32,13 @@ from tests.support.tiny_models import tiny_model
 from tests.support.triton import eventually
 
 
-@pytest.fixture(params=["slots", "pages", "generate"])
+@pytest.fixture(params=["compiled", "pages", "generate"])
 def make(request: pytest.FixtureRequest, not_fused: None) -> Callable[..., Engine]:
     def made(**options: Any) -> Engine:
         asked = setup(tiny_model("llama"), max_num_seqs=2, **options)
         if request.param == "generate":
             return GenerateEngine(asked)
-        return InFlightEngine(replace(asked, paged=request.param == "pages"))
+        return InFlightEngine(replace(asked, compiled=request.param == "compiled"))
 
     return made
 

@@ -11,9 +11,9 @@ from hf_triton.runtime.attention import ATTENTION_NAME
 from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engine.engine import Engine
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
+from hf_triton.text_generation.forward.paged.runner import PagedRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.forward.transformers.encoder_decoder import EncoderDecoderRunner
-from hf_triton.text_generation.forward.transformers.packed_runner import PackedRunner
 from hf_triton.text_generation.loading import _start_engine
 from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_models import (
@@ -64,7 +64,7 @@ def test_what_cannot_be_held_goes_to_generate_with_one_line(
 def test_each_way_that_was_tried_is_named(
     monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
 ) -> None:
-    for runner in (PackedRunner, CacheRunner):
+    for runner in (PagedRunner, CacheRunner):
         monkeypatch.setattr(runner, "forward", off_by(0.05, runner.forward))
     engine = started(tiny_model("llama"))
     engine.stop()
@@ -88,7 +88,7 @@ def test_in_bfloat16_logits_may_differ_by_rounding_alone(monkeypatch: pytest.Mon
     own_attention = model.config._attn_implementation
     assert runner() == "packed"
     model.set_attn_implementation(own_attention)
-    monkeypatch.setattr(PackedRunner, "forward", off_by(0.05, PackedRunner.forward))
+    monkeypatch.setattr(PagedRunner, "forward", off_by(0.05, PagedRunner.forward))
     assert runner() == "cache"
 
 
@@ -141,7 +141,9 @@ def test_a_rotary_embedding_that_changes_with_length_is_in_flight_up_to_there(
     expected = reference(model, asked)
     engine = started(model)
     try:
-        assert engine.description.startswith("in_flight engine (packed), 4 sequences x 64 tokens")
+        assert engine.description.startswith(
+            "in_flight engine (packed), 16 pages of 16 tokens, at most 4 sequences of 64"
+        )
         assert generate_all(engine, asked, at_first=5) == expected
     finally:
         engine.stop()
@@ -165,7 +167,7 @@ def test_in_flight_asked_for_by_name_is_an_error_where_it_cannot_be() -> None:
 def test_a_cache_that_does_not_fit_is_an_error_and_no_reason_for_generate(
     log_lines: list[str],
 ) -> None:
-    with pytest.raises(LoadError, match=r"^the KV cache does not fit: 4 sequences"):
+    with pytest.raises(LoadError, match=r"^the KV cache does not fit: one sequence of 16"):
         started(tiny_model("llama"), kv_cache_gib=1e-5)
     assert log_lines == []
 

@@ -206,8 +206,8 @@ def test_penalties_and_min_tokens_are_generates(model: Any) -> None:
 
 def test_the_description_names_runner_and_size(engine: InFlightEngine, storage_kind: str) -> None:
     expected = {
-        "slots": "fused), 2 sequences x 128 tokens",
-        "few pages, a step ahead": "paged), 34 pages of 4 tokens, at most 2 sequences of 128",
+        "compiled": "fused), 16 pages of 16 tokens, at most 2 sequences of 128",
+        "few pages, a step ahead": "packed), 34 pages of 4 tokens, at most 2 sequences of 128",
     }
     assert engine.description == f"in_flight engine ({expected[storage_kind]}, KV cache 0.00 GiB"
 
@@ -218,7 +218,6 @@ def test_a_cache_that_cannot_be_allocated_is_one_line(
     def refuse(*_: Any) -> None:
         raise MemoryError("Unable to allocate")
 
-    monkeypatch.setattr(storage, "KVCache", refuse)
     monkeypatch.setattr(storage, "PagedCache", refuse)
     with pytest.raises(LoadError) as raised:
         InFlightEngine(setup(model, max_num_seqs=2)).start()

@@ -66,8 +66,8 @@ def loaded(folder: Path) -> Iterator[LoadedModel]:
 def test_a_loaded_model_says_what_where_and_how(loaded: LoadedModel, folder: Path) -> None:
     weights = folder.parents[1] / "weights"
     assert loaded.description == (
-        f"{weights} (float32) on cpu, in_flight engine (fused), 2 sequences x 128 tokens, "
-        "KV cache 0.00 GiB"
+        f"{weights} (float32) on cpu, in_flight engine (fused), 16 pages of 16 tokens, "
+        "at most 2 sequences of 128, KV cache 0.00 GiB"
     )
     assert not loaded.is_encoder_decoder
     assert loaded.reader.default_repetition_penalty == 1.5  # the model's own

@@ -33,9 +33,9 @@ from tests.support.tiny_models import (
     tiny_model,
 )
 
-_ALIKE = list(range(1, 42))  # what prompts begin like: shared in slots, and in pages
+_ALIKE = list(range(1, 42))  # what prompts begin like
 _ENCODER_DECODERS: dict[str, dict[str, Any]] = {"bart": BART, "t5": T5}
-IN_SLOTS = {
+COMPILED = {
     "llama": "fused",
     "falcon-h1": "packed, states",
     "qwen3-next": "packed, states",
@@ -52,7 +52,7 @@ NOT_FUSED = {
     "deepseek-v3.2": "cache",
     "mamba": "cache, whole prompts",
 }
-IN_PAGES = {"llama": "paged", "gemma2": "paged", "qwen3-next": "paged, states"}
+IN_PAGES = {"llama": "packed", "gemma2": "packed", "qwen3-next": "packed, states"}
 
 
 def asked_for() -> list[Asked]:
@@ -123,9 +123,9 @@ def check_in_flight(name: str, runner: str) -> None:
 
 
 @pytest.mark.threat("no-numbers")
-@pytest.mark.parametrize("name", IN_SLOTS)
-def test_nobody_reads_in_slots_what_is_no_number(name: str) -> None:
-    check_in_flight(name, IN_SLOTS[name])
+@pytest.mark.parametrize("name", COMPILED)
+def test_nobody_reads_by_compiled_loops_what_is_no_number(name: str) -> None:
+    check_in_flight(name, COMPILED[name])
 
 
 @pytest.mark.threat("no-numbers")
@@ -142,7 +142,7 @@ def test_nobody_reads_behind_a_mask_what_is_no_number(name: str) -> None:
 def test_nobody_reads_in_pages_what_is_no_number(
     name: str, ahead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driving, "PAGED", True)
+    monkeypatch.setattr(driving, "COMPILED", False)
     monkeypatch.setattr(driving, "RUNS_AHEAD", ahead)
     check_in_flight(name, IN_PAGES[name])
 

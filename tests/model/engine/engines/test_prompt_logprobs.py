@@ -200,7 +200,7 @@ def test_a_shared_beginning_is_computed_for_those_alone_that_ask() -> None:
             assert (sequence.num_reused_tokens > 0) == (number in (2, 3))
 
 
-@pytest.mark.parametrize("storage_kind", ["slots", "pages"], indirect=True)
+@pytest.mark.parametrize("storage_kind", ["compiled", "pages"], indirect=True)
 @pytest.mark.usefixtures("storage_kind", "few_scored")
 def test_what_is_known_of_a_beginning_is_not_computed_again() -> None:
     model, rnd = tiny_model("llama"), random.Random(7)

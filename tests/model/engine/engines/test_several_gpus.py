@@ -44,9 +44,9 @@ def split(name: str = "llama") -> Any:
     return model
 
 
-def prepared(model: Any, paged: bool) -> InFlightEngine:
+def prepared(model: Any, compiled: bool) -> InFlightEngine:
     """An engine that steps in the test's own thread, which is the one that pretends."""
-    given = dataclasses.replace(setup(model, **OPTIONS), device=FIRST, paged=paged)
+    given = dataclasses.replace(setup(model, **OPTIONS), device=FIRST, compiled=compiled)
     engine = InFlightEngine(given)
     engine.prepare()
     return engine
@@ -60,7 +60,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(
-    "name, runner", [(name, runner) for name in MODELS for runner in ("paged", "packed")]
+    "name, runner", [(name, runner) for name in MODELS for runner in ("gpu", "packed")]
 )
 def test_a_split_model_generates_its_own_tokens(
     name: str, runner: str, monkeypatch: pytest.MonkeyPatch
@@ -69,7 +69,7 @@ def test_a_split_model_generates_its_own_tokens(
     asked = [Asked(one.prompt, min(one.max_tokens, 6)) for one in mixed_load(3)]
     expected = reference(tiny_model(name, **MODELS[name]), asked)
     with pretended_gpus():
-        engine = prepared(split(name), paged=runner == "paged")
+        engine = prepared(split(name), compiled=runner == "packed")
         assert engine.runner.name == runner
         answers = Answers()
         sequences = [

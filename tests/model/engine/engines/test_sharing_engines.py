@@ -78,7 +78,7 @@ def test_every_runner_shares(
     asked, expected = conversations(model, 4)
     packed = InFlightEngine(setup(model, **SMALL))
     assert tokens_of(packed, asked) == expected
-    monkeypatch.setattr(plan, "select_runner", lambda *_: CACHE)
+    monkeypatch.setattr(plan, "select_runner", lambda *_, **__: CACHE)
     cached = InFlightEngine(setup(tiny_model(model_type), **SMALL))
     assert tokens_of(cached, asked) == expected
     assert (packed.runner.name, cached.runner.name) == ("packed", "cache")
@@ -86,21 +86,12 @@ def test_every_runner_shares(
         assert engine.metrics.num_reused_prompt_tokens > 50
 
 
-@pytest.mark.parametrize(
-    "paged, sizes, described",
-    [
-        (
-            True,
-            {"kv_cache_gib": 16 * 4 * 256 / GIB, "max_model_len": 60},
-            "1063 pages of 4 tokens, at most 2 sequences of 60",
-        ),
-        (False, {}, "2 sequences x 128 tokens and 32 more prefixes"),
-    ],
-)
+@pytest.mark.parametrize("compiled", [True, False])
 def test_with_room_of_their_own_more_prefixes_are_kept(
-    paged: bool, sizes: dict[str, Any], described: str, monkeypatch: pytest.MonkeyPatch
+    compiled: bool, small_pages: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driving, "PAGED", paged)
+    sizes = {"kv_cache_gib": 16 * 4 * 256 / GIB, "max_model_len": 60}
+    monkeypatch.setattr(driving, "COMPILED", compiled)
     asked, expected = conversations(tiny_model("llama"), 6)
     asked, expected = asked * 2, expected * 2
     reused = []
@@ -111,7 +102,7 @@ def test_with_room_of_their_own_more_prefixes_are_kept(
         assert tokens_of(engine, asked, at_first=len(asked)) == expected
         reused.append(engine.metrics.num_reused_prompt_tokens)
     assert reused[0] < reused[1]
-    assert described in engine.description
+    assert "1063 pages of 4 tokens, at most 2 sequences of 60" in engine.description
 
 
 @pytest.mark.usefixtures("storage_kind")

@@ -128,8 +128,8 @@ def expected() -> list[Completion]:
     return answers_of(InFlightEngine(setup(tiny_model("llama"), eos=[EOS], **OPTIONS)))
 
 
-IN_PAGES: dict[str, Any] = {"paged": True}
-AHEAD: dict[str, Any] = {"paged": True, "async_scheduling": True}
+IN_PAGES: dict[str, Any] = {"compiled": False}
+AHEAD: dict[str, Any] = {"compiled": False, "async_scheduling": True}
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ AHEAD: dict[str, Any] = {"paged": True, "async_scheduling": True}
     [
         ("fused", {}, OPTIONS),
         ("packed", {}, OPTIONS),
-        ("paged", IN_PAGES, OPTIONS),
-        ("paged", AHEAD, OPTIONS),
-        ("paged", IN_PAGES, LITTLE_ROOM),
-        ("paged", AHEAD, LITTLE_ROOM),
-        ("paged, CUDA graphs", AHEAD, OPTIONS),
+        ("packed", IN_PAGES, OPTIONS),
+        ("packed", AHEAD, OPTIONS),
+        ("packed", IN_PAGES, LITTLE_ROOM),
+        ("packed", AHEAD, LITTLE_ROOM),
+        ("packed, CUDA graphs", AHEAD, OPTIONS),
     ],
 )
 @pytest.mark.usefixtures("eager")
@@ -170,16 +170,18 @@ def test_drafts_change_no_answer(
         assert metrics.num_preempted > 0
 
 
-@pytest.mark.parametrize("paged", [False, True], ids=["slots", "pages"])
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.usefixtures("eager", "not_fused")
 def test_drafts_are_computed_with_their_sequences_adapters(
-    paged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save_adapter(tiny_model("llama"), tmp_path, r=4, target_modules=["q_proj", "lm_head"])
     found: list[list[tuple[int, ...]]] = []
     for drafts in (False, True):
         model, answers = tiny_model("llama"), Answers()
-        made = replace(setup(model, **OPTIONS), adapters=read(model, {"own": folder}), paged=paged)
+        made = replace(
+            setup(model, **OPTIONS), adapters=read(model, {"own": folder}), compiled=compiled
+        )
         sequences = [answers.sequence(n, [5, 6, n], max_tokens=20) for n in range(6)]
         for sequence in sequences[::2]:
             sequence.lora_name = "own"

@@ -37,12 +37,14 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-def answers_of(*, paged: bool, async_scheduling: bool, options: dict[str, Any]) -> list[Completion]:
+def answers_of(
+    *, compiled: bool, async_scheduling: bool, options: dict[str, Any]
+) -> list[Completion]:
     """The answers to a load of which some requests are cancelled."""
     rnd, answers = random.Random(1), Answers()
     made = replace(
         setup(tiny_model("llama"), eos=[EOS], **options),
-        paged=paged,
+        compiled=compiled,
         async_scheduling=async_scheduling,
     )
     asked, gone = [], []
@@ -60,7 +62,7 @@ def answers_of(*, paged: bool, async_scheduling: bool, options: dict[str, Any]) 
         found = [answers.completion(number) for number in range(NUM_REQUESTS)]
         assert eventually(lambda: not engine.num_unfinished and not engine.gauges["kv_tokens_used"])
         assert isinstance(engine, InFlightEngine)
-        if options is LITTLE_ROOM and paged:
+        if options is LITTLE_ROOM:
             assert engine.metrics.num_preempted > 2
         return found
 
@@ -68,7 +70,7 @@ def answers_of(*, paged: bool, async_scheduling: bool, options: dict[str, Any]) 
 @pytest.fixture(scope="module")
 def expected() -> list[Completion]:
     """In slots, one step after the other."""
-    return answers_of(paged=False, async_scheduling=False, options=OPTIONS)
+    return answers_of(compiled=True, async_scheduling=False, options=OPTIONS)
 
 
 @pytest.mark.parametrize("options", [OPTIONS, LITTLE_ROOM], ids=["room", "little room"])
@@ -77,7 +79,9 @@ def test_all_get_the_tokens_that_they_get_in_slots(
     expected: list[Completion], options: dict[str, Any], async_scheduling: bool
 ) -> None:
     assert {one.finish_reason for one in expected} == {"stop", "length"}
-    assert answers_of(paged=True, async_scheduling=async_scheduling, options=options) == expected
+    assert (
+        answers_of(compiled=False, async_scheduling=async_scheduling, options=options) == expected
+    )
 
 
 class SometimesLate(EveryThird):
@@ -120,7 +124,11 @@ def test_late_grammars_change_no_token(together: bool) -> None:
     found = []
     for async_scheduling in (False, True):
         answers = Answers()
-        made = replace(setup(tiny_model("llama"), **OPTIONS), paged=async_scheduling)
+        made = replace(
+            setup(tiny_model("llama"), **OPTIONS),
+            compiled=not async_scheduling,
+            async_scheduling=async_scheduling,
+        )
         asked = [
             answers.sequence(n, [5, 6, n], max_tokens=12, constraint=ANYTHING, **way)
             for n, way in enumerate(HELD)

@@ -105,7 +105,7 @@ def test_paged_runner_gives_generates_tokens(
 ) -> None:
     model, expected, own_attention = packed_model
     model.set_attn_implementation(own_attention)
-    assert_mixed(steps_of(model, "paged", expected))
+    assert_mixed(steps_of(model, "packed", expected))
 
 
 @pytest.mark.parametrize("name", ["gemma3", "gpt2", "llama"])
@@ -115,7 +115,7 @@ def test_paged_runner_gives_generates_tokens_where_pages_are_few(
 ) -> None:
     model = tiny_model(name)
     expected = varied_reference(model)
-    steps = steps_of(model, "paged", expected, max_model_len=56, at_first=len(ASKED))
+    steps = steps_of(model, "packed", expected, max_model_len=56, at_first=len(ASKED))
     assert any(s.num_preemptions for step in steps for s in step.decodes)
 
 
@@ -156,7 +156,7 @@ def test_models_that_keep_states_are_packed(name: str) -> None:
 def test_models_that_keep_states_run_in_pages(name: str, storage_kind: str) -> None:
     model = tiny_model(name)
     expected = varied_reference(model)
-    steps = steps_of(model, "paged, states", expected, max_model_len=56, at_first=len(ASKED))
+    steps = steps_of(model, "packed, states", expected, max_model_len=56, at_first=len(ASKED))
     assert any(s.num_preemptions for step in steps for s in step.decodes)
 
 

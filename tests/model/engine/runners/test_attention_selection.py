@@ -13,7 +13,7 @@ import torch
 from torch.nn.attention import varlen
 
 from hf_triton.text_generation.forward.paged import attention_selection
-from hf_triton.text_generation.forward.paged.attention import Attend
+from hf_triton.text_generation.forward.paged.attention import Attend, AttentionRule
 from hf_triton.text_generation.forward.paged.attention_selection import (
     AttentionCase,
     check,
@@ -22,7 +22,6 @@ from hf_triton.text_generation.forward.paged.attention_selection import (
     varlen_attention,
 )
 from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
-from hf_triton.text_generation.forward.transformers.packed_attention import AttentionRule
 from hf_triton.text_generation.memory.pages import PAGE_SIZES
 from tests.support.as_on_a_gpu import varlen_attn
 
@@ -61,7 +60,7 @@ def test_varlen_attn_is_given_what_it_takes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["softcap", "sinks"])
 def test_what_varlen_attn_does_not_take_is_not_left_out(name: str) -> None:
-    with pytest.raises(NotImplementedError, match="it takes no soft caps and no sinks"):
+    with pytest.raises(NotImplementedError, match="it takes no soft caps, no chunks and no sinks"):
         check(varlen_attention, CASES[name], CPU)
 
 
@@ -179,7 +178,7 @@ def test_varlen_attn_is_tried_first_and_gathered_pages_take_what_nothing_does(
     assert taken == "I attention by varlen_attn"
     assert gathered == (
         "W attention by gathered pages, slowly, without CUDA graphs; "
-        "varlen_attn: NotImplementedError: it takes no soft caps and no sinks; "
+        "varlen_attn: NotImplementedError: it takes no soft caps, no chunks and no sinks; "
         "FlashAttention 3: ImportError: the package kernels is not installed; "
         "FlashAttention 2: ImportError: the package kernels is not installed"
     )

@@ -65,7 +65,7 @@ def engine_with(monkeypatch: pytest.MonkeyPatch) -> MakeEngine:
 
         monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
         made = setup(model, **{**OPTIONS, **options})
-        return InFlightEngine(replace(made, paged=True, async_scheduling=True))
+        return InFlightEngine(replace(made, compiled=False, async_scheduling=True))
 
     return make
 
@@ -76,7 +76,7 @@ def test_replayed_steps_give_generates_tokens(name: str, engine_with: MakeEngine
     model, asked, captures = tiny_model(name), mixed_load(12), Captures()
     expected = reference(model, asked)
     with running(engine_with(model, captures)) as engine:
-        assert "(paged, CUDA graphs)" in engine.description
+        assert "(packed, CUDA graphs)" in engine.description
         at_load = captures.num_replayed
         assert generate_all(engine, asked, at_first=7) == expected
     assert captures.row_counts == [6, 4, 2, 1]  # the largest first
@@ -90,7 +90,7 @@ def test_decodes_with_states_are_replayed_and_their_prompts_run_eagerly(
     model, asked, captures = tiny_model(name), mixed_load(12), Captures()
     expected = reference(model, asked)
     with running(engine_with(model, captures)) as engine:
-        assert "(paged, states, CUDA graphs)" in engine.description
+        assert "(packed, states, CUDA graphs)" in engine.description
         at_load = captures.num_replayed
         assert generate_all(engine, asked, at_first=7) == expected
     assert captures.row_counts == [6, 4, 2, 1]
@@ -155,7 +155,7 @@ def test_prompts_of_several_pages_share_them_and_give_generates_tokens(
     asked = [Asked([*head[:length], 5, n], 9) for n, length in enumerate((600, 600, 530, 254))]
     expected = reference(model, asked)
     with running(engine_with(model, captures, max_model_len=700)) as engine:
-        assert engine.description.startswith("in_flight engine (paged, CUDA graphs)")
+        assert engine.description.startswith("in_flight engine (packed, CUDA graphs)")
         assert "pages of 256 tokens" in engine.description
         assert generate_all(engine, asked, at_first=1) == expected
         assert engine.metrics.num_reused_prompt_tokens == 512 + 512 + 0

@@ -29,8 +29,8 @@ from hf_triton.text_generation.forward.fused.runner import FusedRunner
 from hf_triton.text_generation.forward.transformers.attention_interface import (
     use_attention_interface,
 )
-from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
+from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_models import Asked, mixed_load, random_model, reference, tiny_model
 
@@ -133,7 +133,7 @@ def test_a_team_is_as_large_as_torchs_at_the_time(monkeypatch: pytest.MonkeyPatc
 
 def fused(model: Any, max_model_len: int = 32) -> FusedRunner:
     return FusedRunner(
-        model, KVCache(layer_shapes(model, CPU), CacheSize(2, max_model_len, 0)), CPU
+        model, PagedCache(layer_shapes(model, CPU), PagedSize(9, max_model_len, 2, 0)), CPU
     )
 
 
@@ -209,8 +209,10 @@ def family(name: str, *, tamed: bool = False) -> Any:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_give_generates_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_triton.text_generation.forward.fused.runner._LONG_CHUNK", 4)
-    monkeypatch.setattr("hf_triton.text_generation.forward.fused.runner._LONG_PREFIX", 6)
+    monkeypatch.setattr("hf_triton.text_generation.forward.paged.compiled_attention._LONG_CHUNK", 4)
+    monkeypatch.setattr(
+        "hf_triton.text_generation.forward.paged.compiled_attention._LONG_PREFIX", 6
+    )
     model = family(name)
     asked = mixed_load(7)
     expected = reference(model, asked)

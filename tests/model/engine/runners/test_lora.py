@@ -47,9 +47,9 @@ RUNNERS = (
     ("falcon-rotary", "fused"),
     ("llama", "packed"),
     ("qwen3-next", "packed, states"),
-    ("llama", "paged"),
-    ("gpt2", "paged"),
-    ("qwen3-next", "paged, states"),
+    ("llama", "packed on a GPU"),
+    ("gpt2", "packed on a GPU"),
+    ("qwen3-next", "packed, states on a GPU"),
 )
 NAMES = ("polite", "sql", None, "sql", None, "polite", "polite", "sql")
 
@@ -130,8 +130,9 @@ def test_each_request_gets_the_tokens_of_pefts_own_model(
     expected = peft_reference(tiny_model(name), folders, asked)
     made = setup(tiny_model(name), max_num_seqs=5, max_num_batched_tokens=24)
     adapters = read(made.model, folders)
-    paged = runner.startswith("paged")
-    engine = InFlightEngine(replace(made, prepare=prepare, adapters=adapters, paged=paged))
+    compiled = not runner.endswith(" on a GPU")
+    runner = runner.removesuffix(" on a GPU")
+    engine = InFlightEngine(replace(made, prepare=prepare, adapters=adapters, compiled=compiled))
     with running(engine):
         assert f"({runner}, adapters)" in engine.description
         assert generated(engine, asked, at_once=len(asked)) == expected
@@ -203,7 +204,7 @@ def test_an_adapter_of_what_makes_all_earlier_keys_is_refused(tmp_path: Path) ->
         attach(model, read(model, saved))
 
 
-@pytest.mark.parametrize("way", ["slots", "pages", "graphs"])
+@pytest.mark.parametrize("way", ["compiled", "pages", "graphs"])
 def test_adapters_change_under_sequences_that_go_on_with_theirs(
     llama: dict[str, Path], tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +221,7 @@ def test_adapters_change_under_sequences_that_go_on_with_theirs(
     expected = peft_reference(tiny_model("llama"), llama, asked)
     expected_later = peft_reference(tiny_model("llama"), after, later)
     files = AdapterReader(served_with(llama), model.config, model.dtype)
-    made = replace(made, paged=way != "slots", async_scheduling=way == "graphs")
+    made = replace(made, compiled=way == "compiled", async_scheduling=way == "graphs")
     engine = InFlightEngine(replace(made, adapters=(held := files.adapters())))
     read_ahead = files.read(served_with(after).adapters)  # may take longer than the sequences
     going: list[int] = []
@@ -280,8 +281,8 @@ def limited(model: Any, folders: dict[str, Path], most: int) -> LimitedAdapters:
 @pytest.mark.parametrize(
     "way, most, passed_s",
     [
-        *((way, 1, 60.0) for way in ("slots", "pages", "fixed_shapes", "gathered", "graphs")),
-        *(("slots", *few) for few in ((1, 0.0), (2, 60.0))),
+        *((way, 1, 60.0) for way in ("compiled", "pages", "fixed_shapes", "gathered", "graphs")),
+        *(("compiled", *few) for few in ((1, 0.0), (2, 60.0))),
         ("graphs", 2, 60.0),
     ],
 )
@@ -309,8 +310,8 @@ def test_more_adapters_than_there_are_places_give_the_tokens_of_all_loaded(
     asked = list(zip(mixed_load(len(names)), names, strict=True))
     expected = peft_reference(tiny_model("llama"), folders, asked)
     adapters = limited(made.model, folders, most)
-    paged = way in ("pages", "graphs")
-    made = replace(made, adapters=adapters, paged=paged, async_scheduling=way == "graphs")
+    compiled = way not in ("pages", "graphs")
+    made = replace(made, adapters=adapters, compiled=compiled, async_scheduling=way == "graphs")
     engine = InFlightEngine(made)
     with running(engine):
         assert generated(engine, asked, at_once=len(asked)) == expected

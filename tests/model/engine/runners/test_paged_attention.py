@@ -16,9 +16,9 @@ import torch
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
 from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
 from hf_triton.text_generation.forward.paged import plain_attention as plain
+from hf_triton.text_generation.forward.paged.attention import row_attention
 from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
 from hf_triton.text_generation.forward.paged.step import PagedStep, StepShape, lay_out_pages
-from hf_triton.text_generation.forward.transformers.packed_attention import row_attention
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams

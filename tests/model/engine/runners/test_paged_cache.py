@@ -116,7 +116,7 @@ def test_a_copy_takes_a_whole_state_and_the_page_that_it_names() -> None:
 
 
 def test_half_of_a_cpus_free_memory_is_taken_at_most() -> None:
-    assert numbers(planned(CPU, model_limit=131072)) == (10 * 65536 - 1, 131072, 512)
+    assert numbers(planned(CPU, model_limit=131072)) == (10 * 65536 - 1, 131072, 128)
 
 
 PAGES = " pages of 256 tokens (262144 bytes each), "

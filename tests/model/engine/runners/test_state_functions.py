@@ -13,8 +13,8 @@ import torch
 
 from hf_triton.text_generation.forward.states.row import UnsupportedStatesError
 from hf_triton.text_generation.forward.states.runner import Runs, StateFunctions
-from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, StateShape
+from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 
 CPU = torch.device("cpu")
 SLOTS, LENGTHS = (2, 0, 3, 1), (1, 1, 13, 5)
@@ -36,7 +36,7 @@ def functions(kind: str, size: tuple[int, ...], dtype: torch.dtype) -> tuple[Any
     """The functions on a step, expecting a state; and that state, of random numbers."""
     shape = StateShape(kind, 0, size, dtype)
     layer = LayerShape(0, 0, 0, dtype, CPU, states=(shape,))
-    cache = KVCache([layer], CacheSize(NUM_SLOTS, 8, 0))
+    cache = PagedCache([layer], PagedSize(1, 8, NUM_SLOTS - 1, 0))
     cache.states[0][0].normal_()
     made = StateFunctions(cache)
     made.begin(runs())

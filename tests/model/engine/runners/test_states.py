@@ -40,8 +40,7 @@ from tests.support.driving import generate_all, running, setup
 from tests.support.tiny_models import Asked, mixed_load, reference, tiny_model
 
 CPU = torch.device("cpu")
-RUNNERS = {"slots": "packed, states", "pages": "paged, states"}
-IN_SLOTS_OR_PAGES = list(RUNNERS)
+WAYS = ("compiled", "pages")
 GIB = 2**30
 CONV = StateShape("conv", 0, (96, 4), torch.float32)
 RECURRENT = StateShape("recurrent", 0, (4, 8, 8), torch.float32)
@@ -144,7 +143,7 @@ def selected(way: str, architecture: str) -> str:
     """The runner's name; empty where none is right."""
     model = tiny_model(architecture)
     try:
-        return select_runner(model, layer_shapes(model, CPU), CPU, in_pages=way == "pages").name
+        return select_runner(model, layer_shapes(model, CPU), CPU, compiled=way != "pages").name
     except UnsupportedModelError:
         return ""
 
@@ -160,7 +159,7 @@ def test_states_are_packed_in_bfloat16_too(architecture: str) -> None:
     [
         ("packed", states_runner, "runs_of", new_where(lambda run: 0)),
         ("packed", states_runner, "runs_of", new_where(lambda run: run.begins or run.slot > 1)),
-        ("packed", KVCache, "copy_slots", moves_no_state),
+        ("packed", PagedCache, "copy_slots", lambda _: lambda *_: None),
         ("cache", slot_cache.StateLayer, "select_states", goes_on),
         ("cache", slot_cache.StateLayer, "select_states", forgets),
         ("cache", KVCache, "copy_slots", moves_no_state),
@@ -188,7 +187,7 @@ def test_the_trial_run_finds_a_wrong_state(
 
 
 @pytest.mark.usefixtures("storage_kind")
-@pytest.mark.parametrize("storage_kind", IN_SLOTS_OR_PAGES, indirect=True)
+@pytest.mark.parametrize("storage_kind", WAYS, indirect=True)
 @pytest.mark.parametrize("name", ["qwen3-next", "mamba"])
 def test_a_chat_goes_on_from_the_state_of_its_last_turn_and_others_begin_anew(name: str) -> None:
     model = tiny_model(name)
@@ -204,7 +203,7 @@ def test_a_chat_goes_on_from_the_state_of_its_last_turn_and_others_begin_anew(na
 
 
 @pytest.mark.usefixtures("storage_kind")
-@pytest.mark.parametrize("storage_kind", IN_SLOTS_OR_PAGES, indirect=True)
+@pytest.mark.parametrize("storage_kind", WAYS, indirect=True)
 @pytest.mark.parametrize("at_first", [1, 4], ids=["one after another", "together"])
 @pytest.mark.parametrize("name", ["mamba", "qwen3-next", "falcon-h1", "lfm2"])
 def test_a_prompt_goes_on_from_where_two_before_it_parted(name: str, at_first: int) -> None:
@@ -219,7 +218,7 @@ def test_a_prompt_goes_on_from_where_two_before_it_parted(name: str, at_first: i
         assert engine.metrics.num_reused_prompt_tokens == 2 * len(system)
 
 
-@pytest.mark.parametrize("storage_kind", IN_SLOTS_OR_PAGES, indirect=True)
+@pytest.mark.parametrize("storage_kind", WAYS, indirect=True)
 def test_where_generate_clamps_its_prompt_alone_no_answer_is_shared(storage_kind: str) -> None:
     model = tiny_model("mamba2", time_step_limit=(0.8, 2.0))
     prompt = mixed_load(3)[2].prompt
@@ -229,7 +228,7 @@ def test_where_generate_clamps_its_prompt_alone_no_answer_is_shared(storage_kind
     assert expected[0] != reference(tiny_model("mamba2"), asked[:1])[0]
     engine = InFlightEngine(setup(model, max_num_seqs=2, max_num_batched_tokens=16))
     with running(engine):
-        assert engine.runner.name == RUNNERS[storage_kind]
+        assert engine.runner.name == "packed, states"
         assert generate_all(engine, [Asked(prompt, 9)], at_first=1) == [answer]
         assert generate_all(engine, asked, at_first=2) == expected
         assert engine.metrics.num_reused_prompt_tokens == 0
@@ -274,7 +273,7 @@ def test_a_slot_that_a_sequence_needs_takes_no_snapshot() -> None:
 
 def test_an_indexer_takes_no_pages() -> None:
     given = setup(tiny_model("deepseek-v3.2"), max_num_seqs=2)
-    engine = InFlightEngine(dataclasses.replace(given, paged=True))
+    engine = InFlightEngine(dataclasses.replace(given, compiled=False))
     with running(engine):
         assert "2 sequences x" in engine.description
 
