@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import platform
 import subprocess
@@ -70,17 +69,6 @@ def commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return answer.stdout.strip()
-
-
-def code() -> str:
-    """The first digits of the SHA-256 of the Python files that are measured and that measure: alike
-    only where they are, with a commit or without one.
-    """
-    root, digest = Path(__file__).parents[1], hashlib.sha256()
-    for folder in ("hf_triton", "model_templates", "perf"):
-        for path in sorted((root / folder).rglob("*.py")):
-            digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def here(

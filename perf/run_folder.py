@@ -30,6 +30,8 @@ def in_use(folder: Path) -> Iterator[None]:
     try:
         _lock(descriptor, folder)
         yield
+    except BrokenPipeError:  # whoever read what is printed has gone
+        raise
     except OSError as error:
         hint = " (free some)" if error.errno == errno.ENOSPC else ""
         raise PerfError(

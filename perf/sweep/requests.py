@@ -22,7 +22,7 @@ from generator.render.sample_requests import sample_request, tokenizer_files
 from generator.spec.triton_models import ENGINE_SUFFIX
 from generator.yaml_file.regular_file import read_regular
 from generator.yaml_file.schema import nearest
-from perf.sweep.scenario import FLAT_JSON, STREAMS, Inputs, Lengths, Scenario, Sweep
+from perf.sweep.scenario import FLAT_JSON, STREAMS, Inputs, Lengths, Scenario, Source, Sweep
 
 _TEXT = (
     "the of and to in is it you that he was for on are with as his they be at one have this from "
@@ -77,6 +77,7 @@ class Targets:
     """
 
     sweep: Sweep
+    source: Source
     config_of: ConfigOf
     names: Callable[[], Iterable[str]]
     problems: list[Problem] = field(default_factory=list)
@@ -111,7 +112,7 @@ class Targets:
 
     def add(self, message: str, number: int, *path: str | int) -> None:
         """Notes a problem of a scenario; without a file only its name says where it is."""
-        _, place = self.sweep.at("scenarios", number, *path)
+        place = self.source.at("scenarios", number, *path)
         where = place.where if place else self.sweep.scenarios[number].name
         line, column = (place.line, place.column) if place else (0, 0)
         self.problems.append(Problem(line, column, where, message))

@@ -6,47 +6,42 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    PrivateAttr,
-    StringConstraints,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
-
-from generator.errors import Problem, SpecError
+from generator.errors import SpecError
 from generator.yaml_file import reading
-from generator.yaml_file.nodes import Key, Node
-from generator.yaml_file.schema import did_you_mean, show
+from generator.yaml_file.keys import (
+    GOT,
+    SAID,
+    AnyMap,
+    Before,
+    Flag,
+    Found,
+    Keys,
+    Mistake,
+    Text,
+    listed,
+    number,
+    one_of,
+    read,
+    refused,
+    whole,
+)
+from generator.yaml_file.nodes import Node
+from generator.yaml_file.schema import Report
 
 # perf_analyzer (2.51) reads streams over gRPC only; tune and baselines load those over HTTP.
 STREAMS = ("grpc-stream", "http-generate-stream")
 FLAT_JSON = ("http-generate", "http-generate-stream")  # one request at a time, in JSON
-Endpoint = Literal["http-infer", "http-generate", "grpc-infer", "grpc-stream"]
 MAX_LOADS = 10_000  # days, with the shortest windows that are of use
 _MAX_POINTS, _MAX_LENGTH = 256, 1_000_000
 _ADDRESS = re.compile(r"(?:http://)?((?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(\d{1,5}))/?")
 _RANGE = re.compile(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)(?::(x?)(\d+(?:\.\d+)?))?")
+_STREAMS_GONE = "use grpc-stream here, or AIPerf or GuideLLM for HTTP"
 _BETWEEN = re.compile(r"(\d{1,7})-(\d{1,7})")
-_ONE_SERVER = "a sweep has one server, `url` at the top; give this scenario a file of its own"
-_GONE = {
-    **dict.fromkeys(("scenarios.url", "scenarios.grpc_url", "scenarios.metrics_url"), _ONE_SERVER),
-    "input.prompt_words": "use prompt_tokens: without a tokenizer.json words are counted",
-    "input.tokenizer": "the model's own tokenizer.json in the repository counts, else words",
-    "measurement.timeout_s": "leave it out: a load's time follows from its windows",
-    "http-generate-stream": "use grpc-stream here, or AIPerf or GuideLLM for HTTP",
-}
 
 
 def points(start: float, end: float, step: float, times: bool) -> tuple[float, ...]:
@@ -66,33 +61,64 @@ def points(start: float, end: float, step: float, times: bool) -> tuple[float, .
     raise ValueError(f"more than {_MAX_POINTS} points; expected fewer")
 
 
+def _said(change: Callable[[Any], Any], form: str = SAID) -> Before:
+    """``change`` before a value is checked, whose ValueError says what is wrong."""
+
+    def changed(value: Any) -> Any:
+        try:
+            return change(value)
+        except ValueError as error:
+            raise refused(str(error), form) from None
+
+    return Before(changed)
+
+
 def _numbers(value: Any) -> Any:
-    """A number, a list, or a range such as 1:16:5 or, doubling, 1:64:x2, as a tuple."""
-    if isinstance(value, list):
-        if double := [one for at, one in enumerate(value) if one in value[:at]]:
-            raise ValueError(f"got {double[0]} twice")
-        return tuple(value)
+    """A number, a list, or a range such as 1:16:5 or, doubling, 1:64:x2, as a list."""
     found = _RANGE.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        return (value,)
-    read = float if "." in found[0] else int
-    try:
-        return points(read(found[1]), read(found[2]), read(found[4] or "1"), bool(found[3]))
-    except ValueError as error:
-        raise ValueError(f"got '{value}', {error}") from None
+        return value if isinstance(value, list) else [value]
+    as_number = float if "." in found[0] else int
+    begin, end, step = (as_number(found[at] or "1") for at in (1, 2, 4))
+    return [*points(begin, end, step, bool(found[3]))]
 
 
-def _listed(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else (value,)
+def _endpoint(value: Any) -> Any:
+    if value == "http-generate-stream":
+        raise ValueError(f"{value} is measured no more: {_STREAMS_GONE}")
+    return value
 
 
+def _several(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def _tensors(value: Any) -> Any:
+    for name, each in value.items() if isinstance(value, dict) else ():
+        if any(isinstance(one, dict | list | None) for one in _several(each)):
+            raise ValueError(
+                f"{name}: expected a text, a number, true or false, or a list of these"
+            )
+    return value
+
+
+def _existing(name: str, folder: Path) -> str:
+    if not (folder / name).is_file():
+        raise refused(f"there is no file {folder / name}", GOT)
+    return str(folder / name)
+
+
+_SOME = "a number, a list of numbers, or a range such as 1:16:5 or, doubling, 1:64:x2"
 Counts = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=4096)], ...], BeforeValidator(_numbers), Field(min_length=1)
+    list[Annotated[int, whole(1, 4096)]], listed(_SOME, _MAX_POINTS), _said(_numbers, GOT)
 ]
 Rates = Annotated[
-    tuple[Annotated[float, Field(gt=0, le=100_000)], ...],
-    BeforeValidator(_numbers),
-    Field(min_length=1),
+    list[Annotated[float, number(above=0, most=100_000)]],
+    listed(_SOME, _MAX_POINTS),
+    _said(_numbers, GOT),
+]
+Endpoint = Annotated[
+    str, one_of("http-infer", "http-generate", "grpc-infer", "grpc-stream"), _said(_endpoint)
 ]
 
 
@@ -174,101 +200,84 @@ class Addresses:
         return cls(http, grpc or f"{host}:{int(port) + 1}", metrics or f"{host}:{int(port) + 2}")
 
 
-class _Keys(BaseModel):
-    """A map of YAML: keys that are not known are refused, values are of their own type."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+Address = Annotated[str, _said(address)]
+Texts = Annotated[tuple[Lengths, ...], _said(lengths)]
 
 
-class Measuring(_Keys):
+@dataclass(frozen=True)
+class Measuring(Keys):
     """How long a load is measured; the words are perf_analyzer's."""
 
-    window_s: float = Field(default=5.0, ge=0.05, le=86_400)
-    window_requests: int | None = Field(
-        default=None, ge=1, le=1_000_000
-    )  # windows of so many requests
-    stability_percent: float = Field(default=10.0, gt=0, le=999)
-    max_trials: int = Field(default=10, ge=3, le=1000)
-    warm_up_requests: int = Field(
-        default=8, ge=0, le=1_000_000
-    )  # at least; and one for each caller
-    repeats: int = Field(default=1, ge=1, le=100)
+    gone: ClassVar[Mapping[str, str]] = {
+        "timeout_s": "leave it out: a load's time follows from its windows"
+    }
+    window_s: Annotated[float, number(0.05, 86_400, unit="seconds")] = 5.0
+    window_requests: Annotated[int, whole(1, 1_000_000)] | None = None  # windows of so many
+    stability_percent: Annotated[float, number(above=0, most=999)] = 10.0
+    max_trials: Annotated[int, whole(3, 1000)] = 10
+    warm_up_requests: Annotated[int, whole(0, 1_000_000)] = 8  # and one for each caller at least
+    repeats: Annotated[int, whole(1, 100)] = 1
 
-    @model_validator(mode="after")
-    def _one_kind_of_window(self) -> Measuring:
-        if {"window_s", "window_requests"} <= self.model_fields_set:
-            raise ValueError("has both window_s and window_requests; expected one")
-        return self
-
-    def but(self, other: Measuring) -> Measuring:
-        """With what ``other`` says itself; windows are of seconds or of requests."""
-        given = other.model_dump(exclude_unset=True)
-        return self.model_copy(
-            update={"window_requests": None, **given} if "window_s" in given else given
-        )
+    def but(self, other: Measuring, node: Node | None, report: Report) -> Measuring:
+        """With what ``other`` says itself, at ``node``; windows are of seconds or of requests."""
+        value = node.value if node and isinstance(node.value, dict) else {}
+        given = {key.name: getattr(other, key.name) for key in value}
+        if node and {"window_s", "window_requests"} <= given.keys():
+            report.add(node, "has both window_s and window_requests; expected one")
+        return replace(self, **({"window_requests": None} if "window_s" in given else {}) | given)
 
 
-class Inputs(_Keys):
+@dataclass(frozen=True)
+class Inputs(Keys):
     """What requests carry: texts of these lengths, further inputs, or a file of the user's."""
 
-    prompt_tokens: Annotated[tuple[Lengths, ...], BeforeValidator(lengths)] = ()
-    output_tokens: Annotated[tuple[Lengths, ...], BeforeValidator(lengths)] = ()
-    tensors: dict[str, Any] = {}  # the same every time
-    file: str | None = None  # in perf_analyzer's own form, instead of all the others
+    gone: ClassVar[Mapping[str, str]] = {
+        "prompt_words": "use prompt_tokens: without a tokenizer.json words are counted",
+        "tokenizer": "the model's own tokenizer.json in the repository counts, else words",
+    }
+    prompt_tokens: Texts = ()
+    output_tokens: Texts = ()
+    tensors: Annotated[AnyMap, _said(_tensors)] = field(default_factory=dict)  # the same each time
+    file: Annotated[str, Found(_existing)] | None = None  # in perf_analyzer's own form, alone
 
-    @field_validator("tensors")
-    @classmethod
-    def _values(cls, given: dict[str, Any]) -> dict[str, Any]:
-        for name, value in given.items():
-            if any(
-                isinstance(x, dict | list | None)
-                for x in (value if isinstance(value, list) else [value])
-            ):
-                raise ValueError(
-                    f"{name}: expected a text, a number, true or false, or a list of these"
-                )
-        return given
-
-    @field_validator("file")
-    @classmethod
-    def _exists(cls, given: str, info: ValidationInfo) -> str:
-        path = Path((info.context or {})["folder"], given)
-        if not path.is_file():
-            raise ValueError(f"got '{given}': there is no file {path}")
-        return str(path)
-
-    @model_validator(mode="after")
-    def _file_alone(self) -> Inputs:
-        if self.file and len(self.model_fields_set) > 1:
-            raise ValueError("has 'file' beside other keys; the file says all that is sent")
-        return self
+    def mistakes(self) -> Iterator[Mistake]:
+        if self.file and (self.prompt_tokens or self.output_tokens or self.tensors):
+            yield Mistake("has 'file' beside other keys; the file says all that is sent")
 
 
-class Scenario(_Keys):
+@dataclass(frozen=True)
+class Scenario(Keys):
     """Every combination of its lists is a load."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-    models: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)]
-    endpoints: Annotated[tuple[Endpoint, ...], BeforeValidator(_listed), Field(min_length=1)] = ()
-    concurrency: Counts = ()
-    request_rate: Rates = ()
-    request_distribution: Literal["constant", "poisson"] = "constant"
-    batch_sizes: Counts = (1,)
-    input: Inputs = Inputs()
-    measurement: Measuring = Measuring()
+    gone: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("url", "grpc_url", "metrics_url"),
+        "a sweep has one server, `url` at the top; give this scenario a file of its own",
+    )
+    name: Annotated[
+        str, Text("letters, digits, '_', '-' and '.', at most 64", r"[A-Za-z0-9._-]{1,64}")
+    ]
+    models: Annotated[list[str], listed("a model's name or a list of names"), Before(_several)]
+    endpoints: Annotated[list[Endpoint], listed("some endpoints"), Before(_several)] = field(
+        default_factory=list
+    )
+    concurrency: Counts = field(default_factory=list)
+    request_rate: Rates = field(default_factory=list)
+    request_distribution: Annotated[str, one_of("constant", "poisson")] = "constant"
+    batch_sizes: Counts = field(default_factory=lambda: [1])
+    input: Inputs = field(default_factory=Inputs)
+    measurement: Measuring = field(default_factory=Measuring)
 
-    @model_validator(mode="after")
-    def _batches(self) -> Scenario:
+    def mistakes(self) -> Iterator[Mistake]:
         flat = [one for one in self.endpoints if one in FLAT_JSON]
         if flat and max(self.batch_sizes) > 1:
-            raise ValueError(f"{flat[0]} carries one request at a time, expected batch_sizes: 1")
-        return self
+            said = f"{flat[0]} carries one request at a time, expected 1"
+            yield Mistake(said, place=("batch_sizes",))
 
     @property
     def levels(self) -> list[dict[str, Any]]:
         """Requests at once, then requests a second; one at once where neither is said."""
         found: list[dict[str, Any]] = [{"request_rate": float(each)} for each in self.request_rate]
-        at_once = self.concurrency or (() if found else (1,))
+        at_once = self.concurrency or ([] if found else [1])
         return [{"concurrency": each} for each in at_once] + found
 
     @property
@@ -280,65 +289,72 @@ class Scenario(_Keys):
         return targets * texts * levels * self.measurement.repeats
 
 
-class Sweep(_Keys):
+@dataclass(frozen=True)
+class Sweep(Keys):
     """All of it; ``file`` is the scenario's, empty where models.yaml alone said what to measure."""
 
-    title: Annotated[str, StringConstraints(max_length=200)] = ""
-    url: Annotated[str | None, PlainValidator(address)] = None
-    grpc_url: Annotated[str | None, PlainValidator(address)] = None
-    metrics_url: Annotated[str | None, PlainValidator(address)] = None
-    serve: bool = False
-    seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    measurement: Measuring = Measuring()
-    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_listed), Field(min_length=1)]
-    _file: str = PrivateAttr("")
-    _root: Node | None = PrivateAttr(None)
+    scenarios: Annotated[list[Scenario], listed("a list of scenarios", by=("name",))]
+    title: Annotated[str, Text("a title")] = ""
+    url: Address | None = None
+    grpc_url: Address | None = None
+    metrics_url: Address | None = None
+    serve: Flag = False
+    seed: Annotated[int, whole(0, 2**31 - 1)] = 0
+    measurement: Measuring = field(default_factory=Measuring)
 
-    @model_validator(mode="after")
-    def _one_server(self) -> Sweep:
-        if self.url is None and (self.grpc_url or self.metrics_url):
-            raise ValueError(
-                "grpc_url and metrics_url need 'url', the address of the same server's HTTP"
-            )
+    def mistakes(self) -> Iterator[Mistake]:
+        for name in ("grpc_url", "metrics_url"):
+            if getattr(self, name) and self.url is None:
+                said = "needs 'url', the address of the same server's HTTP"
+                yield Mistake(said, place=(name,))
         if self.url and self.serve:
-            raise ValueError("with 'serve: true' there is no 'url'")
-        return self
-
-    @field_validator("scenarios")
-    @classmethod
-    def _names_and_size(cls, given: tuple[Scenario, ...]) -> tuple[Scenario, ...]:
-        names = [each.name for each in given]
-        if double := [name for at, name in enumerate(names) if name in names[:at]]:
-            raise ValueError(f"got the name '{double[0]}' twice; each needs its own")
-        return given
+            yield Mistake("with 'serve: true' there is no 'url'", place=("url",))
 
     @property
     def addresses(self) -> Addresses | None:
         """The server's, where the file names one."""
         return Addresses.of(self.url, self.grpc_url, self.metrics_url) if self.url else None
 
-    def at(self, *path: str | int) -> tuple[str, Node | None]:
-        """The file, and the value at ``path`` or what of it is there."""
-        return self._file, _place(self._root, path) if self._root else None
+
+@dataclass(frozen=True)
+class Source:
+    """Where a sweep comes from: its file and what that holds; nothing where models.yaml said it."""
+
+    file: str = ""
+    root: Node | None = None
+
+    def at(self, *path: str | int) -> Node | None:
+        """The value at ``path``; of what is not there, the nearest around it."""
+        found = self.root
+        for step in path:
+            value = found.value if found else None
+            inner = found.get(step) if found and isinstance(step, str) else None
+            if isinstance(value, list) and isinstance(step, int) and step < len(value):
+                inner = value[step]
+            if inner is None:
+                break
+            found = inner
+        return found
 
 
-def read_sweep(file: Path) -> Sweep:
+def read_sweep(file: Path) -> tuple[Sweep, Source]:
     """The sweep of a scenario file. Raises SpecError with every mistake in it."""
-    root = reading.read(file, "scenarios:")
-    try:
-        read = Sweep.model_validate(plain(root), context={"folder": file.parent})
-    except ValidationError as error:
-        raise SpecError(str(file), [_problem(root, each) for each in error.errors()]) from None
-    scenarios = [
-        each.model_copy(update={"measurement": read.measurement.but(each.measurement)})
-        for each in read.scenarios
-    ]
-    found = read.model_copy(update={"scenarios": tuple(scenarios)})
-    found._file, found._root = str(file), root  # noqa: SLF001
-    if (count := sum(each.num_loads for each in scenarios)) > MAX_LOADS:
-        message = f"{count:,} loads, expected at most {MAX_LOADS:,}: shorten the lists"
-        raise SpecError(str(file), [Problem(root.line, root.column, "scenarios", message)])
-    return found
+    root, report = reading.read(file, "scenarios:"), Report()
+    source, found = Source(str(file), root), read(Sweep, root, report, file.parent)
+    if found is not None:
+        usual = Measuring().but(found.measurement, root.get("measurement"), report)
+        scenarios = []
+        for number_, each in enumerate(found.scenarios):
+            of_it = source.at("scenarios", number_)
+            own = usual.but(each.measurement, of_it.get("measurement") if of_it else None, report)
+            scenarios.append(replace(each, measurement=own))
+        found = replace(found, scenarios=scenarios)
+        if (count := sum(each.num_loads for each in scenarios)) > MAX_LOADS:
+            message = f"{count:,} loads, expected at most {MAX_LOADS:,}: shorten the lists"
+            report.add(source.at("scenarios") or root, message)
+    if report.problems or found is None:
+        raise SpecError(str(file), report.problems)
+    return found, source
 
 
 def usual_sweep(models: Sequence[str]) -> Sweep:
@@ -347,68 +363,6 @@ def usual_sweep(models: Sequence[str]) -> Sweep:
     """
     measuring = Measuring(window_s=3.0, max_trials=6)
     scenarios = [
-        Scenario(name=name[:64], models=(name,), concurrency=(1, 4, 16), measurement=measuring)
-        for name in models
+        Scenario(name, [name], concurrency=[1, 4, 16], measurement=measuring) for name in models
     ]
-    return Sweep(title=f"sweep of {', '.join(models)}"[:200], scenarios=tuple(scenarios))
-
-
-def plain(node: Node) -> Any:
-    """A node of YAML as plain values."""
-    if isinstance(node.value, dict):
-        return {key.name: plain(child) for key, child in node.value.items()}
-    return [plain(child) for child in node.value] if isinstance(node.value, list) else node.value
-
-
-def _place(root: Node, path: Sequence[str | int]) -> Node:
-    """The value at ``path``; of what is not there, the nearest around it."""
-    found: Node | None = root
-    for step in path:
-        value = root.value
-        if isinstance(step, str):
-            found = root.get(step)
-        else:
-            found = value[step] if isinstance(value, list) and step < len(value) else None
-        if found is None:
-            return root
-        root = found
-    return root
-
-
-def _problem(root: Node, error: Any) -> Problem:
-    """pydantic's error as ours: where it is, what was got, what is expected."""
-    path, kind = error["loc"], error["type"]
-    place: Node | Key = _place(root, path)
-    said = str(error.get("ctx", {}).get("error", ""))
-    if kind == "extra_forbidden":
-        around = _place(root, path[:-1])
-        keys = around.value if isinstance(around.value, dict) else ()
-        place = next((key for key in keys if key.name == path[-1]), around)
-        names = [each for each in path[:-1] if isinstance(each, str)]
-        said = _GONE.get(f"{names[-1] if names else ''}.{path[-1]}", "")
-        said = (
-            f"is no key any more: {said}"
-            if said
-            else "unknown key"
-            + did_you_mean(str(path[-1]), _KNOWN.get(names[-1] if names else "", ()), "keys")
-        )
-    elif kind == "too_short":
-        said = "got an empty list, expected at least one"
-    elif kind == "missing":
-        said = f"missing key '{path[-1]}'"
-    elif kind == "literal_error" and error["input"] in _GONE:
-        said = f"{error['input']} is measured no more: {_GONE[error['input']]}"
-    elif not said:
-        said = f"got {show(place)}, {error['msg'].replace('Input should be', 'expected')}"  # type: ignore[arg-type]
-    return Problem(place.line, place.column, place.where, said)
-
-
-_KNOWN = {
-    key: list(model.model_fields)
-    for key, model in (
-        ("", Sweep),
-        ("scenarios", Scenario),
-        ("input", Inputs),
-        ("measurement", Measuring),
-    )
-}
+    return Sweep(scenarios, title=f"sweep of {', '.join(models)}"[:200])

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tqdm import tqdm  # type: ignore[import-untyped]
@@ -34,8 +34,8 @@ from perf.sweep import analyzer
 from perf.sweep.analyzer import Analyzer, measuring_command
 from perf.sweep.measuring import Measurer, ServerGoneError
 from perf.sweep.plan import Planned, input_files, plan
-from perf.sweep.requests import Targets, of_json, of_repository
-from perf.sweep.scenario import Addresses, Sweep, read_sweep, usual_sweep
+from perf.sweep.requests import ConfigOf, Targets, of_json, of_repository
+from perf.sweep.scenario import Addresses, Source, Sweep, read_sweep, usual_sweep
 from perf.sweep.server import DEFAULT, TritonView, own_server, supervised
 from perf.usage import gpu_names
 
@@ -70,19 +70,19 @@ class Options:
         return f"start it with `{shlex.join(['hf-triton', 'serve', *places])}`"
 
 
-def read(options: Options) -> Sweep:
-    """What is to be measured. Raises SpecError."""
+def read(options: Options) -> tuple[Sweep, Source]:
+    """What is to be measured, and where that is said. Raises SpecError."""
     if options.scenario:
         return read_sweep(options.scenario)
     specs = load_unpinned(options.config, find_tasks())
-    return usual_sweep([spec.name for spec in specs if spec.arm_of is None])
+    return usual_sweep([spec.name for spec in specs if spec.arm_of is None]), Source()
 
 
 def dry_run(options: Options) -> int:
     """Writes what would be sent and prints the commands; asks the server only where it is up."""
-    sweep = read(options)
+    sweep, source = read(options)
     addresses = options.url or sweep.addresses or DEFAULT
-    found = _planned(sweep, options, TritonView(addresses))
+    found = _planned(sweep, source, options, TritonView(addresses))
     with in_use(options.folder):
         _write_inputs(options.folder, found)
     print(f"cd {shlex.quote(str(options.folder))}")
@@ -93,7 +93,7 @@ def dry_run(options: Options) -> int:
 
 def run(options: Options) -> int:
     """Measures; the exit code. Raises GeneratorError."""
-    sweep, program = read(options), analyzer.find(options.perf_analyzer)
+    (sweep, source), program = read(options), analyzer.find(options.perf_analyzer)
     _say(f"perf_analyzer {program.version}, {program.origin}")
     with in_use(options.folder), _server(sweep, options) as server:
         if not server.is_live():
@@ -101,7 +101,7 @@ def run(options: Options) -> int:
                 f"no Triton answers at {server.addresses.http}; {options.how_to_start}, "
                 "or measure with --serve"
             )
-        found = _planned(sweep, options, server)
+        found = _planned(sweep, source, options, server)
         done = _begun(sweep, options, program, server, found)
         return _measure(options, program, server, found, done)
 
@@ -124,10 +124,11 @@ def _server(sweep: Sweep, options: Options) -> Iterator[TritonView]:
         yield TritonView(addresses)
 
 
-def _planned(sweep: Sweep, options: Options, server: TritonView) -> list[Planned]:
+def _planned(sweep: Sweep, source: Source, options: Options, server: TritonView) -> list[Planned]:
     """All of it. Raises SpecError, PerfError with every mistake that only the server shows."""
     if server.is_live():
-        targets = Targets(sweep, lambda name: of_json(server.config(name)), server.model_names)
+        ask: ConfigOf = lambda name: of_json(server.config(name))  # noqa: E731
+        targets = Targets(sweep, source, ask, server.model_names)
     else:
         names = [path.parent.name for path in options.repository.glob("*/config.pbtxt")]
         if not names:
@@ -135,10 +136,10 @@ def _planned(sweep: Sweep, options: Options, server: TritonView) -> list[Planned
                 f"no Triton answers at {server.addresses.http}, and {options.repository} has no "
                 f"models: `hf-triton generate --config {options.config}` writes them"
             )
-        targets = Targets(sweep, of_repository(options.repository), lambda: names)
-    found, file = plan(server, targets, options.repository), sweep.at()[0]
-    if targets.problems and file:
-        raise SpecError(file, targets.problems)
+        targets = Targets(sweep, source, of_repository(options.repository), lambda: names)
+    found = plan(server, targets, options.repository)
+    if targets.problems and source.file:
+        raise SpecError(source.file, targets.problems)
     if targets.problems:
         raise PerfError("\n".join(f"{one.where}: {one.message}" for one in targets.problems))
     return found
@@ -160,7 +161,7 @@ def _begun(
         notes.append("hardware and CPU are of the machine that sent the load, not the server's")
     sent = hashlib.sha256(json.dumps(sorted(input_files(found).items())).encode()).hexdigest()[:16]
     versions = {"perf_analyzer": program.version, "triton": server.version()}
-    scenario = {**sweep.model_dump(mode="json"), "inputs": sent, "serve": _serves(sweep, options)}
+    scenario = {**asdict(sweep), "inputs": sent, "serve": _serves(sweep, options)}
     scenario |= {"url": options.url.http} if options.url else {}
     run = Run(
         kind="sweep",

@@ -23,6 +23,7 @@ from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task
 from generator.spec.triton_models import engine_name
+from generator.yaml_file.keys import plain
 from hf_triton.cli.verbs.generate import generate
 from hf_triton.tritonserver.process import TritonServer
 from perf.load.process import Level, LevelError, records_of
@@ -33,7 +34,7 @@ from perf.report.schema import Load, Measurement, read_measurements
 from perf.roofline import Limits, decoders_of, limits_in
 from perf.serving import free_listen
 from perf.sweep.requests import Target, of_repository, requests_of
-from perf.sweep.scenario import Inputs, plain
+from perf.sweep.scenario import Inputs
 from perf.tune.question import STREAM, Request
 from perf.tune.space import INSTANCES, OPTIONS, Settings, entry_with
 from perf.usage import available_gib, nvidia_smi, server_memory

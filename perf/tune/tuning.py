@@ -7,7 +7,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK
 from generator.models_yaml.reading import load
 from generator.spec.task_folders import Task, find_tasks
+from generator.yaml_file.keys import plain
 from hf_triton.tritonserver.state_file import running_servers
 from perf.machine import here, num_cores
 from perf.report import markdown
@@ -25,7 +26,6 @@ from perf.report.points import points
 from perf.report.rendering import table, write_renderings
 from perf.report.schema import Run, read_measurements
 from perf.run_folder import in_use, taken_up
-from perf.sweep.scenario import plain
 from perf.tune.bench import Bench, TrialError
 from perf.tune.goal import Goal
 from perf.tune.question import Request, endpoint_of, files_of, find_model, inputs_of
@@ -61,7 +61,7 @@ def tune(request: Request) -> int:
         "goal": request.goal.describe(),
         "endpoint": endpoint,
         "concurrency": request.concurrency,
-        "input": inputs.model_dump(mode="json"),
+        "input": asdict(inputs),
         "search": {key: list(values) for key, values in space.dimensions.items()},
         "fixed": dict(space.fixed),
         "current": dict(space.current),

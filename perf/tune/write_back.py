@@ -20,7 +20,7 @@ from generator.models_yaml.reading import load
 from generator.repository.atomic_files import write
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task
-from perf.sweep.scenario import plain
+from generator.yaml_file.keys import plain
 from perf.tune.space import DELAY, INSTANCES, Settings, current, entry_with, settings_text
 
 _PLAIN = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z][A-Za-z0-9_.-]*")

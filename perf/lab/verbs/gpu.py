@@ -20,8 +20,7 @@ from perf.verbs.arguments import pattern
 from perf.verbs.stopping import stopping_as_interrupts
 
 WHEELS = ("transformers==5.23.0", "psutil")
-_GLIBC = (39, 36, 35, 34, 31, 28, 27, 26, 24, 17, 12, 5)
-_TAGS = (*(f"manylinux_2_{n}_x86_64" for n in _GLIBC), "manylinux2014_x86_64", "any")
+_TAGS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "any")
 
 CHECK, TIME, PACK = "check", "time", "pack"
 FOLDER = Path("perf-results/gpu")
@@ -87,33 +86,26 @@ def pack(folder: Path, python: str) -> None:
     """Fills ``folder/wheels`` for a Python of this version. Raises PerfError where pip does not
     find something.
     """
-    wheels = folder / "wheels"
-    wheels.mkdir(parents=True, exist_ok=True)
-    for name in WHEELS:
-        flags = [word for tag in _TAGS for word in ("--platform", tag)]
-        words = ["--only-binary=:all:", "--python-version", python, "--implementation", "cp"]
-        _pip(name, "download", *words, "-d", str(wheels), *flags, name)
-    for path in sorted(wheels.iterdir()):
-        print(f"{path.stat().st_size / 2**20:6.1f} MiB  {path}")
+    flags = [word for tag in _TAGS for word in ("--platform", tag)]
+    words = ["--only-binary=:all:", "--python-version", python, "--implementation", "cp", *flags]
+    _pip("download", *words, "-d", str(folder / "wheels"), *WHEELS)
 
 
 def installed(wheels: Path, to: Path) -> Path:
     """The wheels of a folder, unpacked. Raises PerfError."""
     found = sorted(map(str, wheels.glob("*.whl")))
     if not found:
-        raise PerfError(
-            f"--wheels {wheels}: {'no *.whl in it' if wheels.is_dir() else 'no folder'}"
-        )
-    _pip("--wheels", "install", "--no-index", "--no-compile", "--target", str(to), *found)
+        raise PerfError(f"--wheels {wheels}: no *.whl there")
+    _pip("install", "--no-index", "--no-compile", "--target", str(to), *found)
     return to
 
 
-def _pip(what: str, verb: str, *words: str) -> None:
-    """Raises PerfError, which names ``what``."""
-    command = [sys.executable, "-m", "pip", verb, "-q", "--no-deps", *words]
-    done = subprocess.run(command, capture_output=True, text=True)
+def _pip(verb: str, *words: str) -> None:
+    """Raises PerfError with what pip says last."""
+    command = [sys.executable, "-m", "pip", verb, "--no-deps", *words]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if done.returncode:
-        raise PerfError(f"{what}: {(done.stderr.strip().splitlines() or ['pip failed'])[-1]}")
+        raise PerfError((done.stderr.strip().splitlines() or [f"pip {verb} failed"])[-1])
 
 
 def main(argv: list[str]) -> int:

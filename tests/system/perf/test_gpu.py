@@ -77,7 +77,7 @@ def test_wheels_that_are_not_there_end_the_run_with_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--wheels", "gone"]) == 1
-    assert capsys.readouterr().err == "perf.lab.verbs.gpu: --wheels gone: no folder\n"
+    assert capsys.readouterr().err == "perf.lab.verbs.gpu: --wheels gone: no *.whl there\n"
 
 
 def test_the_verb_runs_it_in_a_process_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:

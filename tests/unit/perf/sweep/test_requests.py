@@ -49,9 +49,7 @@ def test_flat_json_has_single_values(tmp_path: Path) -> None:
     file = tmp_path / "f.json"
     entry = {"text_input": {"content": ["hi"], "shape": [1]}, "max_tokens": [3]}
     file.write_text(json.dumps({"data": [entry]}))
-    (found,) = requests_of(
-        target("http-generate"), Inputs.model_construct(file=str(file)), NOWHERE, 0
-    )
+    (found,) = requests_of(target("http-generate"), Inputs(file=str(file)), NOWHERE, 0)
     (sent,) = json.loads(found.content("http-generate"))["data"]
     assert sent == {"payload": [{"text_input": "hi", "max_tokens": 3}]}
     assert json.loads(found.content("http-infer"))["data"] == [entry]
@@ -61,10 +59,10 @@ def test_flat_json_has_single_values(tmp_path: Path) -> None:
 def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "f.json").write_text(text)
     with pytest.raises(PerfError, match="expected perf_analyzer's form"):
-        requests_of(target(), Inputs.model_construct(file=str(tmp_path / "f.json")), NOWHERE, 0)
+        requests_of(target(), Inputs(file=str(tmp_path / "f.json")), NOWHERE, 0)
 
 
 def test_a_file_with_an_input_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f.json").write_text('{"data": [{"imgae": [1]}]}')
     with pytest.raises(RequestError, match="has an input imgae, model 'demo' has: text_input"):
-        requests_of(target(), Inputs.model_construct(file=str(tmp_path / "f.json")), NOWHERE, 0)
+        requests_of(target(), Inputs(file=str(tmp_path / "f.json")), NOWHERE, 0)
