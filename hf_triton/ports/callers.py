@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import math
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv6Network, ip_address
 
 from generator.spec.access import Limits
+from hf_triton.ports.abandoned_requests import LEFT_S
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.settings import Access, Caller
 
@@ -126,3 +128,18 @@ def of_one_caller(address: str) -> str:
     if found.version == 4 or found.ipv4_mapped:
         return str(found if found.version == 4 else found.ipv4_mapped)
     return str(IPv6Network((int(found), 64), strict=False))
+
+
+def leave_after(account: Account | None, left: Collection[asyncio.Task[None]]) -> None:
+    """A request is answered, or its caller has gone; what it has ``left`` at Triton still counts
+    for a while.
+    """
+    if account and left:
+        asyncio.create_task(_leave_later(account, left))  # noqa: RUF006, those left hold it
+    elif account:
+        account.leave()
+
+
+async def _leave_later(account: Account, left: Collection[asyncio.Task[None]]) -> None:
+    await asyncio.wait(left, timeout=LEFT_S)
+    account.leave()

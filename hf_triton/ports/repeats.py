@@ -30,6 +30,7 @@ from hf_triton.tritonserver.triton_texts import AWAY
 
 DIED = "the process of this model died while it answered; ask again"  # of a stream
 GONE = "tritonserver ended while it had this request; try again"
+UNREACHABLE = "no connection to Triton; try again"
 _ALONE = "alone"  # the name of the file by which requests of all ports take turns
 WAIT_S = 300.0
 _TELL_AFTER_S = 0.1  # so often at most

@@ -1,137 +1,131 @@
-"""What the connections of the public gRPC port share: who may ask what, and how much at once."""
+"""Who may call what on the public gRPC port, and how much at once."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from tritonclient.grpc import service_pb2
 
 from generator.spec.runtime_rules import CALLER
-from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.admin import GRPC_HEADER, needs_key
 from hf_triton.ports.callers import Account
-from hf_triton.ports.grpc.call import Call
-from hf_triton.ports.grpc.heads import Head
+from hf_triton.ports.compressed import expanded
 from hf_triton.ports.grpc.messages import Output, checked, model_of
-from hf_triton.ports.grpc.triton import GrpcTriton
 from hf_triton.ports.port import SMALL_BYTES, Port
 from hf_triton.ports.refusal import NO_METHOD, RefusedError
 from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import Access
+from hf_triton.ports.triton_calls import INFER, SERVICE, STREAM, Metadata
 
-_SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
-_PREFIX = f"/{_SERVICE.full_name}/"
+_METHODS_OF_TRITON = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
 _HEALTH = "/grpc.health.v1.Health/Check"
-_STREAM, _INFER, _LOAD = (
-    f"{_PREFIX}{name}" for name in ("ModelStreamInfer", "ModelInfer", "RepositoryModelLoad")
-)
 _READY, *_TOLD_BY_LOADED = (
-    f"{_PREFIX}{name}" for name in ("ModelReady", "ModelMetadata", "ModelConfig")
+    f"{SERVICE}{name}" for name in ("ModelReady", "ModelMetadata", "ModelConfig")
 )
-_INDEX = f"{_PREFIX}RepositoryIndex"
+_INDEX, _LOAD = f"{SERVICE}RepositoryIndex", f"{SERVICE}RepositoryModelLoad"
 # What changes a server or reaches into its memory.
 _ADMIN = {
-    *(f"{_PREFIX}RepositoryModel{what}" for what in ("Load", "Unload")),
+    *(f"{SERVICE}RepositoryModel{what}" for what in ("Load", "Unload")),
     *(
-        f"{_PREFIX}{kind}SharedMemory{what}"
+        f"{SERVICE}{kind}SharedMemory{what}"
         for kind in ("System", "Cuda")
         for what in ("Status", "Register", "Unregister")
     ),
-    *(f"{_PREFIX}{what}" for what in ("TraceSetting", "LogSettings")),
+    *(f"{SERVICE}{what}" for what in ("TraceSetting", "LogSettings")),
 }
-_METHODS = {f"{_PREFIX}{method.name}" for method in _SERVICE.methods} | {_HEALTH}
-_OPEN = {_HEALTH, f"{_PREFIX}ServerLive", f"{_PREFIX}ServerReady"}
-_DESCRIPTORS_EACH = 2  # a client's connection, and its own to tritonserver
+_METHODS = {f"{SERVICE}{method.name}" for method in _METHODS_OF_TRITON} | {_HEALTH}
+_OPEN = {_HEALTH, f"{SERVICE}ServerLive", f"{SERVICE}ServerReady"}
+_DESCRIPTORS_EACH = 3  # a client's connection, and both ends of the one to the server
+_KEY = "authorization"
+_ADMIN_KEY = GRPC_HEADER.decode()
+# triton_grpc_error mixed with good calls ends tritonserver, 24.10 and 26.08 alike. The user agent
+# is the connection's own.
+_NOT_PASSED_ON = {CALLER, "triton_grpc_error", "user-agent"}
 
 
 class GrpcPort(Port):
-    """What the connections of the port share."""
+    """What the calls share; ``stop_server`` ends the server once they are answered."""
 
-    def __init__(
-        self,
-        access: Access,
-        socket: str,
-        triton: GrpcTriton,
-        left: AbandonedRequests,
-        admin_key: str = "",
-        repeats: Repeats | None = None,
-    ) -> None:
+    stop_server: Callable[[], Coroutine[Any, Any, None]]
+
+    def __init__(self, access: Access, admin_key: str = "", repeats: Repeats | None = None) -> None:
         super().__init__(access, admin_key, _DESCRIPTORS_EACH, repeats)
-        self.socket, self.triton, self.left = socket, triton, left
+        self._not_passed_on = _NOT_PASSED_ON | ({_KEY} if self.callers.have_keys else set())
 
-    def admit(self, head: Head, address: str) -> Account | None:
-        """Whose call it is, which counts from now on. Raises RefusedError."""
-        if head.path not in _METHODS:
+    def begin_stop(self) -> None:
+        """Takes no more calls."""
+        super().begin_stop()
+        self.run(self.stop_server())
+
+    def account(self, method: str, metadata: Metadata) -> Account | None:
+        """Whose call it is by its key. Raises RefusedError."""
+        if method not in _METHODS:
             raise RefusedError(501, NO_METHOD)
-        if head.repeated:
-            raise RefusedError(400, f"got the header {head.repeated} twice")
-        if head.path in _OPEN:
-            return None
-        account = self.callers.of(head.authorization, address)
-        if self._admin_key and head.path in _ADMIN and not head.has_admin_key:
+        given = dict[str, Any](metadata)
+        # Whoever reads another one than we do would be told another thing.
+        for name in (_KEY, _ADMIN_KEY):
+            if sum(name == one for one, _ in metadata) > 1:
+                raise RefusedError(400, f"got the header {name} twice")
+        if self._admin_key and method in _ADMIN and _ADMIN_KEY not in given:
             raise needs_key(GRPC_HEADER)
-        self.callers.enter(account)
-        return account
+        if method in _OPEN or not self.callers.have_keys:
+            return None
+        key = given.get(_KEY)
+        return self.callers.of(None if key is None else key.encode(), "")
 
-    def own_headers(self, call: Call) -> list[tuple[bytes, bytes]]:
-        """What the proxy tells tritonserver: who the caller is, and of the index that it may be
-        read.
+    def account_of_address(self, method: str, address: str) -> Account | None:
+        """That of a caller who needs no key; None where nothing is counted."""
+        is_open = method in _OPEN or self.callers.have_keys
+        return None if is_open else self.callers.of(None, address)
+
+    def metadata_for_triton(
+        self, method: str, metadata: Metadata, account: Account | None
+    ) -> Metadata:
+        """What came, and who the caller is; and of the index that it may be read."""
+        found = [header for header in metadata if header[0] not in self._not_passed_on]
+        if account and account.alias:
+            found.append((CALLER, account.alias))
+        if self._admin_key and method == _INDEX and all(name != _ADMIN_KEY for name, _ in found):
+            found.append((_ADMIN_KEY, self._admin_key.decode()))
+        return tuple(found)
+
+    def expanded(self, message: bytes) -> bytes:
+        """A message as it was before its compression. Raises RefusedError.
+
+        None of Triton's begins as a compressed one does: with a field 15, or one of no type.
         """
-        found = []
-        if call.account and call.account.alias:
-            found.append((CALLER.encode(), call.account.alias.encode()))
-        if self._admin_key and call.head.path == _INDEX and not call.head.has_admin_key:
-            found.append((GRPC_HEADER, self._admin_key))
-        return found
+        is_zlib = message[:1] == b"x" and int.from_bytes(message[:2], "big") % 31 == 0
+        is_compressed = is_zlib or message[:2] == b"\x1f\x8b"
+        return expanded(message, self.max_body_bytes, "message") if is_compressed else message
 
-    def is_stream(self, call: Call) -> bool:
-        """Whether it may have several requests."""
-        return call.head.path == _STREAM
-
-    def check(self, call: Call, message: bytes) -> list[Output]:
-        """The outputs to be classified. Raises RefusedError for what does not go on."""
-        path = call.head.path
-        if call.num_sent:
-            self._count_another(call)
-        if path in (_INFER, _STREAM):
+    def check(self, method: str, message: bytes) -> tuple[str, list[Output]]:
+        """The model that must be there, and the outputs to be classified. Raises RefusedError for
+        what does not go on.
+        """
+        if method in (INFER, STREAM):
             # Without keys it may be an OpenAI API that asks, and knows them (--triton-url).
-            may_name_caller = not self.callers.have_keys
-            call.model, classified = checked(message, may_name_caller=may_name_caller)
-            call.asks_ours = self.repeats.is_ours(call.model)
-            return classified
-        if path in _TOLD_BY_LOADED and self.repeats.is_asleep(name := model_of(message)):
-            call.model = name
-        if path != _LOAD and len(message) > SMALL_BYTES:
-            text = f"got {len(message)} bytes, allowed: {SMALL_BYTES}"
-            raise RefusedError(400, text)
-        return []
+            return checked(message, may_name_caller=not self.callers.have_keys)
+        if method != _LOAD and len(message) > SMALL_BYTES:
+            raise RefusedError(400, f"got {len(message)} bytes, allowed: {SMALL_BYTES}")
+        is_told = method in _TOLD_BY_LOADED and self.repeats.is_asleep(name := model_of(message))
+        return (name if is_told else ""), []
 
-    def own_answer(self, call: Call, message: bytes) -> bytes | None:
+    def own_answer(self, method: str, message: bytes) -> bytes | None:
         """What is answered without asking tritonserver: a model that its next request has loaded
         is ready.
         """
-        if call.head.path != _READY or not self.repeats.is_asleep(model_of(message)):
+        if method != _READY or not self.repeats.is_asleep(model_of(message)):
             return None
         answer: bytes = service_pb2.ModelReadyResponse(ready=True).SerializeToString()
         return answer
 
-    def _count_another(self, call: Call) -> None:
-        if not self.is_stream(call):
-            raise RefusedError(400, "got more than one request, allowed: one")
-        if call.account:
-            call.account.leave()
+    def count_another(self, account: Account | None) -> None:
+        """Counts another request of a stream. Raises RefusedError."""
+        if account:
+            account.leave()
             try:
-                self.callers.enter(call.account)
+                self.callers.enter(account)
             except RefusedError:
-                call.account.num_running += 1  # the call itself goes on
+                account.num_running += 1  # the call itself goes on
                 raise
-
-    def hold(self, call: Call) -> None:
-        """Counts what there is of a call. Raises RefusedError where that is too much."""
-        self.release(call)
-        if not self.has_room(0, call.num_held):
-            raise RefusedError(503, "too many large requests come at once; try again")
-
-    def release(self, call: Call) -> None:
-        """Counts what is left of a call."""
-        num_held = len(call.incoming) + max(len(call.pending), len(call.payload or b""))
-        self.num_buffered += num_held - call.num_held
-        call.num_held = num_held

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from hf_triton.ports.grpc.messages import Output
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S, triton_channel
+from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S
 
 _NO_METADATA = "classification: tritonserver says nothing of this model"
 _TEXT = "BYTES"
 
 
 class GrpcTriton:
-    """Made and used within one event loop; ``close`` it in the end."""
+    """Used within the event loop of its channel."""
 
-    def __init__(self, socket: str) -> None:
-        self._channel = triton_channel(f"unix:{socket}")
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+    def __init__(self, channel: Any) -> None:
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
-    async def close(self) -> None:
-        """Ends the connection and what still goes on over it."""
-        await self._channel.close()
+    async def is_decoupled(self, model: str) -> bool:
+        """Whether a model may answer a request several times; so may one that nobody knows."""
+        request = service_pb2.ModelConfigRequest(name=model)
+        try:
+            answer = await self._stub.ModelConfig(request, timeout=QUESTION_TIMEOUT_S)
+        except grpc.aio.AioRpcError:
+            return True
+        return bool(answer.config.model_transaction_policy.decoupled)
 
     # 24.10 only: from 25.08 on Triton refuses it.
     async def check_classified(self, output: Output) -> None:

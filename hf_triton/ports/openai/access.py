@@ -9,8 +9,7 @@ from aiohttp import web
 
 from generator.spec.runtime_rules import CALLER
 from hf_triton.ports import cors
-from hf_triton.ports.abandoned_requests import LEFT_S
-from hf_triton.ports.callers import Account, Callers
+from hf_triton.ports.callers import Account, Callers, leave_after
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.settings import Access
@@ -55,11 +54,7 @@ class AccessCheck:
 
     def leave(self, request: web.Request, left: Collection[asyncio.Task[None]]) -> None:
         """It is answered, or its caller has gone; what it has ``left`` at Triton still counts."""
-        account = request.get(_ACCOUNT)
-        if account and left:
-            asyncio.create_task(_leave_later(account, left))  # noqa: RUF006, those left hold it
-        elif account:
-            account.leave()
+        leave_after(request.get(_ACCOUNT), left)
 
     def preflight(self, request: web.Request) -> web.Response | None:
         """The answer to what a browser asks first; None where the request is none of those."""
@@ -78,11 +73,6 @@ def _authorizations(request: web.Request) -> list[str]:
     """OpenAI's header, or Anthropic's as one of OpenAI's; all of them where they differ."""
     keys = [f"Bearer {key}" for key in request.headers.getall("x-api-key", [])]
     return list(dict.fromkeys([*request.headers.getall("Authorization", []), *keys]))
-
-
-async def _leave_later(account: Account, left: Collection[asyncio.Task[None]]) -> None:
-    await asyncio.wait(left, timeout=LEFT_S)
-    account.leave()
 
 
 def caller_of(request: web.Request) -> dict[str, str]:

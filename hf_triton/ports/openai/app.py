@@ -57,10 +57,10 @@ from hf_triton.ports.openai.sending import (
 from hf_triton.ports.openai.triton.catalog import KINDS, Catalog, ServedModel
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.context_lengths import ContextLengths
-from hf_triton.ports.openai.triton.inference import LEFT
 from hf_triton.ports.openai.triton.request_headers import Metadata, id_of, send_id, trace_context
 from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import Access
+from hf_triton.ports.triton_calls import LEFT
 
 Asked = TypeVar("Asked")
 

@@ -13,7 +13,7 @@ import hpack
 import psutil
 import pytest
 
-from hf_triton.ports.grpc import frames as h2
+from tests.support import http2_frames as h2
 from tests.support.grpc_door import METHODS, Door, texts
 
 HEADERS = [
@@ -33,7 +33,7 @@ class Client:
     def __init__(self, server: Door) -> None:
         address = ("127.0.0.1", server.server.listen.grpc_port)
         self.socket = socket.create_connection(address, 10)
-        self._splitter = h2.Splitter(1 << 24)
+        self._splitter = h2.Splitter()
         self.send(h2.PREFACE + SETTINGS)
 
     def __enter__(self) -> Client:

@@ -54,8 +54,16 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
             if error := await self._error(request):
                 yield service_pb2.ModelStreamInferResponse(error_message=error)
                 return
-            yield service_pb2.ModelStreamInferResponse()
+            if "slow" in request.parameters:
+                await asyncio.sleep(0.2)
+            answer = service_pb2.ModelInferResponse(id=request.id)
+            yield service_pb2.ModelStreamInferResponse(infer_response=answer)
             await self._wait(request)
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        answer = service_pb2.ModelConfigResponse()
+        answer.config.model_transaction_policy.decoupled = request.name == "m_stream"
+        return answer
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         if error := await self._error(request):

@@ -16,8 +16,8 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from generator.spec.access import Limits
+from hf_triton.ports import callers
 from hf_triton.ports.abandoned_requests import AbandonedRequests
-from hf_triton.ports.grpc import calls, message_relay
 from hf_triton.ports.settings import Access
 from tests.unit.ports.grpc_ports import grpc_port
 
@@ -72,8 +72,8 @@ async def test_no_stream_is_cancelled_however_many_are_left_with_their_sending_o
         triton.supervisor.say_ours()
         for _ in range(40):
             await asyncio.gather(*(leave(number % 2) for number in range(50)))
-        assert await becomes(lambda: triton.num_left + triton.num_cancelled == 2000)
-        assert (triton.num_cancelled, triton.num_waiting) == (0, 0)
+        assert await becomes(lambda: triton.num_left >= 1000 and not triton.num_waiting)
+        assert triton.num_cancelled == 0
 
 
 @pytest.mark.threat("left-grpc-calls")
@@ -81,7 +81,7 @@ async def test_no_stream_is_cancelled_however_many_are_left_with_their_sending_o
 async def test_what_is_left_counts_for_its_caller_until_it_ends_or_for_a_minute(
     ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "LEFT_S", 60.0 if ends else 0.0)
+    monkeypatch.setattr(callers, "LEFT_S", 60.0 if ends else 0.5)
     one = Access(limits=Limits(concurrent_requests=1))
     async with grpc_port(tmp_path, access=one) as (triton, stub):
         triton.abandoned_requests, end = str(tmp_path / "end"), tmp_path / "end"
@@ -98,15 +98,10 @@ async def test_what_is_left_counts_for_its_caller_until_it_ends_or_for_a_minute(
 
 
 @pytest.mark.threat("left-grpc-calls")
-@pytest.mark.parametrize(
-    "num_tokens, waits, most_ready",
-    [(2, True, 2**18), (80, False, 2**30), (80, False, 2**18)],
-    ids=["it goes on", "no room on the connection", "no room for the call"],
-)
+@pytest.mark.parametrize("num_tokens, waits", [(2, True), (80, False)], ids=["", "it is full"])
 async def test_a_stream_that_could_go_on_elsewhere_ends_once_it_is_left(
-    num_tokens: int, waits: bool, most_ready: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    num_tokens: int, waits: bool, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(message_relay, "_MOST_READY", most_ready)
     one = Access(limits=Limits(concurrent_requests=1))
     async with grpc_port(tmp_path, access=one) as (triton, stub):
         triton.supervisor.say_ours()

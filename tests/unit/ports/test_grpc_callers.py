@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from generator.spec.access import Limits
+from hf_triton.ports import port
 from hf_triton.ports.settings import Access, Caller
+from tests.support import http2_frames as h2
 from tests.unit.ports.grpc_ports import grpc_port
+from tests.unit.ports.test_http2 import HEADERS
 
 KEY, OTHER = "k" * 20, "l" * 20
 CALLERS = (Caller("one", KEY), Caller("two", OTHER, Limits(requests_per_minute=3)))
@@ -67,6 +71,7 @@ async def test_a_stopped_port_takes_no_call_and_finishes_those_in_flight(tmp_pat
         await call.write(request)
         await call.read()
         triton.stop.set()
+        await asyncio.sleep(0.1)
         async with grpc.aio.insecure_channel(triton.address) as channel:
             other = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
             assert (await refusal(other(b"")))[0] == grpc.StatusCode.UNAVAILABLE
@@ -75,3 +80,38 @@ async def test_a_stopped_port_takes_no_call_and_finishes_those_in_flight(tmp_pat
         assert [(await call.read()).infer_response.id for _ in range(2)] == ["0", "1"]
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
+
+
+@pytest.mark.parametrize("model, order", [("m", ["1", "2"]), ("m_stream", ["2", "1"])])
+async def test_requests_of_a_stream_are_answered_in_turn_where_each_has_one_answer(
+    model: str, order: list[str], tmp_path: Path
+) -> None:
+    slow, other = (service_pb2.ModelInferRequest(model_name=model, id=one) for one in "12")
+    slow.parameters["slow"].bool_param = True
+    async with grpc_port(tmp_path) as (_, stub):
+        answers = stub.ModelStreamInfer(iter((slow, other)))
+        assert [one.infer_response.id async for one in answers] == order
+
+
+async def test_messages_that_do_not_end_fill_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port, "_BUFFERED_MIB", 1)
+    async with grpc_port(tmp_path, access=Access(max_body_mib=1)) as (triton, stub):
+        host, _, number = triton.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(number))
+        writer.write(h2.PREFACE + h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 2**20}))
+        with pytest.raises(ConnectionError):
+            await begin_messages(writer)
+        assert reader.at_eof() or reader.exception()
+        assert await stub.ModelInfer(service_pb2.ModelInferRequest(model_name="m"))
+
+
+async def begin_messages(writer: asyncio.StreamWriter) -> None:
+    head, part = h2.header_block(HEADERS), b"\0" + (2**20).to_bytes(4, "big") + bytes(60_000)
+    for stream in range(1, 2001, 2):
+        writer.write(h2.header_frames(stream, head))
+        for start in range(0, len(part), h2.MAX_FRAME_BYTES):
+            piece = part[start : start + h2.MAX_FRAME_BYTES]
+            writer.write(h2.frame(h2.DATA, 0, stream, piece))
+        await writer.drain()

@@ -117,19 +117,14 @@ async def test_a_stream_goes_on_without_a_seam_where_its_model_keeps_a_journal(
         assert not list(tmp_path.glob("left_*.told"))
 
 
-async def test_of_several_requests_on_a_stream_nobody_knows_which_a_response_answers(
-    tmp_path: Path,
-) -> None:
+async def test_of_several_requests_at_once_each_goes_on(tmp_path: Path) -> None:
     async with told_port(tmp_path) as (triton, stub):
         triton.supervisor.say_ours()
-        triton.num_tokens = 2
-        call = stub.ModelStreamInfer()
-        for _ in range(2):
-            await call.write(asked(1))
-            assert [(await call.read()).infer_response.id for _ in range(2)] == ["0", "1"]
-        triton.supervisor.kill()
-        with pytest.raises(grpc.aio.AioRpcError, match="died while it answered"):
-            await call.read()
+        triton.num_tokens, triton.num_deaths = 4, 2
+        answers = stub.ModelStreamInfer(iter((asked(1), asked(2))))
+        ids = [one.infer_response.id async for one in answers]
+        assert sorted(ids) == sorted("0123" * 2)
+        assert triton.num_deaths == 0
 
 
 async def test_of_several_requests_one_after_another_each_goes_on(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.request import TensorValue
 from hf_triton.ports.openai.triton.catalog import ServedModel
-from hf_triton.ports.openai.triton.inference import Inference, errors_translated
 from hf_triton.ports.openai.triton.request_headers import Metadata
-from hf_triton.ports.openai.triton.statuses import UNREACHABLE
+from hf_triton.ports.openai.triton.statuses import errors_translated, of_text
 from hf_triton.ports.openai.triton.tensors import OUTPUTS, Chunk, infer_request, read_chunk
-from hf_triton.ports.repeats import Repeats
+from hf_triton.ports.repeats import UNREACHABLE, Repeats
+from hf_triton.ports.triton_calls import INFER, Asked, TritonCalls
 from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S, triton_channel
 from hf_triton.tritonserver.triton_texts import NO_VERSION_IS_READY
 
@@ -36,11 +36,11 @@ class Triton:
         self._channel = triton_channel(address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         left = AbandonedRequests(abandoned_requests) if abandoned_requests else None
-        self._inference = Inference(self._channel, self._stub, left, repeats or Repeats())
+        self._calls = TritonCalls(self._channel, left, repeats or Repeats())
 
     async def close(self) -> None:
         """Ends the connection and what still goes on over it."""
-        await self._inference.close()
+        await self._calls.close()
         await self._channel.close()
 
     async def why_unreachable(self) -> str | None:
@@ -116,17 +116,35 @@ class Triton:
         self, model: ServedModel, request: Any, metadata: Metadata = ()
     ) -> AsyncGenerator[Any, None]:
         """The ModelInferResponses to a request, one without streaming. They raise ApiError."""
-        ask = self._inference.stream if model.streams else self._at_once
+        ask = self._streamed if model.streams else self._at_once
         return ask(request, metadata, is_ours=model.is_ours)
 
-    async def infer(self, request: Any, metadata: Metadata = ()) -> Any:
+    async def infer(self, request: Any, metadata: Metadata = (), *, is_ours: bool = True) -> Any:
         """A ModelInferRequest's response. Raises ApiError."""
-        return await self._inference.infer(request, metadata)
+        with errors_translated():
+            answer = await self._calls.unary(INFER, _asked(request, is_ours), metadata)
+        return service_pb2.ModelInferResponse.FromString(answer)
 
     async def _at_once(
         self, request: Any, metadata: Metadata, *, is_ours: bool
     ) -> AsyncGenerator[Any, None]:
-        yield await self._inference.infer(request, metadata, is_ours=is_ours)
+        yield await self.infer(request, metadata, is_ours=is_ours)
+
+    async def _streamed(
+        self, request: Any, metadata: Metadata, *, is_ours: bool
+    ) -> AsyncGenerator[Any, None]:
+        responses = self._calls.stream(_asked(request, is_ours), metadata)
+        with errors_translated():
+            async with contextlib.aclosing(responses):
+                async for response in responses:
+                    found = service_pb2.ModelStreamInferResponse.FromString(response)
+                    if found.error_message:
+                        raise of_text(found.error_message)
+                    yield found.infer_response
+
+
+def _asked(request: Any, is_ours: bool) -> Asked:
+    return Asked(request.SerializeToString(), request.model_name, is_ours)
 
 
 async def _chunks(responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Chunk, None]:

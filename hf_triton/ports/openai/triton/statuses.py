@@ -7,16 +7,19 @@ begins with the field it is about, one about load says to try again.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 
 import grpc
 
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.names import HEAD, top
 from hf_triton.ports.openai.triton.request_headers import without_label
+from hf_triton.ports.refusal import RefusedError
+from hf_triton.ports.repeats import UNREACHABLE
+from hf_triton.ports.triton_calls import is_unreachable
 from hf_triton.tritonserver.triton_texts import NOT_FOUND
-
-UNREACHABLE = "no connection to Triton; try again"
 
 _STATUSES = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
@@ -28,12 +31,6 @@ _STATUSES = {
     grpc.StatusCode.UNIMPLEMENTED: 501,
 }
 _CODES = {503: "unavailable", 404: "model_not_found"}
-# What gRPC itself says where nobody answers; anything else is the model's own text.
-_NO_CONNECTION = re.compile(
-    r"failed to connect|socket closed|connection (reset|refused|timed out)|recvmsg|sendmsg|goaway"
-    r"|resolution|broken pipe|endpoint|transport|server shutdown|stream removed",
-    re.IGNORECASE,
-)
 _UNAVAILABLE = re.compile(
     r"try again|shutting down|not ready|no available versions|not healthy|unavailable",
     re.IGNORECASE,
@@ -49,12 +46,19 @@ _CONTEXT = "context_length_exceeded"
 _NO_INPUT = re.compile(r"unexpected inference input '(\w+)' for model")
 
 
-def of_status(code: grpc.StatusCode, details: str) -> ApiError:
-    """The error for a gRPC status."""
-    if code == grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION.search(details):
-        return ApiError(503, UNREACHABLE, code="unavailable")
-    text = without_label(details) or f"Triton answers {code.name}"
-    return _error(_STATUSES.get(code, 500), text)
+@contextlib.contextmanager
+def errors_translated() -> Iterator[None]:
+    """Raises ApiError for what asking Triton raises."""
+    try:
+        yield
+    except RefusedError as refusal:
+        code = _CODES.get(refusal.status) if refusal.status == 503 else None
+        raise ApiError(refusal.status, refusal.text, code=code) from None
+    except grpc.aio.AioRpcError as error:
+        if is_unreachable(error):
+            raise ApiError(503, UNREACHABLE, code="unavailable") from None
+        text = without_label(error.details() or "") or f"Triton answers {error.code().name}"
+        raise _error(_STATUSES.get(error.code(), 500), text) from None
 
 
 def of_text(text: str) -> ApiError:

@@ -1,0 +1,309 @@
+"""The calls by which tritonserver's models are asked over gRPC, bytes in and out.
+
+A call is asked again where its model dies or is away: until its answer begins, and a stream that
+can go on in another process until it ends. None is cancelled at a Triton itself. The model of a
+call to one on this machine is told that nobody waits for it any more; a call to the proxy of
+``serve`` elsewhere is cancelled there, which does the same. What still comes of a call is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from generator.spec.runtime_rules import CALL
+from hf_triton.ports.abandoned_requests import AbandonedRequests
+from hf_triton.ports.infer_timeout import timeout_s_of
+from hf_triton.ports.refusal import NO_METHOD, RefusedError
+from hf_triton.ports.repeats import DIED, UNREACHABLE, Held, Repeats
+from hf_triton.ports.streams import new_name
+from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S
+
+SERVICE = "/inference.GRPCInferenceService/"
+INFER, STREAM = f"{SERVICE}ModelInfer", f"{SERVICE}ModelStreamInfer"
+Metadata = tuple[tuple[str, str | bytes], ...]
+# Of one client's request: the calls that go on though nobody waits for them.
+LEFT: ContextVar[set[asyncio.Task[None]]] = ContextVar("LEFT")
+
+_CLOSE_S = 30.0  # as long as Triton itself waits for what is in flight
+# The proxy of a gRPC port refuses it in words of its own.
+_NO_METHOD_OF_TRITONS = f"{SERVICE}AskProxy"
+# What gRPC itself says where nobody answers; anything else is the model's own text.
+_NO_CONNECTION = re.compile(
+    r"failed to connect|socket closed|connection (reset|refused|timed out)|recvmsg|sendmsg|goaway"
+    r"|resolution|broken pipe|endpoint|transport|server shutdown|stream removed",
+    re.IGNORECASE,
+)
+_ERROR_MESSAGE, _MOST_ERROR_BYTES = b"\x0a", 4096  # field 1 of a ModelStreamInferResponse, a text
+
+
+@dataclass(eq=False)
+class Asked:
+    """A message for Triton, about ``model``, or "" for what waits for none. ``is_ours``: its model
+    runs our library, which can be told that a caller has left: another takes each parameter for
+    one of its own. The message is held, to be sent again, for as long as ``may_keep`` says.
+    """
+
+    message: bytes | None
+    model: str = ""
+    is_ours: bool = False
+    may_keep: Callable[[], bool] = lambda: True
+
+
+def parameter(name: str, **value: Any) -> bytes:
+    """A field more of a ModelInferRequest, as protobuf joins messages."""
+    request = service_pb2.ModelInferRequest(parameters={name: service_pb2.InferParameter(**value)})
+    message: bytes = request.SerializeToString()
+    return message
+
+
+def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
+    """Whether nobody has answered, so that the text is gRPC's own."""
+    is_unavailable = error.code() == grpc.StatusCode.UNAVAILABLE
+    return is_unavailable and bool(_NO_CONNECTION.search(error.details() or ""))
+
+
+def error_in(response: bytes) -> str:
+    """The error that a ModelStreamInferResponse consists of; "" for an answer."""
+    if response[:1] != _ERROR_MESSAGE or len(response) > _MOST_ERROR_BYTES:
+        return ""
+    try:
+        return str(service_pb2.ModelStreamInferResponse.FromString(response).error_message)
+    except DecodeError:
+        return ""
+
+
+class TritonCalls:
+    """The calls to one Triton. All raise RefusedError, and AioRpcError with Triton's status."""
+
+    def __init__(self, channel: Any, left: AbandonedRequests | None, repeats: Repeats) -> None:
+        """``left`` is None where Triton is elsewhere."""
+        self._channel, self._left, self._repeats = channel, left, repeats
+        self._ending: set[asyncio.Task[None]] = set()
+        self._methods: dict[str, Any] = {}
+        self._stream = channel.unary_stream(STREAM)
+
+    async def close(self) -> None:
+        """Waits a moment for the ends of those that were left."""
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=_CLOSE_S)
+
+    async def unary(self, method: str, asked: Asked, metadata: Metadata = ()) -> bytes:
+        """The answer to a call of a method that answers once."""
+        tries = _Tries(self._repeats, asked, self._left)
+        try:
+            while True:
+                message = await tries.begin()
+                try:
+                    return await self._unary_once(method, message, metadata, tries)
+                except (grpc.aio.AioRpcError, _LostError) as error:
+                    tries.go_on_after(error)
+        finally:
+            tries.end()
+
+    async def stream(self, asked: Asked, metadata: Metadata = ()) -> AsyncGenerator[bytes, None]:
+        """The ModelStreamInferResponses to a ModelInferRequest; an error is the last."""
+        tries = _Tries(self._repeats, asked, self._left, streams=True)
+        try:
+            while True:
+                message = await tries.begin()
+                try:
+                    async with aclosing(self._stream_once(message, metadata, tries)) as responses:
+                        async for response in responses:
+                            yield response
+                    return
+                except (grpc.aio.AioRpcError, _LostError) as error:
+                    tries.go_on_after(error)
+        finally:
+            tries.end()
+
+    async def _unary_once(
+        self, method: str, message: bytes, metadata: Metadata, tries: _Tries
+    ) -> bytes:
+        if method not in self._methods:
+            self._methods[method] = self._channel.unary_unary(method)
+        call = self._methods[method](message, metadata=metadata)
+        try:
+            await tries.until_done(call)
+            answer: bytes = await call
+            return answer
+        finally:
+            if not call.done():
+                self._leave(tries.name, call, call)
+
+    async def _stream_once(
+        self, message: bytes, metadata: Metadata, tries: _Tries
+    ) -> AsyncGenerator[bytes, None]:
+        call = self._stream(message, metadata=metadata)
+        answer, has_ended = None, False
+        try:
+            while True:
+                answer = asyncio.ensure_future(call.read())
+                response = await tries.first(answer)
+                if response is grpc.aio.EOF:
+                    return
+                error = error_in(response)
+                # Its last response. (triton_grpc_error, with which it would be a gRPC status, is of
+                # no use: streams that are cancelled beside such errors kill 24.10.)
+                has_ended = bool(error)
+                if error and tries.is_again_after(error):
+                    raise _AwayError
+                tries.passed_on()
+                yield response
+        finally:
+            if has_ended:
+                self._let_end(tries.name, call, answer)
+            elif not call.done():
+                self._leave(tries.name, call, answer)
+
+    def _leave(self, name: str, call: Any, answer: Any) -> None:
+        if self._left and name:
+            self._left.tell(name)
+        self._let_end(name, call, answer, may_cancel=self._left is None)
+
+    def _let_end(self, name: str, call: Any, answer: Any, *, may_cancel: bool = False) -> None:
+        ending = asyncio.create_task(self._read_to_end(name, call, answer, may_cancel))
+        for tasks in (self._ending, LEFT.get(set())):
+            tasks.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _read_to_end(self, name: str, call: Any, answer: Any, may_cancel: bool) -> None:
+        try:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                if may_cancel and await self._asks_proxy():
+                    call.cancel()
+                else:
+                    await _rest(call, answer)
+        finally:
+            if self._left:
+                self._left.forget(name)
+
+    async def _asks_proxy(self) -> bool:
+        """Whether a proxy stands before Triton: it tells models of calls that are cancelled."""
+        try:
+            ask = self._channel.unary_unary(_NO_METHOD_OF_TRITONS)
+            await ask(b"", timeout=QUESTION_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            return bool(error.details() == NO_METHOD)
+        return False
+
+
+class _LostError(Exception):
+    """The process of the model has died."""
+
+
+class _AwayError(_LostError):
+    """A stream has ended with an error that says that the model is away."""
+
+
+class _Tries:
+    """The tries of one request; ``name`` is that by which the model knows the try under way."""
+
+    def __init__(
+        self,
+        repeats: Repeats,
+        asked: Asked,
+        left: AbandonedRequests | None,
+        *,
+        streams: bool = False,
+    ) -> None:
+        self._asked, self._is_named = asked, left is not None and asked.is_ours
+        stream = new_name() if self._is_named and streams else ""
+        self.name = ""
+        self.held = Held(repeats, asked.model, self._lose, self._describe, stream)
+        self._is_first, self._is_lost = True, False
+        self._waiting: asyncio.Future[Any] | None = None
+
+    def _describe(self) -> tuple[float, str]:
+        request = service_pb2.ModelInferRequest.FromString(self._asked.message or b"")
+        return timeout_s_of(request), str(request.id)
+
+    async def begin(self) -> bytes:
+        """Waits until it may be asked; returns what is sent. Raises RefusedError."""
+        may_go = self._is_first and self.held.may_go()
+        self._is_first = self._is_lost = False
+        if not may_go and self._asked.model:
+            await self.held.turn()
+        message = self._asked.message or b""
+        if not self._asked.may_keep():
+            self._asked.message = None
+        if self._is_named:
+            self.name = new_name()
+            message += parameter(CALL, string_param=self.held.call_text(self.name))
+        return message
+
+    async def first(self, answer: asyncio.Future[Any]) -> Any:
+        """The answer. Raises _LostError where the model dies before."""
+        await self.until_done(answer)
+        return answer.result()
+
+    async def until_done(self, answer: Any) -> None:
+        """Returns when there is an answer, which goes on where whoever waits for it is cancelled:
+        whoever waits for a call itself cancels the call. Raises _LostError where the model dies
+        before.
+        """
+        if self._is_lost:
+            raise _LostError
+        waiting = self._waiting = asyncio.get_running_loop().create_future()
+
+        def end(_: object) -> None:
+            if not waiting.done():
+                waiting.set_result(None)
+
+        answer.add_done_callback(end)
+        await waiting
+
+    def passed_on(self) -> None:
+        """Its caller has one more response of a stream."""
+        had_begun = self.held.has_begun
+        self.held.passed_on()
+        if not had_begun:
+            self._may_go_on()
+
+    def is_again_after(self, error: str) -> bool:
+        """Whether it is asked again, because an error says that its model is away."""
+        return self._may_go_on() and self.held.is_away(error)
+
+    def _may_go_on(self) -> bool:
+        if not self.held.may_go_on:
+            self._asked.message = None
+        return self._asked.message is not None
+
+    def go_on_after(self, error: grpc.aio.AioRpcError | _LostError) -> None:
+        """Raises RefusedError, or the error, unless it is to be asked again."""
+        if isinstance(error, _AwayError):
+            return
+        if isinstance(error, _LostError):
+            if not self._may_go_on():
+                raise RefusedError(503, DIED) from None
+            self.held.lost()
+        elif is_unreachable(error):
+            if not self.is_again_after(UNREACHABLE):
+                raise RefusedError(503, UNREACHABLE) from None
+        elif not self.is_again_after(error.details() or ""):
+            raise error
+
+    def end(self) -> None:
+        """It is answered, or left."""
+        self.held.end()
+
+    def _lose(self) -> None:
+        self._is_lost = True
+        if self._waiting and not self._waiting.done():
+            self._waiting.set_exception(_LostError())
+
+
+async def _rest(call: Any, answer: Any) -> None:
+    """Reads on from the ``answer`` that is awaited."""
+    while await answer is not grpc.aio.EOF and not call.done():
+        answer = call.read()
