@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from hf_triton.ports.port import Port
@@ -23,7 +24,9 @@ class _End(asyncio.Protocol):
 
     other: _End
 
-    def __init__(self) -> None:
+    def __init__(self, end: Callable[[], None]) -> None:
+        """``end`` is called once both ends are closed."""
+        self._end, self.is_closed = end, False
         self.transport: Any = None
         self.early = b""  # what came before the other end was there
 
@@ -48,10 +51,23 @@ class _End(asyncio.Protocol):
         """Of asyncio."""
         self.other.transport.resume_reading()
 
+    def close(self) -> None:
+        """Once what was written has been read."""
+        self.transport.close()
+
     def connection_lost(self, _error: Exception | None) -> None:
         """Of asyncio."""
-        if self.other.transport:
-            self.other.transport.close()
+        self.is_closed = True
+        if self.other.transport and not self.other.is_closed:
+            self.other.close()
+        else:
+            self._end()
+
+
+class _ServerEnd(_End):
+    def close(self) -> None:
+        """At once: nobody waits for an answer."""
+        self.transport.abort()
 
 
 class ClientConnection(_End):
@@ -62,9 +78,9 @@ class ClientConnection(_End):
     def __init__(
         self, port: Port, server_socket: str, by_peer: dict[str, ClientConnection]
     ) -> None:
-        super().__init__()
+        super().__init__(self._remove)
         self._port, self._server_socket, self._by_peer = port, server_socket, by_peer
-        self.other = _End()
+        self.other = _ServerEnd(self._remove)
         self.other.other = self
         self.address = self._peer = ""
         self.deadline = math.inf
@@ -112,12 +128,10 @@ class ClientConnection(_End):
         self._num_unread -= num_read
         self._port.num_buffered -= num_read
 
-    def connection_lost(self, error: Exception | None) -> None:
-        """The client has gone."""
+    def _remove(self) -> None:
         self._port.connections.remove(self)
         self._by_peer.pop(self._peer, None)
         self.take_message(self._num_unread)
-        super().connection_lost(error)
 
     def count_call(self, num: int) -> None:
         """So many more calls are under way."""

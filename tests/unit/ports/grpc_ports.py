@@ -126,9 +126,11 @@ class Relay:
     def __init__(self, path: str) -> None:
         self._path = path
         self._writers: list[asyncio.StreamWriter] = []
+        self._serving: set[asyncio.Task[None] | None] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
+        self._serving.add(asyncio.current_task())
         behind, out = await asyncio.open_unix_connection(self._path)
         self._writers += (writer, out)
         await asyncio.gather(_pass_on(reader, out), _pass_on(behind, writer))
@@ -138,6 +140,13 @@ class Relay:
         for writer in self._writers:
             writer.transport.abort()
         self._writers.clear()
+
+    async def close(self) -> None:
+        """Returns once all connections are closed."""
+        self.cut()
+        tasks = [task for task in self._serving if task]
+        if tasks:
+            await asyncio.wait(tasks, timeout=5)
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -176,3 +185,4 @@ async def grpc_port(
         await serving
         await server.stop(0)
         relaying.close()
+        await triton.relay.close()
