@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from generator.errors import PerfError
-from perf.report.schema import RUN_FILE, Run, read_run, write_run
+from perf.report.schema import REPORT_FILE, Run, read_run, write_run
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def taken_up(folder: Path, run: Run, otherwise: str = "choose another --output")
     """The run that the folder holds, else ``run``, which is written. Raises PerfError where it
     holds one of another kind or scenario, OSError.
     """
-    if not (folder / RUN_FILE).exists():
+    if not (folder / REPORT_FILE).exists():
         write_run(folder, run)
         return run
     try:

@@ -164,8 +164,6 @@ def warnings(found: Comparison) -> Iterator[tuple[str, str]]:
     for pair in found.pairs:
         if pair.fails_anew:
             yield "requests fail in B only", load_words(pair.a.load)
-    for name, results in (("A", found.a), ("B", found.b)):
-        yield from ((f"not read of {name}", problem) for problem in results.problems)
     single = sum(not pair.is_judged for pair in found.pairs)
     if found.is_judged and single:
         yield "without repeats", f"{single} loads, of which noise can't be judged"

@@ -1,7 +1,7 @@
-"""Writes what people and programs read of a run beside it: report.json, run.md, and run.html, one
-page with a plot that needs no network.
+"""Writes what people read of a run beside it: run.md, and run.html, one page with a plot that needs
+no network.
 
-All of it is made from the run's own two files (schema.py) and nothing else, so it can be made again
+All of it is made from the run's report.json (schema.py) and nothing else, so it can be made again
 at any time, and the same run gives the same bytes.
 """
 
@@ -28,10 +28,10 @@ from perf.report.points import (
     word,
     words_for,
 )
-from perf.report.schema import REPORT_FILE, Results, Run, read_results, write_text
+from perf.report.schema import Results, Run, read_results, write_text
 
 MARKDOWN_FILE, PAGE_FILE = "run.md", "run.html"
-RENDERINGS = (PAGE_FILE, MARKDOWN_FILE, REPORT_FILE)
+RENDERINGS = (PAGE_FILE, MARKDOWN_FILE)
 _NAMES = ("target", "endpoint", "concurrency", "request_rate")
 COMPARES_TARGETS = ("baselines",)  # kinds of runs in which every target does the same work
 NO_BOUNDS = Bounds()
@@ -53,12 +53,7 @@ def write_renderings(folder: Path, bounds: Bounds = NO_BOUNDS) -> None:
 
     Raises PerfError (not a run, or of a newer schema), OSError.
     """
-    write_results(folder, read_results(folder), bounds)
-
-
-def write_results(folder: Path, results: Results, bounds: Bounds = NO_BOUNDS) -> None:
-    """Writes every rendering of results that were read already. Raises OSError."""
-    write_text(folder / REPORT_FILE, json.dumps(results.document(), indent=2) + "\n")
+    results = read_results(folder)
     write_text(folder / MARKDOWN_FILE, to_markdown(results, bounds))
     write_text(folder / PAGE_FILE, to_html(results, bounds))
 
@@ -74,7 +69,7 @@ def to_markdown(results: Results, bounds: Bounds = NO_BOUNDS) -> str:
         lines += ["", f"{markdown.escaped(shown_table.everywhere)}", ""]
     else:
         lines += ["No measurements.", ""]
-    for name, text in (*_problems(results, found), *facts(results.run)):
+    for name, text in (*_problems(found), *facts(results.run)):
         lines.append(f"- {name}: {markdown.code(text) if name == 'command' else _said(text)}")
     return "\n".join(lines) + "\n"
 
@@ -93,7 +88,7 @@ def to_html(results: Results, bounds: Bounds = NO_BOUNDS) -> str:
     return environment.get_template(_TEMPLATE).render(
         title=results.run.name,
         said=list(_best(results, found, bounds)),
-        warnings=list(_problems(results, found)),
+        warnings=list(_problems(found)),
         plot=plot(found),
         tables={"All numbers": table(found, every_metric(results.measurements))} if found else {},
         facts={"How it came about": list(facts(results.run))},
@@ -149,14 +144,13 @@ def _best(results: Results, found: Sequence[Point], bounds: Bounds) -> Iterator[
     return best(found, bounds, compares_targets=results.run.kind in COMPARES_TARGETS)
 
 
-def _problems(results: Results, found: Sequence[Point]) -> Iterator[tuple[str, str]]:
+def _problems(found: Sequence[Point]) -> Iterator[tuple[str, str]]:
     loads = [point.load for point in found]
     for point in found:
         errors = [each.first_error for each in point.repeats if each.first_error]
         if errors:
             where = load_words(point.load, loads if len(loads) > 1 else [])
             yield "error", f"{where}: {errors[0][:500]}"
-    yield from (("not shown", problem) for problem in results.problems)
 
 
 def _cell(point: Point, metric: Metric) -> str:

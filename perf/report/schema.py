@@ -1,9 +1,9 @@
-"""What a run is, on disk: a folder with ``run.json`` (how it came about) and
-``measurements.jsonl``, one line for each finished measurement in the order in which they were made.
+"""What a run is, on disk: ``report.json`` in a folder of its own says how it came about, and has
+every finished measurement in the order in which they were made.
 
-Whatever measures appends lines; whatever shows, compares or tunes reads them. A line is complete or
-absent, so a run that was stopped keeps what it had, and goes on where it was. Knows no server, no
-clock and no plot.
+Whatever measures adds to it; whatever shows, compares or tunes reads it. It is replaced as a whole,
+so a run that was stopped keeps what it had, and goes on where it was. Knows no server, no clock and
+no plot.
 
 Units stand in the names; a figure that was not measured is absent (``None``). Secrets are masked
 where they are written. Schema version 1: fields are added, never renamed.
@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,7 +25,7 @@ from generator.errors import PerfError, mask_tokens
 from generator.yaml_file.regular_file import read_regular
 
 SCHEMA_VERSION = 1
-RUN_FILE, MEASUREMENTS_FILE, REPORT_FILE = "run.json", "measurements.jsonl", "report.json"
+REPORT_FILE = "report.json"
 
 _MOST_BYTES = 2**30
 _SECRETS = (
@@ -120,16 +119,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Results:
-    """A run, what it measured, and a line for whatever of it could not be read."""
+    """A run and what it measured."""
 
     run: Run
-    measurements: Sequence[Measurement]
-    problems: Sequence[str] = ()
-
-    def document(self) -> dict[str, Any]:
-        """What report.json holds: a Run's fields, ``measurements`` and ``problems``."""
-        lines = [asdict(each) for each in self.measurements]
-        return {**asdict(self.run), "measurements": lines, "problems": list(self.problems)}
+    measurements: Sequence[Measurement] = ()
 
 
 @dataclass(frozen=True)
@@ -140,100 +133,70 @@ class _Version:
 
 
 @dataclass(frozen=True)
-class _Lines:
-    """What a report.json holds beside the Run."""
+class _Measured:
+    """What a report.json holds beside the fields of a Run."""
 
-    measurements: list[Measurement]
-    problems: Sequence[str] = ()
+    measurements: list[Measurement] = field(default_factory=list)
 
 
 def write_run(folder: Path, run: Run) -> None:
-    """Makes the folder and writes ``run.json`` whole or not at all. Raises OSError."""
+    """Makes the folder and writes how its run came about. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / RUN_FILE, json.dumps(masked(asdict(run)), indent=2) + "\n")
+    _write(folder, Results(run, read_measurements(folder)))
 
 
 def append(folder: Path, measurement: Measurement) -> None:
-    """Adds one line and has it written to the disk. Raises OSError; then the line is taken back, so
-    the file ends with a whole one.
-
-    What a process that was killed left unfinished at the end is cut off first.
-    """
+    """Adds a measurement to the run, in the place of what its repeat was before. Raises OSError."""
+    before, load, repeat = _read(folder / REPORT_FILE), measurement.load, measurement.repeat
     finite = replace(
         measurement, server=_finite(measurement.server), machine=_finite(measurement.machine)
     )
-    data = msgspec.json.encode(masked(asdict(finite))) + b"\n"
-    with (folder / MEASUREMENTS_FILE).open("a+b", buffering=0) as file:
-        end = _end_of_last_line(file)
-        file.truncate(end)
-        try:
-            if file.write(data) != len(data):
-                raise OSError(28, "no space left on device")
-            os.fsync(file.fileno())
-        except OSError:
-            file.truncate(end)
-            raise
+    kept = [each for each in before.measurements if (each.load, each.repeat) != (load, repeat)]
+    _write(folder, Results(before.run, [*kept, finite]))
 
 
 def read_run(folder: Path) -> Run:
     """The run in ``folder``. Raises OSError, ValueError (not a run, or of a newer schema)."""
-    file = folder / RUN_FILE
-    return _run(file, read_regular(file, _MOST_BYTES))
+    return _read(folder / REPORT_FILE).run
 
 
 def read_measurements(folder: Path) -> list[Measurement]:
-    """What is there; an unfinished last line, of a process that was killed, is left out.
-
-    Raises OSError, ValueError (a line in the middle that is no measurement).
-    """
-    measurements, problems = readable_measurements(folder)
-    if problems:
-        raise ValueError(problems[0])
-    return measurements
-
-
-def readable_measurements(folder: Path) -> tuple[list[Measurement], list[str]]:
-    """Every measurement, of one that was made again the last, and of each other line its file,
-    number and what is wrong.
-
-    Raises OSError.
-    """
-    file = folder / MEASUREMENTS_FILE
-    try:
-        lines = file.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return [], []
-    found: dict[bytes, Measurement] = {}
-    problems: list[str] = []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            if line.strip():
-                each = _made(Measurement, line)
-                key = msgspec.json.encode([each.load, each.repeat], order="sorted")
-                found[key] = each
-        except ValueError as error:  # noqa: PERF203, every line is tried
-            problems.append(f"{file}:{number}: not a measurement: {error}")
-    return list(found.values()), problems
+    """What its run has measured. Raises OSError, ValueError."""
+    file = folder / REPORT_FILE
+    return [*_read(file).measurements] if file.exists() else []
 
 
 def read_results(path: Path) -> Results:
-    """The run in a folder, or in the report.json of one. Raises PerfError."""
+    """The run in a folder, or in its report.json. Raises PerfError."""
+    file = path / REPORT_FILE if path.is_dir() else path
     try:
-        if path.is_dir():
-            return Results(read_run(path), *readable_measurements(path))
-        data = read_regular(path, _MOST_BYTES)
-        run = _run(path, data)
-        lines = _made(_Lines, data, f"{path}: ")
-        return Results(run, lines.measurements, lines.problems)
+        return _read(file)
     except FileNotFoundError:
-        expected = f"expected a folder with {RUN_FILE}, as `hf-triton perf sweep` makes"
-        if path.is_dir():
-            raise PerfError(f"{path}: not a run: it has no {RUN_FILE}; {expected}") from None
-        raise PerfError(f"{path}: not found; {expected}, or the {REPORT_FILE} of one") from None
+        expected = f"expected a folder with {REPORT_FILE}, as `hf-triton perf sweep` makes"
+        raise PerfError(f"{file}: not found; {expected}") from None
     except OSError as error:
         raise PerfError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
         raise PerfError(str(error)) from None
+
+
+def _read(file: Path) -> Results:
+    """Raises OSError, ValueError."""
+    data = read_regular(file, _MOST_BYTES)
+    version = _made(_Version, data, f"{file}: not a run: ").schema_version
+    if version > SCHEMA_VERSION:
+        raise ValueError(
+            f"{file}: schema_version: got {version}, expected at most {SCHEMA_VERSION}; "
+            "a newer hf-triton wrote it"
+        )
+    run = _made(Run, data, f"{file}: ")
+    return Results(run, _made(_Measured, data, f"{file}: ").measurements)
+
+
+def _write(folder: Path, results: Results) -> None:
+    lines = [asdict(each) for each in results.measurements]
+    document = masked({**asdict(results.run), "measurements": lines})
+    write_text(folder / REPORT_FILE, json.dumps(document, indent=1) + "\n")
 
 
 def write_text(file: Path, text: str) -> None:
@@ -265,16 +228,6 @@ def masked(value: Any) -> Any:
     return encodable(mask_tokens(value))
 
 
-def _run(file: Path, data: bytes) -> Run:
-    version = _made(_Version, data, f"{file}: not a run: ").schema_version
-    if version > SCHEMA_VERSION:
-        raise ValueError(
-            f"{file}: schema_version: got {version}, expected at most {SCHEMA_VERSION}; "
-            "a newer hf-triton wrote it"
-        )
-    return _made(Run, data, f"{file}: ")
-
-
 def _made(kind: type[Made], data: bytes, where: str = "") -> Made:
     """JSON as the dataclass; keys of a later version are left out. Raises ValueError, which says
     where and what is wrong: ``Expected `str`, got `int` - at `$.load.endpoint` ``.
@@ -283,12 +236,6 @@ def _made(kind: type[Made], data: bytes, where: str = "") -> Made:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where}{error}") from None
-
-
-def _end_of_last_line(file: IO[bytes]) -> int:
-    """Where the last whole line ends, in bytes."""
-    file.seek(0)
-    return file.read().rfind(b"\n") + 1
 
 
 def _finite(figures: Mapping[str, float]) -> dict[str, float]:

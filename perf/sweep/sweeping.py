@@ -21,8 +21,7 @@ from generator.spec.task_folders import find_tasks
 from perf.machine import here
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE, write_renderings
 from perf.report.schema import (
-    MEASUREMENTS_FILE,
-    RUN_FILE,
+    REPORT_FILE,
     Measurement,
     Run,
     append,
@@ -170,9 +169,8 @@ def _begun(
         scenario=scenario,
         notes=notes,
     )
-    if options.fresh and (folder / RUN_FILE).exists():  # what shows them is written again
-        for name in (MEASUREMENTS_FILE, RUN_FILE):
-            (folder / name).unlink(missing_ok=True)
+    if options.fresh:  # what shows it is written again
+        (folder / REPORT_FILE).unlink(missing_ok=True)
     otherwise = "choose another --output, or --fresh to measure again and lose it"
     taken_up(folder, run, otherwise)
     _write_inputs(folder, found)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from generator.errors import EXIT_OK, PerfError
 from generator.flag_values import positive
 
-HELP = "write a run's page, table and JSON"
+HELP = "write a run's page and table"
 DESCRIPTION = """\
-Write what people and programs read of a run beside it: run.html (one page, no network),
-run.md and report.json. Every command that measures does so at its end; here it is done again,
-or with bounds of yours."""
+Write what people read of a run beside its report.json: run.html (one page, no network) and run.md.
+Every command that measures does so at its end; here it is done again, or with bounds of yours."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,20 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the files and names them. Raises PerfError."""
     from perf.report.best import Bounds
-    from perf.report.rendering import RENDERINGS, write_results
-    from perf.report.schema import read_results
+    from perf.report.rendering import RENDERINGS, write_renderings
 
     folder: Path = args.folder
-    results = read_results(folder)
-    if not folder.is_dir():
+    if folder.is_file():
         raise PerfError(f"{folder}: got a file, expected the folder of a run")
     try:
-        write_results(folder, results, Bounds(args.p99_ms, args.ttft_p99_ms))
+        write_renderings(folder, Bounds(args.p99_ms, args.ttft_p99_ms))
     except OSError as error:
         raise PerfError(f"{error.filename or folder}: {error.strerror}") from None
-    for problem in results.problems:
-        print(f"hf-triton: {problem}; the rest is shown", file=sys.stderr)
-    if not results.measurements:
-        print(f"hf-triton: {folder} has no measurements yet", file=sys.stderr)
     print("\n".join(str(folder / name) for name in RENDERINGS))
     return EXIT_OK

@@ -133,14 +133,14 @@ def test_report_names_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[st
     folder = example_runs.write(tmp_path / "a", sweep(repeats=1, concurrencies=(1,)))
     assert run_cli("report", folder, "--p99-ms", "500") == 0
     names = capsys.readouterr().out.split()
-    assert [Path(name).name for name in names] == ["run.html", "run.md", "report.json"]
+    assert [Path(name).name for name in names] == ["run.html", "run.md"]
     assert all(Path(name).is_file() for name in names)
     assert "at most 500 ms" in (folder / "run.md").read_text()
 
 
 def test_report_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli("report", tmp_path / "nothing") == 1
-    assert "not found; expected a folder with run.json" in capsys.readouterr().err
+    assert "not found; expected a folder with report.json" in capsys.readouterr().err
     folder = example_runs.write(tmp_path / "a", sweep(repeats=1, concurrencies=(1,)))
     (folder / "run.html").mkdir()
     assert run_cli("report", folder) == 1

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from perf.report import schema
 from perf.report.best import Bounds
 from perf.report.metrics import shown
 from perf.report.points import points
@@ -140,17 +139,6 @@ def test_a_load_that_only_failed_is_not_the_best(tmp_path: Path) -> None:
     page = rendered(tmp_path, iter([failed]))
     for words in ("no load was answered without errors", "9 of 9 requests failed", "HTTP 503"):
         assert words in page.said
-
-
-def test_a_broken_line_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
-    example_runs.write(tmp_path, example_runs.sweep(("demo",), ("http-infer",), (1, 2), 1))
-    file = tmp_path / schema.MEASUREMENTS_FILE
-    first, second = file.read_text().splitlines()
-    file.write_text(f"{first}\nnonsense\n{second}\n")
-    write_renderings(tmp_path)
-    page = Page((tmp_path / "run.html").read_text())
-    assert f"{schema.MEASUREMENTS_FILE}:2:" in page.said
-    assert len(read_results(tmp_path).measurements) == 2
 
 
 def test_bounds_choose_the_load_that_keeps_to_them(tmp_path: Path) -> None:

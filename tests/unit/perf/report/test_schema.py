@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,46 +30,20 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert schema.read_measurements(tmp_path) == [measurement(0), measurement(1)]
 
 
-def test_an_unfinished_line_is_cut_off_before_the_next_one(tmp_path: Path) -> None:
-    file = tmp_path / schema.MEASUREMENTS_FILE
+def test_a_repeat_that_is_measured_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    schema.write_run(tmp_path, run())
+    schema.append(tmp_path, replace(measurement(0), num_requests=0, first_error="full"))
     schema.append(tmp_path, measurement(0))
-    with file.open("ab") as opened:
-        opened.write(b'{"load": {"target": "' + b"x" * 100_000)
     assert schema.read_measurements(tmp_path) == [measurement(0)]
-    schema.append(tmp_path, measurement(1))
-    assert schema.read_measurements(tmp_path) == [measurement(0), measurement(1)]
-
-
-@pytest.mark.parametrize(
-    "line, said",
-    [
-        (b"nonsense", "malformed"),
-        (b"[" * 100_000, "Expected `object`"),
-        (b"{}", "missing required field `load`"),
-        (b'{"load": {"target": 3, "endpoint": "x"}}', "`$.load.target`"),
-    ],
-)
-def test_a_broken_line_is_named_and_the_rest_is_read(
-    tmp_path: Path, line: bytes, said: str
-) -> None:
-    schema.append(tmp_path, measurement(0))
-    with (tmp_path / schema.MEASUREMENTS_FILE).open("ab") as opened:
-        opened.write(line + b"\n")
-    schema.append(tmp_path, measurement(1))
-    found, problems = schema.readable_measurements(tmp_path)
-    assert found == [measurement(0), measurement(1)]
-    (problem,) = problems
-    assert f"{schema.MEASUREMENTS_FILE}:2: not a measurement: " in problem
-    assert said in problem
-    with pytest.raises(ValueError, match=r"jsonl:2:.* not a measurement:"):
-        schema.read_measurements(tmp_path)
 
 
 def test_keys_of_a_later_version_are_left_out(tmp_path: Path) -> None:
+    schema.write_run(tmp_path, run())
     schema.append(tmp_path, measurement())
-    file = tmp_path / schema.MEASUREMENTS_FILE
-    values = json.loads(file.read_text()) | {"new": 1}
-    file.write_text(json.dumps(values) + "\n")
+    file = tmp_path / schema.REPORT_FILE
+    values = json.loads(file.read_text())
+    values["measurements"][0] |= {"new": 1}
+    file.write_text(json.dumps(values | {"new": 1}))
     assert schema.read_measurements(tmp_path) == [measurement()]
 
 
@@ -83,15 +58,14 @@ def test_keys_of_a_later_version_are_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_run_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    for name in (schema.RUN_FILE, schema.REPORT_FILE):
-        (tmp_path / name).write_text(text)
-        with pytest.raises(PerfError, match=rf"{name}: ") as caught:
-            read_results(tmp_path if name == schema.RUN_FILE else tmp_path / name)
+    (tmp_path / schema.REPORT_FILE).write_text(text)
+    for path in (tmp_path, tmp_path / schema.REPORT_FILE):
+        with pytest.raises(PerfError, match=r"report\.json: ") as caught:
+            read_results(path)
         assert said in str(caught.value)
 
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(PerfError, match=r"not a run: it has no run\.json"):
-        read_results(tmp_path)
-    with pytest.raises(PerfError, match="not found; expected a folder"):
-        read_results(tmp_path / "nothing")
+    for path in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(PerfError, match=r"not found; expected a folder with report\.json"):
+            read_results(path)

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from perf.report.schema import Load, Measurement, Percentiles, read_measurements
+from perf.report.schema import Load, Measurement, Percentiles, Run, read_measurements
 from perf.tune.bench import Measure, TrialError
 from perf.tune.space import Settings
 
+RUN = Run("tune", "", "hf-triton perf tune demo", "", {}, {})
 SEQS, TOKENS, WIDE = (
     "options.max_num_seqs",
     "options.max_num_batched_tokens",

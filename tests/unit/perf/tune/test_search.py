@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from perf.report.schema import Value, read_measurements
+from perf.report.schema import Value, read_measurements, write_run
 from perf.tune.goal import Goal
 from perf.tune.question import Request
 from perf.tune.search import Search, measured, outcomes_in
 from perf.tune.space import Settings, Space
 from perf.tune.tuning import ranking
-from tests.unit.perf.tune.fake_bench import SEQS, TOKENS, FakeBench
+from tests.unit.perf.tune.fake_bench import RUN, SEQS, TOKENS, FakeBench
 
 THROUGHPUT = Goal("throughput")
 ALL: dict[str, tuple[Value, ...]] = {
@@ -30,6 +30,7 @@ def make(
     trials: int = 25,
     patience: int | None = None,
 ) -> Search:
+    write_run(folder, RUN)
     request = Request("demo", folder, folder, goal, 8, 3, trials, 3.0, patience=patience)
     return Search(space, request, bench, folder)
 

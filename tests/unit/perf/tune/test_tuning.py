@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from generator.spec.task_folders import find_tasks
-from perf.report.schema import Run, write_run
+from perf.report.schema import write_run
 from perf.run_folder import in_use
 from perf.tune.goal import Goal
 from perf.tune.question import Request
 from perf.tune.space import Space
 from perf.tune.tuning import Tuning
 from tests.support.triton import DEMO_MODEL
-from tests.unit.perf.tune.fake_bench import SEQS, FakeBench
+from tests.unit.perf.tune.fake_bench import RUN, SEQS, FakeBench
 
 YAML = f"""\
 models:
@@ -44,7 +44,7 @@ def run(folder: Path, goal: Goal, interrupt_at: int | None = None, write: bool =
     results = folder / "results"
     bench = FakeBench(interrupt_at=interrupt_at, folder=results)
     with in_use(results):
-        write_run(results, Run("tune", "", "hf-triton perf tune demo", "", {}, {}))
+        write_run(results, RUN)
         return Tuning(request, SPACE, bench, results, find_tasks()).run()
 
 
@@ -60,7 +60,7 @@ def test_the_winner_is_told_from_noise_and_written(
     assert "hf-triton apply" in said
     assert "{max_num_seqs: 32}  # few" in (tmp_path / "models.yaml").read_text()
     made = {path.name for path in (tmp_path / "results").iterdir()}
-    assert {"run.json", "measurements.jsonl", "report.json", "run.html"} <= made
+    assert {"report.json", "run.html", "run.md"} <= made
 
 
 def test_a_bound_that_nothing_meets_ends_in_1_and_names_the_nearest(

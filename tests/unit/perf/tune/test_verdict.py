@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from perf.report.schema import Measurement, append
+from perf.report.schema import Measurement, append, write_run
 from perf.tune.goal import Goal
 from perf.tune.search import Confirmation, Outcome, in_turns, measured
-from tests.unit.perf.tune.fake_bench import SEQS, FakeBench, measurement
+from tests.unit.perf.tune.fake_bench import RUN, SEQS, FakeBench, measurement
 
 THROUGHPUT = Goal("throughput")
 CURRENT, WINNER = {SEQS: 4}, {SEQS: 32}
@@ -54,6 +54,7 @@ def test_whatever_meets_the_bounds_ranks_before_what_does_not() -> None:
 
 def test_both_are_measured_in_turns_and_never_twice(tmp_path: Path) -> None:
     current, winner = outcome(0, CURRENT, 40), outcome(3, WINNER, 320)
+    write_run(tmp_path, RUN)
     for each in (current, winner):
         append(tmp_path, each.measurement)
     append(tmp_path, measurement(CURRENT, 41, 10.0, repeat=1))
