@@ -1,9 +1,4 @@
-"""The manifest of a model folder: which of its files are ours, and the hash each was written with.
-
-``replacing`` exists only between the first and the last write of a run: the hashes of files that
-the run is about to replace or remove. A run that was interrupted leaves it behind, and the next
-one knows by it that old and new contents are both ours.
-"""
+"""The manifest of a model folder: which files are ours, and the hash each was written with."""
 
 from __future__ import annotations
 
@@ -34,46 +29,36 @@ class Manifest:
     """Paths are relative to the model's folder, with ``/``; hashes are SHA-256 in hex."""
 
     files: Mapping[str, str] = field(default_factory=dict)
-    replacing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def paths(self) -> frozenset[str]:
         """Every path that may hold a file of ours."""
-        return frozenset(self.files) | frozenset(self.replacing)
+        return frozenset(self.files)
 
     def wrote(self, path: str, content: bytes) -> bool:
-        """Whether this content of the file at ``path`` is one that we wrote."""
-        return digest(content) in self.hashes(path)
-
-    def hashes(self, path: str) -> tuple[str, ...]:
-        """The hashes of all contents of ``path`` that are ours."""
-        known = (self.files[path],) if path in self.files else ()
-        return known + self.replacing.get(path, ())
+        """Whether this content of the file at ``path`` is what we wrote."""
+        return self.files.get(path) == digest(content)
 
     def to_bytes(self) -> bytes:
         """The file's content: sorted, without anything that changes from run to run."""
-        value: dict[str, object] = {"files": dict(self.files)}
-        if self.replacing:
-            value["replacing"] = {path: list(hashes) for path, hashes in self.replacing.items()}
         # msgspec, because json indents in Python: a thousand models are compared in a second.
-        return (msgspec.json.format(json.dumps(value, sort_keys=True)) + "\n").encode()
+        text = json.dumps({"files": dict(self.files)}, sort_keys=True)
+        return (msgspec.json.format(text) + "\n").encode()
 
 
 def parse(raw: bytes) -> Manifest:
     """The manifest that ``raw`` holds. Raises ValueError for anything that we would not write."""
     try:
-        value = json.loads(raw)
-        files = dict(value["files"])
-        replacing = {path: tuple(hashes) for path, hashes in value.get("replacing", {}).items()}
+        files = dict(json.loads(raw)["files"])
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("not a manifest") from error
-    for path in [*files, *replacing]:
+    for path in files:
         if not is_safe_path(path):
             raise ValueError(f"{path!r} is not a path inside the model's folder")
-    for known in [*files.values(), *(hash_ for hashes in replacing.values() for hash_ in hashes)]:
+    for known in files.values():
         if not isinstance(known, str) or not _SHA256.fullmatch(known):
             raise ValueError(f"{known!r} is not a SHA-256")
-    return Manifest(files, replacing)
+    return Manifest(files)
 
 
 @functools.lru_cache(maxsize=8192)

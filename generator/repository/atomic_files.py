@@ -19,25 +19,32 @@ from generator.repository.compare import is_script, parents, temporary
 def write(path: str, content: bytes) -> None:
     """Puts ``content`` at ``path`` so that nobody ever sees half of it; a script can be run."""
     scratch = temporary(path)
-    mode = 0o777 if is_script(content) else 0o666
     try:
-        descriptor = _create(scratch, mode)
-    except FileNotFoundError:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _create(scratch, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+        create(scratch, content)
         os.replace(scratch, path)  # noqa: PTH105
-    except BaseException as error:
+    except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(scratch)  # noqa: PTH108
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = path  # a full disk names none
         raise
 
 
-def _create(path: str, mode: int) -> int:
+def create(path: str, content: bytes) -> None:
+    """Writes a file where none is, its folder too; a script can be run."""
+    mode = 0o777 if is_script(content) else 0o666
+    try:
+        descriptor = _created(path, mode)
+    except FileNotFoundError:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _created(path, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        error.filename = error.filename or path  # a full disk names none
+        raise
+
+
+def _created(path: str, mode: int) -> int:
     """A new file, never through a link; one that an interrupted run left behind is removed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:

@@ -22,7 +22,7 @@ from generator.render.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
 from generator.repository import versions
 
 TEMPORARY_SUFFIX = ".hf-triton-tmp"
-# In a model's folder: where a version is put together before it gets its number.
+# In a model's folder: where what it is to hold is put together.
 STAGE = f".version{TEMPORARY_SUFFIX}"
 # Of a script: whoever serves it reads it too, as its shell does.
 _RUNNABLE = 0o755
@@ -105,7 +105,7 @@ def compare(
 ) -> ModelPlan:
     """What has to change for ``folder`` to hold the rendered ``files`` as its current version.
 
-    An edited model.py keeps its edits, unless its code would be rendered otherwise now: that is a
+    An edited model.py stays as it is, unless its code would be rendered otherwise now: that is a
     conflict. Where ``files`` have the edits already, ``written`` is the hash of what was written.
     """
     blocked = _not_a_folder(folder)
@@ -124,10 +124,9 @@ def compare(
     changes = [_change(folder, path, new, known, path in edited) for path, new in files.items()]
     if keep_edits and not written:
         for change in changes:
-            merged = _merged(change, known.files.get(own)) if change.path == own else None
-            if merged is not None and change.new is not None:
-                files = with_digest({**rendered, MODEL_FILE: merged})
-                return compare(folder, files, written=manifest.digest(change.new))
+            if change.path == own and _stays(change, known.files.get(own)):
+                files = with_digest({**rendered, MODEL_FILE: change.old or b""})
+                return compare(folder, files, written=known.files[own])
     stale = sorted(known.paths - set(files) - set(versions.older_files(known, version)))
     changes += filter(None, (_stale_change(folder, path, known) for path in stale))
     if edited and not blocked:
@@ -167,24 +166,16 @@ def edited_hash(folder: Path, version: int) -> str:
     return ""
 
 
-def _merged(change: Change, written: str | None) -> bytes | None:
-    """The user's code below the docstring that is rendered now; None where model.py is not edited,
-    or both have changed what was written, of which ``written`` is the hash.
+def _stays(change: Change, written: str | None) -> bool:
+    """Whether model.py has the user's edits and its own code is what was ``written``, a hash; what
+    its docstring tells may have changed.
     """
     old, new = change.old, change.new
     if change.action is not Action.CONFLICT or old is None or new is None or written is None:
-        return None
-    (old_head, old_code), (new_head, new_code) = _parts(old), _parts(new)
-    if manifest.digest(old_head + new_code) == written:
-        return new_head + old_code
-    return old if manifest.digest(new) == written else None
-
-
-def _parts(text: bytes) -> tuple[bytes, bytes]:
-    """A model.py's docstring, which tells what model it serves, and its code."""
-    found = _END_OF_DOCSTRING.search(text)
-    end = found.end() if found else 0
-    return text[:end], text[end:]
+        return False
+    head, code = _END_OF_DOCSTRING.search(old), _END_OF_DOCSTRING.search(new)
+    with_old_head = (old[: head.end()] if head else b"") + (new[code.end() :] if code else new)
+    return written in (manifest.digest(new), manifest.digest(with_old_head))
 
 
 def owned_folders(repository: Path, but: Container[str] = ()) -> Iterator[Path]:
@@ -195,6 +186,8 @@ def owned_folders(repository: Path, but: Container[str] = ()) -> Iterator[Path]:
         entries = sorted(os.scandir(repository), key=lambda entry: entry.name)
     for entry in entries:
         is_folder = entry.name not in but and entry.is_dir(follow_symlinks=False)
+        if entry.name.endswith(TEMPORARY_SUFFIX):
+            continue  # what a killed run has begun
         if is_folder and os.path.lexists(os.path.join(entry.path, MANIFEST_FILE)):  # noqa: PTH118
             yield Path(entry.path)
 
@@ -341,12 +334,11 @@ def _known(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, boo
         raw = read_file(f"{folder}/{MANIFEST_FILE}")
         if raw is not None:
             known = manifest.parse(raw)
-            leftovers = (temporary(f"{folder}/{MANIFEST_FILE}"), f"{folder}/{STAGE}")
-            leftover = any(map(os.path.lexists, leftovers))
-            return known, "", leftover or raw != known.to_bytes() or bool(known.replacing)
+            leftover = os.path.lexists(f"{folder}/{STAGE}")
+            return known, "", leftover or raw != known.to_bytes()
     except (ValueError, NotAFileError) as error:
         return Manifest(), f"{MANIFEST_FILE} is damaged: {error}", False
-    ours = {WEIGHTS_FOLDER, temporary(MANIFEST_FILE)[1:]}
+    ours = {WEIGHTS_FOLDER, STAGE}
     foreign = sorted({entry.name for entry in folder.iterdir()} - ours) if folder.exists() else []
     if not foreign or _is_same(folder / "config.pbtxt", files.get("config.pbtxt")):
         return Manifest(), "", bool(foreign)  # new, or made by us and only its manifest is gone

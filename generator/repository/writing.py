@@ -1,8 +1,6 @@
 """Writes the model repository; no other module does.
 
-A model's folder is written in three steps: the manifest with the hashes of old and new contents;
-the files one by one, each into a temporary file that then takes its place; the manifest of the new
-contents alone. Stopped anywhere between, the next run finds every file known as ours and finishes.
+What a model's folder is to hold is put together aside and takes its place whole (staging.py).
 """
 
 from __future__ import annotations
@@ -19,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from generator.errors import RepositoryError
-from generator.render.digest import CONFIG_FILE
 from generator.render.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
 from generator.repository.atomic_files import remove_empty_folders, remove_files, remove_tree, write
 from generator.repository.compare import (
     STAGE,
+    TEMPORARY_SUFFIX,
     Action,
     ModelPlan,
     NotAFileError,
@@ -31,9 +29,8 @@ from generator.repository.compare import (
     read_file,
     read_manifest,
     readable_errors,
-    temporary,
 )
-from generator.repository.versions import version_of
+from generator.repository.staging import finish, install
 
 _LOCKS = Path("/proc/locks")  # psutil knows of no locks
 _POLL_S = 0.05
@@ -81,6 +78,19 @@ def locked_model(folder: Path, timeout_s: float = math.inf) -> Iterator[None]:
         os.close(descriptor)
 
 
+def finish_interrupted(repository: Path) -> None:
+    """Ends what killed processes have begun. Raises RepositoryError."""
+    stages = sorted(repository.glob(f"*/{STAGE}"))
+    half = sorted(repository.glob(f".*{TEMPORARY_SUFFIX}/"))
+    if stages or half:
+        with locked(repository):
+            for folder in half:
+                remove_tree(folder)
+            for stage in stages:
+                with locked_model(stage.parent):
+                    finish(stage.parent)
+
+
 def _locked_within(descriptor: int, timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
     while not _has_locked(descriptor):
@@ -112,22 +122,9 @@ def _opened(folder: Path) -> int:
 
 def apply(plan: ModelPlan) -> None:
     """Carries out a plan, its conflicts included: who wants those kept does not call it."""
-    final = plan.final
-    touched = [change for change in plan.changes if change.action is not Action.IDENTICAL]
-    with readable_errors():
-        plan.folder.mkdir(exist_ok=True)
-        known = {change.path: plan.known.hashes(change.path) for change in touched}
-        journal = Manifest(final.files, {path: kept for path, kept in known.items() if kept})
-        write(f"{plan.folder}/{MANIFEST_FILE}", journal.to_bytes())
-        _remove_leftovers(plan)
-        for change in touched:
-            if change.new is not None:
-                write(f"{plan.folder}/{change.path}", change.new)
-        gone = [change.path for change in touched if change.new is None]
-        remove_files(plan.folder, gone)
-        remove_empty_folders(plan.folder, gone)
-        if journal != final:
-            write(f"{plan.folder}/{MANIFEST_FILE}", final.to_bytes())
+    changed = (change for change in plan.changes if change.action is not Action.IDENTICAL)
+    new = {change.path: change.new for change in changed if change.new is not None}
+    install(plan.folder, new, plan.final.files)
 
 
 @dataclass(frozen=True)
@@ -182,35 +179,12 @@ def remove(removal: Removal) -> None:
         remove_empty_folders(folder, removal.removed)
         if edited or os.path.lexists(folder / WEIGHTS_FOLDER):
             # Still ours in part: a later prune has to know.
-            left = {path: known.hashes(path)[0] for path in edited}
+            left = {path: known.files[path] for path in edited}
             write(f"{folder}/{MANIFEST_FILE}", Manifest(left).to_bytes())
             return
         (folder / MANIFEST_FILE).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not empty: the rest is the user's
             folder.rmdir()
-
-
-def _remove_leftovers(plan: ModelPlan) -> None:
-    """Removes the temporary files of an interrupted run."""
-    if plan.interrupted:
-        _finish_stage(plan)
-        for path in {*plan.known.paths, *(change.path for change in plan.changes), MANIFEST_FILE}:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                os.unlink(temporary(f"{plan.folder}/{path}"))  # noqa: PTH108
-
-
-def _finish_stage(plan: ModelPlan) -> None:
-    """A version that was complete but for its number gets it; any other that was begun goes, with
-    the copy of the config.pbtxt before it.
-    """
-    stage, current = plan.folder / STAGE, plan.folder / str(plan.version)
-    has_files = any(version_of(path) == plan.version for path in plan.known.files)
-    if stage.is_dir() and has_files and not current.exists():
-        stage.rename(current)
-    remove_tree(stage)
-    copy = f"{plan.version}/{CONFIG_FILE}"
-    if copy not in plan.known.files:
-        (plan.folder / copy).unlink(missing_ok=True)
 
 
 def _reason_to_keep(folder: Path, path: str, known: Manifest, force: bool) -> str | None:

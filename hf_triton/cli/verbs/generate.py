@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -69,6 +70,7 @@ def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
     """Writes what has changed. If a folder of an entry has a conflict, all folders of that entry
     are left unchanged, unless ``force``.
     """
+    writer.finish_interrupted(repository)
     plan = make_plan(config, repository, keep_edits=not force)
     ready: list[ModelPlan] = []
     conflicts: list[str] = []
@@ -80,7 +82,9 @@ def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
             ready += [model for model in group if not (model.is_current or _stays(model))]
     with writer.locked(repository):
         for model in track(ready, "writing"):
-            with writer.locked_model(model.folder):  # which may be loaded on demand
+            # A model that is there may be loaded on demand.
+            is_there = model.folder.exists()
+            with writer.locked_model(model.folder) if is_there else contextlib.nullcontext():
                 writer.apply(model)
         notes = [*place_models(plan.specs, find_tasks(), repository)] if not conflicts else []
     notes += missing_weights(plan.specs, repository)

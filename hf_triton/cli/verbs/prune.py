@@ -27,6 +27,8 @@ def run(args: argparse.Namespace) -> int:
     """Removes what is ours in those folders; says what stays and why."""
     repository = Path(args.repository)
     specs = load_unpinned(Path(args.config), find_tasks())
+    if not args.dry_run:
+        writer.finish_interrupted(repository)
     removals = list(find_orphans(repository, specs, args.weights, args.force))
     for removal in removals:
         print(describe(removal, args.dry_run))

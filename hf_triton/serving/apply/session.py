@@ -94,6 +94,8 @@ class Session:
         options = self._options
         if not (options.dry_run or self._target.is_remote):
             self._build_environments(config)  # takes minutes: others may generate meanwhile
+        if not options.dry_run:
+            writer.finish_interrupted(self._repository)
         with _locked(self._repository, options):
             plan = make_plan(config, self._repository, keep_edits=not options.force)
             wanted = self._look_for_room(

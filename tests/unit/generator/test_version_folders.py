@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,32 +12,10 @@ from generator.repository.compare import ModelPlan, folder_version, read_manifes
 from generator.repository.plan import make_plan
 from generator.spec.triton_models import LAUNCHER_FILE
 from tests.unit.generator.conftest import Run
+from tests.unit.generator.killing import is_killed
 from tests.unit.generator.workspace import ONE_MODEL, snapshot
 
 WHOLE, HALF = "dtype: float32", "dtype: float16"
-_WRITES = frozenset(("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"))
-_killing: dict[str, int] = {}
-
-
-def _kill_at_a_write(event: str, arguments: tuple[Any, ...]) -> None:
-    writes = event in _WRITES or (event == "open" and arguments[2] & os.O_ACCMODE != os.O_RDONLY)
-    if _killing and writes:
-        _killing["writes_left"] -= 1
-        if _killing["writes_left"] < 0:
-            os._exit(9)
-
-
-sys.addaudithook(_kill_at_a_write)
-
-
-def is_killed(work: Callable[[], object], num_writes: int) -> bool:
-    """Whether a process that does ``work`` was killed: before its next write after so many."""
-    pid = os.fork()
-    if pid == 0:
-        _killing["writes_left"] = num_writes
-        work()
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
 
 
 def say(work: Path, dtype: str) -> None:
@@ -199,8 +174,7 @@ def test_killed_while_a_version_is_dropped_the_next_run_ends_it(
     add(work, HALF, 2)
     num_writes = 0
     while is_killed(lambda: version_folders.drop_version(folder), num_writes):
-        if folder_version(folder) == 2:
-            version_folders.drop_version(folder)
+        version_folders.drop_last_version(folder, 2)
         say(work, WHOLE)
         assert run("generate")[0] == 0
         assert snapshot(folder) == before

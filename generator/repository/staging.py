@@ -1,0 +1,215 @@
+"""Changes a model's folder so that a process that is killed leaves the old files or the new ones.
+
+What is new is written aside, in STAGE or beside a folder that is not there yet, its manifest last.
+From then on the change counts as made: ``finish`` puts it in place, and whoever comes after a
+killed process calls it again. A version folder takes its place by one rename. Knows nothing of what
+is to be written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from generator.errors import RepositoryError
+from generator.render import manifest
+from generator.render.digest import CONFIG_FILE
+from generator.render.manifest import MANIFEST_FILE, Manifest
+from generator.repository.atomic_files import (
+    create,
+    remove_empty_folders,
+    remove_files,
+    remove_tree,
+    write,
+)
+from generator.repository.compare import (
+    STAGE,
+    TEMPORARY_SUFFIX,
+    NotAFileError,
+    read_file,
+    read_manifest,
+    readable_errors,
+)
+from generator.repository.versions import current_version, is_version, version_of
+
+_BYTECODE = "__pycache__"
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
+
+
+def install(
+    folder: Path, new: Mapping[str, bytes], files: Mapping[str, str], carried: int | None = None
+) -> None:
+    """Makes ``new`` a part of the folder, and ``files`` its manifest: other files of ours go. A new
+    version takes the user's own files along from the version ``carried``.
+
+    Raises RepositoryError; what was there before is whole then.
+    """
+    is_new = not os.path.lexists(folder)
+    stage = folder.with_name(f".{folder.name}{TEMPORARY_SUFFIX}") if is_new else folder / STAGE
+    with readable_errors():
+        if os.path.lexists(folder / STAGE):
+            finish(folder)
+        old = _manifest(folder)
+        remove_tree(stage)
+        try:
+            for path, content in new.items():
+                create(f"{stage}/{path}", content)
+            _carry_on(folder, stage, new, files, old, carried)
+            write(f"{stage}/{MANIFEST_FILE}", Manifest(files).to_bytes())
+        except BaseException:
+            remove_tree(stage)
+            raise
+        if is_new:
+            stage.rename(folder)
+        else:
+            _place(folder, stage, old, Manifest(files))
+
+
+def finish(folder: Path) -> None:
+    """Puts in place what was written aside, if all of it was. Raises RepositoryError."""
+    stage = folder / STAGE
+    with readable_errors():
+        if MANIFEST_FILE in _listed(stage):
+            _place(folder, stage, _manifest(folder), read_manifest(stage))
+        remove_tree(stage)
+
+
+def _place(folder: Path, stage: Path, old: Manifest, staged: Manifest) -> None:
+    """Older versions first, config.pbtxt last: Triton goes by it."""
+    current = current_version(staged.files)
+    gone = [path for path in old.files if path not in staged.files]
+    for version in {of for path in gone if (of := version_of(path)) and of > current}:
+        if (folder / str(version)).exists():
+            (folder / str(version)).rename(stage / f"{version}.old")
+    there = {path.partition("/")[0] for path in staged.files} & _listed(stage)
+    for name in sorted(there, key=lambda name: (not is_version(name), name == CONFIG_FILE)):
+        if name == str(current):
+            _exchange(stage, folder, name, staged)
+        else:
+            _move(stage, folder, name)
+    if gone:
+        _remove(folder, gone)
+    os.replace(f"{stage}/{MANIFEST_FILE}", f"{folder}/{MANIFEST_FILE}")  # noqa: PTH105
+    try:
+        stage.rmdir()
+    except OSError:  # what was there before
+        remove_tree(stage)
+
+
+def _listed(folder: Path) -> set[str]:
+    with contextlib.suppress(FileNotFoundError):
+        return {*os.listdir(folder)}  # noqa: PTH208, a thousand models
+    return set()
+
+
+def _manifest(folder: Path) -> Manifest:
+    """Empty where there is none, or half of one."""
+    with contextlib.suppress(RepositoryError):
+        return read_manifest(folder)
+    return Manifest()
+
+
+def _move(stage: Path, folder: Path, name: str) -> None:
+    """A file, or the files of a version that is served, one by one."""
+    if not (stage / name).is_dir():
+        (stage / name).replace(folder / name)
+        return
+    for path in _entries(stage / name, stage):
+        (stage / path).replace(folder / path)
+
+
+def _exchange(stage: Path, folder: Path, name: str, staged: Manifest) -> None:
+    """The current version, in one step, unless that was done before the process was killed."""
+    files = [(path, hash_) for path, hash_ in staged.files.items() if path.startswith(f"{name}/")]
+    if not (folder / name).exists():
+        (stage / name).rename(folder / name)
+    elif any(_has(stage / path, hash_) > _has(folder / path, hash_) for path, hash_ in files):
+        exchange(stage / name, folder / name)
+
+
+def _has(path: Path, hash_: str) -> bool:
+    with contextlib.suppress(NotAFileError):
+        content = read_file(path)
+        return content is not None and manifest.digest(content) == hash_
+    return False
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Swaps two folders, at once where the file system can (rename(2), RENAME_EXCHANGE)."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    paths = (_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other))
+    if renameat2 is not None and renameat2(*paths, _RENAME_EXCHANGE) == 0:
+        return
+    if renameat2 is not None and ctypes.get_errno() not in (errno.EINVAL, errno.ENOSYS):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(other))
+    aside = one.with_name(f"{one.name}.old")
+    other.rename(aside)
+    one.rename(other)
+
+
+def _carry_on(
+    folder: Path,
+    stage: Path,
+    new: Mapping[str, bytes],
+    files: Mapping[str, str],
+    old: Manifest,
+    carried: int | None,
+) -> None:
+    """What of a version folder stays as it is: a second name for the same bytes. Of an older
+    version only what is not ours.
+    """
+    number = current_version(files)
+    if not any(version_of(path) == number for path in new):
+        return  # nothing of it changes
+    source = number if carried is None else carried
+    known = old.files
+    for path in _entries(folder / str(source), folder / str(source)):
+        at, is_ours = f"{number}/{path}", f"{source}/{path}" in known
+        stays = at in files if is_ours and carried is None else not is_ours
+        if stays and at not in new and path != CONFIG_FILE:
+            _carry(folder / str(source) / path, stage / at)
+
+
+def _entries(folder: Path, top: Path) -> Iterator[str]:
+    """Every file and link below ``folder``, relative to ``top``."""
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if entry.is_dir() and not entry.is_symlink():
+            if entry.name != _BYTECODE:
+                yield from _entries(entry, top)
+        else:
+            yield entry.relative_to(top).as_posix()
+
+
+def _carry(source: Path, target: Path) -> None:
+    """A second name for the same bytes, for weights are large; where that can't be, a copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copyfile(source, target, follow_symlinks=False)
+
+
+def _remove(folder: Path, paths: list[str]) -> None:
+    """Removes files of ours, and what was carried on from older versions to a later one."""
+    remove_files(folder, paths)
+    for version in sorted({of for path in paths if (of := version_of(path))}):
+        for path in _entries(folder / str(version), folder / str(version)):
+            if _is_carried(folder, version, path):
+                (folder / str(version) / path).unlink()
+    remove_empty_folders(folder, paths)
+
+
+def _is_carried(folder: Path, version: int, path: str) -> bool:
+    """Whether a later version has the very same file."""
+    file = folder / str(version) / path
+    others = (entry for entry in folder.iterdir() if is_version(entry.name))
+    return any(
+        int(other.name) > version and (other / path).exists() and file.samefile(other / path)
+        for other in others
+    )
