@@ -21,6 +21,7 @@ from hf_triton.serving.supervision import health
 from hf_triton.text_generation.engine.metrics import _GAUGES, EngineMetrics
 from hf_triton.text_generation.engine.metrics import families as of_engines
 from tests.support.triton import ROOT
+from tests.unit.generator import regenerate
 from tests.unit.requests import options_page
 
 DOCS = ROOT / "docs"
@@ -113,8 +114,11 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
 
 
 if __name__ == "__main__":
-    for page in TABLES:
-        before = (DOCS / page).read_text(encoding="utf-8")
-        (DOCS / page).write_text(written(page, before), encoding="utf-8")
-    options = options_page.PAGE.read_text(encoding="utf-8")
-    options_page.PAGE.write_text(options_page.with_table(options), encoding="utf-8")
+    for name in TABLES:
+        before = (DOCS / name).read_text(encoding="utf-8")
+        (DOCS / name).write_text(written(name, before), encoding="utf-8")
+    for page, made in (
+        (options_page.PAGE, options_page.with_table),
+        (regenerate.PAGE, regenerate.documented),
+    ):
+        page.write_text(made(page.read_text(encoding="utf-8")), encoding="utf-8")
