@@ -16,7 +16,7 @@ from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.cancellation import CancellationWatch
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
 from hf_triton.runtime.request.open_requests import OpenRequests
-from hf_triton.runtime.request.plain_request import RequestLike, tensor_of
+from hf_triton.runtime.request.plain_request import RequestLike
 from hf_triton.runtime.request.responder import Responder
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.text_generation.request.source_memory import SourceMemory
@@ -70,7 +70,7 @@ class Reception(PooledReception):
         may_stream: bool,
     ) -> None:
         arrived_s = time.monotonic()
-        rows = self.loaded.reader.read(RequestFields(request, tensor_of, batched=self._batched))
+        rows = self.loaded.reader.read(RequestFields(request, batched=self._batched))
         streams = may_stream and any(row.streams for row in rows)
         timestamps = any(row.wanted.timestamps for row in rows)
         answer = partial(

@@ -27,7 +27,7 @@ from hf_triton.runtime.errors import CancelledError
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.cancellation import has_left
 from hf_triton.runtime.request.open_requests import OpenRequests
-from hf_triton.runtime.request.plain_request import PlainRequest, RequestLike, read_plain, tensor_of
+from hf_triton.runtime.request.plain_request import PlainRequest, RequestLike, read_plain
 from hf_triton.runtime.request.responder import Responder
 from hf_triton.runtime.request.tensors import RequestFields
 
@@ -154,7 +154,7 @@ class Reception(PooledReception):
         waited_s = time.monotonic() - arrived_s
         if has_left(responder.is_cancelled, waited_s, responder.request_id):
             raise CancelledError("the caller has left")
-        fields = RequestFields(request, tensor_of, batched=self._batched)
+        fields = RequestFields(request, batched=self._batched)
         prepared = self._task.prepare(fields, wanted)
         if not prepared.encodings:
             self._deliver(prepared, [], responder)

@@ -20,7 +20,7 @@ from hf_triton.runtime.errors import RequestError
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
 from hf_triton.runtime.request.open_requests import OpenRequests
-from hf_triton.runtime.request.plain_request import RequestLike, tensor_of
+from hf_triton.runtime.request.plain_request import RequestLike
 from hf_triton.runtime.request.responder import Array, Responder, strings
 from hf_triton.runtime.request.tensors import RequestFields
 
@@ -83,7 +83,7 @@ class Reception(PooledReception):
         self, request: RequestLike, listed: frozenset[str], responder: Responder, **_: bool
     ) -> None:
         # There is one output, whatever is listed.
-        fields = RequestFields(request, tensor_of, batched=self._batched)
+        fields = RequestFields(request, batched=self._batched)
         fields.check_parameters({*self._names, *requests.INPUTS})
         taken = requests.take(fields)
         if taken.num_bytes > self._max_input_mib * _MIB:

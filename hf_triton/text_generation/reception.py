@@ -20,7 +20,7 @@ from hf_triton.runtime.request.abandoned_requests import Call, call_in
 from hf_triton.runtime.request.cancellation import CancellationWatch
 from hf_triton.runtime.request.file_threads import FileThreads, Reading
 from hf_triton.runtime.request.json_text import written
-from hf_triton.runtime.request.plain_request import RequestLike, tensor_of
+from hf_triton.runtime.request.plain_request import RequestLike
 from hf_triton.runtime.request.responder import Responder, answer_failure, strings
 from hf_triton.runtime.request.stream_journal import StreamJournal, refuse_to_go_on
 from hf_triton.runtime.request.tensors import RequestFields
@@ -86,7 +86,7 @@ class Reception:
             call = call_in(request.parameters())
             if call is not None:
                 arrived_s -= call.waited_ms / 1000
-            fields = RequestFields(request, tensor_of, batched=self._batched)
+            fields = RequestFields(request, batched=self._batched)
             question = self._tokenizer.question(fields)
             if question is not None:
                 self._reading.run(

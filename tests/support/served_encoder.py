@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import triton_python_backend_utils as pb_utils
 from stub_server import StubServer
 from wire import Array, Reply, Request, strings
 
 from hf_triton.cli.verbs.generate import generate
+from hf_triton.runtime.request.plain_request import PlainRequest
 from hf_triton.runtime.request.tensors import RequestFields
 
 _TYPES = {bool: np.bool_, int: np.int32, float: np.float32}
@@ -55,23 +54,10 @@ def tensor(value: Any) -> Array:
     return np.array(values, dtype=_TYPES[type(values[0])])
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A request without parameters, as tasks read it."""
-
-    arrays: dict[str, Array]
-
-    def parameters(self) -> str:
-        return ""
-
-    def tensor(self, name: str) -> pb_utils.Tensor | None:
-        return pb_utils.Tensor(name, self.arrays[name]) if name in self.arrays else None
-
-
 def fields(**tensors: Any) -> RequestFields:
     """The same as a task reads it, without a server."""
     arrays = {name: tensor(value) for name, value in tensors.items()}
-    return RequestFields(_Asked(arrays), _Asked.tensor, batched=False)
+    return RequestFields(PlainRequest(arrays, {}), batched=False)
 
 
 def refused(server: StubServer, *parts: str, **tensors: Any) -> None:

@@ -41,11 +41,6 @@ class RequestLike(Protocol):
         """The id that the client gave the request; empty where it gave none."""
 
 
-def tensor_of(request: RequestLike, name: str) -> TensorLike | None:
-    """The ``get_tensor`` of RequestFields, for any RequestLike."""
-    return request.tensor(name)
-
-
 class Tensor:
     """An input held as an array, with the method of Triton's tensors."""
 

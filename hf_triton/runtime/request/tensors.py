@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ..errors import RequestError
 from .cache_salt import CACHE_SALT, CALLER, read_parameters, salt_of
 from .empty_final import EMPTY_FINAL
+from .plain_request import RequestLike
 
 Row = TypeVar("Row")
 Read = TypeVar("Read")
@@ -40,14 +41,9 @@ _LONGEST_NAME = 64  # characters of an unknown parameter's name that an error sh
 class RequestFields:
     """The fields of one request. ``num_rows`` is 1 unless the client sent a batch."""
 
-    def __init__(
-        self, request: Any, get_tensor: Callable[[Any, str], Any], *, batched: bool
-    ) -> None:
-        """``get_tensor`` is ``pb_utils.get_input_tensor_by_name``; ``batched`` if max_batch_size is
-        above 0.
-        """
+    def __init__(self, request: RequestLike, *, batched: bool) -> None:
+        """``batched`` if max_batch_size is above 0."""
         self._request = request
-        self._get_tensor = get_tensor
         self._batched = batched
         self.parameters: dict[str, Any] = read_parameters(request.parameters())
         self.num_rows = 1
@@ -60,7 +56,7 @@ class RequestFields:
 
     def count_rows(self, *names: str) -> int:
         """Sets ``num_rows`` from the first of these tensors that the request has; 1 without any."""
-        tensors = ((name, self._get_tensor(self._request, name)) for name in names)
+        tensors = ((name, self._request.tensor(name)) for name in names)
         found = (len(self._rows(name, tensor)) for name, tensor in tensors if tensor is not None)
         self.num_rows = next(found, 1)
         return self.num_rows
@@ -114,12 +110,12 @@ class RequestFields:
 
     def array(self, name: str) -> Any:
         """The numpy array of a tensor, with all its dimensions; None where the request has none."""
-        tensor = self._get_tensor(self._request, name)
+        tensor = self._request.tensor(name)
         return None if tensor is None else tensor.as_numpy()
 
     def has_tensor(self, name: str) -> bool:
         """Whether the request has an input of that name."""
-        return self._get_tensor(self._request, name) is not None
+        return self._request.tensor(name) is not None
 
     def drop_parameters(self, names: Iterable[str]) -> None:
         """Removes parameters that something else overrides."""
@@ -156,7 +152,7 @@ class RequestFields:
         return [read(row) for row in rows] if name in self.parameters else each_row(read, rows)
 
     def _rows_of(self, name: str) -> list[Sequence[Any]]:
-        tensor = self._get_tensor(self._request, name)
+        tensor = self._request.tensor(name)
         given = self.parameters.get(name)
         if tensor is not None and given is not None:
             raise RequestError(f"{name}: given as a tensor and as a parameter, send one of them")

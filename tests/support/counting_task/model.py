@@ -15,7 +15,7 @@ import triton_python_backend_utils as pb_utils
 
 from hf_triton.runtime.engine.intake import Intake
 from hf_triton.runtime.errors import LoadError, RequestError
-from hf_triton.runtime.request.plain_request import DirectRequest, RequestLike, tensor_of
+from hf_triton.runtime.request.plain_request import DirectRequest, RequestLike
 from hf_triton.runtime.request.responder import Responder, TritonResponder, strings
 from hf_triton.runtime.request.tensors import RequestFields
 from hf_triton.runtime.weights.served_model import read_served_model
@@ -42,7 +42,7 @@ class TritonPythonModel:
         self.intake.close()
 
     def _take(self, request: RequestLike, listed: Iterable[str], responder: Responder) -> None:
-        fields = RequestFields(request, tensor_of, batched=False)
+        fields = RequestFields(request, batched=False)
         (text,) = fields.optional_texts("text_input")
         assert text is not None
         with self.lock:
