@@ -133,7 +133,7 @@ class Answer(OneAnswer):
 
     @property
     def sequences(self) -> list[Sequence]:
-        """Those of the windows that are read now."""
+        """The sequences of the windows that are read now."""
         return list(self._running)
 
     def take(self, update: Update) -> None:

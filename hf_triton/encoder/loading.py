@@ -162,7 +162,7 @@ def make_tokenization(
 
 
 def lower_texts(tokenizer: Any) -> None:
-    """Has the tokenizer make texts lower case, all but special tokens in them."""
+    """Makes the tokenizer lower texts, all but special tokens in them."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     backend = tokenizer.backend_tokenizer

@@ -94,7 +94,7 @@ class PipelineEngine:
     give_up = end
 
     def _next(self, num_items: int) -> list[tuple[Work, int]]:
-        """Those that waited longest and have the first one's parameters; the others stay."""
+        """The works that waited longest and have the first one's parameters; others stay."""
         taken: list[tuple[Work, int]] = []
         others: list[Work] = []
         while self._waiting and num_items > 0:

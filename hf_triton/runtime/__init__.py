@@ -38,7 +38,7 @@ if version_folder is not None:
 
 
 def collect_normally() -> None:
-    """Has garbage collected as Python does by itself, but not among what is imported so far."""
+    """Restores Python's own garbage collection, which leaves out what is imported so far."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)
 

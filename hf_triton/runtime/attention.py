@@ -30,7 +30,7 @@ def register() -> str:
 
 @contextmanager
 def attending(attend: Attend) -> Iterator[None]:
-    """Has the function call ``attend``. One engine thread a process: no lock."""
+    """Makes the function call ``attend``. One engine thread a process: no lock."""
     _current.append(attend)
     try:
         yield
@@ -47,7 +47,7 @@ class OwnAttention:
         self._names = [(one, one._attn_implementation) for one in found.values()]  # noqa: SLF001
 
     def replace(self, name: str) -> None:
-        """Has all parts attend by the function of this name, whatever they were made with:
+        """Makes all parts attend by the function of this name, whatever they were made with:
         ``set_attn_implementation`` refuses some.
         """
         _set((config, name) for config, _ in self._names)

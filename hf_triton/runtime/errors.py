@@ -32,7 +32,7 @@ class RequestError(RuntimeModelError):
 
 
 class OverloadedError(RuntimeModelError):
-    """The bounded queue is full, or the model is being unloaded."""
+    """The bounded queue is full, the model is being unloaded, or no engine can answer now."""
 
     status = "UNAVAILABLE"
 
@@ -52,19 +52,13 @@ class CancelledError(RuntimeModelError):
 class EngineError(RuntimeModelError):
     """The computation failed; the request was fine."""
 
-    status = "INTERNAL"
-
 
 class DeviceLostError(RuntimeModelError):
     """A GPU answers everything with an error, until its process ends."""
 
-    status = "INTERNAL"
-
 
 class HookError(RuntimeModelError):
     """A hook of the model failed; the text names it, and quotes nothing of the request."""
-
-    status = "INTERNAL"
 
 
 class LoadError(RuntimeModelError):

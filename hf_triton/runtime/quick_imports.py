@@ -161,7 +161,7 @@ def _kept_scan(scan: Callable[[Any], Any], path: Any) -> Any:
 
 
 def leave_out(version_folder: Path) -> None:
-    """Has transformers imported so from now on for the Triton model in that folder, if there is no
+    """Imports transformers so from now on for the Triton model in that folder, if there is no
     GPU.
     """
     try:

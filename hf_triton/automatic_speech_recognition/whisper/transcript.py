@@ -236,8 +236,8 @@ class Split:
 
 
 def complete_segments(token_ids: list[int], begin: int, offset_s: float) -> list[Segment]:
-    """Those that end within the tokens so far: where one time follows another. ``begin`` is the
-    token of time 0, ``offset_s`` the window's own time.
+    """The segments that end within the tokens so far: where one time follows another. ``begin`` is
+    the token of time 0, ``offset_s`` the window's own time.
     """
     return [_timed(part, begin, offset_s) for part in _parts(token_ids, _ends(token_ids, begin))]
 

@@ -130,7 +130,7 @@ def _kind(kind: str) -> str:
 
 
 def _about(served: ServedModel, setup: RunnerSetup, command: str) -> dict[str, object]:
-    """Of which model a report is, and on which machine."""
+    """The model and the machine of a report."""
     is_on_gpu = setup.device.type == "cuda"
     return {
         "command": command,

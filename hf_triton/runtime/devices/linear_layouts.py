@@ -72,7 +72,7 @@ class PrepackedLinear(nn.Module):
 
 
 class Float16StoredLinear(PrepackedLinear):
-    """The same, stored in float16 by FBGEMM and computed in float32. Where float16 holds the weight
+    """A layer stored in float16 by FBGEMM and computed in float32. Where float16 holds the weight
     exactly only times a power of two, results are divided by it, which is exact, too.
     """
 

@@ -152,7 +152,7 @@ class EngineThread(Generic[T]):
             self.wake()
 
     def wake(self) -> None:
-        """Has the thread look at what came; called with the condition held."""
+        """Wakes the thread to take new items; called with the condition held."""
         self.condition.notify()
         self.on_news()
 

@@ -171,7 +171,7 @@ def _counts(most: int) -> list[int]:
 
 @dataclass
 class _Mean:
-    """Of measurements, and how well it is known."""
+    """A mean of measurements, and its variance."""
 
     num: int = 0
     total: float = 0.0
@@ -187,7 +187,7 @@ class _Mean:
 
     @property
     def variance(self) -> float:
-        """Of the mean."""
+        """The variance of the mean."""
         return max(0.0, self.squares / self.num - self.mean**2) / self.num
 
 
@@ -233,7 +233,7 @@ class _Trial:
 
     @property
     def _gain(self) -> float:
-        """Of a step's time, by the other number."""
+        """The share of a step's time that the other number saves."""
         return 1 - self.times[self.other].mean / self.times[self.present].mean
 
     @property

@@ -68,7 +68,7 @@ class Serving(Protocol):
 
     @property
     def tokenizer(self) -> Any:
-        """Of its texts; None where it has none."""
+        """The model's tokenizer; None without texts."""
 
     def families(self) -> Iterable[Family]:
         """What it counts; called from a thread of the metrics' own."""

@@ -153,7 +153,7 @@ def of_bits(typing_context: Any, bits: Any) -> Any:
 
 @intrinsic
 def take_wide_vectors(typing_context: Any) -> Any:
-    """Has LLVM compute a function's loops in vectors of 512 bits, where the processor has those:
+    """Makes LLVM compute a function's loops in vectors of 512 bits, where the processor has those:
     left to itself it takes 256, for early ones that had to run slower. In each function itself.
     """
     signature = types.void()

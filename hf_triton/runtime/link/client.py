@@ -7,11 +7,11 @@ import socket
 from collections.abc import Callable
 from typing import BinaryIO
 
-from ..errors import CancelledError, RuntimeModelError
+from ..errors import CancelledError, OverloadedError, RuntimeModelError
 from . import frames, protocol
 from .connection import Connection
 from .frames import Frame
-from .pending_request import EngineAnswerError, PendingRequest, UnavailableError
+from .pending_request import EngineAnswerError, PendingRequest
 from .protocol import LinkError
 
 _CONNECT_TIMEOUT_S = 2.0
@@ -114,9 +114,9 @@ class EngineClient:
                 continue
             if self._is_draining and not pending.has_begun:
                 # It answers what it has read before it hangs up: this came too late.
-                self._retry(pending, UnavailableError(self._gone_text))
+                self._retry(pending, OverloadedError(self._gone_text))
             else:
-                pending.on_engine_lost(UnavailableError(self._gone_text))
+                pending.on_engine_lost(OverloadedError(self._gone_text))
 
 
 def _connected(address: str) -> tuple[socket.socket, BinaryIO]:

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 
 from .. import log
-from ..errors import RuntimeModelError
+from ..errors import OverloadedError, RuntimeModelError
 from ..request.cancellation import CancellationWatch
 from ..request.responder import Responder
 from . import protocol
 from .client import EngineClient
 from .link_request import LinkRequest
-from .pending_request import PendingRequest, UnavailableError
+from .pending_request import PendingRequest
 from .protocol import LinkError
 
 _DISCOVER_EVERY_S = 1.0
@@ -56,7 +56,7 @@ class EnginePool:
 
         Raises:
             RequestError: it is too large.
-            UnavailableError: there is no engine.
+            OverloadedError: there is no engine.
         """
         self._forward(self._pending(request, responder, None))
 
@@ -83,12 +83,12 @@ class EnginePool:
         return PendingRequest(number, data, request.outputs, responder, on_lost)
 
     def _forward(self, pending: PendingRequest) -> None:
-        """Raises UnavailableError if there is no engine."""
+        """Raises OverloadedError if there is no engine."""
         if self._send(pending):
             return
         self._discover()
         if not self._send(pending):
-            raise UnavailableError(self._why_none())
+            raise OverloadedError(self._why_none())
 
     def _send(self, pending: PendingRequest) -> bool:
         """To the least busy connected engine; False if none is connected. Does not block."""

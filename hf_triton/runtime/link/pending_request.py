@@ -11,12 +11,6 @@ from ..request.responder import Responder
 from .frames import Array
 
 
-class UnavailableError(RuntimeModelError):
-    """No engine can answer at the moment."""
-
-    status = "UNAVAILABLE"
-
-
 class EngineAnswerError(RuntimeModelError):
     """The error that the engine answered with, with the engine's Triton status."""
 

@@ -220,7 +220,7 @@ def with_counts(text: str, counts: list[int]) -> str:
 
 
 def read_counts(text: str) -> list[int]:
-    """Those of ``with_counts``; none where nobody counted."""
+    """The counts that ``with_counts`` wrote; empty without any."""
     found: list[int] = json.loads(text).get(_COUNTS, []) if _COUNTS in text else []
     return found
 

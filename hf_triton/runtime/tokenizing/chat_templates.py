@@ -1,4 +1,4 @@
-"""Has chat templates rendered in a sandbox, whoever asks transformers for it.
+"""Renders chat templates in a sandbox, for every caller of transformers.
 
 How long that takes is up to the caller: gpt-oss' template looks from each call of a tool through
 all later messages, half a minute for 8,000 calls. Meanwhile the interpreter's lock would be taken

@@ -50,7 +50,7 @@ def load_config(served: ServedModel, files: Path, changes: Mapping[str, Any] | N
 
 
 def _attention_kernels(config: Any) -> Iterator[Any]:
-    """Those that a configuration and those within it ask for."""
+    """The attention functions that a configuration and its nested ones ask for."""
     yield getattr(config, "_attn_implementation", None)
     for name in getattr(config, "sub_configs", None) or ():
         yield from _attention_kernels(getattr(config, name, None))

