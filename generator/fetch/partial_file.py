@@ -31,7 +31,6 @@ class PartialFile:
             raise disk_error(error, path) from error
         self._start_hashes()
         self._hash_existing()
-        self.found = self.size
 
     def _start_hashes(self) -> None:
         self._sha256 = hashlib.sha256()
@@ -54,7 +53,7 @@ class PartialFile:
 
     def restart(self) -> None:
         os.ftruncate(self._descriptor, 0)
-        self.size = self.found = 0
+        self.size = 0
         self._start_hashes()
 
     def write(self, block: bytes) -> None:

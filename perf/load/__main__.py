@@ -7,7 +7,6 @@ answer is complete, and its parent starts it with a lower priority (``nice``) th
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
@@ -22,14 +21,12 @@ import uvloop
 from hf_triton.ports.time_limit import timeout
 from perf.load.process import Level
 from perf.load.records import Record
-from perf.load.routes import ROUTES, Answer, AnswerError, Response, Route, Sent
+from perf.load.routes import ROUTES, Answer, AnswerError, Response, Sent
 
 LOST = "the load generator lost the server"
 
 
-async def closed_loop(
-    url: str, route: Route, level: Level, report: Callable[[Record], object]
-) -> None:
+async def closed_loop(level: Level, report: Callable[[Record], object]) -> None:
     """Callers that each send when their last request is answered, until the level's policy has
     enough and every answer is in. Raises OSError, aiohttp.ClientError, asyncio.TimeoutError.
     """
@@ -43,17 +40,17 @@ async def closed_loop(
             while not level.policy.enough(num_sent, time.perf_counter() - begin_s):
                 num_sent += 1
                 async with timeout(level.policy.answer_timeout_s):
-                    report(await answered(session, url, route, next(turns)))
+                    report(await answered(session, level, next(turns)))
 
         await asyncio.gather(*(caller() for _ in range(level.clients)))
 
 
-async def answered(session: aiohttp.ClientSession, url: str, route: Route, sent: Sent) -> Record:
+async def answered(session: aiohttp.ClientSession, level: Level, sent: Sent) -> Record:
     """Asks once; a connection that breaks or hangs ends the run."""
     sent_s = time.perf_counter()
     arrivals = []
     async with session.post(
-        url,
+        level.url,
         data=sent.body.encode(),
         headers={"Content-Type": "application/json"},
         skip_auto_headers=("Accept-Encoding",),
@@ -62,7 +59,7 @@ async def answered(session: aiohttp.ClientSession, url: str, route: Route, sent:
             arrivals.append((time.perf_counter(), piece))
     done_s, answer, problem = time.perf_counter(), Answer(0), None
     try:
-        answer = route.read(sent, Response(response.status, arrivals))
+        answer = ROUTES[level.route].read(sent, Response(response.status, arrivals))
     except AnswerError as error:
         problem = str(error)
     tokens, chunk_s = answer.num_output_tokens, answer.chunk_s
@@ -70,17 +67,9 @@ async def answered(session: aiohttp.ClientSession, url: str, route: Route, sent:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m perf.load", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--route", choices=ROUTES, required=True)
-    parser.add_argument("--model", default="", help="its name on the server")
-    args = parser.parse_args()
-    route = ROUTES[args.route]
-    url = f"http://{args.host}:{args.port}{route.path.format(model=args.model)}"
     level = Level.from_json(sys.stdin.readline())
     try:
-        uvloop.run(closed_loop(url, route, level, print_record))
+        uvloop.run(closed_loop(level, print_record))
     except asyncio.TimeoutError:
         sys.exit(f"{LOST}: no answer within {level.policy.answer_timeout_s:.0f} s")
     except (OSError, aiohttp.ClientError) as error:

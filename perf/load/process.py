@@ -8,10 +8,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from perf.load.records import Policy, Record
-from perf.load.routes import Sent
+from perf.load.routes import ROUTES, Sent
 from perf.orphans import ends_with_us, our_environment
 
 LOAD_NICENESS = "5"  # the load generator gives way to the server
@@ -23,11 +23,15 @@ class LevelError(Exception):
 
 @dataclass(frozen=True)
 class Level:
-    """``clients`` of a closed loop, who send these requests in turns."""
+    """``clients`` of a closed loop, who send these requests in turns to ``url``, whose answers are
+    read as those of ``route`` of routes.ROUTES.
+    """
 
     clients: int
     policy: Policy
     sent: Sequence[Sent]
+    route: str = ""
+    url: str = ""
 
     def to_json(self) -> str:
         """One line."""
@@ -38,7 +42,7 @@ class Level:
         """What ``to_json`` wrote."""
         read = json.loads(line)
         policy, sent = Policy(**read["policy"]), [Sent(**each) for each in read["sent"]]
-        return cls(read["clients"], policy, sent)
+        return cls(**{**read, "policy": policy, "sent": sent})
 
 
 def records_of(
@@ -51,8 +55,9 @@ def records_of(
     """Sends a level to ``port`` of this machine, over one of ``routes.ROUTES``; ``model`` is its
     name there. Calls ``on_answer`` with the number of answers so far. Raises ``LevelError``.
     """
+    path = ROUTES[route].path.format(model=model)
+    level = replace(level, route=route, url=f"http://127.0.0.1:{port}{path}")
     command = ["nice", "-n", LOAD_NICENESS, sys.executable, "-m", "perf.load"]
-    command += ["--route", route, "--model", model, "--port", str(port)]
     records = []
     with (
         tempfile.TemporaryFile("w+") as printed,
