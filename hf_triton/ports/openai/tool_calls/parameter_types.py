@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import and_, or_
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 from hf_triton.ports.openai.tool_calls.json_values import decode_whole
@@ -22,20 +22,12 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 _OF_CLASS = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 _DEEPEST = 32  # what a schema says further within is not looked at
 _INDEX = re.compile(r"\d{1,9}")
-_OPEN = ("additionalProperties", "patternProperties", "propertyNames")
+_JOINING = {"anyOf": or_, "oneOf": or_, "allOf": and_}
 
 
-class Parameters(NamedTuple):
-    """``types`` are those of each parameter; ``takes_others`` where it may have other names."""
-
-    types: Mapping[str, Types] = {}
-    required: frozenset[str] = frozenset()
-    takes_others: bool = True
-
-
-def parameters_of(tool: Mapping[str, Any]) -> Parameters:
-    """The parameters of a function."""
-    return _Schema(tool.get("parameters") or {"properties": {}}).parameters()
+def types_of(tool: Mapping[str, Any]) -> dict[str, Types]:
+    """The types of each parameter that a function names."""
+    return _Schema(tool.get("parameters") or {}).of_properties()
 
 
 def typed(text: str, types: Types) -> Any:
@@ -63,38 +55,28 @@ class _Schema:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._referred: dict[str, Types] = {}
+        self._seen: set[str] = set()
 
-    def parameters(self) -> Parameters:
-        """Those of a function whose schema this is."""
+    def of_properties(self) -> dict[str, Types]:
+        """Those of a function's parameters, whose schema this is."""
         types: dict[str, Types] = {}
-        parts = list(self._parts(self._root, ("allOf", "anyOf", "oneOf"), set()))
-        for part in parts:
+        for part in self._parts(self._root):
             for name, one in _mapping(part.get("properties")).items():
                 types[name] = types.get(name, frozenset()) | self._types(one, 0)
-        required = {
-            name
-            for part in self._parts(self._root, ("allOf",), set())
-            for name in _sequence(part.get("required"))
-            if isinstance(name, str)
-        }
-        is_open = any(part.get(name) for part in parts for name in _OPEN)
-        is_closed = any("properties" in part for part in parts)
-        return Parameters(types, frozenset(required), is_open or not is_closed)
+        return types
 
-    def _parts(
-        self, schema: Any, within: Sequence[str], seen: set[str], depth: int = 0
-    ) -> Iterator[Mapping[str, Any]]:
+    def _parts(self, schema: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
         """A schema, and those that it is made of."""
         if not isinstance(schema, dict) or depth > _DEEPEST:
             return
         yield schema
-        listed = [one for name in within for one in _sequence(schema.get(name))]
+        listed = [one for name in _JOINING for one in _sequence(schema.get(name))]
         to = schema.get("$ref")
-        if isinstance(to, str) and to not in seen:
-            seen.add(to)
+        if isinstance(to, str) and to not in self._seen:
+            self._seen.add(to)
             listed.append(self._referred_to(to))
         for one in listed:
-            yield from self._parts(one, within, seen, depth + 1)
+            yield from self._parts(one, depth + 1)
 
     def _types(self, schema: Any, depth: int) -> Types:
         """The types of the values that a schema takes, as far as it says them."""
@@ -103,7 +85,7 @@ class _Schema:
         found = _named(schema)
         if isinstance(schema.get("$ref"), str):
             found &= self._types_of_reference(schema["$ref"], depth)
-        for name, joined in (("anyOf", or_), ("oneOf", or_), ("allOf", and_)):
+        for name, joined in _JOINING.items():
             listed = [self._types(one, depth + 1) for one in _sequence(schema.get(name))]
             if listed:
                 found &= reduce(joined, listed)
