@@ -92,6 +92,9 @@ class Measurer:
             if ended.has_nothing if few else ended.is_unstable:
                 command = measuring_command(planned, forced=True, few=few)
                 ended = self._run(command, planned, watch)
+        export = self.folder / EXPORT_FILE
+        if not ended.code and not (export.exists() and export.stat().st_size):
+            ended = self._run(command, planned, watch)  # it is seen to end well with nothing in it
         return command, ended, command == measuring_command(planned)
 
     def _run(self, command: list[str], planned: Planned, watch: Watch) -> Ended:

@@ -1,6 +1,6 @@
 """A perf_analyzer that asks nobody: it tells its version, and exports two requests. A file beside
-it says what it does wrong: ``fail`` with the text of its error, ``unstable``, ``nothing``, or
-``kill``, which ends the fake server with the second load.
+it says what it does wrong: ``fail`` with the text of its error, ``unstable``, ``nothing``,
+``empty``, which it does once, or ``kill``, which ends the fake server with the second load.
 """
 
 from __future__ import annotations
@@ -46,5 +46,9 @@ requests = [
 ]
 export = Path(arguments[arguments.index("--profile-export-file") + 1])
 assert not export.exists(), "as the real one: it overwrites nothing"
+if how == "empty":
+    wrong.unlink()
+    export.touch()
+    sys.exit(0)
 document = {"experiments": [{"requests": requests, "window_boundaries": [start, end]}]}
 export.write_text(json.dumps(document))

@@ -92,6 +92,17 @@ def test_windows_that_are_of_no_use_are_measured_again_and_marked(
     assert then in found.command
 
 
+def test_a_load_whose_export_is_empty_is_measured_once_more(
+    options: MakeOptions, analyzer: FakeAnalyzer
+) -> None:
+    given = options(SCENARIO.replace("[1, 2]", "1"))
+    analyzer.go_wrong("empty")
+    assert sweeping.run(given) == 0
+    assert len(analyzer.calls()) == 2
+    (found,) = read_measurements(given.folder)
+    assert (found.num_requests, found.stable) == (2, True)
+
+
 def test_another_scenario_does_not_overwrite_what_is_there(options: MakeOptions) -> None:
     sweeping.run(options(SCENARIO))
     other = options(SCENARIO.replace("[1, 2]", "[1, 2, 4]"))
