@@ -1,12 +1,12 @@
 """Calls functions in processes of a pool, each of which has a limit on its time and memory.
 
 For what works on bytes of a caller or of a model's files whose cost nobody can tell beforehand:
-decoders of images, chat templates, tokenizers. A call costs some 0.1 ms beyond the function.
+decoders of images, chat templates, tokenizers, grammars. A call costs some 0.1 ms beyond the
+function.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import select
 import socket
@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,10 +24,13 @@ from . import worker
 from .fork_server import ForkServer, ForkServerError, name_of
 
 _MAX_BYTES = 512 * 2**20
+_MAX_KEPT_BYTES = 256 * 2**20  # of a process that waits for another call
 _TURN_S = 0.1  # after which a call has a low priority, and its caller is asked whether it waits
 _SLACK_S = 1.0  # beyond the time in which the kernel ends a process
-_STOPPED_S = 10.0  # without a byte of a question or an answer: it was stopped from outside
+_STOPPED_S = 10.0  # without a byte of an answer that has begun: it was stopped from outside
 _MAX_IDLE = 4
+_AT_ONCE = 64  # parts of questions that are sent by one call
+_SMALLEST_READ, _LARGEST_READ = 2**16, 2**20
 _KILLED = "the process for this went away before it answered: try again"
 
 
@@ -43,12 +47,14 @@ class Sandbox:
     time, which is the callers' to bound. They start with the first call, and end with this one.
     """
 
-    def __init__(self, ready: Callable[[], object] | None = None) -> None:
-        """``ready`` is called once, before there is a process: they share what it imports."""
+    def __init__(self, ready: Callable[..., object] | None = None) -> None:
+        """``ready`` is called once, before there is a process, with the content that ``start`` is
+        given, if any: processes share what it imports and makes.
+        """
         self._server = ForkServer(worker.prepare, _import_folders())
         self._ready = b"" if ready is None else name_of(ready).encode()
         self._lock = threading.Lock()  # guards what follows
-        self._idle: list[_Process] = []
+        self._idle: list[Process] = []
         self._numbers = itertools.count(1)
         self._closed = False
         weakref.finalize(self, _end, self._server, self._idle)
@@ -74,14 +80,13 @@ class Sandbox:
             CancelledError: nobody waits for it.
             OverloadedError: no process can be had, or somebody else has killed it.
         """
-        process = self._take()
+        process = self._idle_one() or self.new_process()
         try:
-            process.ask(time_limit_s, max_bytes, [name_of(function).encode(), *given])
+            process.ask(function, *given, time_limit_s=time_limit_s, max_bytes=max_bytes)
             kind, answer = process.wait(time_limit_s + _SLACK_S, has_left)
         except BaseException as error:
-            has_ended = isinstance(error, SandboxEndedError)
-            was_killed = has_ended and self._server.was_killed(process.number)
-            process.end()
+            was_killed = isinstance(error, SandboxEndedError) and process.was_killed()
+            process.close()
             if was_killed:
                 raise OverloadedError(_KILLED) from None
             raise
@@ -92,92 +97,204 @@ class Sandbox:
             raise SandboxError(answer.decode())
         return answer
 
+    @property
+    def runs(self) -> bool:
+        """Whether the program that processes are forked from is there."""
+        return self._server.runs
+
+    def start(self, content: bytes = b"") -> None:
+        """Starts the program that processes are forked from, where it does not run.
+
+        Raises:
+            ForkServerError: why ``ready`` failed; no text where the program does not start.
+        """
+        with self._lock:
+            if not self._closed and not self._server.runs:
+                _end(self._server, self._idle)
+                self._server.start(self._ready + (b"\0" + content if content else b""))
+
+    def new_process(self) -> Process:
+        """A process for its caller alone. Raises OverloadedError where none can be had."""
+        try:
+            self.start()
+            with self._lock:
+                if self._closed:
+                    raise OverloadedError("the model is being unloaded: try again later")
+                return Process(self._server, next(self._numbers))
+        except (ForkServerError, OSError):
+            text = "no process for this can be started: try again later"
+            raise OverloadedError(text) from None
+
     def close(self) -> None:
         """Ends all processes; calls that wait fail."""
         with self._lock:
             self._closed = True
             _end(self._server, self._idle)
 
-    def _take(self) -> _Process:
+    def _idle_one(self) -> Process | None:
         with self._lock:
-            if self._closed:
-                raise OverloadedError("the model is being unloaded: try again later")
             while self._idle and self._server.runs:  # else it dies soon
-                if (process := self._idle.pop()).is_usable:
+                if (process := self._idle.pop()).is_there:
                     return process
-                process.end()
-            try:
-                if not self._server.runs:
-                    _end(self._server, self._idle)
-                    self._server.start(self._ready)
-                return _Process(self._server, next(self._numbers))
-            except (ForkServerError, OSError):
-                text = "no process for this can be started: try again later"
-                raise OverloadedError(text) from None
+                process.close()
+            return None
 
-    def _give_back(self, process: _Process) -> None:
+    def _give_back(self, process: Process) -> None:
         with self._lock:
-            if self._closed or process.is_slow or len(self._idle) >= _MAX_IDLE:
-                process.end()
+            is_large = process.num_bytes > _MAX_KEPT_BYTES
+            if self._closed or process.is_slow or is_large or len(self._idle) >= _MAX_IDLE:
+                process.close()
             else:
                 self._idle.append(process)
 
 
-def _end(server: ForkServer, idle: list[_Process]) -> None:
+def _end(server: ForkServer, idle: list[Process]) -> None:
     server.close()
     for process in idle:
-        process.end()
+        process.close()
     idle.clear()
 
 
-class _Process:
-    """One process; used by one thread at a time."""
+class Process:
+    """One process, which answers each question once, in their order; used by one thread at a time.
+    When nothing refers to it any more it ends.
+
+    ``num_bytes`` is the memory that it had taken when it answered last.
+    """
 
     def __init__(self, server: ForkServer, number: int) -> None:
-        self._server, self.number = server, number
-        self._connection = server.fork(number)
-        self._connection.settimeout(_STOPPED_S)
-        self._poll = select.poll()
-        self._poll.register(self._connection, select.POLLIN)
-        self.is_slow = False
+        self._server, self._number = server, number
+        self._connection = _Connection(server.fork(number))
+        self._unsent: deque[memoryview] = deque()
+        self._received = bytearray()
+        self._heard_s = 0.0  # when the answer that is not whole last went on
+        self.num_bytes = 0
+        self.has_ended = self.is_slow = False
+
+    def __del__(self) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """The descriptor that has something to read when an answer comes."""
+        return self._connection.fileno()
 
     @property
-    def is_usable(self) -> bool:
-        """Whether it waits for a question."""
-        return not self._poll.poll(0)
+    def is_there(self) -> bool:
+        """Whether it has not ended; may be asked from any thread."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLRDHUP)
+        return not self.has_ended and not poll.poll(0)
 
-    def ask(self, seconds: float, max_bytes: int, parts: list[bytes]) -> None:
-        head = worker.QUESTION.pack(seconds, max_bytes, len(parts))
-        lengths = struct.pack(f"<{len(parts)}Q", *map(len, parts))
-        with contextlib.suppress(OSError):  # it has ended, which `wait` sees
-            for part in (head + lengths, *parts):
-                self._connection.sendall(part, socket.MSG_NOSIGNAL)
+    def ask(
+        self,
+        function: Callable[..., bytes],
+        *given: bytes,
+        time_limit_s: float,
+        max_bytes: int = 0,
+    ) -> None:
+        """Asks for what a function makes of ``given``; does not wait. Without ``max_bytes`` the
+        limit of the question before holds.
+        """
+        parts = [name_of(function).encode(), *given]
+        head = worker.QUESTION.pack(time_limit_s, max_bytes, len(parts))
+        head += struct.pack(f"<{len(parts)}Q", *map(len, parts))
+        self._unsent.extend(memoryview(one) for one in (head, *parts) if one)
+        self._send()
 
     def wait(self, timeout_s: float, has_left: Callable[[], bool]) -> tuple[int, bytearray]:
-        """The kind of the answer, and its bytes."""
+        """The kind of the answer, and its bytes; one that takes long gets a low priority.
+
+        Raises:
+            SandboxEndedError, CancelledError: as ``Sandbox.call``.
+        """
         until_s = time.monotonic() + timeout_s
-        while not self._poll.poll(1000 * _TURN_S):
-            if not self.is_slow:
+        while (found := self.next_answer(_TURN_S)) is None:
+            if not self.is_slow and not self._unsent and not self._heard_s:
                 self.is_slow = True
-                self._server.slow_down(self.number)
+                self._server.slow_down(self._number)
             if has_left():
                 raise CancelledError("the caller has left")
-            if time.monotonic() > until_s:
+            if time.monotonic() > max(until_s, self._heard_s + _STOPPED_S):
                 raise SandboxEndedError
-        try:
-            head = worker.receive(self._connection, worker.ANSWER.size)
-            kind, length = worker.ANSWER.unpack(head)
-            answer = worker.receive(self._connection, length)
-        except (OSError, struct.error):
-            raise SandboxEndedError from None
-        if len(answer) != length:
-            raise SandboxEndedError
+        return found
+
+    def next_answer(self, timeout_s: float) -> tuple[int, bytearray] | None:
+        """The kind of the next answer and its bytes, after waiting for them that long; None where
+        they have not come. Raises SandboxEndedError where there is no process.
+        """
+        until_s = time.monotonic() + timeout_s
+        while not self._receive():
+            poll = select.poll()
+            poll.register(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+            if not poll.poll(1000 * max(0.0, until_s - time.monotonic())):
+                return None
+            self._send()
+        kind, self.num_bytes, length = worker.ANSWER.unpack_from(self._received)
+        answer, end, self._heard_s = self._received, worker.ANSWER.size + length, 0.0
+        self._received = answer[end:]
+        del answer[end:], answer[: worker.ANSWER.size]
         return kind, answer
 
+    def was_killed(self) -> bool:
+        """Whether somebody else has killed it, and neither ``end`` nor its limits."""
+        return self._server.was_killed(self._number)
+
     def end(self) -> None:
-        """Ends it, whatever it does."""
-        self._server.kill(self.number)
+        """Ends it, whatever it does; may be called from any thread."""
+        self.has_ended, self.num_bytes = True, 0
+        self._server.kill(self._number)
+
+    def close(self) -> None:
+        """Ends it and the connection; by the thread that uses it."""
+        self.end()
         self._connection.close()
+
+    def _send(self) -> None:
+        try:
+            while self._unsent:
+                sent = self._connection.sendmsg(
+                    list(itertools.islice(self._unsent, _AT_ONCE)), (), socket.MSG_NOSIGNAL
+                )
+                while sent:
+                    first = self._unsent.popleft()
+                    if sent < len(first):
+                        self._unsent.appendleft(first[sent:])
+                    sent -= min(sent, len(first))
+        except BlockingIOError:
+            pass  # the rest goes when it reads on
+        except OSError:
+            self._unsent.clear()  # it has ended, which receiving tells
+
+    def _receive(self) -> bool:
+        """Takes what has come; whether the next answer is whole."""
+        while True:
+            missing = worker.ANSWER.size - len(self._received)
+            if missing <= 0:
+                missing += worker.ANSWER.unpack_from(self._received)[2]
+            if missing <= 0:
+                return True
+            try:
+                more = self._connection.recv(min(max(missing, _SMALLEST_READ), _LARGEST_READ))
+            except BlockingIOError:
+                return False
+            except OSError:
+                more = b""
+            if not more:
+                self.has_ended = True
+                raise SandboxEndedError
+            self._received += more
+            self._heard_s = time.monotonic()
+
+
+class _Connection(socket.socket):
+    """Closes itself, in a cycle that is collected too."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(fileno=connection.detach())
+        self.setblocking(False)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _import_folders() -> list[str]:

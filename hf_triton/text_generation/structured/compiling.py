@@ -13,12 +13,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
-from typing import Protocol
 
 from hf_triton.runtime.errors import OverloadedError, RequestError
 
 from .constraint import Constraint
-from .grammar import Grammar
+from .grammar import Following
+from .grammar_processes import GrammarProcesses
 
 _MAX_CONCURRENT = 3
 _MAX_LONG = 1
@@ -28,43 +28,8 @@ _MAX_WAITING = 64
 _SLACK_S = 1.0  # beyond the limit, in which the kernel ends the process
 
 
-class Compiled(Protocol):
-    """A constraint's process: called, it gives the grammar of one more output."""
-
-    num_bytes: int
-    has_ended: bool
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether it has not ended since it answered last."""
-
-    def __call__(self) -> Grammar:
-        """The grammar of one more output."""
-
-    def wait(self, timeout_s: float, *, for_all: bool = True) -> bool:
-        """Whether it is made or has ended; waits for it that long, or without ``for_all`` until it
-        is known to take long. Raises RequestError where it can't be made.
-        """
-
-    def close(self) -> None:
-        """Ends it at once."""
-
-
-class Processes(Protocol):
-    """Where constraints are compiled."""
-
-    def prepare(self) -> None:
-        """All that is done once before the first."""
-
-    def begin(self, constraint: Constraint, time_limit_s: float) -> Compiled:
-        """Begins with a constraint; what it gives ends when nothing refers to it."""
-
-    def close(self) -> None:
-        """Ends them all."""
-
-
-Started = dict[Constraint, Compiled]
-Futures = dict[Constraint, Future[Compiled]]
+Started = dict[Constraint, Following]
+Futures = dict[Constraint, Future[Following]]
 Take = Callable[[Started], None]
 Fail = Callable[[Exception], None]
 
@@ -78,13 +43,13 @@ class Compiler:
     time of ``prepare`` does not count.
     """
 
-    def __init__(self, processes: Processes, time_limit_s: float) -> None:
+    def __init__(self, processes: GrammarProcesses, time_limit_s: float) -> None:
         self._processes, self._time_limit_s = processes, time_limit_s
         self._threads = ThreadPoolExecutor(_MAX_CONCURRENT, thread_name_prefix="grammar")
         self._long = threading.Semaphore(_MAX_LONG)
         self._lock = threading.Lock()  # guards the rest
-        self._kept: OrderedDict[Constraint, Future[Compiled]] = OrderedDict()
-        self._unfinished: set[Future[Compiled]] = set()
+        self._kept: OrderedDict[Constraint, Future[Following]] = OrderedDict()
+        self._unfinished: set[Future[Following]] = set()
         self._closed = False
 
     def when_ready(self, constraints: Iterable[Constraint], start: Take, fail: Fail) -> None:
@@ -108,7 +73,7 @@ class Compiler:
         self._threads.shutdown(cancel_futures=True)
         self._kept.clear()
 
-    def _future(self, constraint: Constraint) -> Future[Compiled]:
+    def _future(self, constraint: Constraint) -> Future[Following]:
         with self._lock:
             if self._closed:
                 raise OverloadedError("the model is being unloaded: try again later")
@@ -130,17 +95,17 @@ class Compiler:
             constraint, _ = self._kept.popitem(last=False)
             del sizes[constraint]
 
-    def _make(self, constraint: Constraint) -> Compiled:
+    def _make(self, constraint: Constraint) -> Following:
         self._processes.prepare()
         compiled = self._processes.begin(constraint, self._time_limit_s)
         try:
             self._wait(constraint, compiled)
         except BaseException:
-            compiled.close()  # the error's traceback refers to it
+            compiled.end()  # the error's traceback refers to it
             raise
         return compiled
 
-    def _wait(self, constraint: Constraint, compiled: Compiled) -> None:
+    def _wait(self, constraint: Constraint, compiled: Following) -> None:
         limit_s, began_s = self._time_limit_s, time.monotonic()
         if not compiled.wait(limit_s, for_all=False):
             if not self._long.acquire(blocking=False):
@@ -167,7 +132,7 @@ def _when_all_done(futures: Futures, tell: Callable[[], None]) -> None:
     left, to_tell = set(futures.values()), [tell]
     lock = threading.Lock()
 
-    def done(future: Future[Compiled]) -> None:
+    def done(future: Future[Following]) -> None:
         with lock:
             left.discard(future)
             is_last = not left
@@ -192,7 +157,7 @@ def _tell(futures: Futures, start: Take, fail: Fail) -> None:
     start(compiled)
 
 
-def _is_worth_keeping(future: Future[Compiled]) -> bool:
+def _is_worth_keeping(future: Future[Following]) -> bool:
     if not future.done():
         return True
     if future.cancelled():
@@ -203,7 +168,7 @@ def _is_worth_keeping(future: Future[Compiled]) -> bool:
     return future.result().is_usable
 
 
-def _num_bytes(future: Future[Compiled]) -> int:
+def _num_bytes(future: Future[Following]) -> int:
     if not future.done() or future.cancelled() or future.exception() is not None:
         return 0
     return future.result().num_bytes

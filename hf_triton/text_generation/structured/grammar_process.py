@@ -1,8 +1,6 @@
-"""The processes in which grammars are made and followed; each can be killed without harm to others.
-
-They are forked by a program that makes llguidance's form of the tokenizer once, whose memory they
-share. Such a process has a limit on its memory, and one on the time of each thing that it does:
-then the kernel ends it, whatever code runs. Imports neither torch nor transformers.
+"""What the process of one constraint does: it makes the grammar and follows outputs by it, as the
+sandbox's worker asks it to. Such processes share the memory of llguidance's form of the tokenizer.
+Imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -10,161 +8,126 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from hf_triton.runtime.errors import RequestError
-from hf_triton.runtime.sandbox.limits import end_after, limit_memory, num_own_bytes
 
-from . import frames
 from .constraint import Constraint, Reasoning
 from .llguidance_grammars import make_matcher, refusal_reason
 
+GOES_ON, IS_COMPLETE, MAY_END = b"\0", b"\1", b"\2"  # what a token has led to
+TAKES_LONG = b"long"
+OUTPUT = struct.Struct("<Ii")  # its number; the token that it goes on with
 _STACK_BYTES = 64 * 2**20
 _TURN_S = 0.1  # of CPU time; most grammars take a few milliseconds
 _NICENESS = 10
 
 
-def prepare(content: bytes) -> Callable[[socket.socket], None]:
-    """llguidance's form of a tokenizer, and what a fork does with its connection."""
-    given = json.loads(content)
-    tokenizer, plain_tokens = _tokenizer(given), given["plain_tokens"]
-    return lambda connection: Worker(connection, tokenizer, plain_tokens).run()
+class _Grammar:
+    """What this process has: the tokenizer, the grammar of its constraint, or why there is none,
+    and the state of each output.
+    """
+
+    tokenizer: Any
+    plain_tokens: dict[str, int]
+    first: Any
+    first_mask: bytes
+    problem: RequestError | None = None
+    thread: threading.Thread
+
+    def __init__(self) -> None:
+        self.matchers: dict[int, Any] = {}
+
+    def make(self, constraint: Constraint) -> None:
+        try:
+            self.first, self.first_mask = make_matcher(
+                self.tokenizer, constraint, self.plain_tokens
+            )
+        except RequestError as error:
+            self.problem = error
+        except BaseException:  # PyO3's PanicException is not an Exception
+            text = f"{constraint.kind}: can't be prepared, allowed: another one"
+            self.problem = RequestError(text)
 
 
-class Worker:
-    """Makes the grammar of one constraint and follows outputs by it."""
-
-    def __init__(
-        self, connection: socket.socket, tokenizer: Any, plain_tokens: dict[str, int]
-    ) -> None:
-        self._connection, self._tokenizer = connection, tokenizer
-        self._plain_tokens = plain_tokens
-        self._first: Any = None
-        self._matchers: dict[int, Any] = {}
-        self._base = num_own_bytes()
-
-    def run(self) -> None:
-        """Until the other end is closed."""
-        asked = json.loads(self._receive_text())
-        self._step_s: float = asked["step_s"]
-        self._masks: bool = asked["masks"]
-        limit_memory(asked["max_bytes"] + _STACK_BYTES)
-        end_after(asked["time_limit_s"])
-        problem = self._make(_constraint(asked))
-        end_after(0)
-        state = frames.IS_REFUSED if problem else _state(self._first)
-        self._send(frames.STATE, 0, bytes([state]) + problem.encode())
-        if not problem:
-            self._send(frames.MASK, 0, self._first_mask)
-            self._follow_orders()
-
-    def _make(self, constraint: Constraint) -> str:
-        """In a thread of its own, which gets a low priority once it has taken long, so that the
-        engine's thread runs first: on Linux each thread has a niceness of its own.
-        """
-        problem = ""
-
-        def make() -> None:
-            nonlocal problem
-            try:
-                own, plain = self._tokenizer, self._plain_tokens
-                self._first, self._first_mask = make_matcher(own, constraint, plain)
-            except RequestError as error:
-                problem = str(error)
-            except BaseException:  # PyO3's PanicException is not an Exception
-                problem = f"{constraint.kind}: can't be prepared, allowed: another one"
-
-        threading.stack_size(_STACK_BYTES)
-        thread = threading.Thread(target=make)
-        thread.start()
-        thread.join(_TURN_S)
-        while thread.is_alive() and time.process_time() < _TURN_S:
-            thread.join(_TURN_S)  # the machine is busy
-        if thread.is_alive():
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, _NICENESS)
-            self._connection.sendall(frames.answer(frames.TAKES_LONG, 0, 0, b""))
-        thread.join()
-        return problem
-
-    def _follow_orders(self) -> None:
-        """First all tokens that have come, for whose states the engine waits; then the masks, which
-        it needs after its next step's computation.
-        """
-        buffer = bytearray()
-        while received := self._connection.recv(2**16):
-            buffer += received
-            followed: list[int] = []
-            for kind, number, token_id in frames.take_orders(buffer):
-                if kind == frames.DROP:
-                    self._matchers.pop(number, None)
-                elif self._follow(number, token_id) and self._masks:
-                    followed.append(number)
-            for number in followed:
-                self._send_mask(number)
-
-    def _follow(self, number: int, token_id: int) -> bool:
-        """Takes a token; whether another may follow."""
-        end_after(self._step_s)
-        matcher = self._matchers.get(number)
-        if matcher is None:
-            matcher = self._matchers[number] = self._first.deep_copy()
-        why = b""
-        # Where nothing can follow, llguidance takes an end of the text though none may come.
-        if not matcher.consume_token(token_id) or matcher.is_error():
-            why = refusal_reason(matcher.stop_reason(), matcher.get_error()).encode()
-        state = frames.IS_REFUSED if why else _state(matcher)
-        self._send(frames.STATE, number, bytes([state]) + why)
-        return state in (frames.GOES_ON, frames.MAY_END)
-
-    def _send_mask(self, number: int) -> None:
-        matcher = self._matchers.get(number)
-        if matcher is not None:
-            end_after(self._step_s)
-            mask = matcher.compute_bitmask()
-            self._send(frames.MASK, number, mask)
-
-    def _send(self, kind: int, number: int, payload: bytes) -> None:
-        end_after(0)
-        num_bytes = max(0, num_own_bytes() - self._base)
-        self._connection.sendall(frames.answer(kind, number, num_bytes, payload))
-
-    def _receive_text(self) -> bytes:
-        """The first message: its length, then that many bytes."""
-        (length,) = struct.unpack("<I", self._receive(4))
-        return self._receive(length)
-
-    def _receive(self, length: int) -> bytes:
-        received = b""
-        while len(received) < length:
-            more = self._connection.recv(length - len(received))
-            if not more:
-                os._exit(0)
-            received += more
-        return received
+_OWN = _Grammar()
 
 
-def _state(matcher: Any) -> int:
-    if matcher.is_stopped():
-        return frames.IS_COMPLETE
-    return frames.MAY_END if matcher.is_accepting() else frames.GOES_ON
-
-
-def _constraint(asked: dict[str, Any]) -> Constraint:
-    given = asked["reasoning"]
-    tokens = tuple((text, token_id) for text, token_id in given["tokens"]) if given else ()
-    reasoning = Reasoning(**{**given, "tokens": tokens}) if given else None
-    return Constraint(asked["kind"], tuple(asked["texts"]), reasoning)
-
-
-def _tokenizer(given: dict[str, Any]) -> Any:
+def read_tokenizer(content: bytes) -> None:
+    """Makes llguidance's form of a tokenizer."""
     from llguidance import LLTokenizer
 
-    return LLTokenizer(
+    given = json.loads(content)
+    _OWN.plain_tokens = given["plain_tokens"]
+    _OWN.tokenizer = LLTokenizer(
         given["tokenizer"], n_vocab=given["num_tokens"], eos_token=given["eos_token_ids"] or None
     )
+
+
+def begin(asked: bytes) -> bytes:
+    """Begins with the grammar of a constraint: TAKES_LONG where it is not made at once.
+
+    In a thread of its own, which gets a low priority once it has taken long, so that the engine's
+    thread runs first: on Linux each thread has a niceness of its own.
+    """
+    threading.stack_size(_STACK_BYTES)
+    _OWN.thread = thread = threading.Thread(target=_OWN.make, args=(_constraint(asked),))
+    thread.start()
+    thread.join(_TURN_S)
+    while thread.is_alive() and time.process_time() < _TURN_S:
+        thread.join(_TURN_S)  # the machine is busy
+    if not thread.is_alive():
+        return b""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, _NICENESS)
+    return TAKES_LONG
+
+
+def made() -> bytes:
+    """Waits for the grammar: what holds before the first token, and the mask of what may come.
+    Raises RequestError where it can't be made.
+    """
+    _OWN.thread.join()
+    if _OWN.problem is not None:
+        raise _OWN.problem
+    return _state(_OWN.first) + _OWN.first_mask
+
+
+def follow(order: bytes) -> bytes:
+    """What a token has led to. Raises RequestError where it does not fit."""
+    number, token_id = OUTPUT.unpack(order)
+    matcher = _OWN.matchers.get(number)
+    if matcher is None:
+        matcher = _OWN.matchers[number] = _OWN.first.deep_copy()
+    # Where nothing can follow, llguidance takes an end of the text though none may come.
+    if not matcher.consume_token(token_id) or matcher.is_error():
+        raise RequestError(refusal_reason(matcher.stop_reason(), matcher.get_error()))
+    return _state(matcher)
+
+
+def mask(order: bytes) -> bytes:
+    """What may come next in an output."""
+    found: bytes = _OWN.matchers[OUTPUT.unpack(order)[0]].compute_bitmask()
+    return found
+
+
+def drop(order: bytes) -> bytes:
+    """Forgets an output."""
+    _OWN.matchers.pop(OUTPUT.unpack(order)[0], None)
+    return b""
+
+
+def _state(matcher: Any) -> bytes:
+    if matcher.is_stopped():
+        return IS_COMPLETE
+    return MAY_END if matcher.is_accepting() else GOES_ON
+
+
+def _constraint(asked: bytes) -> Constraint:
+    kind, texts, given = json.loads(asked)
+    tokens = tuple((text, token_id) for text, token_id in given["tokens"]) if given else ()
+    reasoning = Reasoning(**{**given, "tokens": tokens}) if given else None
+    return Constraint(kind, tuple(texts), reasoning)

@@ -7,28 +7,25 @@ tokenizer. Knows no grammar library.
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import json
 import threading
 import weakref
 from collections.abc import Iterable
 from copy import copy
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import OverloadedError, RequestError, reason
-from hf_triton.runtime.sandbox.fork_server import ForkServer, ForkServerError
+from hf_triton.runtime.sandbox.fork_server import ForkServerError
+from hf_triton.runtime.sandbox.pool import Sandbox
 
 from .constraint import Constraint
-from .following import Following, Limits
-from .grammar_process import prepare
+from .grammar import Following, Limits
+from .grammar_process import read_tokenizer
 from .plain_tokens import with_plain_tokens
 
 MAX_PROCESSES = 256  # each has 5 MiB from the beginning
 MAX_BYTES = 2**30  # beyond that, of all of them
-_DIED = "the process that makes grammars has ended: try again later"
 
 
 class GrammarProcesses:
@@ -42,23 +39,22 @@ class GrammarProcesses:
         self._tokenizer, self._vocab_size, self._masks = tokenizer, vocab_size, masks
         self._eos_token_ids = sorted(eos_token_ids)
         self.limits = Limits()
+        self._sandbox = Sandbox(read_tokenizer)
         self._lock = threading.Lock()  # guards what follows
-        self._server = ForkServer(prepare, _import_folders())
         self._problem, self._closed = "", False
-        self._numbers = itertools.count(1)
-        self._open: weakref.WeakValueDictionary[int, Following] = weakref.WeakValueDictionary()
+        self._open: weakref.WeakSet[Following] = weakref.WeakSet()
 
     @property
     def num_bytes(self) -> int:
         """What all processes have told of their memory."""
-        return sum(one.num_bytes for one in list(self._open.values()))
+        return sum(one.num_bytes for one in list(self._open))
 
     def prepare(self) -> None:
         """Starts the program where it does not run: a tenth of a second, with a large tokenizer
         about a second. Where it can't be, each request is told why.
         """
         with self._lock:
-            if self._problem or self._closed or self._server.runs:
+            if self._problem or self._closed or self._sandbox.runs:
                 return
             try:
                 described = self._described()
@@ -72,7 +68,7 @@ class GrammarProcesses:
                 )
                 return
             try:
-                self._server.start(described)
+                self._sandbox.start(described)
             except ForkServerError as error:
                 self._problem = str(error) and _unknown_tokenizer(error)
                 if not self._problem:
@@ -95,33 +91,27 @@ class GrammarProcesses:
                     f"{len(self._open)} different constraints are in use, allowed: at most "
                     f"{MAX_PROCESSES} at once: try again later"
                 )
-            number = next(self._numbers)
-            try:
-                connection = self._server.fork(number)
-            except OSError:
-                raise OverloadedError(_DIED) from None
             following = Following(
-                connection,
+                self._sandbox.new_process(),
                 constraint,
                 special_tokens,
                 self.limits,
                 self._limit_memory,
-                partial(self._server.kill, number),
-                partial(self._server.was_killed, number),
+                masks=self._masks,
             )
-            self._open[number] = following
-        following.ask(time_limit_s, masks=self._masks)
+            self._open.add(following)
+        following.begin(time_limit_s)
         return following
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            self._server.close()
+            self._sandbox.close()
 
     def _limit_memory(self) -> None:
         """Ends the process with the most memory where all together have too much."""
         while self.num_bytes > MAX_BYTES:
-            max(list(self._open.values()), key=lambda one: one.num_bytes).end()
+            max(list(self._open), key=lambda one: one.num_bytes).end()
 
     def _described(self) -> bytes:
         """The tokenizer as llguidance takes it (llguidance.hf.from_tokenizer)."""
@@ -141,12 +131,6 @@ class GrammarProcesses:
         added = self._tokenizer.added_tokens_decoder.items()
         special = {token_id: token.content for token_id, token in added if token.special}
         return {i: t for i, t in special.items() if any(t in one for one in constraint.texts)}
-
-
-def _import_folders() -> list[str]:
-    """Where the program finds llguidance."""
-    spec = importlib.util.find_spec("llguidance")
-    return [] if spec is None or spec.origin is None else [str(Path(spec.origin).parents[1])]
 
 
 def _unknown_tokenizer(error: BaseException) -> str:

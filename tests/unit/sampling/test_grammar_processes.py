@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,11 +19,12 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from hf_triton.runtime.errors import OverloadedError, RequestError
-from hf_triton.text_generation.structured import frames, grammar_processes
+from hf_triton.runtime.sandbox import worker
+from hf_triton.runtime.sandbox.pool import Process
+from hf_triton.text_generation.structured import grammar_process, grammar_processes
 from hf_triton.text_generation.structured.compiling import Compiler, Started
 from hf_triton.text_generation.structured.constraint import Constraint
-from hf_triton.text_generation.structured.following import Following, Limits, wait_for_masks
-from hf_triton.text_generation.structured.grammar import Grammar
+from hf_triton.text_generation.structured.grammar import Following, Grammar, Limits, wait_for_masks
 from hf_triton.text_generation.structured.grammar_processes import GrammarProcesses
 from tests.support.triton import ROOT, eventually
 
@@ -77,8 +79,9 @@ def children(pid: int) -> list[int]:
 
 
 def program_id(processes: GrammarProcesses) -> int:
-    assert processes._server.pid is not None
-    return processes._server.pid
+    pid = processes._sandbox._server.pid
+    assert pid is not None
+    return pid
 
 
 def follow_often(grammar: Grammar, token_id: int) -> None:
@@ -133,7 +136,7 @@ def test_a_model_that_is_unloaded_does_not_wait_for_what_never_ends(
 ) -> None:
     compiler = Compiler(processes, time_limit_s=600.0)
     hostile = [Told(compiler, endless(40 + number)) for number in range(6)]
-    assert eventually(lambda: processes._server.runs and bool(children(program_id(processes))))
+    assert eventually(lambda: processes._sandbox.runs and bool(children(program_id(processes))))
     began_s = time.monotonic()
     compiler.close()
     assert time.monotonic() - began_s < 5
@@ -297,18 +300,32 @@ def test_all_processes_end_with_a_killed_engine_even_busy_ones() -> None:
 
 
 class SilentProcess:
-    """A process that answers as it is told, at the other end of a Following."""
+    """A process that answers as it is told: the server that it is forked from, and its end."""
 
     def __init__(self, step_s: float) -> None:
-        here, self.connection = socket.socketpair()
-        calls = (lambda: None, lambda: None, lambda: False)
-        self.following = Following(here, SMALL, {}, Limits(step_s), *calls)
-        self.say(frames.STATE, 0, bytes([frames.GOES_ON]))
-        self.say(frames.MASK, 0, b"\x01" * 4)
+        self._here, self.connection = socket.socketpair()
+        process = Process(self, 1)  # type: ignore[arg-type]
+        self.following = Following(process, SMALL, {}, Limits(step_s), lambda: None)
+        self.following.begin(1.0)
+        self.say(b"", grammar_process.GOES_ON + b"\x01" * 4)
         assert self.following.wait(10)
+        self.connection.recv(2**16)
 
-    def say(self, kind: int, number: int, payload: bytes) -> None:
-        self.connection.sendall(frames.answer(kind, number, 0, payload))
+    def say(self, *answers: bytes) -> None:
+        self.connection.sendall(b"".join(map(answered, answers)))
+
+    def fork(self, number: int) -> socket.socket:
+        return self._here
+
+    def kill(self, number: int) -> None:
+        pass
+
+    def was_killed(self, number: int) -> bool:
+        return False
+
+
+def answered(answer: bytes) -> bytes:
+    return worker.ANSWER.pack(worker.DONE, 0, len(answer)) + answer
 
 
 @pytest.fixture
@@ -321,7 +338,7 @@ def silent() -> Iterator[SilentProcess]:
 @pytest.mark.threat("endless-grammars")
 def test_a_process_that_says_no_more_is_not_waited_for_for_ever(silent: SilentProcess) -> None:
     grammar, other = silent.following(), silent.following()
-    silent.say(frames.STATE, 1, bytes([frames.GOES_ON]))
+    silent.say(grammar_process.GOES_ON)
     grammar.follow(7)
     assert not grammar.is_ready
     assert not wait_for_masks([grammar, other], 0.05)
@@ -331,15 +348,12 @@ def test_a_process_that_says_no_more_is_not_waited_for_for_ever(silent: SilentPr
         grammar.follow(7)
 
 
-def test_answers_may_come_in_pieces_and_for_others_first(silent: SilentProcess) -> None:
+def test_answers_may_come_in_pieces(silent: SilentProcess) -> None:
     first, second = silent.following(), silent.following()
     first.tell(7)
     second.tell(8)
-    answers = b"".join(
-        frames.answer(kind, number, 0, payload)
-        for number in (2, 1)
-        for kind, payload in ((frames.STATE, b"\0"), (frames.MASK, bytes([number]) * 4))
-    )
+    state = grammar_process.GOES_ON
+    answers = b"".join(map(answered, (state, state, b"\1" * 4, b"\2" * 4)))
 
     def send() -> None:
         for place in range(len(answers)):
@@ -353,15 +367,30 @@ def test_answers_may_come_in_pieces_and_for_others_first(silent: SilentProcess) 
     sending.join()
 
 
+def test_the_mask_of_a_token_before_the_last_is_not_taken_for_the_next(
+    silent: SilentProcess,
+) -> None:
+    grammar, state = silent.following(), grammar_process.GOES_ON
+    silent.say(state)
+    grammar.follow(7)  # its mask comes late
+    grammar.tell(8)
+    silent.say(b"\1" * 4, state, b"\2" * 4)
+    grammar.follow(8)
+    assert grammar.mask() == b"\2" * 4
+
+
 def test_orders_that_a_busy_process_does_not_read_do_not_block(silent: SilentProcess) -> None:
-    grammars = [silent.following() for _ in range(5000)]
+    process, grammars = silent.following._process, [silent.following() for _ in range(5000)]
     for grammar in grammars:
         grammar.tell(3)
-    assert silent.following._unsent
+    assert process._unsent
     received = bytearray()
-    numbers: list[int] = []
-    while len(numbers) < 5000:
-        silent.following._flush()
+    while process._unsent:
         received += silent.connection.recv(2**16)
-        numbers += [number for _, number, _ in frames.take_orders(received)]
-    assert numbers == list(range(1, 5001))
+        process._send()
+    silent.connection.settimeout(0.2)
+    with contextlib.suppress(TimeoutError):
+        while more := silent.connection.recv(2**16):
+            received += more
+    orders = [grammar_process.OUTPUT.pack(number + 1, 3) for number in range(5000)]
+    assert [bytes(received).count(order) for order in orders] == [1] * 5000

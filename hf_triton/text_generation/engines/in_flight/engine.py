@@ -35,8 +35,7 @@ from hf_triton.text_generation.sampling.sampler import Sampled, Sampler, Sampler
 from hf_triton.text_generation.sampling.speculative.drafter import Drafter, runs_of
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
 from hf_triton.text_generation.sequence.source import text_source
-from hf_triton.text_generation.structured.following import wait_for_masks
-from hf_triton.text_generation.structured.grammar import tell_all
+from hf_triton.text_generation.structured.grammar import tell_all, wait_for_masks
 
 from .adapter_line import AdapterLine
 from .drafting import computes_drafts, make_drafter

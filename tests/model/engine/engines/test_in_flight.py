@@ -20,7 +20,7 @@ from hf_triton.runtime.errors import (
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight import storage
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
-from hf_triton.text_generation.structured import frames
+from hf_triton.text_generation.structured import grammar_process
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.grammar import Grammar
 from tests.support.driving import Answers, Completion, running, setup
@@ -230,7 +230,7 @@ class LateProcess:
     it is ``waited_for``, a moment after it is asked.
     """
 
-    first_mask, first_state = b"\xff" * (-(-VOCAB_SIZE // 32) * 4), frames.MAY_END
+    first_mask, first_state = b"\xff" * (-(-VOCAB_SIZE // 32) * 4), grammar_process.MAY_END
 
     def __init__(self, *, waited_for: bool = False) -> None:
         self.says_it = threading.Event()
@@ -240,8 +240,8 @@ class LateProcess:
     def follow(self, number: int, token_id: int) -> None:
         pass
 
-    def state(self, number: int) -> int:
-        return frames.MAY_END
+    def state(self, number: int) -> bytes:
+        return grammar_process.MAY_END
 
     def mask(self, number: int) -> bytes:
         assert self.says_it.is_set() or self._waited_for
@@ -264,7 +264,7 @@ def test_nobody_waits_for_a_grammar_that_takes_long(architecture: str) -> None:
     with running(InFlightEngine(setup(tiny_model(architecture)))) as engine:
         answers, process = Answers(), LateProcess()
         late = answers.sequence(0, [5, 6, 7], max_tokens=9, constraint=Constraint("regex", ("",)))
-        late.grammar = Grammar(process, 1)
+        late.grammar = Grammar(process, 1)  # type: ignore[arg-type]
         engine.submit([late])
         engine.submit([answers.sequence(1, [5, 6], max_tokens=20)])
         assert len(answers.completion(1).token_ids) == 20
@@ -278,6 +278,6 @@ def test_a_state_takes_no_token_twice_where_a_grammar_takes_long() -> None:
     with running(InFlightEngine(setup(tiny_model("mamba2")))) as engine:
         answers = Answers()
         late = answers.sequence(0, [5, 6, 7], max_tokens=9, constraint=Constraint("regex", ("",)))
-        late.grammar = Grammar(LateProcess(waited_for=True), 1)
+        late.grammar = Grammar(LateProcess(waited_for=True), 1)  # type: ignore[arg-type]
         engine.submit([late, answers.sequence(1, [5, 6, 7], max_tokens=9)])
         assert answers.completion(0).token_ids == answers.completion(1).token_ids

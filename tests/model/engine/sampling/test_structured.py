@@ -33,8 +33,7 @@ from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.structured.compiling import Compiler, Started, Take
 from hf_triton.text_generation.structured.constraint import Constraint
-from hf_triton.text_generation.structured.following import Following
-from hf_triton.text_generation.structured.grammar import Grammar
+from hf_triton.text_generation.structured.grammar import Following, Grammar
 from hf_triton.text_generation.structured.grammar_processes import GrammarProcesses
 from hf_triton.text_generation.structured.llguidance_grammars import grammar_text
 from tests.support.driving import Caller, NumberTokenizer
@@ -408,7 +407,7 @@ class FakeCompiled:
     def is_usable(self) -> bool:
         return not self.has_ended
 
-    def close(self) -> None:
+    def end(self) -> None:
         self.has_ended = True
 
     def wait(self, timeout_s: float, *, for_all: bool = True) -> bool:
@@ -477,7 +476,7 @@ def compilation() -> Compilation:
 
 @pytest.fixture
 def asking(compilation: Compilation) -> Iterator[Asking]:
-    compiler = Compiler(compilation, time_limit_s=600)
+    compiler = Compiler(compilation, time_limit_s=600)  # type: ignore[arg-type]
     yield Asking(compiler)
     compiler.close()
 
@@ -552,7 +551,7 @@ def test_of_those_that_take_long_one_goes_on_and_others_are_refused_for_now(
 
 
 def test_what_takes_too_long_is_refused_and_not_kept(compilation: Compilation) -> None:
-    compiler = Compiler(compilation, time_limit_s=0.05)
+    compiler = Compiler(compilation, time_limit_s=0.05)  # type: ignore[arg-type]
     asking = Asking(compiler)
     for _ in range(2):
         said = str(asking("slow"))
@@ -565,7 +564,7 @@ def test_what_takes_too_long_is_refused_and_not_kept(compilation: Compilation) -
 
 def test_what_ended_since_is_made_again(asking: Asking, compilation: Compilation) -> None:
     (made,) = asking("a").values()  # type: ignore[union-attr]
-    made.has_ended = True
+    made.end()
     asking("a")
     assert compilation.compiled == ["a", "a"]
 
