@@ -29,7 +29,13 @@ from generator.spec.runtime_rules import (
     failure_file,
     is_built,
 )
-from hf_triton.serving.python_env.pip import InstallError, run_pip, run_quietly
+from hf_triton.serving.python_env.install import (
+    PIP_OPTIONS,
+    InstallError,
+    install,
+    installer,
+    run_quietly,
+)
 
 Show = Callable[[str], object]  # is told what pip is at
 _OTHER_PYTHON = (22, 3)  # from that version on pip can install for another interpreter
@@ -73,7 +79,7 @@ def _ensure(
             with _locked(folder, on_busy) as lock:
                 was_there = is_built(folder)
                 if not was_there:
-                    _build(env, folder, numpy_below, partial(run_pip, show=show, keep_open=lock))
+                    _build(env, folder, numpy_below, partial(install, show=show, keep_open=lock))
         check(folder, numpy_below)
     except BrokenEnvironmentError as error:
         raise BuildError(str(error)) from None
@@ -106,19 +112,19 @@ def _build(
     env: PythonEnv,
     folder: Path,
     numpy_below: str,
-    install: Callable[[list[str], list[str], Path], None],
+    run: Callable[[list[str], list[str], Path], None],
 ) -> None:
     if folder.exists():
         shutil.rmtree(folder)  # half a build
     try:
-        pip = _make_venv(folder, env.system_site_packages)
+        command = _make_venv(folder, env.system_site_packages)
         constraints = folder / _CONSTRAINTS
         constraints.write_text(f"numpy<{numpy_below}\n" if numpy_below else "", encoding="utf-8")
         if env.requirements is not None:
             words = ["-c", str(constraints), "-r", str(env.requirements)]
-            install(pip, words, env.requirements.parent)
+            run(command, words, env.requirements.parent)
         if env.no_deps is not None:
-            install(pip, ["--no-deps", "-r", str(env.no_deps)], env.no_deps.parent)
+            run(command, ["--no-deps", "-r", str(env.no_deps)], env.no_deps.parent)
         marker = {"written": env.written, "digest": env.digest, "python": sys.version.split()[0]}
         _write(folder / MARKER, json.dumps(marker, indent=2) + "\n")
         failure_file(folder).unlink(missing_ok=True)
@@ -128,7 +134,7 @@ def _build(
 
 
 def _make_venv(folder: Path, see_below: bool) -> list[str]:
-    """An environment without packages; how pip is called to install into it."""
+    """An environment without packages; the command that installs into it."""
     flags = ["--system-site-packages"] if see_below and _sees_system() else []
     python = str(folder / "bin" / "python3")
     if _pip_version() >= _OTHER_PYTHON:  # pip need not be installed first, which takes long
@@ -139,7 +145,8 @@ def _make_venv(folder: Path, see_below: bool) -> list[str]:
         pip = [python, "-I", "-m", "pip"]
     if see_below and sys.prefix != sys.base_prefix:
         _show_our_packages(folder)
-    return pip
+    # uv would install again what is below.
+    return [*pip, "install", *PIP_OPTIONS] if see_below else installer(pip, python)
 
 
 def _sees_system() -> bool:

@@ -1,0 +1,47 @@
+"""Which program installs packages, and what is said where it fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hf_triton.serving.python_env import install
+
+PIP = ["python", "-m", "pip"]
+
+
+@pytest.mark.parametrize(
+    "has_uv, pip_config, first",
+    [
+        (True, "global.timeout='180'\n", "uv"),
+        (True, "global.index-url='https://example.org/simple'\n", "python"),
+        (True, ":env:.find-links='/wheels'\n", "python"),
+        (False, "", "python"),
+    ],
+)
+def test_uv_installs_where_it_is_and_pip_has_no_index_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_uv: bool, pip_config: str, first: str
+) -> None:
+    if has_uv:
+        (tmp_path / "uv").write_text("#!/bin/sh\n")
+        (tmp_path / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(install, "run_quietly", lambda _: pip_config)
+    command = install.installer(PIP, "/env/bin/python3")
+    assert Path(command[0]).name == first
+    assert "install" in command
+
+
+@pytest.mark.parametrize(
+    "lines, said",
+    [
+        (["Collecting a", "ERROR: No matching distribution found for a"], "No matching"),
+        (["error: No solution found", "cause: Because a was not found"], "No solution found: Bec"),
+        (["error: Request failed", "cause: Failed to fetch: http://x/"], "the package index can't"),
+        (["ERROR: [Errno 28] No space left on device"], "no space is left on the disk"),
+        (["error: https://user:secret@example.org/ is wrong"], "https://***@example.org/ is"),
+    ],
+)
+def test_a_failure_is_one_line(lines: list[str], said: str) -> None:
+    assert install.reason(lines).startswith(said)
