@@ -123,11 +123,9 @@ class Keys:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
         inner = {**handler.resolve_ref_schema(handler(source))}
         ref = inner.pop("ref", None)  # of what checks the map too, wherever it is used
-        return core_schema.no_info_wrap_validator_function(cls._read, inner, ref=ref)
+        return _core().no_info_wrap_validator_function(cls._read, inner, ref=ref)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, checked: Any, handler: Any) -> Any:
@@ -210,6 +208,13 @@ def json_schema(kind: Any) -> dict[str, Any]:
             return False
 
     return _adapter(kind).json_schema(schema_generator=WithoutTitles)
+
+
+def _core() -> Any:
+    """What pydantic's schemas are made of; imported late, as all of it."""
+    from pydantic_core import core_schema
+
+    return core_schema
 
 
 @lru_cache(maxsize=256)
@@ -299,29 +304,22 @@ def _find(node: Node, place: Place) -> tuple[Key | None, Node]:
 
 
 @dataclass(frozen=True)
-class _Core:
+class _Kind:
     """A kind that pydantic checks by itself; ``expected`` replaces what it says of mistakes."""
 
     expected: str
     made: Callable[[], Any]
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.custom_error_schema(
+        return _core().custom_error_schema(
             self.made(), custom_error_type=EXPECTED, custom_error_message=self.expected
         )
 
 
-def whole(least: int | None = None, most: int | None = None, unit: str | None = None) -> _Core:
+def whole(least: int | None = None, most: int | None = None, unit: str | None = None) -> _Kind:
     """A whole number in a range, both ends included."""
-
-    def made() -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.int_schema(ge=least, le=most, strict=True)
-
-    return _Core(f"a whole number{_range(least, most)}{_unit(unit)}", made)
+    expected = f"a whole number{_range(least, most)}{_unit(unit)}"
+    return _Kind(expected, lambda: _core().int_schema(ge=least, le=most, strict=True))
 
 
 def number(
@@ -329,38 +327,21 @@ def number(
     most: float | None = None,
     above: float | None = None,
     unit: str | None = None,
-) -> _Core:
+) -> _Kind:
     """A finite number in a range; whole numbers are numbers too."""
-
-    def made() -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.float_schema(
-            ge=least, le=most, gt=above, strict=True, allow_inf_nan=False
-        )
-
     lower = f" above {above}" if above is not None else ""
-    return _Core(f"a number{lower}{_range(least, most)}{_unit(unit)}", made)
+    limits = {"ge": least, "le": most, "gt": above, "strict": True, "allow_inf_nan": False}
+    expected = f"a number{lower}{_range(least, most)}{_unit(unit)}"
+    return _Kind(expected, lambda: _core().float_schema(**limits))
 
 
-def one_of(*allowed: object, or_else: str = "") -> _Core:
+def one_of(*allowed: object, or_else: str = "") -> _Kind:
     """One of a few values."""
-
-    def made() -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.literal_schema([*allowed])
-
-    return _Core(f"one of {', '.join(map(str, allowed))}{or_else}", made)
+    expected = f"one of {', '.join(map(str, allowed))}{or_else}"
+    return _Kind(expected, lambda: _core().literal_schema([*allowed]))
 
 
-def _flag() -> Any:
-    from pydantic_core import core_schema
-
-    return core_schema.bool_schema(strict=True)
-
-
-true_or_false = _Core("true or false", _flag)
+true_or_false = _Kind("true or false", lambda: _core().bool_schema(strict=True))
 Flag = Annotated[bool, true_or_false]
 
 
@@ -391,9 +372,7 @@ class Text:
         return value
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_plain_validator_function(self.read)
+        return _core().no_info_plain_validator_function(self.read)
 
     def __get_pydantic_json_schema__(self, _checked: Any, _handler: Any) -> Any:
         pattern = {"pattern": f"^({self.pattern})$"} if self.pattern else {}
@@ -415,9 +394,7 @@ class _Container:
         return _joined([*self.check(value)], lambda: handler(value), lambda _: ())
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_wrap_validator_function(self._read, handler(source))
+        return _core().no_info_wrap_validator_function(self._read, handler(source))
 
     def __get_pydantic_json_schema__(self, checked: Any, handler: Any) -> Any:
         return {**handler(checked), **self.described}
@@ -509,9 +486,7 @@ class After:
     change: Callable[[Any], Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_after_validator_function(self.change, handler(source))
+        return _core().no_info_after_validator_function(self.change, handler(source))
 
 
 @dataclass(frozen=True)
@@ -524,9 +499,7 @@ class Found:
         return self.find(value, info.context)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.with_info_after_validator_function(self._read, handler(source))
+        return _core().with_info_after_validator_function(self._read, handler(source))
 
 
 @dataclass(frozen=True)
@@ -539,9 +512,7 @@ class Before:
     forms: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_before_validator_function(self.change, handler(source))
+        return _core().no_info_before_validator_function(self.change, handler(source))
 
     def __get_pydantic_json_schema__(self, checked: Any, handler: Any) -> Any:
         whole = handler(checked)
