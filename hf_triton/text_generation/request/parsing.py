@@ -321,13 +321,11 @@ def _stops_unseen(row: dict[str, Any], reader: PromptReader) -> list[int]:
 
 
 def _check_vocabulary(params: SamplingParams, vocab_size: int | None) -> None:
-    listed = {
-        "stop_token_ids": params.stop_token_ids,
-        "allowed_token_ids": params.allowed_token_ids,
-        "logit_bias": [token_id for token_id, _ in params.logit_bias],
-    }
-    for name, token_ids in listed.items():
-        largest = max(token_ids, default=0)
+    for name, option in OPTIONS.items():
+        if option.kind not in ("integers", "biases"):
+            continue
+        given = getattr(params, option.param or name)
+        largest = max((one[0] for one in given) if option.kind == "biases" else given, default=0)
         if vocab_size is not None and largest >= vocab_size:
             raise RequestError(
                 f"{name}: got token {shown(largest)}, allowed: 0 to {vocab_size - 1}"
