@@ -96,12 +96,11 @@ class Compiler:
             del sizes[constraint]
 
     def _make(self, constraint: Constraint) -> Following:
-        self._processes.prepare()
         compiled = self._processes.begin(constraint, self._time_limit_s)
         try:
             self._wait(constraint, compiled)
         except BaseException:
-            compiled.end()  # the error's traceback refers to it
+            compiled.close()  # the error's traceback refers to it
             raise
         return compiled
 

@@ -168,6 +168,11 @@ class Following:
         self.num_bytes = 0
         self._process.end()
 
+    def close(self) -> None:
+        """Ends the process and the connection; by the thread that uses it."""
+        self.end()
+        self._process.close()
+
     def _ask(
         self,
         function: Callable[[bytes], bytes],

@@ -407,7 +407,7 @@ class FakeCompiled:
     def is_usable(self) -> bool:
         return not self.has_ended
 
-    def end(self) -> None:
+    def close(self) -> None:
         self.has_ended = True
 
     def wait(self, timeout_s: float, *, for_all: bool = True) -> bool:
@@ -427,9 +427,6 @@ class Compilation:
         self.told = threading.Event()
         self.compiled: list[str] = []
         self.living: weakref.WeakSet[FakeCompiled] = weakref.WeakSet()
-
-    def prepare(self) -> None:
-        pass
 
     def begin(self, constraint: Constraint, time_limit_s: float) -> FakeCompiled:
         self.compiled.append(constraint.text)
@@ -564,7 +561,7 @@ def test_what_takes_too_long_is_refused_and_not_kept(compilation: Compilation) -
 
 def test_what_ended_since_is_made_again(asking: Asking, compilation: Compilation) -> None:
     (made,) = asking("a").values()  # type: ignore[union-attr]
-    made.end()
+    made.close()
     asking("a")
     assert compilation.compiled == ["a", "a"]
 
