@@ -1,9 +1,9 @@
-"""A proxy as the child of ``hf-triton serve``.
+"""The proxy of Triton's ports, HTTP, metrics and gRPC, as the child of ``hf-triton serve``.
 
-    python -m hf_triton.ports http|grpc    its settings are in the environment
+    python -m hf_triton.ports    its settings are in the environment
 
-Writes a line to stdout when it listens, then a byte a second. Stops at SIGTERM, and at once when
-stdin closes: then whoever started it is gone. Its errors are on stderr, and end in 1.
+Writes a line to stdout when it listens on all, then a byte a second. Stops at SIGTERM, and at once
+when stdin closes: then whoever started it is gone. Its errors are on stderr, and end in 1.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ import asyncio
 import sys
 import traceback
 from functools import partial
+from itertools import count
 from typing import Any
 
 import uvloop
 
+from hf_triton.ports.callers import Callers
+from hf_triton.ports.grpc.server import serve_grpc
+from hf_triton.ports.http.server import serve_http
 from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import ProxySettings
 from hf_triton.tritonserver.child_process import (
@@ -27,25 +31,24 @@ from hf_triton.tritonserver.child_process import (
 )
 
 
-def main(kind: str) -> int:
+def main() -> int:
     """Serves until told to stop; returns the exit code."""
-    serve = partial(_serve, kind, settings_as(ProxySettings))
-    return run_child(f"the proxy of Triton's {kind} port", serve, uvloop.run)
+    serve = partial(_serve, settings_as(ProxySettings))
+    return run_child("the proxy of Triton's ports", serve, uvloop.run)
 
 
-async def _serve(kind: str, settings: ProxySettings, parent: Parent) -> None:
-    # Imported here: one needs no gRPC, the other no HTTP.
+async def _serve(settings: ProxySettings, parent: Parent) -> None:
     asyncio.get_running_loop().set_exception_handler(_tell_bug)
-    repeats = Repeats(settings.abandoned_requests, say_line)
+    repeats, callers = Repeats(settings.abandoned_requests, say_line), Callers(settings.access)
     parent.follow(repeats.follow)
-    if kind == "http":
-        from hf_triton.ports.http.server import serve_http
+    both, num_ready = (serve_http, serve_grpc), count(1)
 
-        await serve_http(settings, parent.stop, tell_ready, repeats)
-    else:
-        from hf_triton.ports.grpc.server import serve_grpc
+    def note_ready() -> None:
+        if next(num_ready) == len(both):
+            tell_ready()
 
-        await serve_grpc(settings, parent.stop, tell_ready, repeats)
+    serving = (serve(settings, parent.stop, note_ready, repeats, callers) for serve in both)
+    await asyncio.gather(*serving)
 
 
 def _tell_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -57,4 +60,4 @@ def _tell_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The proxies of ``hf-triton serve``: child processes."""
+"""The proxy of ``hf-triton serve``: a child process."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from hf_triton.tritonserver.child_process import ChildProcess, environment_for
 from hf_triton.tritonserver.listen import HeldPorts, Listen
 from hf_triton.tritonserver.restart_policy import RestartPolicy
 
-_KINDS = {
-    "http": ("HTTP", ("--http-port", "--metrics-port")),
-    "grpc": ("gRPC", ("--grpc-port",)),
-}
+_FLAGS = ("--http-port", "--metrics-port", "--grpc-port")
 
 
-def proxies(
+def proxy(
     listen: Listen, access: Access, policy: RestartPolicy, admin_key: str = ""
-) -> tuple[ChildProcess, ...]:
-    """One for HTTP and metrics, one for gRPC: in front of the sockets in ``listen.sockets``."""
+) -> ChildProcess:
+    """The one in front of the sockets in ``listen.sockets``."""
     settings = ProxySettings(
         host=listen.host,
         http_port=listen.http_port,
@@ -32,14 +29,10 @@ def proxies(
         access=access,
         admin_key=admin_key,
     )
-
-    return tuple(
-        ChildProcess(
-            f"the proxy of Triton's {name} port",
-            run_module("hf_triton.ports", kind),
-            partial(environment_for, settings),
-            policy,
-            HeldPorts(listen, flags),
-        )
-        for kind, (name, flags) in _KINDS.items()
+    return ChildProcess(
+        "the proxy of Triton's ports",
+        run_module("hf_triton.ports"),
+        partial(environment_for, settings),
+        policy,
+        HeldPorts(listen, _FLAGS),
     )

@@ -25,6 +25,9 @@ _HANDSHAKE_S = 10.0
 _SWEEP_EVERY_S = 1.0
 _MAX_CONNECTIONS = 16_384
 _SPARE_DESCRIPTORS = 64
+# A client's connection and one to tritonserver on each of two HTTP ports, and on gRPC's the
+# client's and both ends of the one to its server.
+_DESCRIPTORS_EACH = 7
 _BUFFERED_MIB = 512  # but two of the largest requests at least
 SMALL_BYTES = 65_536  # of a request that there is always room for
 
@@ -40,23 +43,27 @@ class Connection(connections.Connection, Protocol):
 
 
 class Port:
-    """What the connections share. Each takes so many ``descriptors`` of this process;
-    ``num_buffered`` are the bytes of all clients' requests that tritonserver does not have yet.
+    """What the connections share, and the ``callers`` with other ports. ``num_buffered`` are the
+    bytes of all clients' requests that tritonserver does not have yet.
     """
 
     def __init__(
-        self, access: Access, admin_key: str, descriptors: int, repeats: Repeats | None = None
+        self,
+        access: Access,
+        admin_key: str,
+        repeats: Repeats | None = None,
+        callers: Callers | None = None,
     ) -> None:
         self.access = access
         self.repeats = repeats or Repeats()
-        self.callers = Callers(access)
+        self.callers = callers or Callers(access)
         self.is_stopping = False
         self.num_buffered = 0
         self.max_body_bytes = access.max_body_mib * MIB
         self.now: Callable[[], float] = time.monotonic
         self._admin_key = admin_key.encode()
         self._max_buffered = max(_BUFFERED_MIB, 2 * access.max_body_mib) * MIB
-        most = most_connections(_MAX_CONNECTIONS, _SPARE_DESCRIPTORS, descriptors)
+        most = most_connections(_MAX_CONNECTIONS, _SPARE_DESCRIPTORS, _DESCRIPTORS_EACH)
         self.connections = connections.Connections[Connection](most)
         self._tasks: set[asyncio.Task[None]] = set()
 

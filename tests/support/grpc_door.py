@@ -1,4 +1,4 @@
-"""A tritonserver of three small models, with the proxies of its ports in front."""
+"""A tritonserver of three small models, with the proxy of its ports in front."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from hf_triton.ports.child_process import proxies
+from hf_triton.ports.child_process import proxy as proxy_of
 from hf_triton.ports.settings import Access
 from hf_triton.tritonserver.child_process import ChildProcess
 from hf_triton.tritonserver.listen import Listen, socket_folder
@@ -133,14 +133,12 @@ def _write_model(repository: Path, name: str, datatype: str, num_answers: int) -
 
 @contextlib.contextmanager
 def _proxy(listen: Listen, access: Access) -> Iterator[ChildProcess]:
-    both = proxies(listen, access, RestartPolicy())
+    proxy = proxy_of(listen, access, RestartPolicy())
     try:
-        for proxy in both:
-            proxy.start()
-        yield both[-1]
+        proxy.start()
+        yield proxy
     finally:
-        for proxy in both:
-            proxy.kill()
+        proxy.kill()
 
 
 def _channel(listen: Listen) -> Any:

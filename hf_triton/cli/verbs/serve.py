@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     settle(args)
     # Imported here: the other verbs, and --help, need no HTTP and no processes.
     from hf_triton.ports.api_keys import take_api_keys
-    from hf_triton.ports.child_process import proxies
+    from hf_triton.ports.child_process import proxy
     from hf_triton.ports.openai.child_process import OpenAiProcess
     from hf_triton.ports.openai.key import take_key
     from hf_triton.serving.apply.file_watch import WatchedFiles
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
             if args.openai_port
             else None
         )
-        children = Children(proxies(listen, access, policy, admin_key), openai_api, access)
+        children = Children((proxy(listen, access, policy, admin_key),), openai_api, access)
         return serve(server, models, options, children)
 
 

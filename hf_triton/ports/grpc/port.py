@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2
 
 from generator.spec.runtime_rules import CALLER
 from hf_triton.ports.admin import GRPC_HEADER, needs_key
-from hf_triton.ports.callers import Account
+from hf_triton.ports.callers import Account, Callers
 from hf_triton.ports.compressed import expanded
 from hf_triton.ports.grpc.messages import Output, checked, model_of
 from hf_triton.ports.port import SMALL_BYTES, Port
@@ -36,7 +36,6 @@ _ADMIN = {
 }
 _METHODS = {f"{SERVICE}{method.name}" for method in _METHODS_OF_TRITON} | {_HEALTH}
 _OPEN = {_HEALTH, f"{SERVICE}ServerLive", f"{SERVICE}ServerReady"}
-_DESCRIPTORS_EACH = 3  # a client's connection, and both ends of the one to the server
 _KEY = "authorization"
 _ADMIN_KEY = GRPC_HEADER.decode()
 # triton_grpc_error mixed with good calls ends tritonserver, 24.10 and 26.08 alike. The user agent
@@ -49,8 +48,8 @@ class GrpcPort(Port):
 
     stop_server: Callable[[], Coroutine[Any, Any, None]]
 
-    def __init__(self, access: Access, admin_key: str = "", repeats: Repeats | None = None) -> None:
-        super().__init__(access, admin_key, _DESCRIPTORS_EACH, repeats)
+    def __init__(self, access: Access, admin_key: str, repeats: Repeats, callers: Callers) -> None:
+        super().__init__(access, admin_key, repeats, callers)
         self._not_passed_on = _NOT_PASSED_ON | ({_KEY} if self.callers.have_keys else set())
 
     def begin_stop(self) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 import grpc
 
 from hf_triton.ports.abandoned_requests import AbandonedRequests
+from hf_triton.ports.callers import Callers
 from hf_triton.ports.grpc.calls import Handlers
 from hf_triton.ports.grpc.connection import ClientConnection
 from hf_triton.ports.grpc.port import GrpcPort
@@ -30,7 +31,8 @@ async def serve_grpc(
     settings: ProxySettings,
     stop: asyncio.Event,
     on_ready: Callable[[], None],
-    repeats: Repeats | None = None,
+    repeats: Repeats,
+    callers: Callers,
 ) -> None:
     """Serves until ``stop``; then takes no more calls, and lets those in flight end.
 
@@ -38,9 +40,8 @@ async def serve_grpc(
     """
     channel = triton_channel(f"unix:{settings.grpc_socket}")
     left = AbandonedRequests(settings.abandoned_requests)
-    repeats = repeats or Repeats()
     calls = TritonCalls(channel, left, repeats)
-    port = GrpcPort(settings.access, settings.admin_key, repeats)
+    port = GrpcPort(settings.access, settings.admin_key, repeats, callers)
     handlers = Handlers(port, GrpcTriton(channel), calls)
     server_socket = f"{settings.grpc_socket}.port"
     server = grpc.aio.server(handlers=(handlers,), options=_options(port.max_body_bytes))

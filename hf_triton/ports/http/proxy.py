@@ -12,6 +12,7 @@ from urllib.parse import quote
 from hf_triton.ports import cors
 from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.admin import HTTP_HEADER, needs_key
+from hf_triton.ports.callers import Callers
 from hf_triton.ports.compressed import ENCODINGS, expanded
 from hf_triton.ports.http.json_bodies import (
     checked_generate,
@@ -30,7 +31,6 @@ from hf_triton.ports.settings import Access
 from hf_triton.ports.streams import first_text, new_name
 from hf_triton.tritonserver.http_api import error_in
 
-_DESCRIPTORS_EACH = 4  # on each of two ports a client's connection, and one to tritonserver
 _STARTING = "tritonserver does not answer: it is being started; try again"
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
 _TOLD_BY_LOADED = ("", "config")  # "" is its metadata
@@ -54,9 +54,10 @@ class HttpProxy(Port):
         admin_key: str = "",
         repeats: Repeats | None = None,
         left: AbandonedRequests | None = None,
+        callers: Callers | None = None,
     ) -> None:
         """``left`` tells models of requests that nobody waits for; without, Triton is told."""
-        super().__init__(access, admin_key, _DESCRIPTORS_EACH, repeats)
+        super().__init__(access, admin_key, repeats, callers)
         self.pool, self._left = Pool(socket_path), left
 
     def judge(self, request: Request, address: str) -> None:

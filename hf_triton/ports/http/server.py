@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from hf_triton.ports.abandoned_requests import AbandonedRequests
+from hf_triton.ports.callers import Callers
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.port import Door, serve
@@ -19,7 +20,8 @@ async def serve_http(
     settings: ProxySettings,
     stop: asyncio.Event,
     on_ready: Callable[[], None],
-    repeats: Repeats | None = None,
+    repeats: Repeats,
+    callers: Callers,
 ) -> None:
     """Serves both ports until ``stop``, and then until every answer under way is complete.
 
@@ -27,7 +29,7 @@ async def serve_http(
     """
     access = settings.access
     left = AbandonedRequests(settings.abandoned_requests) if settings.abandoned_requests else None
-    triton = HttpProxy(access, settings.http_socket, settings.admin_key, repeats, left)
+    triton = HttpProxy(access, settings.http_socket, settings.admin_key, repeats, left, callers)
     metrics = HttpProxy(EVERYBODY, settings.metrics_socket)
     tls, new = tls_context(access.tls), partial(partial, HttpConnection)
     doors = (

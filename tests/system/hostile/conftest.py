@@ -1,4 +1,4 @@
-"""One server of three small models behind both proxies, for all that is hostile."""
+"""One server of three small models behind the proxy, for all that is hostile."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
+from hf_triton.ports.callers import Callers
 from hf_triton.ports.grpc.server import serve_grpc
 from hf_triton.ports.openai.child_process import OpenAiProcess
 from hf_triton.ports.openai.key import with_key
@@ -215,7 +216,9 @@ class Starter:
         stop, ready = asyncio.Event(), asyncio.Event()
         repeats = Repeats()
         repeats.follow(line_of({name: Told(is_ours=True) for name in fake.models}))
-        serving = asyncio.create_task(serve_grpc(proxy, stop, ready.set, repeats))
+        serving = asyncio.create_task(
+            serve_grpc(proxy, stop, ready.set, repeats, Callers(proxy.access))
+        )
         await ready.wait()
 
         async def end() -> None:

@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from generator.spec.runtime_rules import CALL, EMPTY_FINAL
 from hf_triton.ports.admin import GRPC_HEADER
+from hf_triton.ports.callers import Callers
 from hf_triton.ports.grpc.server import serve_grpc
 from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import EVERYBODY, Access, ProxySettings
@@ -174,7 +175,9 @@ async def grpc_port(
     )
     ready, triton.address = asyncio.Event(), f"127.0.0.1:{listen.grpc_port}"
     triton.supervisor = Supervisor(repeats := Repeats(triton.abandoned_requests))
-    serving = asyncio.create_task(serve_grpc(settings, triton.stop, ready.set, repeats))
+    serving = asyncio.create_task(
+        serve_grpc(settings, triton.stop, ready.set, repeats, Callers(access))
+    )
     await ready.wait()
     try:
         async with grpc.aio.insecure_channel(triton.address) as channel:

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from hf_triton.ports.callers import Callers
 from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.http.server import serve_http
+from hf_triton.ports.repeats import Repeats
 from hf_triton.ports.settings import Access, Caller, ProxySettings
 from tests.support.triton import free_ports
 from tests.unit.ports.http_ports import (
@@ -239,7 +241,9 @@ async def test_metrics_need_no_key(tmp_path: Path) -> None:
     triton = FakeTriton()
     behind = [await asyncio.start_unix_server(triton.serve, path) for path in paths]
     settings = ProxySettings("127.0.0.1", *ports, *paths, "", access=access)
-    serving = asyncio.ensure_future(serve_http(settings, stop, ready.set))
+    serving = asyncio.ensure_future(
+        serve_http(settings, stop, ready.set, Repeats(), Callers(access))
+    )
     await asyncio.wait_for(ready.wait(), PATIENCE_S)
     found = []
     for port in ports[:2]:
