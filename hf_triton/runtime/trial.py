@@ -22,14 +22,15 @@ C = TypeVar("C", bound=Candidate)
 
 @dataclass(frozen=True)
 class RunnerSpec:
-    """How a runner is made, and what it is called. A runner of text is made of a model, a cache (in
-    pages, where it ``keeps_pages``) and a device; without ``chunked_prefill`` no prompt may be cut.
+    """How a runner is made, and what it is called. A runner of text is made of a model, a cache
+    and a device; without ``chunked_prefill`` no prompt may be cut. ``runs_ahead``: it takes tokens
+    that are on the device alone.
     ``of_model``: what runs the model itself over the same cache, where that is another.
     """
 
     name: str
     make: Callable[..., Any]
-    keeps_pages: bool = False
+    runs_ahead: bool = False
     chunked_prefill: bool = True
     of_model: RunnerSpec | None = None
 

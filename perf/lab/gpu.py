@@ -32,7 +32,6 @@ from hf_triton.text_generation.engines.in_flight import engine as in_flight
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.forward.paged import runner as paged_runner
 from hf_triton.text_generation.forward.paged.attention import row_attention
-from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.options import Options
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
@@ -226,7 +225,7 @@ def _check_family(device: torch.device, family: str, way: str) -> tuple[str, str
         engine_on(model, device, max_num_seqs=4, **_ROOM) as engine,
     ):
         cache, said = engine._cache, engine.runner.name  # noqa: SLF001
-        for stored in (*cache.keys, *cache.values) if isinstance(cache, PagedCache) else ():
+        for stored in (*cache.keys, *cache.values):
             stored.fill_(torch.nan)  # what others left
         got = [*answers(engine, asked), *answers(engine, asked)]
         planted = patch.object(engine.runner, "forward", side_effect=RuntimeError("planted"))

@@ -25,20 +25,22 @@ preempts.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from operator import attrgetter
 
 from ..memory.kv_cache_manager import KVCacheManager
-from ..memory.slot_contents import SlotContents, SlotCopy
+from ..memory.pages import StateCopy
 from ..sequence.sequence import Sequence
 from .step import PrefillChunk, Step
 
 
 class Scheduler:
     """Runs ``max_num_seqs`` sequences and computes at most ``max_num_batched_tokens`` a step.
-    Without ``space``, each has a slot and no prefixes are shared. ``prompt_limit`` says how many
-    tokens of prompts a step may compute beside the given decodes. Without ``chunked_prefill``, and
+    ``prompt_limit`` says how many tokens of prompts a step may compute beside the given decodes.
+    Without ``chunked_prefill``, and
     of sequences with sources unless it ``cuts_sources``, a step that has tokens left computes all
     of the next prompt. Of prompts whose log-probabilities are wanted a step computes at most
     ``max_num_scored`` tokens: each has a row of logits.
@@ -48,7 +50,7 @@ class Scheduler:
         self,
         max_num_seqs: int,
         max_num_batched_tokens: int,
-        space: KVCacheManager | None = None,
+        space: KVCacheManager,
         *,
         chunked_prefill: bool = True,
         cuts_sources: bool = True,
@@ -68,8 +70,8 @@ class Scheduler:
         self._long: deque[Sequence] = deque()
         self._num_arrived = 0
         self._partial: Sequence | None = None
-        self._space: KVCacheManager = space or SlotContents(max_num_seqs)
-        self._copies: list[SlotCopy] = []  # of the step that is being made
+        self._space = space
+        self._copies: list[StateCopy] = []  # of the step that is being made
         self._num_encoded = 0  # tokens of sources, in the step that is being made
 
     @property
@@ -128,10 +130,8 @@ class Scheduler:
         copies, self._copies = self._copies, []
         return Step(decodes, prefills, copies)
 
-    def retire(self, finished: Iterable[Sequence]) -> list[SlotCopy]:
-        """Takes sequences out, whether they run or wait; returns the copies that close the holes
-        they leave. Called between steps, and after every step that ends a prompt.
-        """
+    def retire(self, finished: Iterable[Sequence]) -> None:
+        """Takes sequences out, whether they run or wait; called between steps."""
         gone = set(finished)
         for sequence in self.holding if gone else ():
             if sequence in gone:
@@ -143,35 +143,33 @@ class Scheduler:
             self._partial = None
         if gone:
             self.running = [sequence for sequence in self.running if sequence not in gone]
-        return self._space.compact(self.running)
 
-    def discard(self, failed: Iterable[Sequence]) -> list[SlotCopy]:
+    def discard(self, failed: Iterable[Sequence]) -> None:
         """As ``retire``, of sequences that the last step began and did not compute: nobody shares
         what they would have computed.
         """
         failed = list(failed)
         for sequence in failed:
             self._space.free_uncomputed(sequence)
-        return self.retire(failed)
+        self.retire(failed)
 
-    def expel(self, doubted: Iterable[Sequence]) -> list[SlotCopy]:
+    def expel(self, doubted: Iterable[Sequence]) -> None:
         """The same of sequences whose keys and values are in doubt, and of what they share."""
         doubted = list(doubted)
         for sequence in doubted:
             self._space.distrust(sequence)
-        return self.discard(doubted)
+        self.discard(doubted)
 
-    def restart(self, doubted: Iterable[Sequence]) -> list[SlotCopy]:
+    def restart(self, doubted: Iterable[Sequence]) -> None:
         """The same, but they wait again: all of their tokens are computed anew, each sequence by
         itself.
         """
         doubted = list(doubted)
-        copies = self.expel(doubted)
+        self.expel(doubted)
         for sequence in doubted:
             sequence.preempt()
             sequence.is_alone = True
             self._queue(sequence)
-        return copies
 
     def drain_running(self) -> list[Sequence]:
         """Takes out every sequence that is started, and forgets what was computed; those that wait
@@ -221,7 +219,6 @@ class Scheduler:
                 self._preempt(max(self.holding, key=_order))
         if num_preempted == self.num_preempted:
             return decodes
-        self._copies += self._space.compact(self.running)
         return [sequence for sequence in decodes if sequence.num_computed_tokens]
 
     def _grows(self, sequence: Sequence) -> bool:
@@ -295,7 +292,7 @@ class Scheduler:
             return
         short = self._short[0] if self._short else None
         if short is not None and _order(short) < _order(self._long[0]):
-            if self._num_free > 1 and self._space.has_room(short, whole=True):
+            if self._num_free > 1 and self._space.has_room(short):
                 self._begin_head(self._long, budget)
         else:
             self._begin_head(self._long, budget)
@@ -307,7 +304,7 @@ class Scheduler:
             return
         if not self._may_encode(head):
             return
-        if self._space.has_room(head, whole=self._is_whole(head, budget)):
+        if self._space.has_room(head):
             self._partial = line.popleft()
             self._num_encoded += head.num_source_tokens
 
@@ -332,7 +329,7 @@ class Scheduler:
             most = self._most(sequence, budget - num_tokens)
             if sequence.num_prefill_tokens - shared.num_ready > most:
                 break
-            if not self._comes_first(sequence) or not self._space.has_room(sequence, whole=True):
+            if not self._comes_first(sequence) or not self._space.has_room(sequence):
                 break
             if not self._may_encode(sequence):
                 break
@@ -350,9 +347,15 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, chunks: list[PrefillChunk]) -> int:
         """Books all of a prompt that is to be computed; returns its tokens."""
-        self._copies += self._space.allocate(sequence, whole=True)
-        self.running.append(sequence)
+        self._copies += self._space.allocate(sequence)
+        self._run(sequence)
         return self._book(sequence, sequence.num_prefill_tokens, chunks)
+
+    def _run(self, sequence: Sequence) -> None:
+        """Has it decode from the next step on; in the order of the rows of states, which are read
+        as a view where they follow each other.
+        """
+        insort(self.running, sequence, key=attrgetter("slot"))
 
     def _continue(self, sequence: Sequence, budget: int, chunks: list[PrefillChunk]) -> int:
         """Books a chunk of the prompt under way; returns its tokens, 0 where it finds no room."""
@@ -361,15 +364,15 @@ class Scheduler:
             return 0
         if not sequence.num_computed_tokens:
             is_whole = self._is_whole(sequence, budget)
-            if not self._space.has_room(sequence, whole=is_whole):
+            if not self._space.has_room(sequence):
                 return 0
             if is_whole:
                 self._partial = None
                 return self._admit(sequence, chunks)
-            self._copies += self._space.allocate(sequence, whole=False)
+            self._copies += self._space.allocate(sequence)
         end = min(sequence.num_prefill_tokens, sequence.num_computed_tokens + most)
         if end == sequence.num_prefill_tokens:
-            self.running.append(sequence)
+            self._run(sequence)
             self._partial = None
         return self._book(sequence, end, chunks)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..memory.slot_contents import SlotCopy
+from ..memory.pages import StateCopy
 from ..sequence.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class StepInputs:
     on the device: ``forward`` leaves the same numbers in ``device_columns``, (the same length,)
     int32 on the runner's device, a view of the buffer that the step was copied to. They are there
     as soon as work that is launched after ``forward`` runs, and valid until the next ``forward``.
-    Empty columns give an empty view. Runners of slots leave ``device_columns`` None.
+    Empty columns give an empty view. Some runners leave ``device_columns`` None.
 
     ``adapters`` are the numbers (0: none) of the step's sequences, of decodes, of chunks and then
     of drafts; empty where none has one.
@@ -100,13 +100,13 @@ class Draft:
 
 @dataclass(frozen=True)
 class Step:
-    """What to compute: one token for each of ``decodes`` (those in slots in their order), then the
+    """What to compute: one token for each of ``decodes``, then the
     chunks of ``prefills`` and the tokens of ``drafts``; ``copies`` come before all.
     """
 
     decodes: list[Sequence] = field(default_factory=list)
     prefills: list[PrefillChunk] = field(default_factory=list)
-    copies: list[SlotCopy] = field(default_factory=list)
+    copies: list[StateCopy] = field(default_factory=list)
     drafts: list[Draft] = field(default_factory=list)
     inputs: StepInputs = field(default_factory=StepInputs)
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from .layer_shapes import StateShape
-from .slot_layer import SlotLayer
+from .page_layer import PageLayer, Rows, TableLayer
 
 
-class CompressedLayer(SlotLayer):
+class CompressedLayer(TableLayer, PageLayer):
     """Its compressors store through transformers' names: ``compressor``, and ``indexer`` where it
     has one.
     """
@@ -26,18 +26,20 @@ class CompressedLayer(SlotLayer):
     def __init__(
         self, shapes: tuple[StateShape, ...], stored: list[torch.Tensor], keys: torch.Tensor
     ) -> None:
-        super().__init__(keys, keys, keys)
-        self._stored = {shape.kind: one for shape, one in zip(shapes, stored, strict=True)}
+        PageLayer.__init__(self, keys, keys)
+        TableLayer.__init__(self, shapes, stored)
         self.compress_rate = shapes[0].shape[0]
+
+    def select(self, rows: Rows) -> None:
+        self.rows = rows
+        TableLayer.select(self, rows)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys are the values too."""
-        keys = self.stored_keys[self.rows]
-        rows, positions = self._places(keys.device)
-        keys[rows, :, positions] = key_states.transpose(1, 2)
-        return keys[:, :, : self.length], keys[:, :, : self.length]
+        keys, _ = PageLayer.update(self, key_states, key_states)
+        return keys, keys
 
     def store_compression_weights(
         self, name: str, kv: torch.Tensor, gate: torch.Tensor
@@ -49,7 +51,7 @@ class CompressedLayer(SlotLayer):
         windows = []
         for part, new in (("kv", kv), ("gate", gate)):
             stored = self._state(f"{name}.{part}")
-            begun = stored[:, : self.num_past % rate].to(new.dtype)
+            begun = stored[:, : self.rows.num_past % rate].to(new.dtype)
             if len(positions) == 1:  # a chunk: some of its tokens may be overwritten at once
                 whole = torch.cat([begun, new], dim=1)
                 windows.append(whole[:, : whole.shape[1] // rate * rate])
@@ -86,10 +88,16 @@ class CompressedLayer(SlotLayer):
         rows, positions = self._places(entries.device)
         number = torch.arange(compressed.shape[1], device=entries.device)
         entries[rows, positions[:, :1] // self.compress_rate + number] = compressed
-        return entries[:, : self.length // self.compress_rate]
+        return entries[:, : self.rows.length // self.compress_rate]
 
     def _state(self, kind: str) -> torch.Tensor:
-        return self._stored[kind][self.rows]
+        kinds = [shape.kind for shape in self.shapes]
+        return self.views[kinds.index(kind)]
+
+    def _places(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """The forward's rows (rows, 1) and positions (rows, tokens)."""
+        positions = self.rows.positions.to(device)
+        return torch.arange(len(positions), device=device).unsqueeze(1), positions
 
 
 class _Starts:

@@ -77,7 +77,7 @@ class LayerShape:
         return bool(self.num_kv_heads) and not self.indexer_dim and not self.states
 
     @property
-    def fits_pages(self) -> bool:
+    def is_packed(self) -> bool:
         """Whether it keeps keys and values, states of one size, or both, and nothing else."""
         sizes = all(state.kind in ("conv", "recurrent") and not state.per for state in self.states)
         return sizes and not self.indexer_dim
@@ -86,13 +86,6 @@ class LayerShape:
 def keep_states(shapes: Iterable[LayerShape]) -> bool:
     """Whether any of these layers keeps states of a sequence, not of each token."""
     return any(shape.states for shape in shapes)
-
-
-def fit_pages(shapes: list[LayerShape]) -> bool:
-    """Whether pages hold these layers, with a table of states beside them where there are some."""
-    if keep_states(shapes):
-        return all(shape.fits_pages for shape in shapes)
-    return all(shape.is_plain for shape in shapes)
 
 
 def sequence_bytes(shapes: list[LayerShape], num_tokens: int) -> int:
@@ -106,6 +99,18 @@ def cache_argument(model: Any) -> str:
     """What the model's ``forward`` calls its cache."""
     names = inspect.signature(model.forward).parameters
     return "cache_params" if "cache_params" in names else "past_key_values"
+
+
+def context_length(config: Any) -> int | None:
+    """The most tokens the model was made for, or None where it has no such limit (ALiBi)."""
+    names = ["max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"]
+    if not getattr(config, "is_encoder_decoder", False):
+        names.append("max_target_positions")  # Whisper's decoder alone
+    for name in names:
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
 
 
 @torch.inference_mode()
@@ -179,7 +184,7 @@ def _layer_shape(cache: Any, index: int, device: torch.device) -> LayerShape:
     if is_foreign and not is_compressed and not hasattr(layer, "idx_keys"):
         raise ValueError(
             f"layer {index} keeps earlier tokens in a cache of the model's own, "
-            f"{type(layer).__name__}, which slots don't hold"
+            f"{type(layer).__name__}, which pages don't hold"
         )
     states = _state_shapes(layer) + _linear_shapes(cache, index)
     keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
@@ -188,7 +193,7 @@ def _layer_shape(cache: Any, index: int, device: torch.device) -> LayerShape:
     if keys.shape[:3] != values.shape[:3] or keys.shape[2] != 2:
         raise ValueError(
             f"layer {index} keeps {keys.shape[2]} keys and {values.shape[2]} values for 2 tokens; "
-            "slots hold one of each"
+            "pages hold one of each"
         )
     if is_compressed:
         states = _compressor_shapes(layer)

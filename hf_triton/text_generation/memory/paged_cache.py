@@ -9,24 +9,26 @@ and for prefixes. Knows no scheduler and no attention.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+import numpy as np
 import torch
 
 from hf_triton.runtime.errors import LoadError
 
 from ..options import FREE_SHARE
-from .kv_cache import GIB, LEN_WITHOUT_LIMIT, zeros
-from .layer_shapes import LayerShape, sequence_bytes
-from .pages import PAGE_SIZES, num_pages_of
-from .slot_contents import SlotCopy
+from .layer_shapes import LayerShape, StateShape, sequence_bytes
+from .pages import PAGE_SIZES, StateCopy, num_pages_of
 
 _DEFAULT_NUM_SEQS = {"cpu": 128, "cuda": 512}
 # On a CPU memory is taken when it is first written, and what ended sequences leave would soon fill
 # all that may be used: without a stated budget they keep this share of it.
 _KEPT_SHARE = 1 / 4
+GIB = 2**30
+LEN_WITHOUT_LIMIT = 2048
 _FAIR_LENGTH = 4096  # tokens for each sequence with states, where nobody says how many run
 
 
@@ -40,7 +42,7 @@ class PagedSize:
     max_model_len: int
     max_num_seqs: int
     num_bytes: int
-    num_prefix_slots: int = 0  # more rows of states, with which no sequence runs
+    num_prefix_rows: int = 0  # more rows of states, with which no sequence runs
     page_size: int = PAGE_SIZES["cpu"]  # tokens
     most_kept: int | None = None  # pages that ended sequences leave known; None: all
 
@@ -57,6 +59,20 @@ class PagedSize:
     @property
     def gib(self) -> float:
         return self.num_bytes / GIB
+
+
+def spread_free_bytes(
+    shapes: list[LayerShape], num_tokens: int, free_bytes: Callable[[torch.device], int]
+) -> int:
+    """The free bytes for a cache of these layers and sequences of ``num_tokens``; the device with
+    the least room decides.
+    """
+    usable = []
+    for device in {shape.device for shape in shapes}:
+        own = sequence_bytes([shape for shape in shapes if shape.device == device], num_tokens)
+        if own:
+            usable.append(free_bytes(device) * sequence_bytes(shapes, num_tokens) / own)
+    return int(min(usable))
 
 
 def plan_pages(
@@ -93,7 +109,7 @@ def plan_pages(
     budget = int(free_bytes * share) if kv_cache_gib is None else int(kv_cache_gib * GIB)
     more = int((prefix_cache_gib or 0) * GIB)
     wanted, num_prefixes = max_num_seqs or _DEFAULT_NUM_SEQS[device.type], 0
-    states, most_kept = sequence_bytes(shapes, 0), None
+    states, most_kept = sum(shape.state_bytes(length) for shape in shapes), None
     if states:
         whole = num_pages_of(length, page_size) * page_size
         num_prefixes = more // sequence_bytes(shapes, whole)
@@ -122,7 +138,7 @@ def plan_pages(
         max_model_len=length,
         max_num_seqs=min(wanted, num_usable),
         num_bytes=(num_usable + 1) * per_page + state_bytes,
-        num_prefix_slots=num_prefixes,
+        num_prefix_rows=num_prefixes,
         page_size=page_size,
         most_kept=most_kept,
     )
@@ -161,34 +177,51 @@ def _does_not_fit(
 
 
 class PagedCache:
-    """Keys and values of all pages: ``keys[layer]`` is (num_pages, page size, kv_heads, key_dim)
-    on its layer's device, ``values[layer]`` alike. ``states[layer]`` are the tables of ``shapes``,
-    (1 + slots, ...) each: a slot's row follows that of padding.
+    """What is kept of all sequences, on each layer's own device. ``keys[layer]`` is (num_pages,
+    page size, kv_heads, key_dim), ``values[layer]`` alike, ``indexer_keys[layer]`` (num_pages, page
+    size, dim); ``states[layer]`` are the tables of ``shapes``, (1 + rows, ...) each, row 0
+    padding's. What a layer does not keep is empty. ``source_lengths``: of each row, how much of its
+    keys and values of an encoder's source is there.
     """
 
     def __init__(self, shapes: list[LayerShape], size: PagedSize) -> None:
         self.size, self.shapes = size, shapes
-        num_rows = 1 + size.max_num_seqs + size.num_prefix_slots
+        self.keys = [_pages(shape, size, shape.key_dim) for shape in shapes]
+        self.values = [_pages(shape, size, shape.value_dim) for shape in shapes]
+        pages = size.num_pages, size.page_size
+        self.indexer_keys = [
+            zeros((*pages, shape.indexer_dim), shape, shape.indexer_dtype) for shape in shapes
+        ]
+        num_rows = 1 + size.max_num_seqs + size.num_prefix_rows
         self.states = [
-            [zeros((num_rows, *state.shape), shape, state.dtype) for state in shape.states]
+            [
+                zeros((num_rows, *state.shape_for(size.max_model_len)), shape, state.dtype)
+                for state in shape.states
+            ]
             for shape in shapes
         ]
-        self.keys: list[torch.Tensor] = []
-        self.values: list[torch.Tensor] = []
-        for shape in shapes:
-            self.keys.append(_pages(shape, size, shape.key_dim))
-            self.values.append(_pages(shape, size, shape.value_dim))
+        self.source_lengths = [0] * num_rows
 
-    def copy_slots(self, copies: Iterable[SlotCopy]) -> None:
-        """Copies states whole, and pages that are named; others are shared, never copied."""
+    def copy(self, copies: Iterable[StateCopy]) -> None:
+        """Copies states whole, and the pages that are named, in order; others are shared."""
         for copy in copies:
+            for stored in chain(*self.states) if copy.source != copy.target else ():
+                stored[copy.target] = stored[copy.source]
             if copy.page is not None:
                 source, target = copy.page
-                for pages in (*self.keys, *self.values):
+                for pages in (*self.keys, *self.values, *self.indexer_keys):
                     pages[target] = pages[source]
-            elif copy.source != copy.target:
-                for stored in chain(*self.states):
-                    stored[1 + copy.target] = stored[1 + copy.source]
+
+    def begin_source(self, row: int, length: int) -> None:
+        """A sequence's source of so many tokens is to be written: clears what lies behind them."""
+        num_written, self.source_lengths[row] = self.source_lengths[row], length
+        for stored, state in self._each_state() if num_written > length else ():
+            if state.kind == "cross":
+                stored[row, :, length:num_written] = 0
+
+    def _each_state(self) -> Iterator[tuple[torch.Tensor, StateShape]]:
+        for layer, shape in zip(self.states, self.shapes, strict=True):
+            yield from zip(layer, shape.states, strict=True)
 
 
 def _pages(shape: LayerShape, size: PagedSize, dim: int) -> torch.Tensor:
@@ -197,3 +230,19 @@ def _pages(shape: LayerShape, size: PagedSize, dim: int) -> torch.Tensor:
     if shape.device.type == "cpu":
         return zeros((heads, *pages, dim), shape).permute(1, 2, 0, 3)
     return zeros((*pages, heads, dim), shape)
+
+
+def zeros(
+    size: tuple[int, ...], layer: LayerShape, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """Zeros of the layer's dtype or another, because attention reads (and weighs with 0) columns
+    that nobody wrote: NaN there would spread.
+
+    On the CPU the pages come from calloc and are only taken from the machine when they are first
+    written.
+    """
+    dtype = dtype or layer.dtype
+    if layer.device.type != "cpu" or not math.prod(size):
+        return torch.zeros(size, dtype=dtype, device=layer.device)
+    pages = np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(pages).view(dtype).view(size)

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..sequence.sequence import Sequence
-from .slot_contents import SlotCopy
 
 # Tokens, by the kind of device. torch's FlashAttention takes pages of multiples of 256 alone:
 # aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_varlen_fwd. Prefixes are
@@ -39,6 +38,15 @@ def num_growing(sequences: Iterable[Sequence], page_size: int) -> int:
     """How many of them may need more pages than they have. The last token is not computed."""
     longest = ((one.num_prompt_tokens + one.params.max_tokens - 1, one) for one in sequences)
     return sum(num_pages_of(most, page_size) > len(one.pages) for most, one in longest)
+
+
+@dataclass(frozen=True)
+class StateCopy:
+    """Copy row ``source`` of the tables to row ``target``, and from one ``page`` to another."""
+
+    source: int
+    target: int
+    page: tuple[int, int] | None = None
 
 
 class FreePages:
@@ -162,7 +170,7 @@ class Pages:
             self._found[sequence] = self._find(sequence)
         return self._found[sequence]
 
-    def has_room(self, sequence: Sequence, *, whole: bool) -> bool:
+    def has_room(self, sequence: Sequence) -> bool:
         """Whether there are pages for its prompt, and one more for each sequence that may need
         more, so that those can go on.
         """
@@ -172,7 +180,7 @@ class Pages:
         num_idle = sum(not self._num_holders[page] for page in shared)
         return num_needed + num_idle <= self._num_free
 
-    def allocate(self, sequence: Sequence, *, whole: bool) -> list[SlotCopy]:
+    def allocate(self, sequence: Sequence) -> list[StateCopy]:
         """Gives a sequence the pages that it shares, and its own for the rest of its prompt."""
         shared = self.find(sequence)
         for page in shared.pages:
@@ -208,10 +216,6 @@ class Pages:
     def finish_step(self) -> None:
         """Nothing waits for it."""
         self._found.clear()  # holds no sequence that is gone
-
-    def compact(self, running: list[Sequence]) -> list[SlotCopy]:
-        """Any order will do."""
-        return []
 
     def free(self, sequence: Sequence) -> None:
         """Takes a sequence's pages back, the last one first; full ones stay known."""

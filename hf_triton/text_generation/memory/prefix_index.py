@@ -1,14 +1,14 @@
-"""Finds the longest prefix that a prompt shares with the tokens that slots hold.
+"""Finds the longest prefix that a prompt shares with the tokens whose states are kept.
 
 Hashes only narrow the search; what is found was compared token by token, so two prompts of one hash
-never share. Knows slots as numbers.
+never share.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,13 @@ from ..sequence.sequence import Sequence
 
 TokenIds = np.ndarray[Any, np.dtype[np.int32]]
 
-MIN_TOKENS = 32  # copying fewer saves less than it costs
+MIN_TOKENS = 32  # a state of fewer saves less than it costs
 
 
 @dataclass(eq=False)
 class Prefix:
-    """``token_ids`` (tokens,) of one sequence; the keys and values of the first ``num_ready`` of
-    them are in ``slot``, the others will be. ``start`` is equal for all that can share with it.
+    """``token_ids`` (tokens,) of one sequence; the state after ``num_ready`` of them is in row
+    ``slot``, or will be. ``start`` is equal for all that can share with it.
     """
 
     token_ids: TokenIds
@@ -33,6 +33,7 @@ class Prefix:
     last_used: int = 0
     left_by: Sequence | None = None  # who is to leave it there as a snapshot
     is_snapshot: bool = False
+    pages: array[int] = field(default_factory=lambda: array("i"))  # that stay with it
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -59,7 +60,7 @@ NO_SHARED_PREFIX = SharedPrefix()
 def prefix_of(
     sequence: Sequence, token_ids: list[int], num_ready: int, last_used: int = 0
 ) -> Prefix:
-    """What a sequence's slot holds."""
+    """What a sequence's row holds."""
     start = _start(sequence, token_ids)
     return Prefix(as_array(token_ids), start, sequence.slot, num_ready, last_used)
 
@@ -79,7 +80,7 @@ def num_common_tokens(one: TokenIds, other: TokenIds) -> int:
 
 class PrefixIndex:
     """All that may be shared, by how it starts; ``whole`` where a prefix is shared whole or not at
-    all, because its slot holds a state, which is that of all its tokens.
+    all, because its row holds a state, which is that of all its tokens.
     """
 
     def __init__(self, *, whole: bool = False) -> None:

@@ -1,46 +1,65 @@
-"""Which pages hold the keys and values of sequences that have states beside them, and what of both
-a new prompt shares.
+"""Which pages hold the keys and values of sequences that have states beside them, which rows of
+their tables hold the states, and what of both a new prompt shares.
 
-States lie in rows of tables, slots (slot_contents.py), which say what is shared: a prompt goes on
-from an ended sequence, or from a snapshot, whose pages stay with the state. Full pages are shared
-by reference; the one that the state ends in is copied, as the prompt writes on in it. Pages that
-only kept states hold are free for sequences that run: those of the least recently used go first. A
-sequence that is preempted leaves its state so too, and goes on from it where it is still there.
+A state is that of all its tokens, and nothing of fewer: a prompt goes on from an ended sequence
+whose tokens it continues from the end. Where the runner takes snapshots, a prompt that begins like
+a known one leaves its state, as it passes the last common token, in a row of its own, for the next
+that begins so: states are worth keeping where prompts branch (https://arxiv.org/abs/2411.19379,
+section 4.1).
 
-Knows pages as numbers. Page 0 is never given out: padding writes there.
+Full pages are shared by reference; the one that the state ends in is copied, as the prompt writes
+on in it. Rows and pages that only kept states hold are free for sequences that run: those of the
+least recently used go first. A sequence that is preempted leaves its state so too, and goes on from
+it where it is still there.
+
+Knows rows and pages as numbers. Row and page 0 are never given out: padding writes there.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from ..sequence.sequence import Sequence
-from .pages import FreePages, num_growing, num_pages_of
-from .prefix_index import Prefix, SharedPrefix
-from .slot_contents import SlotContents, SlotCopy
+from ..sequence.sequence import Sequence, Snapshot
+from .pages import FreePages, StateCopy, num_growing, num_pages_of
+from .prefix_index import MIN_TOKENS, Prefix, PrefixIndex, SharedPrefix, prefix_of
 
 
 class StatePages:
-    """Pages ``1 .. num_pages-1`` of so many tokens, for the sequences of ``slots``."""
+    """Pages ``1 .. num_pages-1`` of so many tokens and rows ``1 .. num_rows``, at most ``max_kept``
+    of which keep states of ended sequences, and ``snapshots`` of others.
+    """
 
-    def __init__(self, num_pages: int, page_size: int, slots: SlotContents) -> None:
-        self.num_pages, self.page_size, self._slots = num_pages, page_size, slots
-        self._running: set[Sequence] = set()
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        num_rows: int,
+        *,
+        max_kept: int = 0,
+        snapshots: bool = False,
+    ) -> None:
+        self.num_pages, self.page_size, self._num_rows = num_pages, page_size, num_rows
+        self._max_kept = max_kept
+        self._takes_snapshots = snapshots and max_kept > 0
+        self._running: dict[Sequence, Prefix | None] = {}
+        self._clock = 0
         self.clear()
 
     @property
     def num_kept(self) -> int:
         """How many states can be shared with."""
-        return self._slots.num_kept
+        return len(self.kept)
 
     def clear(self) -> None:
         """Takes all room back and forgets what it holds."""
         for sequence in self._running:
             sequence.pages = array("i")
         self._running.clear()
-        self._slots.clear()
-        self._pages_of: dict[Prefix, array[int]] = {}  # of kept states
+        self._index, self._of_running = PrefixIndex(whole=True), PrefixIndex()
+        self.kept: dict[int, Prefix] = {}  # by row
+        self._noted: list[tuple[Prefix, int]] = []  # ready when the step is over
+        self._free_rows = list(range(self._num_rows, 0, -1))
         self._free = FreePages(self.num_pages)
         self._num_running = [0] * self.num_pages  # sequences that hold a page
         self._num_keeping = [0] * self.num_pages  # kept states that do
@@ -48,36 +67,35 @@ class StatePages:
 
     def find(self, sequence: Sequence) -> SharedPrefix:
         """What a waiting sequence's prompt begins like."""
-        return self._slots.find(sequence)
+        return self._index.find(sequence)
 
-    def has_room(self, sequence: Sequence, *, whole: bool) -> bool:
-        """Whether there is a slot, and pages for its prompt and one more for each that may need
-        more.
-        """
-        shared = self._full_pages(self._slots.find(sequence))
+    def has_room(self, sequence: Sequence) -> bool:
+        """Whether there are pages for its prompt and one more for each that may need more."""
+        shared = self._full_pages(self.find(sequence))
         num_needed = self._num_pages(sequence.num_prefill_tokens) - len(shared)
         num_needed += num_growing(self._running, self.page_size)
         num_needed += sum(not self._num_running[page] for page in shared)
-        return self._slots.has_room(sequence, whole=whole) and num_needed <= self._num_left
+        return num_needed <= self._num_left
 
-    def allocate(self, sequence: Sequence, *, whole: bool) -> list[SlotCopy]:
-        """Gives a sequence a slot, the pages that it shares, and its own for the rest."""
-        found = self._slots.find(sequence)
-        shared = self._full_pages(found)
-        num_full = len(shared)
-        begun = self._pages_of[found.source][num_full:] if found.source is not None else ()
+    def allocate(self, sequence: Sequence) -> list[StateCopy]:
+        """Gives a sequence a row, the pages that it shares, and its own for the rest."""
+        found = self.find(sequence)
+        source, shared, begun = found.source, self._full_pages(found), array("i")
         self._hold(shared)
-        copies = self._slots.allocate(sequence, whole=whole)
-        self._drop_forgotten()
-        self._running.add(sequence)
-        sequence.pages = shared
+        copies = []
+        if source is not None:
+            source.last_used, begun = self._tick(), source.pages[len(shared) :]
+        num_full, sequence.pages = len(shared), shared
+        sequence.slot = self._take_row()
+        sequence.num_computed_tokens = sequence.num_reused_tokens = found.num_ready
+        num_common = self._num_common(sequence)
+        self._start(sequence)
         self._extend(sequence, sequence.num_prefill_tokens)
-        if begun:
-            page = begun[0], sequence.pages[num_full]
-            copies.append(SlotCopy(sequence.slot, sequence.slot, 0, page))
-        if sequence.snapshot is not None:
-            kept = self._slots.kept[sequence.snapshot.slot]
-            self._keep(kept, sequence.pages[: self._num_pages(len(kept))])
+        if source is not None:
+            page = (begun[0], sequence.pages[num_full]) if begun else None
+            copies.append(StateCopy(source.slot, sequence.slot, page))
+        if num_common >= found.num_ready + MIN_TOKENS:
+            self._leave_snapshot(sequence, num_common)
         return copies
 
     def append(self, sequence: Sequence, num_tokens: int) -> bool:
@@ -89,46 +107,57 @@ class StatePages:
 
     def note_computed(self, sequence: Sequence, num_computed: int) -> None:
         """Notes that the step computes a prompt up to ``num_computed`` tokens."""
-        self._slots.note_computed(sequence, num_computed)
+        left = sequence.snapshot
+        if left is not None and left.num_tokens <= num_computed:
+            self._noted.append((self.kept[left.slot], left.num_tokens))
 
     def finish_step(self) -> None:
         """What was noted is computed now."""
-        self._slots.finish_step()
-
-    def compact(self, running: list[Sequence]) -> list[SlotCopy]:
-        """Moves states into the slots of those that are gone; pages stay."""
-        copies = self._slots.compact(running)
-        self._drop_forgotten()
-        return copies
+        for prefix, num_computed in self._noted:
+            prefix.num_ready = num_computed
+            if prefix.left_by is not None:
+                prefix.left_by.snapshot = None
+                prefix.left_by = None
+        self._noted.clear()
 
     def free(self, sequence: Sequence) -> None:
         """Takes a sequence's room back; its state may stay known, and its pages with that."""
-        self._give_back(sequence, self._slots.free)
-
-    def free_uncomputed(self, sequence: Sequence) -> None:
-        """Takes a sequence's room back, and keeps nothing of it."""
-        self._give_back(sequence, self._slots.free_uncomputed)
-
-    def distrust(self, sequence: Sequence) -> None:
-        """Forgets the kept states of what a sequence begins with."""
-        self._slots.distrust(sequence)
-        self._drop_forgotten()
-
-    def _give_back(self, sequence: Sequence, give_back: Callable[[Sequence], None]) -> None:
-        give_back(sequence)
         if sequence not in self._running:
             return
-        self._running.remove(sequence)
-        kept = self._slots.kept.get(sequence.slot)
-        if kept is not None:
-            self._keep(kept, sequence.pages[: self._num_pages(len(kept))])
-        self._drop_forgotten()
+        prompt = self._running.pop(sequence)
+        if prompt is not None:
+            self._of_running.remove(prompt)
+        self._give_up_snapshot(sequence)
+        num_tokens = sequence.num_computed_tokens
+        is_kept = self._max_kept > 0 and num_tokens >= MIN_TOKENS and self._keep_state(sequence)
+        if not is_kept:
+            self._free_rows.append(sequence.slot)
         for page in reversed(sequence.pages):
             self._num_running[page] -= 1
             if not self._num_running[page]:
                 self.num_used -= 1
                 self._free_if_unheld(page)
         sequence.pages = array("i")
+
+    def free_uncomputed(self, sequence: Sequence) -> None:
+        """Takes a sequence's room back, and keeps nothing of it."""
+        self._noted = [noted for noted in self._noted if noted[0].left_by is not sequence]
+        sequence.num_computed_tokens = 0
+        self.free(sequence)
+
+    def distrust(self, sequence: Sequence) -> None:
+        """Forgets the kept states of what a sequence begins with."""
+        num_tokens = sequence.num_computed_tokens
+        if num_tokens < MIN_TOKENS:
+            return
+        own = prefix_of(sequence, sequence.keys(0, num_tokens), num_tokens)
+        for other, num_common in self._index.alike(own):
+            if num_common:
+                self._forget(other)
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
 
     def _num_pages(self, num_tokens: int) -> int:
         return num_pages_of(num_tokens, self.page_size)
@@ -141,13 +170,91 @@ class StatePages:
     def _full_pages(self, shared: SharedPrefix) -> array[int]:
         if shared.source is None:
             return array("i")
-        return self._pages_of[shared.source][: shared.num_ready // self.page_size]
+        return shared.source.pages[: shared.num_ready // self.page_size]
+
+    def _take_row(self) -> int:
+        """A row for a sequence: there is one as long as fewer than all sequences run."""
+        if not self._free_rows:
+            self._forget_oldest()
+        # The lowest, so that rows of a step mostly follow each other: they are read as a view.
+        row = min(self._free_rows)
+        self._free_rows.remove(row)
+        return row
+
+    def _start(self, sequence: Sequence) -> None:
+        prompt = None
+        if self._takes_snapshots and sequence.num_prompt_tokens > MIN_TOKENS:
+            prompt = prefix_of(sequence, sequence.prompt_keys, sequence.num_reused_tokens)
+            self._of_running.add(prompt)
+        self._running[sequence], sequence.snapshot = prompt, None
+
+    def _num_common(self, sequence: Sequence) -> int:
+        """With how many tokens of any prompt that is known here a sequence's prompt begins."""
+        if not self._takes_snapshots:
+            return 0
+        return max(index.num_common(sequence) for index in (self._index, self._of_running))
+
+    def _leave_snapshot(self, sequence: Sequence, num_tokens: int) -> None:
+        """Has a sequence leave a snapshot, in a row that is not needed now."""
+        prefix = prefix_of(sequence, sequence.prompt_keys[:num_tokens], 0, self._tick())
+        if not self._free_rows and self.kept:
+            self._forget_oldest()
+        if self._free_rows:
+            prefix.slot, prefix.left_by, prefix.is_snapshot = max(self._free_rows), sequence, True
+            self._free_rows.remove(prefix.slot)
+            sequence.snapshot = Snapshot(num_tokens, prefix.slot)
+            self._keep(prefix, sequence.pages)
+
+    def _give_up_snapshot(self, sequence: Sequence) -> None:
+        """Forgets what a sequence that ends has not left yet."""
+        left = sequence.snapshot
+        prefix = None if left is None else self.kept.get(left.slot)
+        is_left = any(prefix is noted for noted, _ in self._noted)
+        if prefix is not None and prefix.left_by is sequence and not is_left:
+            self._forget(prefix)
+
+    def _keep_state(self, sequence: Sequence) -> bool:
+        """Keeps a sequence's state in its row, unless another has the same tokens; drops ended
+        sequences' whose tokens it continues.
+        """
+        num_tokens = sequence.num_computed_tokens
+        token_ids = sequence.keys(0, num_tokens)
+        prefix = prefix_of(sequence, token_ids, num_tokens, self._tick())
+        for other, num_common in self._index.alike(prefix):
+            if num_common == len(prefix) <= other.num_ready:
+                other.last_used = prefix.last_used
+                return False
+            if num_common == len(other) and not other.is_snapshot:
+                self._forget(other)
+        self._keep(prefix, sequence.pages)
+        return True
+
+    def _keep(self, prefix: Prefix, pages: array[int]) -> None:
+        prefix.pages = pages[: self._num_pages(len(prefix))]
+        for page in prefix.pages:
+            self._num_keeping[page] += 1
+        self.kept[prefix.slot] = prefix
+        self._index.add(prefix)
+        if len(self.kept) > self._max_kept:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        self._forget(min(self.kept.values(), key=lambda prefix: prefix.last_used))
+
+    def _forget(self, prefix: Prefix) -> None:
+        del self.kept[prefix.slot]
+        self._index.remove(prefix)
+        self._free_rows.append(prefix.slot)
+        if prefix.left_by is not None:
+            prefix.left_by.snapshot = None
+        for page in reversed(prefix.pages):
+            self._num_keeping[page] -= 1
+            self._free_if_unheld(page)
 
     def _extend(self, sequence: Sequence, num_tokens: int) -> None:
         for _ in range(self._num_pages(num_tokens) - len(sequence.pages)):
             while not self._free:
-                self._slots.forget_oldest()
-                self._drop_forgotten()
+                self._forget_oldest()
             page = self._free.take(sequence.pages[-1] if sequence.pages else -1)
             self._hold([page])
             sequence.pages.append(page)
@@ -156,19 +263,6 @@ class StatePages:
         for page in pages:
             self.num_used += not self._num_running[page]
             self._num_running[page] += 1
-
-    def _keep(self, kept: Prefix, pages: array[int]) -> None:
-        self._pages_of[kept] = pages
-        for page in pages:
-            self._num_keeping[page] += 1
-
-    def _drop_forgotten(self) -> None:
-        """Takes the pages of states that are kept no more."""
-        kept = self._slots.kept
-        for prefix in [one for one in self._pages_of if kept.get(one.slot) is not one]:
-            for page in reversed(self._pages_of.pop(prefix)):
-                self._num_keeping[page] -= 1
-                self._free_if_unheld(page)
 
     def _free_if_unheld(self, page: int) -> None:
         if not self._num_running[page] and not self._num_keeping[page]:

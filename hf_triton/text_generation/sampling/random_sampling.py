@@ -68,7 +68,7 @@ class Draws:
         """logits (rows, vocab) -> token ids (drawn,); of a row with NaN, or without a finite
         largest logit, the place of that.
         """
-        kernel = None if logits.is_cuda else _kernel(logits.dtype)
+        kernel = _kernel(logits.dtype) if logits.device.type == "cpu" else None
         if kernel is not None and logits.is_contiguous():
             return self._draw_in_a_loop(kernel, logits, values)
         rows = values[self.rows]

@@ -113,7 +113,7 @@ class DecoderStart:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of a sequence's states (and of what lies beside them) after ``num_tokens``, in a slot
+    """A copy of a sequence's states (and of what lies beside them) after ``num_tokens``, in a row
     of its own.
     """
 
@@ -123,7 +123,8 @@ class Snapshot:
 
 @dataclass(eq=False)
 class Sequence:
-    """A prompt, its output so far, and the slot or the pages of its keys and values.
+    """A prompt, its output so far, the pages of its keys and values, and the row (``slot``)
+    of its states in their tables.
 
     ``continues_prompt`` is False where an encoder reads what the caller sent, the ``source``, and
     the output is a text of its own: its prompt is what the decoder starts with, and
@@ -160,7 +161,7 @@ class Sequence:
     token_ids: list[int] = field(default_factory=list)
     begins_with: list[list[int]] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    slot: int = -1
+    slot: int = 0
     snapshot: Snapshot | None = None  # that it is to leave
     pages: array[int] = field(default_factory=lambda: array("i"))  # numbers, int32
     priority: int = 0  # the lower, the sooner it begins

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hf_triton.runtime.errors import LoadError
-from hf_triton.text_generation.memory.kv_cache import context_length
+from hf_triton.text_generation.memory.layer_shapes import context_length
 
 _WITHOUT_LIMIT = 2048
 _RELATIVE_POSITIONS = "relative_attention_num_buckets"

@@ -80,11 +80,10 @@ def _logits(
     scheduler.add(sequences)
     while not all(sequence.token_ids for sequence in sequences):
         step = scheduler.schedule()
-        runner.cache.copy_slots(step.copies)
+        runner.cache.copy(step.copies)
         runner.forward(step)
         for sequence in step.sampled:
             sequence.token_ids = [forced[sequences.index(sequence)][0]]
-        runner.cache.copy_slots(scheduler.retire([]))
     step = scheduler.schedule()
     order = [sequences.index(sequence) for sequence in step.decodes]
     for sequence, row in zip(step.decodes, order, strict=True):
@@ -92,7 +91,7 @@ def _logits(
         step.drafts.append(Draft(sequence, forced[row][1:]))
     drafted = runner.forward(step).clone()[len(order) :].unflatten(0, (len(order), _FORCED - 1))
     alone = [_next(scheduler, runner, sequences, forced, number) for number in range(1, _FORCED)]
-    runner.cache.copy_slots(scheduler.retire(sequences))
+    scheduler.retire(sequences)
     return drafted.transpose(0, 1), torch.stack(alone)
 
 

@@ -130,7 +130,7 @@ class SourceTrial(TrialRun):
 
     def run(self, runner: Runner, *, chunked_prefill: bool = True) -> torch.Tensor:
         cache = runner.cache
-        cache.source_lengths = [cache.states[0][0].shape[2]] * len(self.prompts)
+        cache.source_lengths = [cache.states[0][0].shape[2]] * (1 + len(self.prompts))
         return super().run(runner, chunked_prefill=chunked_prefill)
 
 

@@ -28,7 +28,6 @@ from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSt
 from hf_triton.text_generation.lora.linear import Adapter, Change
 from hf_triton.text_generation.lora.places import LimitedAdapters
 from hf_triton.text_generation.memory.known_prompts import KnownPrompts
-from hf_triton.text_generation.memory.kv_cache import CacheSize
 from hf_triton.text_generation.memory.paged_cache import PagedSize
 from hf_triton.text_generation.sampling.random_sampling import load_loops
 from hf_triton.text_generation.sampling.sampler import Sampled, Sampler, SamplerInputs
@@ -42,7 +41,6 @@ from .drafting import computes_drafts, make_drafter
 from .encoding import encode, forget_embeddings
 from .plan import plan
 from .step_tokens import max_num_batched_tokens, max_num_scored, read_prompt_logprobs
-from .storage import allocate
 from .warm_up import warm_up
 
 _LOOK_EVERY_S = 0.1  # whether the engine still runs
@@ -56,7 +54,7 @@ class InFlightEngine(Engine):
 
     name = "in_flight"
     resumes_streams = True
-    size: CacheSize | PagedSize
+    size: PagedSize
     runner: Runner
 
     def __init__(self, setup: EngineSetup) -> None:
@@ -111,7 +109,7 @@ class InFlightEngine(Engine):
         self._plan = plan(setup)
         self._storage, self.size = self._plan.storage, self._plan.storage.size
         self._vocab_size = int(setup.model.config.get_text_config().vocab_size)
-        self._cache = allocate(self._storage)
+        self._cache = self._storage.new_cache()
         runner = self._plan.make_runner(setup.model, self._cache, setup.device)
         ahead = self._plan.async_scheduling
         self._takes_snapshots = runner.takes_snapshots
@@ -322,7 +320,7 @@ class InFlightEngine(Engine):
         self.metrics.num_preempted = self._scheduler.num_preempted
         failed: dict[Sequence, EngineError] = {}
         if step.num_tokens:
-            self._cache.copy_slots(step.copies)
+            self._cache.copy(step.copies)
             step, failed = self._encoded(step)
         if drafter is not None and self._launched is None:
             drafter.draft(step, self._space.append)
@@ -351,7 +349,7 @@ class InFlightEngine(Engine):
             drafter.ended(step)
         self._end_prompts(step)
         for sequence, error in failed.items():
-            self._cache.copy_slots(self._scheduler.discard(self._forgotten([sequence])))
+            self._scheduler.discard(self._forgotten([sequence]))
             self._fail([sequence], error)
         if self._doubted:
             self._end_doubted()
@@ -366,12 +364,12 @@ class InFlightEngine(Engine):
         again = [
             one for one in doubted if not one.is_alone and (one.num_reused_tokens or self._drafter)
         ]
-        self._cache.copy_slots(self._scheduler.restart(again))
+        self._scheduler.restart(again)
         ended = [one for one in doubted if one not in again]
         for sequence in ended:
             sequence.end("error", EngineError(NO_NUMBERS))
         self._publish(ended)
-        self._cache.copy_slots(self._scheduler.expel(self._forgotten(ended)))
+        self._scheduler.expel(self._forgotten(ended))
 
     def _know(self, complete: list[Sequence]) -> None:
         """These have all of their prompts' log-probabilities: who waits may need fewer."""
@@ -496,8 +494,7 @@ class InFlightEngine(Engine):
     def _remove(self, sequences: list[Sequence]) -> None:
         if self._line:
             self._line.remove(set(sequences))
-        copies = self._scheduler.retire(self._forgotten(sequences))
-        self._cache.copy_slots(copies)
+        self._scheduler.retire(self._forgotten(sequences))
         for sequence in sequences:
             sequence.source = sequence.encoded = None  # memory, though others still refer to it
 

@@ -20,7 +20,6 @@ from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.engine import EngineSetup
 from hf_triton.text_generation.engine.step import PrefillChunk, Step
 from hf_triton.text_generation.forward.transformers.runner import Runner
-from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.memory.pages import num_pages_of
@@ -42,7 +41,7 @@ def free_beside_steps(
     setup: EngineSetup,
     shapes: list[LayerShape],
     make_runner: RunnerSpec,
-    size: CacheSize | PagedSize,
+    size: PagedSize,
     step: Step | None = None,
     encode: Callable[[], object] = lambda: None,
 ) -> Callable[[torch.device], int]:
@@ -57,7 +56,6 @@ def free_beside_steps(
     num_tokens = max_num_batched_tokens(setup.options, device, total_bytes, size.max_num_seqs)
     if not make_runner.chunked_prefill:
         num_tokens = max(num_tokens, size.max_model_len)
-    in_pages = make_runner.keeps_pages
     try:
         encoding = _taken(model, encode)
     except torch.OutOfMemoryError as error:
@@ -66,9 +64,9 @@ def free_beside_steps(
             f"max_image_megapixels, or max_sounds and max_audio_s: {reason(error)}"
         ) from error
     try:
-        cache = _small_cache(shapes, size, in_pages=in_pages)
+        cache = _small_cache(shapes, size)
         runner = make_runner(model, cache, device)
-        largest = step or largest_step(size, num_tokens, in_pages=in_pages)
+        largest = step or largest_step(size, num_tokens)
         taken = _taken(model, partial(_run, runner, largest))
     except torch.OutOfMemoryError as error:
         raise LoadError(
@@ -93,15 +91,10 @@ def _taken(model: Any, compute: Callable[[], object]) -> dict[torch.device, int]
     return {one: torch.cuda.max_memory_allocated(one) - before[one] for one in devices}
 
 
-def _small_cache(
-    shapes: list[LayerShape], size: CacheSize | PagedSize, *, in_pages: bool
-) -> KVCache | PagedCache:
-    """Slots: one. Pages: a few, which are given out again and again."""
-    if in_pages:
-        assert isinstance(size, PagedSize)
-        few = replace(size, num_pages=_NUM_PAGES, max_num_seqs=1, num_prefix_slots=0, num_bytes=0)
-        return PagedCache(shapes, few)
-    return KVCache(shapes, CacheSize(1, size.max_model_len, num_bytes=0))
+def _small_cache(shapes: list[LayerShape], size: PagedSize) -> PagedCache:
+    """A few pages, which are given out again and again."""
+    few = replace(size, num_pages=_NUM_PAGES, max_num_seqs=1, num_prefix_rows=0, num_bytes=0)
+    return PagedCache(shapes, few)
 
 
 def _run(runner: Runner, step: Step) -> None:
@@ -110,19 +103,19 @@ def _run(runner: Runner, step: Step) -> None:
     sampler.sample(logits, step.sampled)
 
 
-def largest_step(size: CacheSize | PagedSize, num_tokens: int, *, in_pages: bool) -> Step:
+def largest_step(size: PagedSize, num_tokens: int) -> Step:
     """The end of a prompt as long as the cache takes, beside decodes of all other sequences, which
-    share what the cache has room for; where each has a slot, the prompt alone.
+    share what the cache has room for.
     """
     longest = max(1, size.max_model_len - 1)
-    num_decodes = min(size.max_num_seqs, num_tokens) - 1 if in_pages else 0
-    length = min(longest, max(1, getattr(size, "num_tokens", 0) // size.max_num_seqs))
+    num_decodes = min(size.max_num_seqs, num_tokens) - 1
+    length = min(longest, max(1, size.num_tokens // size.max_num_seqs))
     decodes = [_sequence(length, size) for _ in range(num_decodes)]
     for sequence in decodes:
         sequence.append(Token(0), frozenset())
         sequence.num_computed_tokens = sequence.num_prompt_tokens + 1
     last = _sequence(longest, size)
-    last.slot, last.num_prefill_tokens = 0, longest
+    last.slot, last.num_prefill_tokens = 1, longest
     start = max(0, longest - (num_tokens - num_decodes))
     return Step(decodes, [PrefillChunk(last, start, longest)])
 
@@ -130,13 +123,12 @@ def largest_step(size: CacheSize | PagedSize, num_tokens: int, *, in_pages: bool
 def longest_source_step(source: Source) -> Step:
     """A sequence of an encoder-decoder that begins with its longest source."""
     sequence = dummy_sequence([0], _FULL_SAMPLING)
-    sequence.slot, sequence.source = 0, source
+    sequence.slot, sequence.source, sequence.pages = 1, source, array("i", [1])
     return Step([], [PrefillChunk(sequence, 0, 1)])
 
 
-def _sequence(num_tokens: int, size: CacheSize | PagedSize) -> Sequence:
+def _sequence(num_tokens: int, size: PagedSize) -> Sequence:
     sequence = dummy_sequence([0] * num_tokens, _FULL_SAMPLING)
-    if isinstance(size, PagedSize):
-        numbers = range(num_pages_of(num_tokens + 1, size.page_size))
-        sequence.pages = array("i", (1 + number % (_NUM_PAGES - 1) for number in numbers))
+    numbers = range(num_pages_of(num_tokens + 1, size.page_size))
+    sequence.pages = array("i", (1 + number % (_NUM_PAGES - 1) for number in numbers))
     return sequence

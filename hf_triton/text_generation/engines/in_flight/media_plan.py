@@ -20,7 +20,6 @@ from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRun
 from hf_triton.text_generation.media.encoded import Encoded
 from hf_triton.text_generation.media.entry import DecoderEntry
 from hf_triton.text_generation.media.outputs import tensors_of
-from hf_triton.text_generation.memory.kv_cache import CacheSize
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedSize
 from hf_triton.text_generation.sequence.sequence import Sequence
@@ -68,9 +67,7 @@ def free_beside_features(setup: EngineSetup, entry: DecoderEntry) -> Callable[[t
     return lambda device: free(device) - (kept if device == setup.device else 0)
 
 
-def encode_largest(
-    setup: EngineSetup, entry: DecoderEntry | None, size: CacheSize | PagedSize
-) -> None:
+def encode_largest(setup: EngineSetup, entry: DecoderEntry | None, size: PagedSize) -> None:
     """Encodes the largest prompts that there can be, each beside as many as are encoded with it."""
     if entry is None or setup.largest_prompts is None:
         return

@@ -18,10 +18,9 @@ from hf_triton.text_generation.forward.transformers.attention_interface import (
     use_attention_interface,
 )
 from hf_triton.text_generation.lora.linear import attach
-from hf_triton.text_generation.memory.kv_cache import context_length
 from hf_triton.text_generation.memory.layer_shapes import (
     LayerShape,
-    fit_pages,
+    context_length,
     keep_states,
     layer_shapes,
 )
@@ -36,10 +35,10 @@ from .media_plan import (
     plan_media,
 )
 from .runner_selection import UnsupportedModelError, select_runner
-from .storage import Storage, plan_storage
+from .storage import Storage
 
 # Of an encoder-decoder whose sources are so long that fewer fit, the generate engine holds more.
-_FEWEST_SLOTS = 4
+_FEWEST_SEQS = 4
 
 
 @dataclass(frozen=True)
@@ -79,29 +78,25 @@ def plan(setup: EngineSetup) -> Plan:
     except Exception as error:
         # Any failure of an unknown architecture means the same: this engine can't serve it.
         raise UnsupportedModelError(reason(error)) from error
-    in_pages = fit_pages(shapes)
-    storage = _storage(setup, shapes, in_pages=in_pages)
+    storage = _storage(setup, shapes)
     make_runner = select_runner(model, shapes, device, compiled=setup.compiled)
     media = None
     if entry is not None:
         media = plan_media(setup, shapes, make_runner, entry)
         make_runner = media.make_runner
     settle_rotary(model, storage.size.max_model_len)
-    if in_pages and not make_runner.keeps_pages:
-        in_pages = False
-        storage = _storage(setup, shapes, in_pages=in_pages)
     setup.prepare(model)
     if setup.adapters is not None:
         attach(model, setup.adapters)
     if device.type == "cuda":
         encode = partial(encode_largest, setup, entry, storage.size)
         free = free_beside_steps(setup, shapes, make_runner, storage.size, encode=encode)
-        storage = _storage(replace(setup, free_bytes=free), shapes, in_pages=in_pages)
+        storage = _storage(replace(setup, free_bytes=free), shapes)
     ahead = device.type == "cuda" if setup.async_scheduling is None else setup.async_scheduling
     return Plan(
         make_runner=make_runner,
         storage=storage,
-        async_scheduling=ahead and in_pages and not has_rules(model),
+        async_scheduling=ahead and make_runner.runs_ahead and not has_rules(model),
         chunked_prefill=make_runner.chunked_prefill,
         keeps_states=keep_states(shapes),
         media=media,
@@ -115,18 +110,18 @@ def _plan_encoder_decoder(setup: EngineSetup) -> Plan:
     setup = replace(setup, options=options)
 
     def storage(setup: EngineSetup) -> Storage:
-        return plan_storage(setup, held.shapes, held.max_model_len, in_pages=False)
+        return Storage(setup, held.shapes, held.max_model_len)
 
     planned = storage(setup)
     if setup.device.type == "cuda":
         step = longest_source_step(held.longest)
         free = free_beside_steps(setup, held.shapes, held.make_runner, planned.size, step)
         planned = storage(replace(setup, free_bytes=free))
-    num_slots = planned.size.max_num_seqs
+    num_seqs = planned.size.max_num_seqs
     is_asked = options.max_num_seqs is not None or options.kv_cache_gib is not None
-    if num_slots < _FEWEST_SLOTS and not is_asked:
+    if num_seqs < _FEWEST_SEQS and not is_asked:
         raise UnsupportedModelError(
-            f"the cache holds {num_slots} sequences only; a smaller max_model_len lets it hold more"
+            f"the cache holds {num_seqs} sequences only; a smaller max_model_len lets it hold more"
         )
     return Plan(
         make_runner=held.make_runner,
@@ -138,13 +133,13 @@ def _plan_encoder_decoder(setup: EngineSetup) -> Plan:
     )
 
 
-def _storage(setup: EngineSetup, shapes: list[LayerShape], *, in_pages: bool) -> Storage:
+def _storage(setup: EngineSetup, shapes: list[LayerShape]) -> Storage:
     config = setup.model.config.get_text_config()
     stable = stable_length(config)
     limit = context_length(config)
     if stable and not setup.options.max_model_len:
         limit = stable
-    storage = plan_storage(setup, shapes, limit, in_pages=in_pages)
+    storage = Storage(setup, shapes, limit)
     if stable and storage.size.max_model_len > stable:
         raise UnsupportedModelError(
             f"one sequence of more than {stable} tokens changes the rotary embedding of all; "

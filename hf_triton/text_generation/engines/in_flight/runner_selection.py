@@ -35,7 +35,6 @@ from hf_triton.text_generation.forward.transformers.cache_runner import CacheRun
 from hf_triton.text_generation.forward.transformers.experts import choose_experts
 from hf_triton.text_generation.memory.layer_shapes import (
     LayerShape,
-    fit_pages,
     keep_states,
     own_cache,
 )
@@ -69,10 +68,10 @@ def _compiled_attention() -> Attend:
         return plain_attention
 
 
-PACKED = RunnerSpec("packed", _packed, keeps_pages=True)
-PACKED_WITH_CACHE = RunnerSpec("packed", partial(_packed, gives_cache=True), keeps_pages=True)
-FUSED = RunnerSpec("fused", _fused, keeps_pages=True, of_model=PACKED)
-STATES = RunnerSpec("packed, states", _states, keeps_pages=True)
+PACKED = RunnerSpec("packed", _packed, runs_ahead=True)
+PACKED_WITH_CACHE = RunnerSpec("packed", partial(_packed, gives_cache=True), runs_ahead=True)
+FUSED = RunnerSpec("fused", _fused, runs_ahead=True, of_model=PACKED)
+STATES = RunnerSpec("packed, states", _states, runs_ahead=True)
 CACHE = RunnerSpec("cache", CacheRunner)
 # For models whose recurrence does not go on from an earlier chunk's state (transformers' scan of
 # Mamba 1 takes none).
@@ -124,7 +123,7 @@ def _candidates(
     found: list[RunnerSpec] = []
     keeps_latents, has_states = _keeps_latents(model), keep_states(shapes)
     is_plain = all(shape.is_plain for shape in shapes) and not keeps_latents
-    if has_states and fit_pages(shapes) and not keeps_latents:
+    if has_states and all(shape.is_packed for shape in shapes) and not keeps_latents:
         found += [STATES] if compiled else [_on_gpu(PagedStateRunner, model, shapes, device)]
     if hasattr(own_cache(model), "linear_cache"):
         # MiniMax goes on from a state token by token, and rounds it each time.
@@ -173,7 +172,7 @@ def _on_gpu(kind: Any, model: Any, shapes: list[LayerShape], device: torch.devic
 def in_pages_by(kind: Any, attend: Attend) -> RunnerSpec:
     """A class of runners over pages, which attend in this way."""
     make = lambda *given, **more: kind(*given, attend, **more)  # noqa: E731
-    return RunnerSpec(kind.name, make, keeps_pages=True)
+    return RunnerSpec(kind.name, make, runs_ahead=True)
 
 
 def _attention_cases(

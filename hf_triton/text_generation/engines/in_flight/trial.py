@@ -16,13 +16,10 @@ from hf_triton.runtime.trial import RunnerSpec
 from hf_triton.text_generation.engine.own_logits import difference, own_logits
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.forward.transformers.runner import Runner
-from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
-from hf_triton.text_generation.memory.kv_cache_manager import KVCacheManager
-from hf_triton.text_generation.memory.layer_shapes import LayerShape, keep_states
+from hf_triton.text_generation.memory.kv_cache_manager import new_space
+from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
-from hf_triton.text_generation.memory.pages import PAGE_SIZES, Pages, num_pages_of
-from hf_triton.text_generation.memory.slot_contents import SlotContents
-from hf_triton.text_generation.memory.state_pages import StatePages
+from hf_triton.text_generation.memory.pages import PAGE_SIZES, num_pages_of
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import Source
@@ -103,17 +100,10 @@ class TrialRun:
         """
         sequences = self.sequences()
         cache = runner.cache
-        in_pages = isinstance(cache, PagedCache)
-        slots = SlotContents(len(sequences), num_written=self.length)
-        space: KVCacheManager = slots
-        if in_pages:
-            pages = cache.size.num_pages, cache.size.page_size
-            has_states = keep_states(cache.shapes)
-            space = StatePages(*pages, slots) if has_states else Pages(*pages, shares=False)
         scheduler = Scheduler(
             len(sequences),
             self.num_step_tokens,
-            space,
+            new_space(cache.shapes, cache.size, shares=False),
             chunked_prefill=chunked_prefill,
             cuts_sources=self.cuts_sources,
         )
@@ -131,13 +121,13 @@ def logits_after(
     logits: dict[tuple[int, int], torch.Tensor] = {}
     while scheduler.has_work:
         step = scheduler.schedule()
-        runner.cache.copy_slots(step.copies)
+        runner.cache.copy(step.copies)
         for sequence, row_logits in zip(step.sampled, runner.forward(step), strict=True):
             row, num_forced = sequences.index(sequence), len(sequence.token_ids)
             logits[row, num_forced] = row_logits.float()
             sequence.token_ids += forced[row][num_forced : num_forced + 1]
         done = [s for s in step.sampled if (sequences.index(s), num_logits - 1) in logits]
-        runner.cache.copy_slots(scheduler.retire(done))
+        scheduler.retire(done)
     rows = range(len(sequences))
     return torch.stack(
         [torch.stack([logits[row, step] for step in range(num_logits)]) for row in rows]
@@ -159,22 +149,17 @@ def tolerance(model: Any, noise: Callable[[], float]) -> float:
 
 def trial_logits(spec: RunnerSpec, shapes: list[LayerShape], trial: TrialRun) -> torch.Tensor:
     """A trial run's, over a cache of its own, full of what another sequence may have left."""
-    cache: KVCache | PagedCache
-    num = len(trial.prompts)
-    if spec.keeps_pages:
-        page_size = PAGE_SIZES[trial.device.type]
-        num_pages = num * (num_pages_of(trial.length, page_size) + 1) + 1  # none is preempted
-        size = PagedSize(num_pages, trial.length, num, num_bytes=0, page_size=page_size)
-        cache = PagedCache(shapes, size)
-    else:
-        cache = KVCache(shapes, CacheSize(num, trial.length, num_bytes=0))
+    num, page_size = len(trial.prompts), PAGE_SIZES[trial.device.type]
+    num_pages = num * (num_pages_of(trial.length, page_size) + 1) + 1  # none is preempted
+    size = PagedSize(num_pages, trial.length, num, num_bytes=0, page_size=page_size)
+    cache = PagedCache(shapes, size)
     fill_with_nan(cache)
     runner = spec(trial.model, cache, trial.device)
     return trial.run(runner, chunked_prefill=spec.chunked_prefill)
 
 
-def fill_with_nan(cache: KVCache | PagedCache) -> None:
+def fill_with_nan(cache: PagedCache) -> None:
     """As other sequences may have left it: what a runner reads of them shows in its logits."""
-    indexer_keys = getattr(cache, "indexer_keys", ())
-    for stored in (*cache.keys, *cache.values, *indexer_keys, *itertools.chain(*cache.states)):
+    kept = (*cache.keys, *cache.values, *cache.indexer_keys, *itertools.chain(*cache.states))
+    for stored in kept:
         stored.fill_(torch.nan if stored.is_floating_point() else 1)

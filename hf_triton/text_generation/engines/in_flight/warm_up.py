@@ -9,7 +9,6 @@ from collections.abc import Sequence as Items
 
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.forward.transformers.runner import Runner
-from hf_triton.text_generation.memory.kv_cache import KVCache
 from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
@@ -61,7 +60,7 @@ def warm_up(
     scheduler: Scheduler,
     runner: Runner,
     sampler: Sampler,
-    cache: KVCache | PagedCache,
+    cache: PagedCache,
     sources: Items[Source] = (),
 ) -> None:
     """Runs prompts of several lengths, greedy and sampled ones, through every part of a step; with
@@ -85,7 +84,7 @@ def warm_up(
     scheduler.add(sequences)
     while scheduler.has_work:
         step = scheduler.schedule()
-        cache.copy_slots(step.copies)
+        cache.copy(step.copies)
         logits, sampled = runner.forward(step), step.sampled
         tokens = sampler.sample(logits, sampled) if sampled else []
         for sequence, token in zip(sampled, tokens, strict=True):
@@ -93,4 +92,4 @@ def warm_up(
         finished = [sequence for sequence in sampled if sequence.finish_reason]
         for sequence in finished:
             sampler.forget(sequence)
-        cache.copy_slots(scheduler.retire(finished))
+        scheduler.retire(finished)

@@ -15,7 +15,7 @@ from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.weights.hub_files import ADAPTER_CONFIG
 from hf_triton.runtime.weights.served_model import ServedModel
-from hf_triton.text_generation.memory.kv_cache import context_length
+from hf_triton.text_generation.memory.layer_shapes import context_length
 from hf_triton.text_generation.options import Options
 
 _GIB = 2**30

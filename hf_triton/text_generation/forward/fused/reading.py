@@ -17,7 +17,7 @@ from hf_triton.runtime.fused.reading.body import read_body
 from hf_triton.runtime.fused.reading.recording import Call, near, record
 from hf_triton.runtime.fused.sizes import check_body
 from hf_triton.text_generation.lora.linear import with_adapters, without_adapters
-from hf_triton.text_generation.memory.kv_cache import context_length
+from hf_triton.text_generation.memory.layer_shapes import context_length
 
 
 @dataclass(frozen=True)

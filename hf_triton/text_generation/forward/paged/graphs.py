@@ -56,8 +56,6 @@ def with_cuda_graphs(runner: Runner, device: torch.device) -> Runner:
 class GraphedRunner(Runner):
     """A runner over pages whose decodes replay what ``capture`` recorded."""
 
-    keeps_pages = True
-
     def __init__(self, inner: PageRunner, capture: Capture) -> None:
         self.inner, self.cache, self.device = inner, inner.cache, inner.device
         self.name = f"{inner.name}, CUDA graphs"

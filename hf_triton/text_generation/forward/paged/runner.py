@@ -30,7 +30,6 @@ from .step import PagedStep, lay_out_pages
 class PageRunner(Runner):
     """Computes steps over a cache in pages."""
 
-    keeps_pages = True
     supports_drafts = True
 
     def __init__(self, model: Any, cache: PagedCache, device: torch.device) -> None:

@@ -242,7 +242,7 @@ def lay_out_pages(
     np.cumsum(counts + [1] * num_padded, out=parts["starts"][1:])
     parts["lengths"][:] = lengths + [1] * num_padded
     np.cumsum(parts["lengths"], out=parts["key_starts"][1:])
-    parts["slots"][:seqs] = [1 + sequence.slot for sequence in sequences]
+    parts["slots"][:seqs] = [sequence.slot for sequence in sequences]
     _fill_block_table(parts["block_table"][:seqs], sequences)
     parts["columns"][:] = columns
     parts["token_ids"][:tokens] = _token_ids(step)

@@ -64,10 +64,10 @@ def runs_of(chunks: Items[PrefillChunk | Draft], first: int) -> list[Run]:
     for chunk in chunks:
         num_tokens = chunk.end - chunk.start
         kept = snapshot_in(chunk)
-        copied = (kept.num_tokens - chunk.start, 1 + kept.slot) if kept else (0, 0)
+        copied = (kept.num_tokens - chunk.start, kept.slot) if kept else (0, 0)
         num_prompt = max(0, min(num_tokens, chunk.sequence.num_prompt_tokens - chunk.start))
         begins = int(not chunk.start)
-        slot = 1 + chunk.sequence.slot
+        slot = chunk.sequence.slot
         runs.append(Run(first, num_tokens, slot, begins, *copied, num_prompt))
         first += num_tokens
     return runs

@@ -1,10 +1,9 @@
 """Runs a step through ``transformers.Cache``, which supports the most decoders.
 
-A prompt chunk is a ``[1, chunk]`` forward into its slot; the decodes are one ``[num_seqs, 1]``
-forward over the running slots, with a 2-D attention mask and explicit positions. New keys and
-values are written at each row's own position, old ones are read as a view; states are updated in
-place. It is 10 to 20 % slower than the packed runner, but the model only has to use the public
-``Cache``.
+A prompt chunk is a ``[1, chunk]`` forward; the decodes are one ``[num_seqs, 1]`` forward, with a
+2-D attention mask and explicit positions. New keys and values are written at each row's own
+position, old ones are gathered from its pages. It is slower than the packed runner, but the model
+only has to use the public ``Cache``.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from hf_triton.text_generation.memory.compressed_layer import (
     compressors,
     entries_hidden,
 )
-from hf_triton.text_generation.memory.kv_cache import KVCache
 from hf_triton.text_generation.memory.layer_shapes import cache_argument, keep_states
+from hf_triton.text_generation.memory.model_cache import model_cache
 from hf_triton.text_generation.memory.own_states import own_states
-from hf_triton.text_generation.memory.slot_cache import slot_cache
-from hf_triton.text_generation.memory.slot_layer import SlotLayer
+from hf_triton.text_generation.memory.page_layer import PageLayer, Rows, TableLayer
+from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 from .positions import CountedPositions
@@ -48,18 +47,20 @@ _SLIDING_KINDS = {
 class CacheRunner(Runner):
     """Runs the model as it is, with its own attention."""
 
-    def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
+    def __init__(self, model: Any, cache: PagedCache, device: torch.device) -> None:
         self.model = model
         self.cache = cache
         self.device = device
-        self._slots = slot_cache(model, cache)
+        self._model_cache = model_cache(model, cache)
         self._cache_name = cache_argument(model)
         self._accepted = set(inspect.signature(model.forward).parameters)
         self._attends = any(shape.num_kv_heads for shape in cache.shapes)
         self._has_states = keep_states(cache.shapes)
         self._counted = CountedPositions(model)
         self._own = own_states(model)
-        layers = (layer for layer in self._slots.layers if isinstance(layer, CompressedLayer))
+        own = (cache.shapes[-1].states, cache.states[-1]) if self._own else ((), [])
+        self._own_tables = TableLayer(*own)
+        layers = (layer for layer in self._model_cache.layers if isinstance(layer, CompressedLayer))
         self._compressors = compressors(model) if any(layers) else []
         self._windows = sliding_windows(model.config.get_text_config())
         self._blocks: list[tuple[slice, slice]] = []  # rows of a chunk, columns that they see
@@ -89,8 +90,8 @@ class CacheRunner(Runner):
         them, where they are not the columns' numbers.
         """
         positions = columns_of(parts_of(part))
-        told = [] if positions is None else self._slots.layers
-        layers = [layer for layer in told if isinstance(layer, SlotLayer)]
+        told = [] if positions is None else self._model_cache.layers
+        layers = [layer for layer in told if isinstance(layer, PageLayer)]
         for layer in layers:
             layer.columns = positions
         try:
@@ -104,60 +105,58 @@ class CacheRunner(Runner):
         last.append([[s.num_computed_tokens - 1] for s in sequences])
         input_ids, positions = to_device(torch.tensor(last), self.device)  # (rows, 1) each
         length = max(s.num_computed_tokens for s in sequences)
-        self._select(slice(0, len(sequences)), positions, length - 1, length)
-        return self._run(input_ids, positions, length)[:, -1]
+        rows = Rows(sequences, positions, length - 1, length, self.cache.size.page_size)
+        return self._run(input_ids, rows)[:, -1]
 
     def _prefill(self, chunk: PrefillChunk, wanted: list[int]) -> torch.Tensor:
         """-> logits (wanted, vocab) of the tokens at these positions."""
         tokens = chunk.sequence.tokens(chunk.start, chunk.end)
         input_ids = to_device(torch.tensor([tokens]), self.device)
         positions = torch.arange(chunk.start, chunk.end, device=self.device).unsqueeze(0)
-        slot = chunk.sequence.slot
-        self._select(slice(slot, slot + 1), positions, chunk.start, chunk.end)
+        size = self.cache.size.page_size
+        rows = Rows([chunk.sequence], positions, chunk.start, chunk.end, size)
         self._blocks = [
             (slice(max(0, first - chunk.start), max(0, end - chunk.start)), slice(first, end))
             for first, end in (chunk.sequence.encoded.blocks if chunk.sequence.encoded else ())
         ]
         num_kept = chunk.end - min(wanted, default=chunk.end - 1)
         try:
-            logits = self._run(input_ids, positions, chunk.end, num_kept)
+            logits = self._run(input_ids, rows, num_kept)
         finally:
             self._blocks = []
         return logits[0, [position - chunk.end for position in wanted]]
 
-    def _run(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, length: int, num_kept: int = 1
-    ) -> torch.Tensor:
-        """input_ids, positions (rows, tokens) -> logits (rows, num_kept or more, vocab) of each
-        row's last tokens.
+    def _run(self, input_ids: torch.Tensor, rows: Rows, num_kept: int = 1) -> torch.Tensor:
+        """input_ids (rows, tokens) -> logits (rows, num_kept or more, vocab) of each row's last
+        tokens.
         """
+        positions = rows.positions
+        self._model_cache.select(rows)
+        self._own_tables.select(rows)
         inputs = {
             "input_ids": input_ids,
             "position_ids": positions,
-            "attention_mask": self._mask(positions, length),
-            self._cache_name: self._slots,
+            "attention_mask": self._mask(positions, rows.length),
+            self._cache_name: self._model_cache,
             "use_cache": True,
             "logits_to_keep": num_kept,
         }
         inputs = {name: value for name, value in inputs.items() if name in self._accepted}
-        rows, num_past = self._selected
         if self._own is not None:
-            stored = [state[rows] for state in self.cache.states[-1]]
-            inputs |= self._own.arguments(stored if num_past else None, len(positions))
+            begun = self._own_tables.views if rows.num_past else None
+            inputs |= self._own.arguments(begun, len(positions))
         with ExitStack() as stack:
             if len(positions) > 1:  # what the model says of one row is right
                 stack.enter_context(self._counted.given(positions))
                 stack.enter_context(entries_hidden(self._compressors, positions))
             output = self.model(**inputs)
         if self._own is not None:
-            for state, new in zip(stored, self._own.read(output), strict=True):
+            for state, new in zip(self._own_tables.views, self._own.read(output), strict=True):
                 state.copy_(new)
+        self._model_cache.finish()
+        self._own_tables.finish()
         logits: torch.Tensor = output.logits
         return logits
-
-    def _select(self, rows: slice, positions: torch.Tensor, num_past: int, length: int) -> None:
-        self._selected = rows, num_past
-        self._slots.select(rows, positions, num_past, length)
 
     def _mask(self, positions: torch.Tensor, length: int) -> Any:
         """What the model takes as ``attention_mask``.

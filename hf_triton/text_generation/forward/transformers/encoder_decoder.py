@@ -1,11 +1,11 @@
 """Runs steps of encoder-decoders: the encoder for the sequences that begin, then their decoder's
 first tokens; and one ``[num_seqs, 1]`` forward of the decoder for all that go on.
 
-The model computes all of it by itself. It takes its keys and values from slots
-(``memory/cross_slots.py``), and masks and positions for each row: its decoder counts positions
-from how long its cache says that it is, which here is a number for each row, (rows, 1). That is
-all that some decoders need; two places don't take it and are changed: embeddings of positions,
-and T5's bias.
+The model computes all of it by itself. It takes its keys and values from pages, and those of
+sources from tables (``memory/model_cache.py``), and masks and positions for each row: its decoder
+counts positions from how long its cache says that it is, which here is a number for each row,
+(rows, 1). That is all that some decoders need; two places don't take it and are changed: embeddings
+of positions, and T5's bias.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import torch
 
 from hf_triton.runtime.devices.device import to_device
 from hf_triton.text_generation.engine.step import Step
-from hf_triton.text_generation.memory.cross_slots import CrossSlotCache, Rows
-from hf_triton.text_generation.memory.kv_cache import KVCache
+from hf_triton.text_generation.memory.model_cache import CrossCache
+from hf_triton.text_generation.memory.page_layer import Rows
+from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 from .cache_runner import sliding_windows
@@ -37,7 +38,7 @@ class EncoderDecoderRunner(Runner):
     def __init__(
         self,
         model: Any,
-        cache: KVCache,
+        cache: PagedCache,
         device: torch.device,
         *,
         pads: bool = False,
@@ -48,7 +49,7 @@ class EncoderDecoderRunner(Runner):
         """
         self.model, self.cache, self.device = model, cache, device
         self._equal_lengths = equal_lengths
-        self._slots = CrossSlotCache(cache)
+        self._model_cache = CrossCache(cache)
         self._encoder = Encoder(model, device, pads=pads)
         self._decoder = model.get_decoder()
         self._windows = sliding_windows(getattr(self._decoder, "config", model.config))
@@ -81,13 +82,13 @@ class EncoderDecoderRunner(Runner):
         """-> logits (sequences, vocab) after their prompts, which are equally long."""
         states = self._encoder.states(sequences)  # (rows, longest source, size), and lengths
         tokens = [sequence.tokens(0, sequence.num_prefill_tokens) for sequence in sequences]
-        slots = torch.tensor([sequence.slot for sequence in sequences], device=self.device)
         for sequence, length in zip(sequences, states.lengths, strict=True):
             self.cache.begin_source(sequence.slot, length)
         input_ids = to_device(torch.tensor(tokens), self.device)
         length = input_ids.shape[1]
         positions = torch.arange(length, device=self.device).expand(len(sequences), -1)
-        self._slots.select(slots, positions, 0, length, states.hidden.shape[1])
+        rows = Rows(sequences, positions, 0, length, self.cache.size.page_size)
+        self._model_cache.select(rows, 0, states.hidden.shape[1])
         return self._run(input_ids, positions, states.hidden, states.lengths)
 
     def _decode(self, sequences: list[Sequence]) -> torch.Tensor:
@@ -99,13 +100,8 @@ class EncoderDecoderRunner(Runner):
         offset = places.pop() if len(places) == 1 else positions
         length = max(s.num_computed_tokens for s in sequences)
         lengths = [self.cache.source_lengths[s.slot] for s in sequences]
-        self._slots.select(
-            _rows([s.slot for s in sequences], self.device),
-            positions,
-            offset,
-            length,
-            max(lengths),
-        )
+        rows = Rows(sequences, positions, length - 1, length, self.cache.size.page_size)
+        self._model_cache.select(rows, offset, max(lengths))
         # The keys and values of sources are there: of their states only the shape is looked at.
         hidden = torch.empty(1, 1, 1, dtype=self.model.dtype, device=self.device)
         hidden = hidden.expand(len(lengths), max(lengths), self._encoder.size)
@@ -135,7 +131,7 @@ class EncoderDecoderRunner(Runner):
                 **own,
                 encoder_outputs=self._encoder.outputs(hidden),
                 decoder_input_ids=input_ids,
-                past_key_values=self._slots,
+                past_key_values=self._model_cache,
                 use_cache=True,
             )
         logits: torch.Tensor = output.logits[:, -1]
@@ -147,7 +143,7 @@ class EncoderDecoderRunner(Runner):
         """
         if self._equal_lengths:
             return None
-        columns = torch.arange(self._slots.own[0].length, device=self.device)
+        columns = torch.arange(self._model_cache.own[0].rows.length, device=self.device)
         places = positions.unsqueeze(-1)  # (rows, tokens, 1)
         masks = {}
         for kind, window in (self._windows or {"": 0}).items():
@@ -174,7 +170,7 @@ class EncoderDecoderRunner(Runner):
         """Gives the decoder these inputs meanwhile, whatever the model around it makes of its own;
         and an offset for each row where the model knows one for all.
         """
-        by_row = isinstance(self._slots.get_seq_length(), torch.Tensor)
+        by_row = isinstance(self._model_cache.get_seq_length(), torch.Tensor)
 
         def give(decoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             return args, {**kwargs, **inputs}
@@ -195,13 +191,6 @@ def _grouped(
     for sequence in sequences:
         groups.setdefault(length(sequence), []).append(sequence)
     return groups.values()
-
-
-def _rows(slots: list[int], device: torch.device) -> Rows:
-    """A slice where they follow each other."""
-    if slots == list(range(slots[0], slots[0] + len(slots))):
-        return slice(slots[0], slots[0] + len(slots))
-    return torch.tensor(slots, device=device)
 
 
 class Change:

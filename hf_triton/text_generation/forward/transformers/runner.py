@@ -21,13 +21,12 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
 class Runner(ABC):
     """Computes steps over ``cache``.
 
-    ``keeps_pages``: the cache is in pages. ``supports_drafts``: it can take tokens back.
+    ``supports_drafts``: it can take tokens back.
     ``takes_snapshots``: its states can be kept for other prompts.
     """
 
     name = ""
     cache: Any
-    keeps_pages = False
     supports_drafts = False
     takes_snapshots = False
     argmax: Callable[[torch.Tensor], torch.Tensor] = staticmethod(argmax)

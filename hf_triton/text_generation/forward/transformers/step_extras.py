@@ -33,7 +33,7 @@ class ExtrasRunner(Runner):
 
     def __init__(self, plain: Runner, inner: Runner, extras: StepExtras) -> None:
         self.plain, self.inner, self.extras = plain, inner, extras
-        self.cache, self.argmax, self.keeps_pages = inner.cache, plain.argmax, inner.keeps_pages
+        self.cache, self.argmax = inner.cache, plain.argmax
         self.supports_drafts = plain.supports_drafts and inner.supports_drafts
         self.takes_snapshots = plain.takes_snapshots and inner.takes_snapshots
 

@@ -187,7 +187,7 @@ def test_sounds_are_heard_after_decoder_prompts_of_different_lengths() -> None:
     made = replace(setup(model, eos=[EOS], max_num_seqs=3), sources=tuple(sources[:2]))
     answers = Answers()
     with running(InFlightEngine(made)) as engine:
-        assert "32 tokens" in engine.description
+        assert "sequences of 32" in engine.description
         for number, (prompt, source) in enumerate(zip(prompts, sources, strict=True)):
             sequence = answers.sequence(number, prompt, max_tokens=9)
             sequence.source, sequence.continues_prompt = source, False

@@ -15,7 +15,6 @@ from hf_triton.text_generation.engines.in_flight.largest_step import (
     free_beside_steps,
     largest_step,
 )
-from hf_triton.text_generation.memory.kv_cache import CacheSize
 from hf_triton.text_generation.memory.paged_cache import PagedSize
 from hf_triton.text_generation.memory.pages import num_pages_of
 from tests.support.driving import GIB, setup
@@ -27,7 +26,7 @@ def test_it_has_a_row_of_logits_for_every_sequence_and_ends_a_full_prompt(
     max_model_len: int, num_tokens: int
 ) -> None:
     size = PagedSize(1001, max_model_len, max_num_seqs=16, num_bytes=0)
-    step = largest_step(size, num_tokens, in_pages=True)
+    step = largest_step(size, num_tokens)
     (chunk,) = step.prefills
     assert len(step.sampled) == 16
     assert chunk.end == max_model_len - 1
@@ -38,14 +37,7 @@ def test_it_has_a_row_of_logits_for_every_sequence_and_ends_a_full_prompt(
     assert attended <= size.num_tokens + 16
 
 
-def test_in_slots_it_is_the_prompt_alone() -> None:
-    step = largest_step(CacheSize(8, 100, num_bytes=0), 512, in_pages=False)
-    assert step.decodes == []
-    assert step.num_tokens == 99
-    assert step.sampled[0].slot == 0
-
-
-CPU, SLOTS = torch.device("cpu"), CacheSize(8, 100, num_bytes=0)
+CPU, SIZE = torch.device("cpu"), PagedSize(99, 100, 8, num_bytes=0)
 
 
 def no_memory(*_: Any) -> Any:
@@ -68,7 +60,7 @@ def taking(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("encoding, expected", [(0, 2 * 2**20), (2**22, 2**20 + 2**22)])
 def test_a_step_has_room_twice_and_what_encodes_before_it(encoding: int, expected: int) -> None:
     given, runner = setup(tiny_model("llama")), RunnerSpec("none", lambda *_: Any)
-    free = free_beside_steps(given, [], runner, SLOTS, encode=lambda: encoding)
+    free = free_beside_steps(given, [], runner, SIZE, encode=lambda: encoding)
     assert GIB - free(CPU) == expected
 
 
@@ -79,6 +71,6 @@ def test_a_step_that_finds_no_memory_at_all_is_told_at_load() -> None:
         RunnerSpec("", no_memory),
     )
     with pytest.raises(LoadError, match=r"no memory for a step of 4096 tokens \(max_num_batch"):
-        free_beside_steps(given, [], runner, SLOTS)
+        free_beside_steps(given, [], runner, SIZE)
     with pytest.raises(LoadError, match="no memory for the largest images or sounds of a pro"):
-        free_beside_steps(given, [], runner, SLOTS, encode=no_memory)
+        free_beside_steps(given, [], runner, SIZE, encode=no_memory)

@@ -1,11 +1,10 @@
-"""The scheduler against a cache simulated as lists: each slot holds the tokens written to it."""
+"""The scheduler, over as many pages as it asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,23 +21,24 @@ def sequence(num_prompt_tokens: int, max_tokens: int = 1) -> Sequence:
     return dummy_sequence(list(range(num_prompt_tokens)), SamplingParams(max_tokens=max_tokens))
 
 
+def made(max_num_seqs: int, max_num_batched_tokens: int, **options: Any) -> Scheduler:
+    """Pages are enough for all."""
+    pages = Pages(100_000, 16, shares=False)
+    return Scheduler(max_num_seqs, max_num_batched_tokens, pages, **options)
+
+
 @dataclass
 class Simulation:
-    """Plays steps as a runner would. A cell is (sequence, position), so mixing rows shows."""
+    """Plays steps as a runner would: each token is computed once, in its order."""
 
     scheduler: Scheduler
-    cells: list[list[tuple[int, int]]] = field(default_factory=list)
     num_computed: dict[int, int] = field(default_factory=dict)
     finished: list[Sequence] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.cells = [[] for _ in range(self.scheduler.max_num_seqs)]
 
     def step(self) -> Step:
         step = self.scheduler.schedule()
         assert step.num_tokens > 0
         assert step.num_tokens <= max(self.scheduler.max_num_batched_tokens, len(step.decodes))
-        assert [s.slot for s in step.decodes] == list(range(len(step.decodes)))
         for one in step.decodes:
             self.compute(one, one.num_computed_tokens - 1)
             assert one.num_computed_tokens == one.num_prompt_tokens + len(one.token_ids)
@@ -48,25 +48,14 @@ class Simulation:
                 self.compute(chunk.sequence, position)
         for one in step.sampled:
             one.append(Token(0), frozenset())
-        self.retire(step)
+        done = [one for one in step.sampled if one.finish_reason]
+        self.finished += done
+        self.scheduler.retire(done)
         return step
 
     def compute(self, one: Sequence, position: int) -> None:
-        """Writes one token: never twice, never out of order, never over another sequence's row."""
-        row = self.cells[one.slot]
         assert position == self.num_computed.get(id(one), 0)
         self.num_computed[id(one)] = position + 1
-        del row[position:]
-        assert row == [(id(one), before) for before in range(position)]
-        row.append((id(one), position))
-
-    def retire(self, step: Step) -> None:
-        done = [one for one in step.sampled if one.finish_reason]
-        self.finished += done
-        for move in self.scheduler.retire(done):
-            assert move.source != move.target
-            self.cells[move.target] = self.cells[move.source][: move.num_tokens]
-        assert [s.slot for s in self.scheduler.running] == list(range(len(self.scheduler.running)))
 
 
 LOAD = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 8)), min_size=1, max_size=14)
@@ -74,11 +63,11 @@ LOAD = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 8)), min_size=1, ma
 
 @settings(max_examples=250, deadline=None)
 @given(LOAD, st.integers(1, 5), st.integers(1, 12), st.data())
-def test_every_sequence_finishes_with_each_token_computed_once_in_its_own_compact_slot(
+def test_every_sequence_finishes_with_each_token_computed_once(
     load: list[tuple[int, int]], max_num_seqs: int, budget: int, data: st.DataObject
 ) -> None:
     limit = data.draw(st.integers(1, 12))  # of prompts beside decodes
-    simulation = Simulation(Scheduler(max_num_seqs, budget, prompt_limit=lambda _: limit))
+    simulation = Simulation(made(max_num_seqs, budget, prompt_limit=lambda _: limit))
     scheduler = simulation.scheduler
     arriving = [sequence(prompt, output) for prompt, output in load]
     everything = list(arriving)
@@ -101,7 +90,7 @@ def test_every_sequence_finishes_with_each_token_computed_once_in_its_own_compac
 def test_drain_gives_back_each_unfinished_sequence_once_and_leaves_nothing(
     load: list[tuple[int, int]], max_num_seqs: int, budget: int, num_steps: int
 ) -> None:
-    simulation = Simulation(Scheduler(max_num_seqs, budget))
+    simulation = Simulation(made(max_num_seqs, budget))
     everything = [sequence(prompt, output) for prompt, output in load]
     simulation.scheduler.add(everything)
     for _ in range(num_steps):
@@ -113,22 +102,8 @@ def test_drain_gives_back_each_unfinished_sequence_once_and_leaves_nothing(
     assert sorted(ids) == sorted(map(id, everything))
 
 
-MakeScheduler = Callable[[int, int], Scheduler]
-
-
-@pytest.fixture(params=["slots", "pages"])
-def make(request: pytest.FixtureRequest) -> MakeScheduler:
-    """From max_num_seqs and max_num_batched_tokens; pages are enough for all."""
-
-    def made(max_num_seqs: int, max_num_batched_tokens: int) -> Scheduler:
-        pages = Pages(100_000, 16, shares=False) if request.param == "pages" else None
-        return Scheduler(max_num_seqs, max_num_batched_tokens, pages)
-
-    return made
-
-
-def test_short_prompts_are_taken_in_order_of_arrival(make: MakeScheduler) -> None:
-    scheduler = make(8, 10)
+def test_short_prompts_are_taken_in_order_of_arrival() -> None:
+    scheduler = made(8, 10)
     first, second, third = sequence(4), sequence(5), sequence(3)
     scheduler.add([first, second])
     scheduler.add([third])
@@ -156,7 +131,7 @@ def num_steps_until_sampled(scheduler: Scheduler, awaited: Sequence) -> int:
 def test_prompts_that_are_not_cut_are_computed_whole_and_one_passes_the_budget(
     load: list[tuple[int, int]], max_num_seqs: int, budget: int
 ) -> None:
-    scheduler = Scheduler(max_num_seqs, budget, chunked_prefill=False)
+    scheduler = made(max_num_seqs, budget, chunked_prefill=False)
     everything = [sequence(prompt, output) for prompt, output in load]
     scheduler.add(everything)
     while scheduler.has_work:
@@ -171,8 +146,8 @@ def test_prompts_that_are_not_cut_are_computed_whole_and_one_passes_the_budget(
     assert all(len(one.token_ids) == one.params.max_tokens for one in everything)
 
 
-def test_a_step_encodes_no_more_than_its_tokens_or_one_long_source(make: MakeScheduler) -> None:
-    scheduler = make(8, 10)
+def test_a_step_encodes_no_more_than_its_tokens_or_one_long_source() -> None:
+    scheduler = made(8, 10)
     sources = [4, 6, 25, 0, 1]
     sequences = [sequence(1, max_tokens=9) for _ in sources]
     for one, num_tokens in zip(sequences, sources, strict=True):
@@ -182,16 +157,16 @@ def test_a_step_encodes_no_more_than_its_tokens_or_one_long_source(make: MakeSch
     assert begun == [sequences[:2], sequences[2:4], sequences[4:]]
 
 
-def test_a_short_prompt_does_not_wait_for_the_long_ones_before_it(make: MakeScheduler) -> None:
-    scheduler = make(32, 100)
+def test_a_short_prompt_does_not_wait_for_the_long_ones_before_it() -> None:
+    scheduler = made(32, 100)
     short = sequence(10, 9)
     scheduler.add([*(sequence(1000, 9) for _ in range(20)), short])
     assert num_steps_until_sampled(scheduler, short) == 1
 
 
-def test_a_long_prompt_does_not_starve_in_a_flood_of_short_ones(make: MakeScheduler) -> None:
+def test_a_long_prompt_does_not_starve_in_a_flood_of_short_ones() -> None:
     """It gets half of every step and what the short ones leave: 60 of 100 tokens here."""
-    scheduler = make(10_000, 100)
+    scheduler = made(10_000, 100)
     long = sequence(1000)
     flood = [sequence(20) for _ in range(2000)]
     scheduler.add([*flood[:1000], long, *flood[1000:]])
@@ -206,16 +181,16 @@ def test_a_long_prompt_does_not_starve_in_a_flood_of_short_ones(make: MakeSchedu
     assert sum(bool(one.token_ids) for one in flood) >= 16 * 2
 
 
-def test_the_last_free_place_goes_to_who_came_first(make: MakeScheduler) -> None:
+def test_the_last_free_place_goes_to_who_came_first() -> None:
     for long_first in (True, False):
-        scheduler = make(1, 10)
+        scheduler = made(1, 10)
         long, short = sequence(25), sequence(2)
         scheduler.add([long, short] if long_first else [short, long])
         assert scheduler.schedule().prefills[0].sequence is (long if long_first else short)
 
 
 def test_a_short_prompt_waits_for_no_long_one_whose_chunks_are_small() -> None:
-    scheduler = Scheduler(max_num_seqs=4, max_num_batched_tokens=64, prompt_limit=lambda _: 4)
+    scheduler = made(4, 64, prompt_limit=lambda _: 4)
     simulation = Simulation(scheduler)
     scheduler.add([sequence(3, max_tokens=40)])
     simulation.step()
@@ -229,7 +204,7 @@ def test_a_short_prompt_waits_for_no_long_one_whose_chunks_are_small() -> None:
 
 
 def test_who_waits_begins_by_priority_and_then_by_arrival() -> None:
-    scheduler = Scheduler(max_num_seqs=1, max_num_batched_tokens=8)
+    scheduler = made(1, 8)
     waiting = [sequence(length) for length in (2, 3, 30, 2, 3)]
     for one, priority in zip(waiting, (0, 5, -1, 0, -1), strict=True):
         one.priority = priority

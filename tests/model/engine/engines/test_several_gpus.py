@@ -23,7 +23,6 @@ from hf_triton.text_generation.engines.in_flight.runner_selection import (
 from hf_triton.text_generation.forward.paged.graphs import with_cuda_graphs
 from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
 from hf_triton.text_generation.forward.paged.runner import PagedRunner
-from hf_triton.text_generation.memory.kv_cache import CacheSize, KVCache
 from hf_triton.text_generation.memory.layer_shapes import layer_shapes
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from tests.model.engine.split_devices import FIRST, SECOND, pretended_gpus, split_in_two
@@ -44,9 +43,9 @@ def split(name: str = "llama") -> Any:
     return model
 
 
-def prepared(model: Any, compiled: bool) -> InFlightEngine:
+def prepared(model: Any) -> InFlightEngine:
     """An engine that steps in the test's own thread, which is the one that pretends."""
-    given = dataclasses.replace(setup(model, **OPTIONS), device=FIRST, compiled=compiled)
+    given = dataclasses.replace(setup(model, **OPTIONS), device=FIRST)
     engine = InFlightEngine(given)
     engine.prepare()
     return engine
@@ -59,18 +58,14 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unmeasured")
-@pytest.mark.parametrize(
-    "name, runner", [(name, runner) for name in MODELS for runner in ("gpu", "packed")]
-)
-def test_a_split_model_generates_its_own_tokens(
-    name: str, runner: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", MODELS)
+def test_a_split_model_generates_its_own_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_selection, "select_attention", lambda *_: plain_attention)
     asked = [Asked(one.prompt, min(one.max_tokens, 6)) for one in mixed_load(3)]
     expected = reference(tiny_model(name, **MODELS[name]), asked)
     with pretended_gpus():
-        engine = prepared(split(name), compiled=runner == "packed")
-        assert engine.runner.name == runner
+        engine = prepared(split(name))
+        assert engine.runner.name == "packed"
         answers = Answers()
         sequences = [
             answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
@@ -94,7 +89,7 @@ def test_keys_and_values_lie_with_their_layers() -> None:
     with pretended_gpus():
         model = split()
         shapes = layer_shapes(model, FIRST)
-        cache = KVCache(shapes, CacheSize(2, 16, 0))
+        cache = PagedCache(shapes, PagedSize(3, 16, 2, 0))
         assert [shape.device for shape in shapes] == [FIRST, SECOND]
         assert [keys.device for keys in cache.keys] == [FIRST, SECOND]
         assert device.devices_of(model) == [FIRST, SECOND]

@@ -15,7 +15,7 @@ from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight import plan
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import CACHE
-from hf_triton.text_generation.memory import prefix_index, slot_contents
+from hf_triton.text_generation.memory import prefix_index, state_pages
 from tests.support import driving
 from tests.support.driving import GIB, Answers, generate_all, running, setup
 from tests.support.tiny_models import VOCAB_SIZE, Asked, reference, tiny_model
@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 24}
 
 @pytest.fixture(autouse=True)
 def four_tokens_are_worth_sharing(monkeypatch: pytest.MonkeyPatch, small_pages: None) -> None:
-    for module in (prefix_index, slot_contents):
+    for module in (prefix_index, state_pages):
         monkeypatch.setattr(module, "MIN_TOKENS", 4)
 
 

@@ -19,8 +19,8 @@ from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.media_plan import encode_largest
 from hf_triton.text_generation.engines.in_flight.runner_selection import UnsupportedModelError
 from hf_triton.text_generation.media.entry import DecoderEntry
-from hf_triton.text_generation.memory import prefix_index, slot_contents
-from hf_triton.text_generation.memory.kv_cache import CacheSize
+from hf_triton.text_generation.memory import prefix_index, state_pages
+from hf_triton.text_generation.memory.paged_cache import PagedSize
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.sequence.source import Source
 from tests.support.architectures.configurations import tiny_config
@@ -95,7 +95,7 @@ def engine_of(made: Images, **options: Any) -> InFlightEngine:
 
 @pytest.fixture
 def short_prefixes(monkeypatch: pytest.MonkeyPatch, small_pages: None) -> None:
-    for module in (prefix_index, slot_contents):
+    for module in (prefix_index, state_pages):
         monkeypatch.setattr(module, "MIN_TOKENS", 4)
 
 
@@ -240,7 +240,7 @@ def test_room_is_found_with_as_many_images_as_one_call_may_have(made: Images) ->
     vision = made.model.get_encoder(modality="image")
     vision.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
     largest = replace(setup(made.model), largest_prompts=lambda _: [made.pair(1, 3)])
-    encode_largest(largest, entry, CacheSize(3, 80, num_bytes=0))
+    encode_largest(largest, entry, PagedSize(9, 80, 3, num_bytes=0))
     assert rows == [4]
     assert entry.features.num_bytes == 0
 

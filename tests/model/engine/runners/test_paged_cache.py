@@ -11,7 +11,7 @@ from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engines.in_flight.step_tokens import max_num_batched_tokens
 from hf_triton.text_generation.memory.layer_shapes import LayerShape, StateShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize, plan_pages
-from hf_triton.text_generation.memory.slot_contents import SlotCopy
+from hf_triton.text_generation.memory.pages import StateCopy
 from hf_triton.text_generation.options import Options
 
 GIB, MIB = 2**30, 2**20
@@ -90,8 +90,8 @@ def test_states_have_a_row_each_beside_the_pages(
         LayerShape(2, 32, 32, torch.float32, GPU, states=(STATE,)),
     ]
     size = plan_pages(layers, **{**ASKS_NOTHING, **asked})
-    assert (*numbers(size), size.num_prefix_slots) == expected
-    rows = 1 + size.max_num_seqs + size.num_prefix_slots
+    assert (*numbers(size), size.num_prefix_rows) == expected
+    rows = 1 + size.max_num_seqs + size.num_prefix_rows
     assert size.num_bytes == size.num_pages * 256 * 1024 + rows * MIB
 
 
@@ -109,7 +109,7 @@ def test_a_copy_takes_a_whole_state_and_the_page_that_it_names() -> None:
     for number in range(4):
         for stored in (*cache.states[0], *cache.keys, *cache.values):
             stored[number] = number
-    cache.copy_slots([SlotCopy(2, 0, 20), SlotCopy(0, 0, 0, page=(3, 2))])
+    cache.copy([StateCopy(3, 1), StateCopy(1, 1, page=(3, 2))])
     assert [row.unique().tolist() for row in cache.states[0][0]] == [[0], [3], [2], [3]]
     for stored in (*cache.keys, *cache.values):
         assert [page.unique().tolist() for page in stored] == [[0], [1], [3], [3]]

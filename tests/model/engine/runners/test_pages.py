@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
-from hf_triton.text_generation.memory.pages import Pages, num_pages_of
-from hf_triton.text_generation.memory.slot_contents import SlotCopy
+from hf_triton.text_generation.memory.pages import Pages, StateCopy, num_pages_of
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence, Token
 
@@ -69,7 +68,7 @@ class Engine:
     def check(self) -> None:
         checked(self.pages)
 
-    def copy(self, copies: list[SlotCopy]) -> None:
+    def copy(self, copies: list[StateCopy]) -> None:
         assert copies == []
 
     def step(self) -> Step:
@@ -100,7 +99,7 @@ class Engine:
         for one, token in read.items():
             one.num_pending = 0
             one.append(token, frozenset())
-        self.copy(self.scheduler.retire([one for one in read if one.finish_reason]))
+        self.scheduler.retire([one for one in read if one.finish_reason])
 
     def said(self, one: Sequence) -> list[int]:
         pending = [self.pending[one].id] if one in self.pending else []
@@ -164,7 +163,7 @@ def come_and_go(load: list[tuple[list[int], int]], engine: Engine, data: st.Data
             left += leaving
             for one in leaving:
                 engine.pending.pop(one, None)
-            engine.copy(scheduler.retire(leaving))
+            scheduler.retire(leaving)
         elif what == "fail":
             left += scheduler.drain_running()
             engine.cells.clear()
@@ -215,7 +214,7 @@ def test_the_youngest_is_preempted_and_computed_again_once_there_is_room() -> No
 class Boundless(Pages):
     """Says that there is room for every prompt."""
 
-    def has_room(self, sequence: Sequence, *, whole: bool) -> bool:
+    def has_room(self, sequence: Sequence) -> bool:
         return True
 
 
@@ -299,6 +298,7 @@ def test_a_prompt_waits_for_the_rest_of_one_under_way() -> None:
     assert other.num_reused_tokens == 96
 
 
+@pytest.mark.threat("shared-prefix-timing")
 @pytest.mark.parametrize("name", ["lora_name", "cache_salt"])
 def test_adapters_and_salts_share_with_themselves_alone(name: str) -> None:
     engine, prompt = Engine(), list(range(40))
@@ -376,3 +376,26 @@ def test_pages_are_kept_for_those_alone_that_may_need_more() -> None:
     scheduler = Scheduler(4, 64, longer)
     scheduler.add([sequence([number], 300) for number in range(4)])
     assert len(scheduler.schedule().prefills) == 2
+
+
+def test_a_sequences_pages_follow_each_other_while_others_grow_beside_it() -> None:
+    engine = Engine(num_pages=99, max_num_seqs=4)
+    together = [sequence([number] * 17, 60) for number in range(4)]
+    engine.scheduler.add(together)
+    while not all(len(one.pages) > 4 for one in together):
+        engine.step()
+    for one in together:
+        assert list(one.pages) == list(range(one.pages[0], one.pages[0] + len(one.pages)))
+
+
+def test_no_more_is_kept_than_may_be() -> None:
+    pages = Pages(40, PAGE_SIZE, most_kept=3)
+    scheduler = Scheduler(4, 64, pages)
+    one = sequence(list(range(80)))
+    scheduler.add([one])
+    while not one.token_ids:
+        for sampled in scheduler.schedule().sampled:
+            sampled.append(Token(1), frozenset())
+    scheduler.retire([one])
+    assert pages.num_kept == 3
+    assert pages.find(sequence(list(range(80)))).num_ready == 3 * PAGE_SIZE

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_triton.text_generation.memory.slot_contents import SlotContents, SlotCopy
+from hf_triton.text_generation.memory.pages import StateCopy
 from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sequence import Sequence
 from tests.model.engine.runners.test_pages import LOAD, PAGE_SIZE, Engine, come_and_go, sequence
@@ -18,35 +18,33 @@ from tests.model.engine.runners.test_pages import LOAD, PAGE_SIZE, Engine, come_
 
 @dataclass
 class StateEngine(Engine):
-    """A state is a list of the tokens that it has seen, by slot."""
+    """A state is a list of the tokens that it has seen, by row."""
 
     states: dict[int, list[int]] = field(default_factory=dict)
 
     def new_pages(self) -> StatePages:
         max_kept = self.max_num_seqs if self.shares else 0
-        slots = SlotContents(self.max_num_seqs, 0, max_kept, states=True, snapshots=True)
-        return StatePages(1 + self.num_pages, PAGE_SIZE, slots)
+        pages = 1 + self.num_pages, PAGE_SIZE
+        return StatePages(*pages, self.max_num_seqs, max_kept=max_kept, snapshots=True)
 
     def check(self) -> None:
         """Every page is free, or held as often as sequences and kept states have it."""
         pages = self.pages
         running = Counter(page for one in pages._running for page in one.pages)
-        keeping = Counter(page for kept in pages._pages_of.values() for page in kept)
+        keeping = Counter(page for kept in pages.kept.values() for page in kept.pages)
         for counts, found in ((pages._num_running, running), (pages._num_keeping, keeping)):
             assert {page: count for page, count in enumerate(counts) if count} == dict(found)
         held = set(running) | set(keeping)
         assert sorted([*pages._free, *held]) == list(range(1, pages.num_pages))
         assert pages.num_used == len(running)
-        assert set(pages._pages_of) == set(pages._slots.kept.values())
+        rows = [*pages._free_rows, *pages.kept, *(one.slot for one in pages._running)]
+        assert sorted(rows) == list(range(1, 1 + self.max_num_seqs))
 
-    def copy(self, copies: list[SlotCopy]) -> None:
+    def copy(self, copies: list[StateCopy]) -> None:
         for copy in copies:
-            if copy.page is None:  # to itself: a state that begins anew
-                is_new = copy.source == copy.target
-                self.states[copy.target] = [] if is_new else list(self.states[copy.source])
-                continue
-            source, target = copy.page
-            for offset in range(PAGE_SIZE):
+            self.states[copy.target] = list(self.states[copy.source])
+            source, target = copy.page or (0, 0)
+            for offset in range(PAGE_SIZE) if copy.page else ():
                 self.cells[target, offset] = self.cells.get((source, offset), -1)
 
     def write(self, one: Sequence, start: int, end: int, writers: dict[int, Sequence]) -> None:

@@ -1,16 +1,14 @@
-"""States of convolutions and recurrences, and an indexer's keys, in slots beside keys and values:
-their sizes, their copies, their share of a prompt, and that a wrong one is found at load.
+"""States of convolutions and recurrences in rows of tables beside pages: their sizes, their copies,
+their share of a prompt, and that a wrong one is found at load.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, cast
 
 import pytest
 import torch
 
-from hf_triton.runtime.errors import LoadError
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.engines.in_flight.runner_selection import (
     STATES,
@@ -24,16 +22,12 @@ from hf_triton.text_generation.forward.states import runner as states_runner
 from hf_triton.text_generation.forward.states.paged_runner import PagedStateRunner
 from hf_triton.text_generation.forward.transformers.cache_runner import CacheRunner
 from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner
-from hf_triton.text_generation.memory import slot_cache
-from hf_triton.text_generation.memory.kv_cache import KVCache, plan_size
+from hf_triton.text_generation.memory import model_cache
 from hf_triton.text_generation.memory.layer_shapes import (
-    LayerShape,
     StateShape,
     layer_shapes,
-    sequence_bytes,
 )
-from hf_triton.text_generation.memory.paged_cache import PagedCache
-from hf_triton.text_generation.memory.slot_contents import SlotContents
+from hf_triton.text_generation.memory.state_pages import StatePages
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Snapshot
 from tests.support.driving import generate_all, running, setup
@@ -61,64 +55,19 @@ def test_what_each_layer_keeps_is_read_off_the_model() -> None:
     assert layer_shapes(tiny_model("deepseek-v3.2"), CPU)[0].indexer_dim == 16
 
 
-def test_a_slot_is_its_tokens_and_its_states() -> None:
-    shapes = [
-        LayerShape(0, 0, 0, torch.float32, CPU, states=(CONV, RECURRENT)),
-        LayerShape(2, 8, 8, torch.float32, CPU, indexer_dim=4),
-    ]
-    fixed = 4 * (96 * 4 + 4 * 8 * 8)
-    per_token = 4 * (2 * 16 + 4)
-    assert sequence_bytes(shapes, 100) == 100 * per_token + fixed
-    asked: dict[str, Any] = {"model_limit": 100, "max_model_len": None, "free_bytes": GIB}
-    size = plan_size(shapes, **asked, max_num_seqs=8, kv_cache_gib=None)
-    assert size.num_bytes == 8 * (100 * per_token + fixed)
-    with pytest.raises(LoadError) as raised:
-        plan_size(shapes, **asked, max_num_seqs=8, kv_cache_gib=1e-4)
-    assert str(raised.value).startswith(
-        "the KV cache does not fit: 8 sequences (max_num_seqs) x (100 tokens (max_model_len) x "
-        "144 bytes + 2560 bytes of states) = 0.00 GiB, but kv_cache_gib is 0.0001, which holds "
-        "6 sequences of that length or 75 tokens each"
-    )
+def goes_on(select: Any) -> Any:
+    """A sequence goes on from what its row held before."""
 
-
-def test_a_model_of_states_alone_is_sized_by_sequences() -> None:
-    shapes = [LayerShape(0, 0, 0, torch.float32, CPU, states=(CONV,))]
-    asked: dict[str, Any] = {"model_limit": None, "max_num_seqs": None, "kv_cache_gib": 1e-4}
-    size = plan_size(shapes, **asked, max_model_len=10**6, free_bytes=GIB)
-    assert (size.num_slots, size.max_model_len) == (69, 10**6)
-
-
-def goes_on(select_states: Any) -> Any:
-    """A sequence goes on from what its slot held before."""
-
-    def faulty(self: Any, rows: slice, *, begin: bool) -> None:
-        select_states(self, rows, begin=False)
-
-    return faulty
-
-
-def forgets(select_states: Any) -> Any:
-    """A chunk in the last slot, where prompts are computed that a step does not, begins anew."""
-
-    def faulty(self: Any, rows: slice, *, begin: bool) -> None:
-        select_states(self, rows, begin=begin or rows.start > 0)
-
-    return faulty
-
-
-def moves_no_state(copy_slots: Any) -> Any:
-    """Keys and values are copied, and states stay."""
-
-    def faulty(self: KVCache, copies: Any) -> None:
-        states, self.states = self.states, []
-        copy_slots(self, copies)
-        self.states = states
+    def faulty(self: Any, rows: Any) -> None:
+        rows.num_past = num_past = rows.num_past or -1
+        select(self, rows)
+        rows.num_past = max(0, num_past)
 
     return faulty
 
 
 def new_where(is_new: Any) -> Any:
-    """Says anew which of a step's chunks begin a sequence, from their slots."""
+    """Says anew which of a step's chunks begin a sequence, from their rows."""
 
     def replaced(runs: Any) -> Any:
         return lambda *args: [run._replace(begins=is_new(run)) for run in runs(*args)]
@@ -159,14 +108,10 @@ def test_states_are_packed_in_bfloat16_too(architecture: str) -> None:
     [
         ("packed", states_runner, "runs_of", new_where(lambda run: 0)),
         ("packed", states_runner, "runs_of", new_where(lambda run: run.begins or run.slot > 1)),
-        ("packed", PagedCache, "copy_slots", lambda _: lambda *_: None),
-        ("cache", slot_cache.StateLayer, "select_states", goes_on),
-        ("cache", slot_cache.StateLayer, "select_states", forgets),
-        ("cache", KVCache, "copy_slots", moves_no_state),
+        ("cache", model_cache.StateLayer, "select", goes_on),
         ("pages", paged_runner, "runs_of", new_where(lambda run: 0)),
         ("pages", paged_runner, "runs_of", new_where(lambda run: 1)),
         ("pages", PagedStep, "_once", of_padding),
-        ("pages", PagedCache, "copy_slots", lambda _: lambda *_: None),
     ],
 )
 @pytest.mark.parametrize("architecture", ["mamba2", "falcon-h1", "qwen3-next"])
@@ -247,12 +192,12 @@ def test_an_answer_that_is_computed_again_is_not_clamped_as_a_prompt() -> None:
 
 
 def test_a_snapshot_that_its_sequence_does_not_live_to_leave_is_forgotten() -> None:
-    space = SlotContents(4, max_kept=4, states=True, snapshots=True)
+    space = StatePages(40, 16, 4, max_kept=4, snapshots=True)
     prompt = list(range(90))
     first, second, third = (dummy_sequence([*prompt[:60], n], SamplingParams(1)) for n in range(3))
     for sequence in (first, second):
-        space.allocate(sequence, whole=False)
-    assert second.snapshot == Snapshot(60, 2)
+        space.allocate(sequence)
+    assert second.snapshot == Snapshot(60, 4)
     assert space.find(third).is_worth_waiting_for
     space.note_computed(second, 40)
     space.finish_step()
@@ -260,22 +205,15 @@ def test_a_snapshot_that_its_sequence_does_not_live_to_leave_is_forgotten() -> N
     assert not space.find(third).is_worth_waiting_for
 
 
-def test_a_slot_that_a_sequence_needs_takes_no_snapshot() -> None:
-    space = SlotContents(3, max_kept=3, states=True, snapshots=True)
+def test_a_row_that_a_sequence_needs_takes_no_snapshot() -> None:
+    space = StatePages(40, 16, 3, max_kept=3, snapshots=True)
     made = [dummy_sequence([*range(60), n], SamplingParams(1)) for n in range(2)]
     for sequence in made:
-        space.allocate(sequence, whole=True)
-    assert made[1].snapshot == Snapshot(60, 2)
-    space.allocate(dummy_sequence([7] * 40, SamplingParams(1)), whole=True)
+        space.allocate(sequence)
+    assert made[1].snapshot == Snapshot(60, 3)
+    space.allocate(dummy_sequence([7] * 40, SamplingParams(1)))
     assert made[1].snapshot is None
     assert space.num_kept == 0
-
-
-def test_an_indexer_takes_no_pages() -> None:
-    given = setup(tiny_model("deepseek-v3.2"), max_num_seqs=2)
-    engine = InFlightEngine(dataclasses.replace(given, compiled=False))
-    with running(engine):
-        assert "2 sequences x" in engine.description
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["of text", "of images"])

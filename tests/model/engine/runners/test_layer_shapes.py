@@ -1,0 +1,71 @@
+"""What each layer keeps, as it is read off a model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from hf_triton.text_generation.memory.layer_shapes import (
+    LayerShape,
+    StateShape,
+    context_length,
+    layer_shapes,
+    sequence_bytes,
+)
+from hf_triton.text_generation.memory.paged_cache import (
+    PagedCache,
+    PagedSize,
+    spread_free_bytes,
+)
+from tests.support.tiny_models import RWKV, random_model, tiny_model
+
+CPU = torch.device("cpu")
+KIB_LAYER = LayerShape(num_kv_heads=2, key_dim=32, value_dim=32, dtype=torch.float32, device=CPU)
+SHAPES = [KIB_LAYER, KIB_LAYER]  # 1,024 bytes a token
+
+
+def test_the_device_with_the_least_room_decides() -> None:
+    meta = torch.device("meta")
+    elsewhere = LayerShape(2, 32, 32, torch.float32, meta)
+    free = {CPU: 9000, meta: 100}
+    # A third of the cache lies where 100 bytes are free: 300 in all.
+    assert spread_free_bytes([KIB_LAYER, KIB_LAYER, elsewhere], 8, free.__getitem__) == 300
+    assert spread_free_bytes(SHAPES, 8, free.__getitem__) == 9000
+
+
+def test_layer_shapes_are_read_off_the_model() -> None:
+    model = tiny_model("llama").to(torch.bfloat16)
+    expected = LayerShape(2, 8, 8, torch.bfloat16, CPU)
+    assert layer_shapes(model, CPU) == [expected, expected]
+    assert expected.bytes_per_token == 2 * 16 * 2
+
+
+def test_a_state_for_so_many_tokens_grows_with_the_longest_sequence() -> None:
+    entries = StateShape("compressor.entries", 0, (4,), torch.float32, per=16)
+    layer = LayerShape(1, 8, 0, torch.float32, CPU, states=(entries,))
+    assert [entries.shape_for(length) for length in (16, 17)] == [(1, 4), (2, 4)]
+    assert sequence_bytes([layer], 17) == 17 * 32 + 2 * 16
+    cache = PagedCache([layer], PagedSize(4, 33, max_num_seqs=2, num_bytes=0))
+    assert cache.states[0][0].shape == (3, 3, 4)
+
+
+def test_states_outside_of_the_cache_are_of_a_layer_of_their_own() -> None:
+    (shape,) = layer_shapes(random_model("rwkv", **RWKV), CPU)
+    assert [state.kind for state in shape.states] == ["own"] * 5
+    assert (shape.num_kv_heads, shape.is_plain) == (0, False)
+
+
+@pytest.mark.parametrize(
+    "model_type, config, expected",
+    [
+        ("llama", {"max_position_embeddings": 77}, 77),
+        ("gpt2", {"n_positions": 78}, 78),
+        ("mpt", {"max_seq_len": 79}, 79),
+        ("bloom", {}, None),
+    ],
+)
+def test_context_length_has_many_names(
+    model_type: str, config: dict[str, int], expected: int | None
+) -> None:
+    assert context_length(AutoConfig.for_model(model_type, **config)) == expected
