@@ -1,8 +1,9 @@
 """Which pages hold the keys and values of which tokens, and which of them a new prompt shares.
 
 A page is ``page_size`` tokens of a sequence. A full page is shared by reference: all sequences that
-say the same up to its end hold the same page, which nobody writes any more. Where the last of them
-has ended, its content stays known until the page is needed; the least recently used one goes first.
+say the same up to its end hold the same page, which nobody writes any more. Of the next one that
+begins like theirs they begin with a copy. Where the last of them has ended, its content stays known
+until the page is needed; the least recently used one goes first.
 
 A page is found by its tokens and by the content of the page before it, which stands for all before
 that: contents have numbers that are never given twice, so what is found is equal, token by token.
@@ -24,6 +25,8 @@ from ..sequence.sequence import Sequence
 # shared page by page, so that they are small elsewhere.
 PAGE_SIZES = {"cpu": 16, "cuda": 256}
 
+_LEAST_SHARE = 64  # of a page: copying it for less costs more than it saves
+
 # What a page says: what is said before it (a content's number, or of a first page the adapter and
 # the salt), and its tokens.
 _Key = tuple[object, tuple[int, ...]]
@@ -42,7 +45,9 @@ def num_growing(sequences: Iterable[Sequence], page_size: int) -> int:
 
 @dataclass(frozen=True)
 class StateCopy:
-    """Copy row ``source`` of the tables to row ``target``, and from one ``page`` to another."""
+    """Copy row ``source`` of the tables to row ``target`` (0: none), and from one ``page`` to
+    another.
+    """
 
     source: int
     target: int
@@ -86,14 +91,16 @@ class FreePages:
 
 @dataclass(frozen=True)
 class SharedPages:
-    """The full pages that a prompt begins with: ``pages``, which have ``num_ready`` tokens, are
-    computed, ``num_coming`` tokens will be when the prompts under way are.
+    """What a prompt begins like: full ``pages`` and the beginning of the one that is ``begun``,
+    which have ``num_ready`` tokens, are computed, ``num_coming`` will be when the prompts under way
+    are.
     """
 
     pages: list[int]
     last_content: object  # of the last of them
     num_ready: int
     num_coming: int
+    begun: _Content | None = None
 
     @property
     def is_worth_waiting_for(self) -> bool:
@@ -102,23 +109,28 @@ class SharedPages:
 
 @dataclass(eq=False)
 class _Content:
-    """What a page says up to its end at token ``end``, now or when its tokens are computed."""
+    """What a page says up to its end at token ``end``, now or when its tokens are computed: it
+    ``is_ready`` where the step that is made computes them, ``is_written`` where one before did.
+    """
 
     key: _Key
     number: int
     page: int
     end: int
     is_ready: bool
+    is_written: bool
 
 
 @dataclass
 class _Held:
     """Of a sequence's pages the first ``num_known`` are known; ``last_content`` is the last one's.
-    ``coming`` are those that it is to compute yet.
+    ``coming`` are those that it is to compute yet, ``begun`` is what it has a copy of the beginning
+    of.
     """
 
     num_known: int
     last_content: object
+    begun: _Content | None = None
     coming: deque[_Content] = field(default_factory=deque)
 
 
@@ -161,11 +173,13 @@ class Pages:
         self._idle: OrderedDict[int, None] = OrderedDict()  # the least recently used first
         self._contents: dict[_Key, _Content] = {}
         self._content_of: dict[int, _Content] = {}  # by page
+        self._unwritten: list[_Content] = []
+        self._following: dict[object, list[_Content]] = {}  # by what is said before
         self._num_contents = 0  # that ever were
         self._found: dict[Sequence, SharedPages] = {}  # until a content comes, is ready or goes
 
     def find(self, sequence: Sequence) -> SharedPages:
-        """The full pages that a sequence shares, of tokens whose logits nobody wants."""
+        """What a sequence shares, of tokens whose logits nobody wants."""
         if sequence not in self._found:
             self._found[sequence] = self._find(sequence)
         return self._found[sequence]
@@ -181,7 +195,9 @@ class Pages:
         return num_needed + num_idle <= self._num_free
 
     def allocate(self, sequence: Sequence) -> list[StateCopy]:
-        """Gives a sequence the pages that it shares, and its own for the rest of its prompt."""
+        """Gives a sequence the pages that it shares, and its own for the rest of its prompt, the
+        first of which may begin with a copy.
+        """
         shared = self.find(sequence)
         for page in shared.pages:
             self._hold(page)
@@ -189,9 +205,10 @@ class Pages:
         sequence.pages = array("i", shared.pages)
         self._extend(sequence, num_own)
         sequence.num_computed_tokens = sequence.num_reused_tokens = shared.num_ready
-        held = self._held[sequence] = _Held(len(shared.pages), shared.last_content)
+        num_full, begun = len(shared.pages), shared.begun
+        held = self._held[sequence] = _Held(num_full, shared.last_content, begun)
         self._note_full(sequence, held, sequence.num_prefill_tokens, is_ready=False)
-        return []
+        return [] if begun is None else [StateCopy(0, 0, (begun.page, sequence.pages[num_full]))]
 
     def append(self, sequence: Sequence, num_tokens: int) -> bool:
         """Adds the pages that so many tokens need; False where there are none."""
@@ -210,11 +227,15 @@ class Pages:
         """
         coming = self._held[sequence].coming
         while coming and coming[0].end <= num_computed:
-            coming.popleft().is_ready = True
+            coming[0].is_ready = True
+            self._unwritten.append(coming.popleft())
             self._found.clear()
 
     def finish_step(self) -> None:
-        """Nothing waits for it."""
+        """What is ready is written now."""
+        for content in self._unwritten:
+            content.is_written = True
+        self._unwritten.clear()
         self._found.clear()  # holds no sequence that is gone
 
     def free(self, sequence: Sequence) -> None:
@@ -232,6 +253,9 @@ class Pages:
 
     def distrust(self, sequence: Sequence) -> None:
         """Forgets what a sequence's pages say, those that it shares too."""
+        held = self._held.get(sequence)
+        if held and held.begun and self._contents.get(held.begun.key) is held.begun:
+            self._forget(held.begun)
         for page in sequence.pages:
             if page in self._content_of:
                 self._forget(self._content_of[page])
@@ -265,7 +289,26 @@ class Pages:
             if content.is_ready and (len(pages) + 1) * size == end:
                 pages.append(content.page)
                 last_ready = start
-        return SharedPages(pages, last_ready, len(pages) * size, num_coming)
+        num_full = len(pages) * size
+        begun, num_common = self._begun(sequence, last_ready, num_full)
+        num_ready = num_full + num_common
+        return SharedPages(pages, last_ready, num_ready, max(num_ready, num_coming), begun)
+
+    def _begun(
+        self, sequence: Sequence, start: object, num_full: int
+    ) -> tuple[_Content | None, int]:
+        """The computed page that begins most like a sequence goes on after ``num_full`` tokens, and
+        with how many tokens.
+        """
+        end = min(num_full + self.page_size, sequence.num_shareable_tokens)
+        best, most = None, self.page_size // _LEAST_SHARE
+        token_ids = sequence.keys(num_full, end) if end > num_full + most else []
+        for content in self._following.get(start, ()) if token_ids else ():
+            pairs = enumerate(zip(token_ids, content.key[1], strict=False))
+            num_common = next((at for at, (one, other) in pairs if one != other), len(token_ids))
+            if content.is_written and num_common > most:
+                best, most = content, num_common
+        return best, most if best is not None else 0
 
     def _note_full(
         self, sequence: Sequence, held: _Held, num_tokens: int, *, is_ready: bool = True
@@ -281,8 +324,9 @@ class Pages:
             if content is None:
                 self._num_contents += 1
                 page = sequence.pages[index]
-                content = _Content(key, self._num_contents, page, end, is_ready)
+                content = _Content(key, self._num_contents, page, end, is_ready, is_ready)
                 self._contents[key] = self._content_of[page] = content
+                self._following.setdefault(key[0], []).append(content)
                 self._found.clear()
                 if not is_ready:
                     held.coming.append(content)
@@ -291,6 +335,9 @@ class Pages:
     def _forget(self, content: _Content) -> None:
         del self._contents[content.key]
         del self._content_of[content.page]
+        self._following[content.key[0]].remove(content)
+        if not self._following[content.key[0]]:
+            del self._following[content.key[0]]
         self._found.clear()
 
     def _extend(self, sequence: Sequence, num_more: int) -> None:

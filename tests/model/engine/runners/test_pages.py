@@ -69,7 +69,11 @@ class Engine:
         checked(self.pages)
 
     def copy(self, copies: list[StateCopy]) -> None:
-        assert copies == []
+        for copy in copies:
+            assert copy.page is not None
+            source, target = copy.page
+            for offset in range(PAGE_SIZE):
+                self.cells[target, offset] = self.cells.get((source, offset), -1)
 
     def step(self) -> Step:
         """Plays one, with the sum of what a sequence says for a token, so that histories differ."""
@@ -266,10 +270,17 @@ def test_a_prompt_starts_with_the_full_pages_of_an_ended_one() -> None:
     assert engine.run(sequence([*range(40), 3])) == [32]
 
 
-def test_the_same_prompt_computes_its_last_page_again() -> None:
+def test_the_same_prompt_computes_its_last_token_again() -> None:
     engine, prompt = Engine(), list(range(32))
     engine.run(sequence(prompt))
-    assert engine.run(sequence(prompt)) == [16]
+    assert engine.run(sequence(prompt)) == [31]
+
+
+def test_a_page_that_begins_alike_is_copied_up_to_there() -> None:
+    engine, prompt = Engine(), list(range(48))
+    engine.run(sequence(prompt))
+    assert engine.run(sequence([*prompt[:40], 99, 98])) == [40]
+    assert engine.run(sequence([*prompt[:5], 99, 98])) == [5]
 
 
 def test_the_next_turn_of_a_chat_shares_the_answer_too() -> None:
