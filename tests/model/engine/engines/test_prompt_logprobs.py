@@ -149,7 +149,7 @@ def test_they_are_on_the_runners_beside_the_compiled_ones(name: str) -> None:
 def test_they_are_whichever_way_the_models_own_attention_is_used(
     runner: RunnerSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "select_runner", lambda *_: runner)
+    monkeypatch.setattr(plan, "select_runner", lambda *_, **__: runner)
     engine = InFlightEngine(setup(tiny_model("llama"), **CHUNKED))
     check_engine(engine, tiny_model("llama"))
     assert engine.runner.name == runner.name
