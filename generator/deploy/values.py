@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from functools import partial
 
 _DNS = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_PART = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _SIZE = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi|Ti)")
 _MEBIBYTES = {"Mi": 1, "Gi": 1024, "Ti": 1024**2}
 # https://pkg.go.dev/github.com/distribution/reference: registry/name:tag@digest
@@ -21,48 +23,25 @@ _LABEL = re.compile(
     r"([A-Za-z0-9][A-Za-z0-9._-]*/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
     r"=([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?"
 )
-_ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 MAX_NAME = 40  # a model's name, and what kind of thing it is, still follow
 
 
-def _matching(pattern: re.Pattern[str], text: str, expected: str, longest: int = 253) -> str:
+def _matching(pattern: re.Pattern[str], expected: str, longest: int, text: str) -> str:
     if len(text) > longest or not pattern.fullmatch(text):
         raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected {expected}")
     return text
 
 
-def name(text: str) -> str:
-    """The name of the whole, from which those of its objects are made."""
-    wanted = f"lower-case letters, digits and -, at most {MAX_NAME}, a letter first"
-    if text[:1].isdigit():
-        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected {wanted}")
-    return _matching(_DNS, text, wanted, MAX_NAME)
-
-
-def dns_label(text: str) -> str:
-    """A name without dots."""
-    return _matching(_DNS, text, "lower-case letters, digits and -, at most 63", 63)
-
-
-def dns_name(text: str) -> str:
-    """A name of an object, or of a host."""
-    expected = "a name of lower-case letters, digits, - and ."
-    for part in text.split("."):
-        _matching(_DNS, part, expected, 63)
-    return _matching(re.compile(".+"), text, expected)
-
-
-def image(text: str) -> str:
-    return _matching(_IMAGE, text, "an image's name, such as my-registry/hf-triton:gpu", 255)
-
-
-def label(text: str) -> str:
-    """``KEY=VALUE``, as nodes have it."""
-    return _matching(_LABEL, text, "a label such as pool=gpu")
-
-
-def address(text: str) -> str:
-    return _matching(_ADDRESS, text, "an IP address, such as 127.0.0.1 or 0.0.0.0")
+_NAME = re.compile(rf"(?![0-9]){_DNS.pattern}")
+_DOTTED = re.compile(rf"(?=.{{1,253}}$){_PART}(\.{_PART})*")
+_ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
+_OF_NAME = f"lower-case letters, digits and -, at most {MAX_NAME}, a letter first"
+name = partial(_matching, _NAME, _OF_NAME, MAX_NAME)
+dns_label = partial(_matching, _DNS, "lower-case letters, digits and -, at most 63", 63)
+dns_name = partial(_matching, _DOTTED, "a name of lower-case letters, digits, - and .", 253)
+image = partial(_matching, _IMAGE, "an image's name, such as my-registry/hf-triton:gpu", 255)
+label = partial(_matching, _LABEL, "a label such as pool=gpu", 253)
+address = partial(_matching, _ADDRESS, "an IP address, such as 127.0.0.1 or 0.0.0.0", 45)
 
 
 def folder(text: str) -> str:

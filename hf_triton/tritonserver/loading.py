@@ -63,7 +63,6 @@ class ModelLoader:
         self._api = api
         self._engine_of = engine_of
         self._steps_of = steps_of
-        self._parts: dict[str, str] = {}  # engine or step -> model
         self._outcomes: queue.SimpleQueue[Loaded] = queue.SimpleQueue()
 
     def begin(self, models: Iterable[str], locked: Lock = contextlib.nullcontext) -> None:
@@ -71,12 +70,10 @@ class ModelLoader:
         ``locked`` keeps others from changing a model while it is loaded.
         """
         models = list(models)
-        engines = ((model, self._engine_of(model)) for model in models)
-        self._parts.update({engine: front for front, engine in engines if engine})
-        self._parts.update({step: model for model in models for step in self._steps_of(model)})
+        parts = {part for one in models for part in (self._engine_of(one), *self._steps_of(one))}
         waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
         for model in models:
-            if self._parts.get(model) in models:
+            if model in parts:
                 continue  # comes with the model that it is a part of
             waiting.put(model)
             self.num_loading += 1
@@ -93,10 +90,6 @@ class ModelLoader:
         if outcome.failure is None:
             self.ready.add(outcome.model)
         return outcome
-
-    def model_of(self, folder: str) -> str:
-        """The model that Triton's ``folder`` is a part of."""
-        return self._parts.get(folder, folder)
 
     def _load_each(self, waiting: queue.SimpleQueue[str], locked: Lock) -> None:
         with contextlib.suppress(queue.Empty):

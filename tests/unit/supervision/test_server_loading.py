@@ -109,8 +109,6 @@ def test_an_engine_is_loaded_before_its_front_and_both_are_one_model(asked: list
     assert (outcome.model, outcome.failure) == ("demo", None)
     assert server.loaded == ["demo_stream", "demo"]
     assert (loader.ready, loader.num_loading) == ({"demo"}, 0)
-    assert loader.model_of("demo_stream") == "demo"
-    assert loader.model_of("demo") == "demo"
 
 
 def test_a_front_is_not_loaded_without_its_engine_and_the_failure_is_told_once() -> None:
