@@ -10,6 +10,7 @@ import signal
 import subprocess
 import textwrap
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -101,6 +102,20 @@ class Served:
         marks = (f"/{model}/{version}/model.py", f"_{self.listen.http_port}_")
         return [pid for pid, line in _command_lines() if all(mark in line for mark in marks)]
 
+    @contextlib.contextmanager
+    def killed_at_birth(self) -> Iterator[None]:
+        """Kills the next process that tritonserver starts because of the block, in its first
+        moments, for which 24.10 waits for ever.
+        """
+        tritonserver = self.tritonserver_pid()
+        known = _children(tritonserver)
+        yield
+        deadline = time.monotonic() + 60
+        while not (begun := _children(tritonserver) - known) and time.monotonic() < deadline:
+            pass
+        for pid in begun:
+            os.kill(pid, signal.SIGKILL)
+
     def leaves_nothing(self) -> bool:
         """Whether all processes and all shared memory are gone, or go within seconds."""
         regions = Path("/dev/shm")
@@ -172,6 +187,14 @@ def started(
         for stream in (process.stdout, process.stderr):
             if stream:
                 stream.close()
+
+
+def _children(pid: int) -> set[int]:
+    found: set[int] = set()
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            found |= {int(child) for child in (thread / "children").read_text().split()}
+    return found
 
 
 class Lines:

@@ -43,27 +43,15 @@ def kill_at_birth(served: Served, repository: Path, model: str) -> None:
     ports = (server.host, server.http_port, server.grpc_port, server.metrics_port)
     api = ServerApi(Listen(*ports, sockets=server.sockets), server.admin_key)
     time.sleep(3)  # processes that have just begun may be the load's
-    before, tritonserver = set(served.stub_pids(model)), served.tritonserver_pid()
+    before = set(served.stub_pids(model))
 
     def load() -> None:
         with contextlib.suppress(OSError):  # it is never answered
             api.load(model)
 
-    known = children(tritonserver)
-    threading.Thread(target=load, daemon=True).start()
-    while not (begun := children(tritonserver) - known):
-        pass
-    for pid in begun:
-        os.kill(pid, signal.SIGKILL)
+    with served.killed_at_birth():
+        threading.Thread(target=load, daemon=True).start()
     assert set(served.stub_pids(model)) == before
-
-
-def children(pid: int) -> set[int]:
-    found: set[int] = set()
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):  # it has ended
-            found |= {int(child) for child in (thread / "children").read_text().split()}
-    return found
 
 
 def status(served: Served, model: str) -> int:
