@@ -120,6 +120,7 @@ def _move(stage: Path, folder: Path, name: str) -> None:
         (stage / name).replace(folder / name)
         return
     for path in _entries(stage / name, stage):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (stage / path).replace(folder / path)
 
 
