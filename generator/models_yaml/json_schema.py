@@ -23,13 +23,13 @@ def json_schema(tasks: Mapping[str, Task]) -> dict[str, Any]:
     for name in OVERRIDES:
         kinds["Arm"]["properties"][name] = {"$ref": f"{_MODEL}/properties/{name}"}
     # What else a model needs may stand in the defaults.
-    entry: dict[str, Any] = {"$ref": _MODEL, "required": ["name"], "allOf": []}
+    rules: list[dict[str, Any]] = [{"$ref": _MODEL}, {"required": ["name"]}]
     for tag, task in tasks.items():
         is_of_task = {"properties": {"task": {"const": tag}}, "required": ["task"]}
         kinds[tag] = keys.json_schema(task.option_keys)
         options = {"properties": {"options": {"$ref": f"#/$defs/{tag}"}}}
-        entry["allOf"].append({"if": is_of_task, "then": options})
-    found["properties"]["models"]["items"] = entry
+        rules.append({"if": is_of_task, "then": options})
+    found["properties"]["models"]["items"] = {"allOf": rules}
     return {"$schema": _DIALECT, **found, "title": "models.yaml", "required": ["models"]}
 
 
