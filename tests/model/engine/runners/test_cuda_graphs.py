@@ -158,7 +158,7 @@ def test_prompts_of_several_pages_share_them_and_give_generates_tokens(
         assert engine.description.startswith("in_flight engine (packed, CUDA graphs)")
         assert "pages of 256 tokens" in engine.description
         assert generate_all(engine, asked, at_first=1) == expected
-        assert engine.metrics.num_reused_prompt_tokens == 512 + 512 + 0
+        assert engine.metrics.num_reused_prompt_tokens == 512 + 512 + 254
 
 
 def test_padding_writes_to_page_0_only(engine_with: MakeEngine) -> None:
@@ -178,7 +178,7 @@ def test_padding_writes_to_page_0_only(engine_with: MakeEngine) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_runners_of_slots_are_left_as_they_are(device: str) -> None:
+def test_runners_of_another_kind_are_left_as_they_are(device: str) -> None:
     runner: Any = object()
     assert with_cuda_graphs(runner, torch.device(device)) is runner
 
