@@ -80,9 +80,7 @@ class InstanceGroup(Keys):
 
     count: Instances = 1
     kind: Annotated[str, one_of(*INSTANCE_KINDS)] = "KIND_AUTO"
-    gpus: Annotated[
-        tuple[Annotated[int, whole(0, 1023)], ...], listed("a list of GPU numbers")
-    ] = ()
+    gpus: Annotated[tuple[_Gpu, ...], listed("a list of GPU numbers")] = ()
 
     def mistakes(self) -> Iterator[Mistake]:
         if self.gpus and self.kind in ("KIND_CPU", "KIND_MODEL"):
