@@ -1,4 +1,4 @@
-"""What a result was measured on and with: hardware, versions, commit."""
+"""Describes the machine and software of a measurement: hardware, versions, commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16")
 
 
 def hardware() -> dict[str, str | int | float]:
-    """The machine, in words and numbers; ``load_average`` tells whether it was quiet."""
+    """Describes the machine; ``load_average`` shows whether it was idle."""
     cpu = proc_value("/proc/cpuinfo", "model name") or platform.processor()
     features = (proc_value("/proc/cpuinfo", "flags") or "").split()
     memory_kib = (proc_value("/proc/meminfo", "MemTotal") or "0 kB").split()[0]
@@ -34,14 +34,13 @@ def hardware() -> dict[str, str | int | float]:
 
 
 def num_cores() -> int:
-    """The cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def proc_value(path: str, key: str) -> str | None:
-    """The first value of ``key`` in a ``key : value`` file of /proc, where there is one."""
+    """The first value of ``key`` in a ``key : value`` file of /proc; None without one."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -51,11 +50,11 @@ def proc_value(path: str, key: str) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Python and the packages that matter here; what is not installed is left out."""
+    """Versions of Python and of the packages that matter here, where installed."""
     found = {}
     for name in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)  # of several on the path the one that is imported
+            found[name] = version(name)  # with several on the path, the imported one
     return {"python": platform.python_version(), **found}
 
 
@@ -76,8 +75,8 @@ def here(
     hardware_too: Mapping[str, str] = NOTHING,
     versions_too: Mapping[str, str] = NOTHING,
 ) -> dict[str, Any]:
-    """The fields of a Run (perf/report/schema.py) that say how a measurement came about that begins
-    now on this machine, with further hardware and versions.
+    """The fields of a Run (perf/report/schema.py) that describe this machine and this moment, with
+    further hardware and versions.
     """
     return {
         "created": now(),
@@ -89,5 +88,5 @@ def here(
 
 
 def now() -> str:
-    """As ISO 8601, UTC, to the second."""
+    """The time as ISO 8601, UTC, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")

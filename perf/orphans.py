@@ -1,5 +1,5 @@
-"""Processes of our own modules: their environment, and their end, which the kernel sees to should
-we be killed.
+"""Starts and ends child processes of our own modules; on Linux the kernel ends them if we are
+killed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def our_environment() -> dict[str, str]:
-    """In which a Python finds our packages wherever it is started."""
+    """An environment in which Python imports our packages from any working directory."""
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
     return {**os.environ, "PYTHONPATH": path}
 
 
 def ends_with_us(number: int) -> Callable[[], None] | None:
-    """A ``preexec_fn``: the process gets signal ``number`` when the thread that started it is gone,
-    so start it from one that lasts. None where the system has no such thing.
+    """A ``preexec_fn``: the child gets signal ``number`` when the thread that started it ends, so
+    start it from a long-lived thread. None where the system can't do this.
     """
     libc = _LIBC
     if libc is None:
@@ -40,7 +40,7 @@ def ends_with_us(number: int) -> Callable[[], None] | None:
 
 
 def end(process: subprocess.Popen[Any], grace_s: float) -> None:
-    """Ends a process that leads a group, gently at first, and whatever it left of its group."""
+    """Ends a process group: by SIGTERM first, then by SIGKILL."""
     process.terminate()
     try:
         process.wait(grace_s)

@@ -46,12 +46,12 @@ _NEEDED_KEYS = (
 
 
 class NotMeasuredError(Exception):
-    """Why there are no figures, in one line."""
+    """The reason why there are no figures, in one line."""
 
 
 def figures() -> dict[str, float]:
-    """For ``Run.roofline``, in 10 to 20 seconds: measured in a process of its own, which takes
-    torch and its memory away with it. Raises NotMeasuredError.
+    """Measures the figures of ``Run.roofline`` in 10 to 20 seconds, in a child process, so that
+    torch and its memory are released. Raises NotMeasuredError.
     """
     command, environment = run_module(__name__), our_environment()
     try:
@@ -67,8 +67,8 @@ def figures() -> dict[str, float]:
 
 
 def measure() -> dict[str, float]:
-    """Takes about 5 seconds and 0.6 GiB; each figure is the best that any operator reaches. On a
-    machine that does something else at the same time all come out too low.
+    """Takes about 5 seconds and 0.6 GiB; each figure is the best of several operators. A busy
+    machine gives figures that are too low.
     """
     import torch
 
@@ -77,7 +77,7 @@ def measure() -> dict[str, float]:
         x, weight = x.to(dtype), weight.to(dtype)
         seconds = _seconds(lambda: torch.nn.functional.linear(x, weight))
         ops = torch.ops.mkldnn
-        with suppress(AttributeError, RuntimeError):  # oneDNN's, with the weight laid out ahead
+        with suppress(AttributeError, RuntimeError):  # oneDNN's, with the weight prepacked
             packed = ops._reorder_linear_weight(weight, None)  # noqa: SLF001
             pointwise = ops._linear_pointwise  # noqa: SLF001, what inductor emits
             seconds = min(seconds, _seconds(lambda: pointwise(x, packed, None, "none", [], "")))
@@ -95,7 +95,7 @@ def measure() -> dict[str, float]:
 
 
 def _seconds(run: Callable[[], object]) -> float:
-    """The best of several runs."""
+    """The shortest of several runs."""
     run()
     best, spent, runs = float("inf"), 0.0, 0
     while runs < _LEAST_RUNS or spent < _LEAST_S:
@@ -108,10 +108,10 @@ def _seconds(run: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A served model of Llama's shape: ``parameters`` of its layers' matrix products, ``head`` of
-    the output layer; ``attention`` is layers x heads x head size, ``kept`` the numbers that it
-    keeps of a token. ``dtype`` is computed in, ``weight_bytes`` what a weight needs without
-    rounding; at most ``max_num_seqs`` at once, looking back ``window`` tokens, where these are set.
+    """A served model of Llama's shape. ``parameters`` counts its layers' matrix products, ``head``
+    the output layer; ``attention`` is layers x heads x head size, ``kept`` the numbers cached for a
+    token. ``dtype`` is the dtype of computation, ``weight_bytes`` the bytes of an unrounded weight.
+    ``max_num_seqs`` bounds the batch, ``window`` the tokens of context, where set.
     """
 
     parameters: int
@@ -126,10 +126,12 @@ class Decoder:
     def tokens_per_s_limit(
         self, machine: Mapping[str, float], lengths: Lengths, sequences: int
     ) -> float:
-        """Output tokens/s, all sequences together, that the machine can't pass: memory and
-        arithmetic go on at the same time. float16 is computed as float32 on processors.
+        """The machine's limit of output tokens/s, all sequences together; memory access and
+        arithmetic overlap. float16 is computed as float32 on processors.
         """
-        tokens = sequences * (1 + lengths.prompt / lengths.output)  # a step's, with its prompts'
+        tokens = sequences * (
+            1 + lengths.prompt / lengths.output
+        )  # operations of a step, prompts included
         flop: float = 2 * (tokens * self.parameters + sequences * self.head)
         flop += 4 * tokens * lengths.context * self.attention
         num_bytes: float = (self.parameters + self.head) * self.weight_bytes
@@ -141,7 +143,7 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Means, in tokens, of a load's prompts and answers, and of how far back a token looks."""
+    """Mean lengths, in tokens, of a load's prompts, answers and context per token."""
 
     prompt: float
     output: float
@@ -149,10 +151,9 @@ class Lengths:
 
     @classmethod
     def of(cls, load: Load) -> Lengths | None:
-        """Of labels as a Load has them: ``32``, ``8-64``, ``8/16/32``. None of other ones.
-
-        A token of an answer looks at its prompt and, in the mean, at half of the answer; long
-        answers have most of the tokens.
+        """Parses a Load's labels: ``32``, ``8-64``, ``8/16/32``; None for other ones. A generated
+        token's context is its prompt and, on average, half of the answer, weighted by the answers'
+        lengths.
         """
         prompts, outputs = _moments(load.prompt_tokens), _moments(load.output_tokens)
         if prompts is None or outputs is None:
@@ -169,14 +170,14 @@ def _moments(label: str) -> tuple[float, float] | None:
         return None
     values = [int(each) for each in numbers]
     mean = sum(values) / len(values)
-    if dash:  # each between the two as often as the others
+    if dash:  # uniform between the two
         return mean, mean**2 + ((values[1] - values[0] + 1) ** 2 - 1) / 12
     return mean, sum(each**2 for each in values) / len(values)
 
 
 def decoder_in(folder: Path, dtype: str, max_num_seqs: int | None = None) -> Decoder | None:
-    """The model whose config.json lies there, served on a processor in ``dtype`` (``auto``: as it
-    is stored; float16 then becomes float32). None where there is none, or of another shape.
+    """Reads the model from a folder's config.json, as served on a processor in ``dtype`` (``auto``:
+    as stored; float16 becomes float32). None without config.json or for another shape.
     """
     try:
         config: Any = read_json(folder / "config.json")
@@ -207,15 +208,15 @@ def decoder_in(folder: Path, dtype: str, max_num_seqs: int | None = None) -> Dec
 
 
 def is_countable(load: Load) -> bool:
-    """Whether it says how long its texts are, in tokens, and how many callers there are."""
+    """Whether the load states its texts' lengths in tokens and its number of callers."""
     return bool(load.concurrency) and Lengths.of(load) is not None
 
 
 def share_of(
     machine: Mapping[str, float], decoder: Decoder | None, found: Measurement
 ) -> float | None:
-    """0 to 1; None of a load whose lengths or number of callers are not known, and where the model
-    or the machine (``figures``) isn't.
+    """The share, 0 to 1; None where the load's lengths or callers, the model, or the machine's
+    ``figures`` are unknown.
     """
     load, lengths = found.load, Lengths.of(found.load)
     if not (machine and decoder and lengths and load.concurrency and found.output_tokens_per_s):
@@ -229,13 +230,13 @@ def share_of(
 
 @dataclass(frozen=True)
 class Limits:
-    """The decoders by the names of their models, and the machine's figures."""
+    """Decoders by model name, and the machine's figures."""
 
     machine: Mapping[str, float] = field(default_factory=dict)
     decoders: Mapping[str, Decoder] = field(default_factory=dict)
 
     def with_share(self, found: Measurement) -> Measurement:
-        """The measurement, with its share where there is one."""
+        """Adds the share to a measurement, where there is one."""
         decoder = self.decoders.get(found.load.target)
         return replace(found, roofline_share=share_of(self.machine, decoder, found))
 
@@ -243,8 +244,8 @@ class Limits:
 def limits_in(
     folder: Path, names: Sequence[str], repository: Path, files: Path | None = None
 ) -> Limits:
-    """What this machine allows the decoders among these models, kept in the run's ``folder``: it is
-    measured once. ``files`` has the config.json of all of them, where it is known. Raises OSError.
+    """The machine's limits for the decoders among these models, measured once and kept in the run's
+    ``folder``. ``files`` has each model's config.json, where known. Raises OSError.
     """
     decoders = decoders_of(names, repository, files)
     if not decoders:
@@ -264,8 +265,8 @@ def limits_in(
 def decoders_of(
     names: Sequence[str], repository: Path, files: Path | None = None
 ) -> dict[str, Decoder]:
-    """The decoders among the models of a repository that run on this machine's processor and whose
-    limit is known, by their names. A GPU has limits of its own.
+    """The decoders in a repository that run on the processor and have a known limit, by name;
+    models on a GPU are left out.
     """
     has_gpus = bool(names) and bool(gpu_names())
     found = {name: _served(name, repository, has_gpus, files) for name in dict.fromkeys(names)}

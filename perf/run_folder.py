@@ -1,4 +1,4 @@
-"""A run's folder: one measurement writes in it at a time, and it goes on with its own run alone."""
+"""Locks a run's folder for one measurement at a time, and lets it continue its own run only."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from perf.report.schema import REPORT_FILE, Run, read_run, write_run
 
 @contextmanager
 def in_use(folder: Path) -> Iterator[None]:
-    """Makes ``folder`` and holds it; one that is empty at the end is taken away again.
-
-    Raises PerfError where another process holds it, or it can't be made or written. The system
-    lets it go when this process ends, however it does.
+    """Creates and locks ``folder``; removes it again if it is empty at the end. Raises PerfError
+    where another process has locked it, or it can't be created or written. The system releases the
+    lock when this process ends.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,7 +29,7 @@ def in_use(folder: Path) -> Iterator[None]:
     try:
         _lock(descriptor, folder)
         yield
-    except BrokenPipeError:  # whoever read what is printed has gone
+    except BrokenPipeError:  # the reader of stdout has gone
         raise
     except OSError as error:
         hint = " (free some)" if error.errno == errno.ENOSPC else ""
@@ -53,12 +52,12 @@ def _lock(descriptor: int, folder: Path) -> None:
                 f"{folder}: another measurement is writing there; wait for it, or choose another "
                 "--output"
             ) from None
-        # A file system without locks: then nothing tells.
+        # The file system has no locks: go on without.
 
 
 def taken_up(folder: Path, run: Run, otherwise: str = "choose another --output") -> Run:
-    """The run that the folder holds, else ``run``, which is written. Raises PerfError where it
-    holds one of another kind or scenario, OSError.
+    """The run in the folder, else ``run``, which is written there. Raises PerfError where the
+    folder holds a run of another kind or scenario, OSError.
     """
     if not (folder / REPORT_FILE).exists():
         write_run(folder, run)

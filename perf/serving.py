@@ -1,5 +1,5 @@
-"""Servers, for as long as they are measured: a tritonserver on one model repository, or a command
-that answers once it is ready.
+"""Starts servers for a measurement: a tritonserver on one model repository, or any command with a
+readiness URL.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.process import TritonServer
 from perf.orphans import end, ends_with_us
 
-_NUM_LAST_LINES = 8  # of a log, in an error
+_NUM_LAST_LINES = 8  # log lines quoted in an error
 _POLL_S = 0.3
 
 
@@ -31,9 +31,8 @@ def serving(
     listen: Listen | None = None,
     write_log: Callable[[str], None] | None = None,
 ) -> Iterator[TritonServer]:
-    """Serve ``models`` of ``repository``, on free ports unless told. Raises ``ServerError``.
-
-    They are loaded one after the other: each times its own kernels while it loads.
+    """Serves ``models`` of ``repository``, on free ports unless given. Raises ``ServerError``.
+    Models load one after the other, because each times its own kernels while it loads.
     """
     write_log = write_log or write_beside_bar
     with TritonServer(repository, listen or free_listen(), write_log=write_log) as server:
@@ -51,8 +50,8 @@ def running(
     stop_timeout_s: float,
     environment: Mapping[str, str],
 ) -> Iterator[int]:
-    """The process of ``command``, ready, whose output goes to ``log``. Raises PerfError with the
-    log's last lines where it ends before that, or takes longer, OSError.
+    """Runs ``command`` until the block ends, ready on entry; output goes to ``log``. Raises
+    PerfError with the log's last lines where it exits or is not ready in time, OSError.
     """
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -61,7 +60,7 @@ def running(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C of the terminal is ours to pass on
+            start_new_session=True,  # we pass on the terminal's Ctrl-C
             preexec_fn=ends_with_us(signal.SIGTERM),
         )
     try:
@@ -79,7 +78,7 @@ def running(
 
 
 def free_listen() -> Listen:
-    """Three ports of this machine that nobody listens on."""
+    """Three free ports of this machine."""
     with ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(3)]
         for probe in probes:
@@ -88,5 +87,5 @@ def free_listen() -> Listen:
 
 
 def write_beside_bar(line: str) -> None:
-    """A line of the server's log, above the progress bar."""
+    """Writes a line of the server's log above the progress bar."""
     tqdm.write(line, file=sys.stderr)

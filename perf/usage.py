@@ -1,4 +1,4 @@
-"""What processes and the whole machine take: cores, memory, GPUs."""
+"""CPU, memory and GPU use of processes and of the whole machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_gib() -> float:
-    """Memory that can be had without swapping, of the machine or of the container's limit."""
+    """Memory available without swapping, of the machine or within the container's limit."""
     of_machine = float(psutil.virtual_memory().available / 2**30)
-    with suppress(OSError, ValueError):  # no limit, or none that is told here
+    with suppress(OSError, ValueError):  # no limit, or an unreadable one
         limit = int((_CGROUP / "memory.max").read_text())
         used = int((_CGROUP / "memory.current").read_text())
         return min(of_machine, (limit - used) / 2**30)
@@ -23,7 +23,7 @@ def available_gib() -> float:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time so far of process ``pid`` and those below it; 0 where it has gone."""
+    """CPU time so far of process ``pid`` and its descendants; 0 where it has gone."""
     total = 0.0
     for process in family(pid):
         with suppress(psutil.Error):
@@ -33,8 +33,8 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory_gib(pid: int) -> float:
-    """Memory of a process and those below it, what they share counted once (PSS); where the system
-    does not tell shares, resident memory.
+    """Memory of a process and its descendants, shared pages counted once (PSS); resident memory
+    where the system reports no PSS.
     """
     total = 0
     for process in family(pid):
@@ -47,8 +47,8 @@ def memory_gib(pid: int) -> float:
 
 
 def server_memory(pid: int) -> dict[str, float]:
-    """``memory_gib`` of a process and those below it, and ``gpu_memory_gib`` of them where there is
-    an NVIDIA GPU: all of the GPU's where its processes can't be told apart (a container).
+    """``memory_gib`` and, with an NVIDIA GPU, ``gpu_memory_gib`` of a process and its descendants;
+    the whole GPU's where its processes can't be told apart (in a container).
     """
     found = {"memory_gib": memory_gib(pid)}
     whole = nvidia_smi("gpu=index,memory.used")
@@ -61,7 +61,7 @@ def server_memory(pid: int) -> dict[str, float]:
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """A process and all below it; none where it has gone."""
+    """A process and all its descendants; empty where it has gone."""
     with suppress(psutil.NoSuchProcess):
         leader = psutil.Process(pid)
         return [leader, *leader.children(recursive=True)]
@@ -69,16 +69,16 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def machine_cpu_seconds() -> float:
-    """CPU time so far of everything on this machine, in all its cores together."""
+    """CPU time so far of all processes on all cores."""
     spent = psutil.cpu_times()
     waited = spent.idle + getattr(spent, "iowait", 0.0) + getattr(spent, "steal", 0.0)
-    # Guests' time is part of the users' already.
+    # User time already includes guest time.
     guests = getattr(spent, "guest", 0.0) + getattr(spent, "guest_nice", 0.0)
     return float(sum(spent) - waited - guests)
 
 
 def nvidia_smi(query: str) -> list[list[float]]:
-    """The rows of ``nvidia-smi --query-...`` that are numbers; none where there is no GPU."""
+    """The numeric rows of ``nvidia-smi --query-...``; empty without a GPU."""
     found = []
     for line in _asked(f"--query-{query}", "--format=csv,noheader,nounits"):
         with suppress(ValueError):  # [N/A]
@@ -87,7 +87,6 @@ def nvidia_smi(query: str) -> list[list[float]]:
 
 
 def gpu_names() -> list[str]:
-    """This machine's GPUs, as nvidia-smi names them."""
     return _asked("--query-gpu=name", "--format=csv,noheader")
 
 

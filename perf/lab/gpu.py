@@ -78,13 +78,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 _LENGTHS = (3, 40, 600, 1, 513, 255, 600, 300)  # the long ones begin alike
 _ROOM = {"max_model_len": 700, "max_num_batched_tokens": 128, "kv_cache_gib": 0.1}
-# Of the logits' range, as where runners are tried: what follows a near tie is another text.
+# Of the logits' range, as in the runners' trials: after a near tie texts may differ.
 _NEAR = {torch.float32: 1e-3, torch.bfloat16: 8e-2}
 _NUM_SEQS, _PROMPT, _NUM_TOKENS = (1, 64, 256), 128, 128
 
 
 class _Caller:
-    """Gives a future one sequence's tokens, or what it was answered with."""
+    """Resolves a future with one sequence's tokens or its error."""
 
     streams = False
     request_id = ""
@@ -106,7 +106,9 @@ class _Caller:
 
 
 def answers(engine: InFlightEngine, asked: Items[tuple[list[int], int]]) -> list[list[int]]:
-    """The greedy tokens of (prompt, how many) each, all submitted at once. Raises its error."""
+    """Submits all (prompt, number of tokens) at once; returns their greedy tokens. Raises the first
+    error.
+    """
     callers = [_Caller() for _ in asked]
     engine.submit(
         [
@@ -119,7 +121,7 @@ def answers(engine: InFlightEngine, asked: Items[tuple[list[int], int]]) -> list
 
 @contextmanager
 def engine_on(model: Any, device: torch.device, **options: Any) -> Iterator[InFlightEngine]:
-    """The engine as the product makes it, with pages and a step ahead on a CPU too."""
+    """Makes the engine as the product does; pages and a step ahead are on for a CPU too."""
     setup = EngineSetup(
         model=model,
         options=Options(engine="in_flight", **options),
@@ -157,9 +159,7 @@ def _load() -> list[tuple[list[int], int]]:
 
 @torch.inference_mode()
 def _differ(model: Any, asked: Any, got: Items[list[int]], near: float) -> list[int]:
-    """The numbers of the answers that differ from the model's own ``generate`` by more than a near
-    tie.
-    """
+    """The indexes of answers that differ from the model's ``generate`` by more than a near tie."""
     found = []
     for number, ((prompt, num_tokens), tokens) in enumerate(zip(asked, got, strict=True)):
         ids = torch.tensor([prompt])
@@ -176,7 +176,7 @@ def _differ(model: Any, asked: Any, got: Items[list[int]], near: float) -> list[
 
 
 def check(device: torch.device, only: str) -> bool:
-    """Says a line for each family and way; whether all are right."""
+    """Prints a line for each family and variant; returns whether all are right."""
     ways = ("captured", "eager") if device.type == "cuda" else ("eager",)
     cases = [(one, way) for one in FAMILIES if re.search(only, one) for way in ways]
     num_right = sum(_said(_check_family, device, *case) for case in cases)
@@ -185,7 +185,7 @@ def check(device: torch.device, only: str) -> bool:
 
 
 def measure(device: torch.device, only: str) -> bool:
-    """Says a line for each shape, way and number of sequences; whether all could be measured."""
+    """Prints a line for each shape, variant and number of sequences; returns whether all ran."""
     print(f"a copy: {_bytes_per_s(device) / 1e9:,.0f} GB/s read and written", flush=True)
     shapes = [one for one in SHAPES if (one == "tiny") == (device.type == "cpu")]
     cases = [(one, way) for one in shapes if re.search(only, one) for way in ("plain", "compiled")]
@@ -193,12 +193,14 @@ def measure(device: torch.device, only: str) -> bool:
 
 
 def _said(run: Any, device: torch.device, *case: str) -> bool:
-    """Says what a case gives, and what is wrong with it; whether nothing is. The others go on."""
+    """Prints a case's result and its faults; returns whether there were none. A failure does not
+    stop the other cases.
+    """
     begun_s = time.monotonic()
     try:
         said, wrong = run(device, *case)
     except Exception as error:  # noqa: BLE001
-        # Whatever a kernel or a library raises is what was asked: it does not work here.
+        # Any exception of a kernel or a library is a result: it does not work here.
         said, wrong = "", f"{type(error).__name__}: {str(error)[:300]}"
     mark, took_s = "BAD " if wrong else "", time.monotonic() - begun_s
     print(f"{mark}{', '.join(case)}: {said} {wrong} [{took_s:.0f} s]", flush=True)
@@ -209,7 +211,7 @@ def _said(run: Any, device: torch.device, *case: str) -> bool:
 
 
 def _check_family(device: torch.device, family: str, way: str) -> tuple[str, str]:
-    """By what it was run, what was wrong."""
+    """Returns the runner that was used, and the faults that were found."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     cpu, generator = torch.device("cpu"), torch.Generator().manual_seed(0)
     reference = random_model(family, "tiny", cpu, torch.float32)
@@ -226,7 +228,7 @@ def _check_family(device: torch.device, family: str, way: str) -> tuple[str, str
     ):
         cache, said = engine._cache, engine.runner.name  # noqa: SLF001
         for stored in (*cache.keys, *cache.values):
-            stored.fill_(torch.nan)  # what others left
+            stored.fill_(torch.nan)  # memory of earlier cases
         got = [*answers(engine, asked), *answers(engine, asked)]
         planted = patch.object(engine.runner, "forward", side_effect=RuntimeError("planted"))
         with planted, suppress(EngineError):
@@ -251,7 +253,7 @@ def _bytes_per_s(device: torch.device) -> float:
 
 
 def _measure(device: torch.device, shape: str, way: str) -> tuple[str, str]:
-    """What is reached; nothing is wrong."""
+    """Returns the tokens/s that were reached, and no faults."""
     compiled, copied_s, found = way == "compiled", _bytes_per_s(device), []
     on_gpu, on_cpu = (torch.bfloat16, _NUM_SEQS), (torch.float32, _NUM_SEQS[:1])
     dtype, counts = on_gpu if device.type == "cuda" else on_cpu

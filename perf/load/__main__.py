@@ -27,8 +27,9 @@ LOST = "the load generator lost the server"
 
 
 async def closed_loop(level: Level, report: Callable[[Record], object]) -> None:
-    """Callers that each send when their last request is answered, until the level's policy has
-    enough and every answer is in. Raises OSError, aiohttp.ClientError, asyncio.TimeoutError.
+    """Runs ``clients`` callers, each sending its next request when the last one is answered, until
+    the level's policy is met and every answer is in. Raises OSError, aiohttp.ClientError,
+    asyncio.TimeoutError.
     """
     begin_s, turns, num_sent = time.perf_counter(), cycle(level.sent), 0
     connector = aiohttp.TCPConnector(limit=level.clients)
@@ -46,7 +47,7 @@ async def closed_loop(level: Level, report: Callable[[Record], object]) -> None:
 
 
 async def answered(session: aiohttp.ClientSession, level: Level, sent: Sent) -> Record:
-    """Asks once; a connection that breaks or hangs ends the run."""
+    """Sends one request; a connection that breaks or hangs ends the run."""
     sent_s = time.perf_counter()
     arrivals = []
     async with session.post(
@@ -77,7 +78,7 @@ def main() -> None:
 
 
 def print_record(record: Record) -> None:
-    """One line on stdout, at once: the parent's progress bar waits for it."""
+    """Prints one line to stdout and flushes it: the parent's progress bar reads it."""
     print(json.dumps(asdict(record)), flush=True)
 
 

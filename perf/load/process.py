@@ -1,4 +1,4 @@
-"""Starts the load generator as a process of its own, gives it a level, and reads its records."""
+"""Runs the load generator as a child process: sends it a level and reads its records."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from perf.load.records import Policy, Record
 from perf.load.routes import ROUTES, Sent
 from perf.orphans import ends_with_us, our_environment
 
-LOAD_NICENESS = "5"  # the load generator gives way to the server
+LOAD_NICENESS = "5"  # lower than the server's priority
 
 
 class LevelError(Exception):
-    """A load generator that failed; its text is the last line that it printed."""
+    """The load generator failed; the text is the last line it printed."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """``clients`` of a closed loop, who send these requests in turns to ``url``, whose answers are
-    read as those of ``route`` of routes.ROUTES.
+    """One closed-loop load: ``clients`` callers send these requests in turns to ``url``; answers
+    are parsed as those of ``route`` (routes.ROUTES).
     """
 
     clients: int
@@ -34,12 +34,10 @@ class Level:
     url: str = ""
 
     def to_json(self) -> str:
-        """One line."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, line: str) -> Level:
-        """What ``to_json`` wrote."""
         read = json.loads(line)
         policy, sent = Policy(**read["policy"]), [Sent(**each) for each in read["sent"]]
         return cls(**{**read, "policy": policy, "sent": sent})
@@ -52,8 +50,8 @@ def records_of(
     level: Level,
     on_answer: Callable[[int], object] = lambda _: None,
 ) -> list[Record]:
-    """Sends a level to ``port`` of this machine, over one of ``routes.ROUTES``; ``model`` is its
-    name there. Calls ``on_answer`` with the number of answers so far. Raises ``LevelError``.
+    """Runs a level against ``port`` of this machine, over one of ``routes.ROUTES``; ``model`` is
+    its name there. Calls ``on_answer`` with the number of answers so far. Raises ``LevelError``.
     """
     path = ROUTES[route].path.format(model=model)
     level = replace(level, route=route, url=f"http://127.0.0.1:{port}{path}")
@@ -68,7 +66,7 @@ def records_of(
             stdout=subprocess.PIPE,
             stderr=printed,
             text=True,
-            start_new_session=True,  # Ctrl-C is for its parent, which ends it
+            start_new_session=True,  # the parent handles Ctrl-C and ends this process
             preexec_fn=ends_with_us(signal.SIGKILL),
         ) as process,
     ):

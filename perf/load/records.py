@@ -1,10 +1,10 @@
-"""From the times of single requests to the figures of a level; no server, no clock, no files.
+"""Computes the figures of a level from the times of single requests; no server, no clock, no files.
 
-All times are in seconds on one clock. A level is a closed loop: ``clients`` callers who each send
-the next request as soon as their last one is answered. Counted is the time in which all callers are
-busy: from the moment as many requests are answered as there are callers (the start, when all begin
-at once, is behind) to the moment when the last request is sent (the loop begins to empty). Work in
-progress at the two ends is alike, so what ends in between is what the target does in that time.
+All times are in seconds on one clock. A level is a closed loop: each of ``clients`` callers sends
+its next request when its last one is answered. Counted is the time in which all callers are busy:
+from the moment when as many requests are answered as there are callers (the start-up is over) to
+the moment when the last request is sent (the loop begins to empty). The work in progress is alike
+at both ends, so the requests that end in between measure the server's throughput.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from perf.report.schema import Load, Measurement, Percentiles
 
-ANSWER_TIMEOUT_S = 900.0  # 256 callers of a server that answers one at a time wait for minutes
+ANSWER_TIMEOUT_S = 900.0  # with 256 callers and one answer at a time, callers wait for minutes
 _SHARES = (0.50, 0.90, 0.95, 0.99)
 
 
@@ -39,8 +39,8 @@ class Record:
 
 @dataclass(frozen=True)
 class Policy:
-    """When a level has sent enough: requests and seconds both reached, or the time limit; and how
-    long an answer may take before the server counts as lost.
+    """When a level ends: both minimums (requests, seconds) are reached, or the time limit is. Also
+    how long an answer may take before the server counts as lost.
     """
 
     min_requests: int
@@ -49,7 +49,7 @@ class Policy:
     answer_timeout_s: float = ANSWER_TIMEOUT_S
 
     def enough(self, num_sent: int, elapsed_s: float) -> bool:
-        """Whether no further request is to be sent."""
+        """Whether to stop sending requests."""
         if elapsed_s >= self.max_s:
             return True
         return num_sent >= self.min_requests and elapsed_s >= self.min_s
@@ -61,9 +61,8 @@ def between_chunks(record: Record) -> Sequence[float]:
 
 
 def counted(records: Sequence[Record], clients: int) -> tuple[list[Record], float]:
-    """The records that end while all callers are busy, and how long that was in seconds.
-
-    A run too short to have such a time is counted whole.
+    """Returns the records that end while all callers are busy, and the seconds of that time. A run
+    too short to have such a time is counted whole.
     """
     ordered = sorted(records, key=lambda record: record.done_s)
     if not ordered:
@@ -83,8 +82,8 @@ def measurement_of(
     started: str,
     command: str = "",
 ) -> Measurement:
-    """The figures of the counted time; answers with a problem count as errors, wherever in the
-    level they were. Tokens are those asked for, or those answered where none were.
+    """The figures of the counted time. Failed answers count as errors even outside of it. Tokens
+    are the requested ones, or the answered ones where none were requested.
     """
     inside, seconds = counted(records, load.concurrency or 1)
     problems = [record.problem for record in records if record.problem is not None]
@@ -100,7 +99,7 @@ def measurement_of(
 
 
 def figures(good: Sequence[Record], seconds: float) -> dict[str, Any]:
-    """The fields of a Measurement that ``good`` answers in so many seconds tell."""
+    """The fields of a Measurement computed from ``good`` answers in so many seconds."""
     tokens = sum(record.max_tokens or record.num_output_tokens for record in good)
     first = [record.chunk_s[0] - record.sent_s for record in good if record.chunk_s]
     return {
@@ -117,8 +116,8 @@ def figures(good: Sequence[Record], seconds: float) -> dict[str, Any]:
 
 
 def percentiles(seconds: Sequence[float]) -> Percentiles | None:
-    """In milliseconds, by nearest rank: the smallest value that at least the share of them does
-    not exceed. None of nothing.
+    """Percentiles in milliseconds, by nearest rank (the smallest value that at least that share of
+    them does not exceed); None for an empty list.
     """
     if not seconds:
         return None

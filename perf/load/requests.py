@@ -1,7 +1,6 @@
-"""The mixed load: which prompts are sent, in which order, and how many tokens each asks for.
-
-Knows nothing of servers, engines or clocks. Everything follows from the seed, so that every target
-is given the same requests in the same order.
+"""Makes the mixed load: prompts, their order, and the number of tokens each asks for. Knows nothing
+of servers, engines or clocks. The seed determines everything, so every server is given the same
+requests in the same order.
 """
 
 from __future__ import annotations
@@ -19,28 +18,25 @@ NUM_SPECIAL_TOKENS = 2  # ids 0 and 1; prompts are made of the others
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt of known length and the number of tokens it asks for."""
-
     prompt: str
     num_prompt_tokens: int
     max_tokens: int
 
 
 def word(token_id: int) -> str:
-    """The text of one token, three syllables; prompts and answers are these between spaces."""
+    """The text of one token, three syllables. Prompts and answers are such words between spaces."""
     syllables = (token_id // 10_000, token_id // 100 % 100, token_id % 100)
     return "".join(CONSONANTS[n // 5] + VOWELS[n % 5] for n in syllables)
 
 
 def num_words(text: str) -> int:
-    """How many tokens a decoded text is."""
+    """Counts the tokens of a decoded text."""
     return len(text.split())
 
 
 def requests(seed: int) -> Iterator[Request]:
-    """Endless requests: prompt lengths uniform, output lengths in shuffled blocks of one each.
-
-    The blocks keep the mean output length of a short run at that of a long one.
+    """Yields requests without end. Prompt lengths are uniform; output lengths come in shuffled
+    blocks that hold each length once, which keeps a short run's mean at that of a long one.
     """
     draw = random.Random(seed)
     while True:
@@ -50,6 +46,5 @@ def requests(seed: int) -> Iterator[Request]:
 
 
 def prompt(draw: random.Random, length: int) -> str:
-    """``length`` random tokens."""
     ids = (draw.randrange(NUM_SPECIAL_TOKENS, VOCABULARY_SIZE) for _ in range(length))
     return " ".join(map(word, ids))

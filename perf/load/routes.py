@@ -1,5 +1,5 @@
-"""The routes that the load generator knows, and how their answers are read: whole or as a stream of
-server-sent events, their texts, tokens, and when each piece came.
+"""The HTTP routes of the load generator: how each builds requests and reads answers, whole or as
+server-sent events, into texts, token counts and arrival times.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _SHOWN = 300
 
 
 class AnswerError(Exception):
-    """An error or a wrong answer; it is counted, and the loop goes on."""
+    """An answer that is an error or wrong; it is counted, and the loop continues."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """One request's body. ``num_words`` is how long its answer's text must be, ``max_tokens`` how
-    many tokens it must report; 0 where that is not known.
+    """One request's body. The answer must have ``num_words`` words and report ``max_tokens``
+    tokens; 0 where the number is not known.
     """
 
     body: str
@@ -32,15 +32,14 @@ class Sent:
 
 @dataclass(frozen=True)
 class Response:
-    """A whole answer: its bytes as they came, each piece with its time (perf_counter)."""
+    """A complete answer as received: each chunk of bytes with its time (perf_counter)."""
 
     status: int
     arrivals: Sequence[tuple[float, bytes]]
 
     def documents(self) -> Iterator[tuple[float, dict[str, Any]]]:
-        """The JSON of a whole answer, or of each event with the time of its last byte.
-
-        Raises ``AnswerError``.
+        """Parses a whole answer, or each event with the time of its last byte, as JSON. Raises
+        ``AnswerError``.
         """
         body = b"".join(data for _, data in self.arrivals)
         if self.status != 200:
@@ -66,14 +65,14 @@ class Response:
 
 @dataclass(frozen=True)
 class Answer:
-    """A right answer: its tokens, and when each piece of a streamed one came (perf_counter)."""
+    """A correct answer: its token count, and when each streamed chunk came (perf_counter)."""
 
     num_output_tokens: int
     chunk_s: Sequence[float] = ()
 
 
 def _tensors(document: Mapping[str, Any]) -> tuple[str, int | None]:
-    """Of /infer's outputs, or of the flat JSON of /generate_stream."""
+    """Reads text and token count from /infer's outputs or /generate_stream's flat JSON."""
     flat = {each["name"]: each["data"] for each in document.get("outputs", ())} or document
     counted, text = flat.get("num_output_tokens"), flat.get("text_output", "")
     counted = sum(map(int, counted)) if isinstance(counted, list) else counted
@@ -91,15 +90,15 @@ def _generated(document: Mapping[str, Any]) -> tuple[str, int | None]:
 
 @dataclass(frozen=True)
 class Route:
-    """Its path, in which {model} stands for the model's name, and the text and the number of tokens
-    that a document of its answers tells.
+    """A path, in which {model} stands for the model's name, and the function that reads text and
+    token count from one JSON document of its answers.
     """
 
     path: str
     told: Callable[[Mapping[str, Any]], tuple[str, int | None]]
 
     def read(self, sent: Sent, response: Response) -> Answer:
-        """Raises ``AnswerError`` where the answer is an error, or not as long as it must be."""
+        """Raises ``AnswerError`` where the answer is an error or has the wrong length."""
         texts, times, tokens = [], [], list[int]()
         for seconds, document in response.documents():
             text, counted = self.told(document)

@@ -1,4 +1,4 @@
-"""Which load was best, in sentences: of each kind of work, of each target."""
+"""Names in sentences the best load of each kind of work and each target."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from dataclasses import dataclass
 from perf.report.metrics import FIRST_TOKEN, LATENCY, Metric, shown, throughput_of
 from perf.report.points import WORK, Point, grouped, load_words, varying, words_for
 
-_NEAR = 2.0  # times the lowest p99: what a caller hardly notices, where no bound was given
+_NEAR = 2.0  # times the lowest p99: hardly noticeable; the bound where none was given
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a user would put up with, in milliseconds; None where that was not said."""
+    """Latency bounds in milliseconds; None means no bound."""
 
     p99_ms: float | None = None
     ttft_p99_ms: float | None = None
 
     def words(self) -> str:
-        """Such as ``latency p99 of at most 200 ms``."""
+        """Describes the bounds, such as ``latency p99 of at most 200 ms``."""
         named = (("latency p99", self.p99_ms), ("first token p99", self.ttft_p99_ms))
         return " and ".join(f"{name} of at most {shown(ms)} ms" for name, ms in named if ms)
 
     def hold(self, point: Point) -> bool:
-        """Whether a point is known to keep to them."""
+        """Whether a point is known to meet the bounds."""
         pairs = ((LATENCY["p99"], self.p99_ms), (FIRST_TOKEN["p99"], self.ttft_p99_ms))
         values = ((point.middle(metric), ms) for metric, ms in pairs if ms is not None)
         return all(value is not None and value <= ms for value, ms in values)
 
 
 def best(points: Sequence[Point], bounds: Bounds, *, compares_targets: bool) -> Iterator[str]:
-    """Sentences; where targets are compared, one winner among them for each kind of work."""
+    """One sentence for each kind of work and target; where targets are compared, one winner for
+    each kind of work.
+    """
     differing = varying([point.load for point in points])
     keys = [key for key in ("target", *WORK) if key in differing]
     keys = [key for key in keys if key != "target"] if compares_targets else keys

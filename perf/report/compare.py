@@ -1,5 +1,5 @@
-"""Two runs, load by load: ratios, which of them are noise, and whether the second is too slow; as
-Markdown.
+"""Compares two runs load by load: ratios, which of them are noise, and whether the second is too
+slow; prints Markdown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perf.report.noise import Difference, difference, rejected, together
 from perf.report.points import Point, dimensions, load_words, points
 from perf.report.schema import Results, Run
 
-_RARE = ("load_average",)  # of the hardware, what differs every time
+_RARE = ("load_average",)  # fields of the hardware that differ in every run
 _MAX_LISTED = 10
 NOT_JUDGED = (
     "With one measurement of a load there is no telling noise from a difference: measure both with "
@@ -33,7 +33,7 @@ RULE = (
 
 @dataclass(frozen=True)
 class Compared:
-    """One figure of one load in both runs, as geometric means of the repeats; or of all loads."""
+    """One figure of one load (or of all loads) in both runs, as geometric means of the repeats."""
 
     metric: Metric
     difference: Difference
@@ -42,11 +42,10 @@ class Compared:
 
     @property
     def slowdown(self) -> Difference:
-        """How much slower B is: more than 1 is worse, for rates and times alike."""
+        """B's slowdown factor: above 1 is worse, for rates and times alike."""
         return self.difference if self.metric.lower_is_better else self.difference.inverse()
 
     def __str__(self) -> str:
-        """Such as ``1.04 (0.99 to 1.09) noise``."""
         interval = self.difference.interval()
         if interval is None:
             return f"{self.difference.ratio:.2f}"
@@ -66,19 +65,17 @@ class Pair:
 
     @property
     def fails_anew(self) -> bool:
-        """Whether requests failed in B, and none did in A."""
+        """Whether requests failed in B but not in A."""
         return self.b.num_errors > 0 and not self.a.num_errors
 
     @property
     def is_judged(self) -> bool:
-        """Whether any of its figures has repeats on both sides."""
+        """Whether any figure has repeats in both runs."""
         return any(each.difference.is_judged for each in self.compared)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A against B."""
-
     a: Results
     b: Results
     pairs: Sequence[Pair]
@@ -92,12 +89,13 @@ class Comparison:
 
 
 def compare(a: Results, b: Results, ignored: Sequence[str] = ()) -> Comparison:
-    """Matches loads that are equal but for the ``ignored`` dimensions.
-
-    Raises PerfError where nothing can be matched.
+    """Matches loads that are equal in all but the ``ignored`` dimensions. Raises PerfError where no
+    load matches.
     """
     of_a, of_b = _by_identity(a, ignored, "A"), _by_identity(b, ignored, "B")
-    known = main_metrics([*a.measurements, *b.measurements])  # the roofline's share is as tokens/s
+    known = main_metrics(
+        [*a.measurements, *b.measurements]
+    )  # the roofline's share follows from tokens/s
     metrics = [each for each in known if each.lower_is_better is not None and each != ROOFLINE]
     pairs = [
         Pair(point, of_b[key], tuple(_compared(point, of_b[key], metrics)))
@@ -116,9 +114,9 @@ def compare(a: Results, b: Results, ignored: Sequence[str] = ()) -> Comparison:
 
 
 def failures(found: Comparison, bound: float) -> list[str]:
-    """A line wherever B is slower than noise and ``bound`` (0.05: times 1.05 times as long, rates
-    as much lower) explain, or fails: by one-sided tests of every load and of all loads together,
-    held to 5 % for all tests at once.
+    """A line for each regression: B fails, or is slower by more than ``bound`` (0.05: times 1.05
+    times as long, rates as much lower) beyond noise. One-sided tests of every load and of all loads
+    together, held to 5 % for all tests at once.
     """
     tests = [("all loads together", each) for each in found.overall]
     tests += [(load_words(p.a.load), each) for p in found.pairs for each in p.compared]
@@ -134,7 +132,7 @@ def failures(found: Comparison, bound: float) -> list[str]:
 
 
 def to_markdown(found: Comparison) -> str:
-    """What differs, all loads together, then each load."""
+    """Writes the differences between the runs, all loads together, then each load."""
     names = (markdown.escaped(f"{x.run.name} ({x.run.created})") for x in (found.a, found.b))
     lines = ["# A: {}, B: {}".format(*names), ""]
     said = [f"- **{head}**: {markdown.escaped(text)}" for head, text in warnings(found)]
@@ -155,7 +153,7 @@ def to_markdown(found: Comparison) -> str:
 
 
 def warnings(found: Comparison) -> Iterator[tuple[str, str]]:
-    """What a reader has to know before the ratios: a heading, and what it is about."""
+    """Conditions that weaken the comparison, each with a heading and the loads it is about."""
     yield from (("not the same", line) for line in _differing(found.a.run, found.b.run))
     for name, only in (("A", found.only_a), ("B", found.only_b)):
         yield from ((f"only in {name}", load_words(point.load)) for point in only[:_MAX_LISTED])
@@ -186,7 +184,7 @@ def _by_identity(
 
 def _compared(a: Point, b: Point, metrics: Sequence[Metric]) -> Iterator[Compared]:
     for metric in metrics:
-        of_a, of_b = (  # of the repeats that answered anything
+        of_a, of_b = (  # only of repeats with answers
             [v for each in point.repeats if each.num_requests and (v := metric.value(each))]
             for point in (a, b)
         )
@@ -204,7 +202,7 @@ def _overall(pairs: Sequence[Pair], metrics: Sequence[Metric]) -> Iterator[Compa
 
 
 def _differing(a: Run, b: Run) -> Iterator[str]:
-    """A line for whatever was not the same when the two were measured."""
+    """A line for each difference in how the two runs were measured."""
     pairs = [(name, getattr(a, name), getattr(b, name)) for name in ("kind", "commit")]
     for place in ("hardware", "versions", "scenario"):
         of_a, of_b = getattr(a, place), getattr(b, place)

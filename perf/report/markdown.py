@@ -12,8 +12,8 @@ _SPECIAL = re.compile(r"([\\`*\[\]<>|#~]|(?<!\w)_|_(?!\w))")  # max_num_seqs sta
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], align: str = "<") -> list[str]:
-    """The lines of a table, every cell escaped. ``align`` has ``<`` (left) or ``>`` (right) for
-    each column; the columns that it leaves out are to the right.
+    """Formats a table and escapes every cell. ``align`` has ``<`` (left) or ``>`` (right) for each
+    column; further columns are aligned right.
     """
     rule = "|".join({"<": ":--", ">": "--:"}[side] for side in align.ljust(len(heads), ">"))
     lines = ["| " + " | ".join(map(escaped, row)) + " |" for row in (heads, *rows)]
@@ -21,12 +21,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], align: str = "
 
 
 def escaped(text: object) -> str:
-    """As plain text in Markdown, on one line."""
+    """Escapes a text for Markdown, on one line."""
     return _SPECIAL.sub(r"\\\1", _line(str(text)))
 
 
 def code(text: str) -> str:
-    """As code on one line, whatever backticks it holds."""
+    """Formats a text as inline code, whatever backticks it holds."""
     line = _line(text)
     longest = max((len(run) for run in re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)
@@ -34,11 +34,11 @@ def code(text: str) -> str:
 
 
 def joined(values: Mapping[str, object]) -> str:
-    """Such as ``cores 2, memory_gib 15.4``."""
+    """Formats a mapping, such as ``cores 2, memory_gib 15.4``."""
     return ", ".join(f"{name} {value}" for name, value in values.items() if value not in (None, ""))
 
 
 def _line(text: str) -> str:
-    """On one line, without what a terminal would obey."""
+    """Joins lines and drops control characters that a terminal would interpret."""
     words = " ".join(text.split())
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)

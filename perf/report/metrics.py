@@ -1,6 +1,5 @@
-"""The figures of a measurement that are shown and compared: name, unit, and which way is better.
-
-Knows the schema; no loads, no tables, no plots.
+"""The figures of a measurement that are shown and compared: name, unit, and which direction is
+better. Knows the schema; no loads, no tables, no plots.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ Figure = Callable[[Measurement], float | None]
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure. ``scale`` turns what is stored into ``unit``."""
+    """One figure. ``scale`` converts the stored value to ``unit``."""
 
     name: str
     label: str
@@ -25,24 +24,24 @@ class Metric:
     scale: float = 1.0
 
     def value(self, measurement: Measurement) -> float | None:
-        """In ``unit``; None where it was not measured."""
+        """The figure in ``unit``; None where it was not measured."""
         found = self.of(measurement)
         return None if found is None else found * self.scale
 
     @property
     def heading(self) -> str:
-        """Label and unit, as a column or an axis is headed."""
+        """Label and unit, for a column or an axis."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
 
 def _throughput(measurement: Measurement) -> float | None:
     if not measurement.num_requests and not measurement.num_errors:
-        return None  # something else was measured than requests
+        return None  # rows or steps, not requests
     return measurement.requests_per_s * measurement.load.batch_size
 
 
 def _times(times: str, short: str, label: str) -> dict[str, Metric]:
-    """Mean and percentiles of one kind of time."""
+    """Mean and percentiles of one kind of latency."""
 
     def figure(which: str) -> Figure:
         return lambda measurement: getattr(getattr(measurement, times), f"{which}_ms", None)
@@ -63,7 +62,7 @@ LATENCY = _times("latency", "latency", "latency")
 FIRST_TOKEN = _times("time_to_first_token", "ttft", "first token")
 BETWEEN_TOKENS = _times("inter_token_latency", "itl", "between tokens")
 _TIMES = (LATENCY, FIRST_TOKEN, BETWEEN_TOKENS)
-# Figures of a server or a machine whose names do not say all: label, unit, scale.
+# Figures of a server or a machine that need a label, unit and scale of their own.
 _KNOWN = {
     "queue_share": ("time in queue", "%", 100),
     "batch_occupancy": ("batch occupancy", "rows", 1),
@@ -77,7 +76,9 @@ _UNITS = {"gb_per_s": "GB/s", "gflop_per_s": "GFLOP/s", "ms": "ms", "gib": "GiB"
 
 
 def listed(place: str, name: str) -> Metric:
-    """A figure of ``Measurement.server`` or ``.machine``, by ``place``; known or not."""
+    """A figure of ``Measurement.server`` or ``.machine`` (``place``), also if it is not in the
+    table.
+    """
     base = name.removesuffix("_max")
     label, unit, scale = _KNOWN.get(base) or _guessed(base)
     peak = ", peak" if base != name else ""
@@ -87,7 +88,7 @@ def listed(place: str, name: str) -> Metric:
 
 
 def _guessed(name: str) -> tuple[str, str, float]:
-    """The unit that a name ends in."""
+    """The unit that the name's ending implies."""
     if name.endswith("_share"):
         return name.removesuffix("_share").replace("_", " "), "%", 100
     unit = next((unit for unit in _UNITS if name.endswith(f"_{unit}")), "")
@@ -95,7 +96,7 @@ def _guessed(name: str) -> tuple[str, str, float]:
 
 
 def main_metrics(measurements: Iterable[Measurement]) -> list[Metric]:
-    """Those to decide by: few enough for a table of text."""
+    """The few metrics to decide by, for a text table."""
     times = [kind[which] for kind in _TIMES for which in ("p50", "p99")]
     server = [listed("server", name) for name in ("batch_occupancy", "queue_share")]
     machine = [listed("machine", name) for name in ("cpu_share", "gpu_share", "memory_gib")]
@@ -103,7 +104,7 @@ def main_metrics(measurements: Iterable[Measurement]) -> list[Metric]:
 
 
 def every_metric(measurements: Iterable[Measurement]) -> list[Metric]:
-    """All that can be said of them."""
+    """All metrics that any of the measurements has."""
     found = list(measurements)
     names = dict.fromkeys(("server", name) for each in found for name in each.server)
     names |= dict.fromkeys(("machine", name) for each in found for name in each.machine)
@@ -112,13 +113,13 @@ def every_metric(measurements: Iterable[Measurement]) -> list[Metric]:
 
 
 def throughput_of(measurements: Iterable[Measurement]) -> Metric:
-    """By rows where any request had several; else by requests, which is the same."""
+    """Rows/s where any request had several rows; else requests/s."""
     batched = any(each.load.batch_size != 1 for each in measurements)
     return THROUGHPUT_OF_ROWS if batched else THROUGHPUT
 
 
 def shown(value: float | None) -> str:
-    """Three digits, more before the point: 0.123, 1.23, 12.3, 123, 1,234."""
+    """Formats three digits, more before the point: 0.123, 1.23, 12.3, 123, 1,234."""
     if value is None:
         return ""
     size = abs(value)

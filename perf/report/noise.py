@@ -42,11 +42,11 @@ class Difference:
 
     @property
     def is_judged(self) -> bool:
-        """Whether there were repeats to tell noise by."""
+        """Whether there are enough repeats to estimate noise."""
         return self.freedom > 0
 
     def interval(self) -> tuple[float, float] | None:
-        """Where the ratio lies with 95 %; None where there is no telling."""
+        """The ratio's 95 % confidence interval; None where it can't be estimated."""
         if not self.is_judged:
             return None
         reach = t_quantile((1 + CONFIDENCE) / 2, self.freedom) * self.standard_error
@@ -68,12 +68,13 @@ class Difference:
         return t_tail(beyond / self.standard_error, self.freedom)
 
     def inverse(self) -> Difference:
-        """The difference of A/B."""
         return Difference(-self.log_ratio, self.standard_error, self.freedom)
 
 
 def difference(a: Sequence[float], b: Sequence[float]) -> Difference | None:
-    """The ratio of two sets of repeats; None where one is empty or holds what has no logarithm."""
+    """The difference of the logarithms of two sets of repeats; None where one is empty or holds
+    numbers that are not positive.
+    """
     if not a or not b or min(*a, *b) <= 0:
         return None
     logs_a, logs_b = [math.log(x) for x in a], [math.log(x) for x in b]
@@ -98,7 +99,7 @@ def together(differences: Sequence[Difference]) -> Difference | None:
 
 
 def _combined(shares: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Standard error and degrees of freedom of a sum, by Welch and Satterthwaite."""
+    """Standard error and degrees of freedom of a sum (Welch and Satterthwaite)."""
     total = sum(variance for variance, _ in shares)
     below = sum(variance**2 / freedom for variance, freedom in shares)
     freedom = total**2 / below if below > 0 else sum(freedom for _, freedom in shares)
@@ -106,7 +107,7 @@ def _combined(shares: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def rejected(chances: Sequence[float]) -> list[bool]:
-    """Which of these p-values stand when all are looked at together: Holm's rule."""
+    """Which of these p-values are significant when tested together, by Holm's rule."""
     order = sorted(range(len(chances)), key=lambda at: chances[at])
     stands = [False] * len(chances)
     for done, at in enumerate(order):
@@ -132,7 +133,7 @@ def t_tail(t: float, freedom: float) -> float:
 
 
 def t_quantile(level: float, freedom: float) -> float:
-    """The t that P(T <= t) = ``level`` belongs to, for levels above one half."""
+    """The quantile t with P(T <= t) = ``level``, for levels above one half."""
     low, high = 0.0, 1.0
     while t_tail(high, freedom) > 1 - level:
         high *= 2

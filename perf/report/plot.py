@@ -13,7 +13,7 @@ from markupsafe import Markup
 from perf.report.metrics import LATENCY, shown, throughput_of
 from perf.report.points import Point, grouped, varying, words_for
 
-MAX_LINES = 8  # more can't be told apart: those with the highest throughput are drawn
+MAX_LINES = 8  # more lines can't be told apart: the ones with the highest throughput are drawn
 _LOADS = ("concurrency", "request_rate")
 # Okabe and Ito's colours for all kinds of colour vision (https://jfly.uni-koeln.de/color/).
 _COLOURS = (
@@ -34,7 +34,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def plot(points: Sequence[Point]) -> Markup | None:
-    """The element; None where no load has both figures, or matplotlib is not installed."""
+    """Draws the ``<svg>``; None where no load has both figures or matplotlib is not installed."""
     rate, latency = throughput_of(m for p in points for m in p.repeats), LATENCY["p99"]
     drawn = [p for p in points if p.middle(rate) and p.middle(latency)]
     try:

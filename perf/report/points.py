@@ -1,6 +1,5 @@
-"""Puts the repeats of a load together into a point, and says in which dimensions loads differ.
-
-Knows loads; of a measurement's figures only that a metric takes one.
+"""Groups the repeats of a load into a point, and finds the dimensions in which loads differ. Knows
+nothing of a measurement's figures.
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ from perf.report.metrics import Metric
 from perf.report.schema import Load, Measurement, Value
 
 _OF_LOAD = tuple(each.name for each in fields(Load) if each.name != "settings")
-_SAID_ALONE = ("target", "endpoint", "run")  # values that need no word before them
+_SAID_ALONE = ("target", "endpoint", "run")  # values that need no label
 WORK = ("input_name", "prompt_tokens", "output_tokens")
 
 
 def dimensions(load: Load) -> dict[str, Value]:
-    """Everything that tells one load from another: fields and settings by name."""
+    """All fields and settings of a load by name."""
     return {name: getattr(load, name) for name in _OF_LOAD} | dict(sorted(load.settings.items()))
 
 
 def word(name: str) -> str:
-    """The name of a dimension in a text."""
+    """A dimension's name in a sentence."""
     return "input" if name == "input_name" else name.replace("_", " ") if name in _OF_LOAD else name
 
 
 def words_for(load: Load, names: Sequence[str]) -> str:
-    """The load's values in these dimensions: ``http-infer, concurrency 8``."""
+    """Describes the load by these dimensions: ``http-infer, concurrency 8``."""
     of_load = dimensions(load)
     pairs = [(name, of_load.get(name)) for name in names]
     return ", ".join(
@@ -39,7 +38,7 @@ def words_for(load: Load, names: Sequence[str]) -> str:
 
 
 def load_words(load: Load, among: Sequence[Load] = ()) -> str:
-    """What tells this load from the others, or all of it without others."""
+    """Describes how this load differs from the others; all of it where there are no others."""
     names = varying(among) or [
         n for n, v in dimensions(load).items() if (n, v) != ("batch_size", 1)
     ]
@@ -68,11 +67,11 @@ class Point:
 
     @property
     def is_sound(self) -> bool:
-        """Whether it was answered, without errors."""
+        """Whether all requests were answered without errors."""
         return not self.num_errors and any(each.num_requests for each in self.repeats)
 
     def remarks(self) -> list[str]:
-        """Reasons to doubt its figures."""
+        """Reasons to doubt the figures."""
         asked = self.num_errors + sum(each.num_requests for each in self.repeats)
         said = [f"{self.num_errors:,} of {asked:,} requests failed"] if self.num_errors else []
         unstable = sum(not each.stable for each in self.repeats)
@@ -82,7 +81,7 @@ class Point:
 
 
 def points(measurements: Iterable[Measurement]) -> list[Point]:
-    """One for each load, in the order in which loads were first measured."""
+    """One point for each load, in the order of first measurement."""
     found: dict[object, list[Measurement]] = {}
     for each in measurements:
         found.setdefault(frozenset(dimensions(each.load).items()), []).append(each)
@@ -90,14 +89,14 @@ def points(measurements: Iterable[Measurement]) -> list[Point]:
 
 
 def varying(loads: Sequence[Load]) -> list[str]:
-    """The dimensions in which they differ; a setting that one of them lacks is one."""
+    """The dimensions in which loads differ; a setting that only some loads have counts as one."""
     of_each = [dimensions(load) for load in loads]
     names = dict.fromkeys(name for each in of_each for name in each)
     return [name for name in names if len({each.get(name) for each in of_each}) > 1]
 
 
 def grouped(found: Iterable[Point], key: Callable[[Point], str]) -> dict[str, list[Point]]:
-    """By ``key``, groups in the order of their first points."""
+    """Groups points by ``key``, in the order of each group's first point."""
     groups: dict[str, list[Point]] = {}
     for point in found:
         groups.setdefault(key(point), []).append(point)
@@ -105,7 +104,7 @@ def grouped(found: Iterable[Point], key: Callable[[Point], str]) -> dict[str, li
 
 
 def number(value: Value) -> str:
-    """A number without needless digits; nothing for None; anything else as it is."""
+    """Formats a number without trailing zeros, None as an empty text, anything else by ``str``."""
     if value is None:
         return ""
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,8 +1,6 @@
-"""Writes what people read of a run beside it: run.md, and run.html, one page with a plot that needs
-no network.
-
-All of it is made from the run's report.json (schema.py) and nothing else, so it can be made again
-at any time, and the same run gives the same bytes.
+"""Writes a run's reports beside it: run.md, and run.html, one page with a plot that needs no
+network. Both depend on report.json (schema.py) alone, so they can be rewritten at any time with the
+same bytes.
 """
 
 from __future__ import annotations
@@ -40,11 +38,11 @@ _TEMPLATE = "page.html.j2"
 
 @dataclass(frozen=True)
 class Table:
-    """A row for each load; ``everywhere`` says what all loads share."""
+    """A row for each load; ``everywhere`` says what all loads have in common."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
-    num_names: int  # of the columns, those that name the load
+    num_names: int  # number of columns that name the load
     everywhere: str = ""
 
 
@@ -59,7 +57,7 @@ def write_renderings(folder: Path, bounds: Bounds = NO_BOUNDS) -> None:
 
 
 def to_markdown(results: Results, bounds: Bounds = NO_BOUNDS) -> str:
-    """The best loads, a table to decide by, and how the run came about; all texts are escaped."""
+    """The best loads, a table to decide by, and how the run was made; all texts are escaped."""
     found = points(results.measurements)
     lines = [f"# {markdown.escaped(results.run.name)}", ""]
     lines += [*(f"- {markdown.escaped(each)}" for each in _best(results, found, bounds)), ""]
@@ -75,12 +73,12 @@ def to_markdown(results: Results, bounds: Bounds = NO_BOUNDS) -> str:
 
 
 def to_html(results: Results, bounds: Bounds = NO_BOUNDS) -> str:
-    """The whole page; the same results give the same text."""
+    """The whole page; equal results give equal text."""
     found = points(results.measurements)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
-        autoescape=True,  # whatever came from outside; and no script runs
+        autoescape=True,  # escapes all texts; the page runs no script
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -96,8 +94,8 @@ def to_html(results: Results, bounds: Bounds = NO_BOUNDS) -> str:
 
 
 def table(found: Sequence[Point], metrics: Sequence[Metric]) -> Table:
-    """Medians of the repeats, in brackets the least and the most; of ``metrics`` those that any
-    load has.
+    """Medians of the repeats, in brackets minimum and maximum, for the ``metrics`` that any load
+    has.
     """
     loads = [point.load for point in found]
     names = varying(loads) or [n for n in _NAMES if dimensions(loads[0])[n]]
@@ -122,7 +120,7 @@ def table(found: Sequence[Point], metrics: Sequence[Metric]) -> Table:
 
 
 def facts(run: Run) -> Iterator[tuple[str, str]]:
-    """When, by which command, on what, with what."""
+    """When, by which command, with which software, and where the run was made."""
     told = {
         "measured": run.created,
         "command": run.command,

@@ -41,7 +41,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Of one kind of time, in milliseconds."""
+    """Percentiles of one kind of latency, in milliseconds."""
 
     mean_ms: float
     p50_ms: float
@@ -52,9 +52,9 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class Load:
-    """What was sent; two measurements of equal loads are repeats of each other."""
+    """The requests that were sent. Measurements of equal loads are repeats of each other."""
 
-    target: str  # what answers: a model's name, or a peer's
+    target: str  # the model's or the peer's name
     endpoint: str  # http-infer, http-generate, grpc-infer, grpc-stream, http-generate-stream
     concurrency: int | None = None  # closed loop: callers; or
     request_rate: float | None = None  # open loop: requests/s sent
@@ -62,7 +62,9 @@ class Load:
     input_name: str = ""  # the scenario's name for its input data
     prompt_tokens: str = ""  # a number, or a range as in 8-64
     output_tokens: str = ""
-    settings: Mapping[str, Value] = field(default_factory=dict)  # of the server, where they vary
+    settings: Mapping[str, Value] = field(
+        default_factory=dict
+    )  # the server's settings, where they vary
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class Measurement:
     load: Load
     repeat: int  # from 0
     started: str  # ISO 8601, UTC
-    duration_s: float  # that was counted
-    num_requests: int  # answered well, in that time
+    duration_s: float  # length of the counted time
+    num_requests: int  # correct answers in that time
     num_errors: int
     requests_per_s: float
     first_error: str | None = None
@@ -82,7 +84,7 @@ class Measurement:
     time_to_first_token: Percentiles | None = None
     inter_token_latency: Percentiles | None = None
     output_tokens_per_s: float | None = None  # all callers together
-    roofline_share: float | None = None  # 0 to 1: of what the machine's memory and cores allow
+    roofline_share: float | None = None  # 0 to 1: share of the roofline limit
     server: Mapping[str, float] = field(default_factory=dict)
     """From Triton's and our own metrics, as differences over the measurement: queue_share (0 to 1
     of the time in the server), batch_occupancy (mean rows computed together), queue_ms, compute_ms,
@@ -91,12 +93,12 @@ class Measurement:
     """cpu_share (0 to 1 of all cores), server_cpu_cores, memory_gib, gpu_share, gpu_memory_gib,
     gpu_power_w: means over the measurement; *_max where a peak."""
     command: str = ""
-    doubts: tuple[str, ...] = ()  # what speaks against it, in words
+    doubts: tuple[str, ...] = ()  # reasons to doubt it
 
 
 @dataclass(frozen=True)
 class Run:
-    """How the measurements came about."""
+    """How the measurements were made."""
 
     kind: str  # sweep, tune, baselines
     created: str  # ISO 8601, UTC
@@ -113,13 +115,13 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The title, or the kind and the time where there is none."""
+        """The title; without one, the kind and the time."""
         return self.title or f"{self.kind} of {self.created}"
 
 
 @dataclass(frozen=True)
 class Results:
-    """A run and what it measured."""
+    """A run and its measurements."""
 
     run: Run
     measurements: Sequence[Measurement] = ()
@@ -127,26 +129,28 @@ class Results:
 
 @dataclass(frozen=True)
 class _Version:
-    """The field that is read before all others."""
+    """The schema version, which is read before all other fields."""
 
     schema_version: int
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """What a report.json holds beside the fields of a Run."""
+    """The fields of report.json beside those of a Run."""
 
     measurements: list[Measurement] = field(default_factory=list)
 
 
 def write_run(folder: Path, run: Run) -> None:
-    """Makes the folder and writes how its run came about. Raises OSError."""
+    """Creates the folder and writes the run's description. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder, Results(run, read_measurements(folder)))
 
 
 def append(folder: Path, measurement: Measurement) -> None:
-    """Adds a measurement to the run, in the place of what its repeat was before. Raises OSError."""
+    """Adds a measurement to the run, replacing an earlier one of the same repeat. Raises
+    OSError.
+    """
     before, load, repeat = _read(folder / REPORT_FILE), measurement.load, measurement.repeat
     finite = replace(
         measurement, server=_finite(measurement.server), machine=_finite(measurement.machine)
@@ -156,18 +160,18 @@ def append(folder: Path, measurement: Measurement) -> None:
 
 
 def read_run(folder: Path) -> Run:
-    """The run in ``folder``. Raises OSError, ValueError (not a run, or of a newer schema)."""
+    """Reads the run in ``folder``. Raises OSError, ValueError (not a run, or of a newer schema)."""
     return _read(folder / REPORT_FILE).run
 
 
 def read_measurements(folder: Path) -> list[Measurement]:
-    """What its run has measured. Raises OSError, ValueError."""
+    """Raises OSError, ValueError."""
     file = folder / REPORT_FILE
     return [*_read(file).measurements] if file.exists() else []
 
 
 def read_results(path: Path) -> Results:
-    """The run in a folder, or in its report.json. Raises PerfError."""
+    """Reads a run from its folder or its report.json. Raises PerfError."""
     file = path / REPORT_FILE if path.is_dir() else path
     try:
         return _read(file)
@@ -181,7 +185,6 @@ def read_results(path: Path) -> Results:
 
 
 def _read(file: Path) -> Results:
-    """Raises OSError, ValueError."""
     data = read_regular(file, _MOST_BYTES)
     version = _made(_Version, data, f"{file}: not a run: ").schema_version
     if version > SCHEMA_VERSION:
@@ -200,7 +203,7 @@ def _write(folder: Path, results: Results) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Replaces ``file``, whole or not at all. Raises OSError, which names it."""
+    """Replaces ``file`` atomically. Raises an OSError that names the file."""
     temporary = file.with_name(f".{file.name}.new")
     try:
         temporary.write_text(encodable(text), encoding="utf-8", newline="")
@@ -211,7 +214,7 @@ def write_text(file: Path, text: str) -> None:
 
 
 def encodable(text: str) -> str:
-    """``text`` with an escape for what UTF-8 has no bytes for: half of a surrogate pair."""
+    """``text`` with half surrogate pairs escaped, which UTF-8 can't encode."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -229,8 +232,8 @@ def masked(value: Any) -> Any:
 
 
 def _made(kind: type[Made], data: bytes, where: str = "") -> Made:
-    """JSON as the dataclass; keys of a later version are left out. Raises ValueError, which says
-    where and what is wrong: ``Expected `str`, got `int` - at `$.load.endpoint` ``.
+    """Converts JSON to the dataclass; keys of later versions are dropped. Raises ValueError with
+    the place and the fault: ``Expected `str`, got `int` - at `$.load.endpoint` ``.
     """
     try:
         return msgspec.json.decode(data, type=kind)
@@ -239,5 +242,5 @@ def _made(kind: type[Made], data: bytes, where: str = "") -> Made:
 
 
 def _finite(figures: Mapping[str, float]) -> dict[str, float]:
-    """Without figures that JSON has no number for: they were not measured."""
+    """Drops figures that are not finite, for which JSON has no number."""
     return {name: value for name, value in figures.items() if math.isfinite(value)}

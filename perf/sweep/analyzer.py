@@ -1,9 +1,9 @@
-"""NVIDIA's perf_analyzer: finds one that runs here, makes its command lines, and runs them to their
-end, or ends them: their time is over, the server is silent, or we are asked to stop.
+"""NVIDIA's perf_analyzer: finds an executable, builds its command lines, runs them, and kills them
+when their time is over, the server is silent, or a stop is requested.
 
-It is the one on PATH, else the one in tritonclient's wheel, which wants two libraries that no
-system has under these names by default; nvidia-pytriton's wheel carries both under names of its
-own. They are linked into a folder of the user's cache.
+It is looked for on PATH, then in tritonclient's wheel. That one needs two libraries that systems
+lack under these names; nvidia-pytriton's wheel carries both under names of its own, so links to
+them are made in a folder of the user's cache.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _NOTHING_DONE = "No valid requests recorded"
 _EMPTY_PHRASES = ("Failed to retrieve results", "WARNING", "Usage:", "perf_analyzer: ")
 _THREAD = re.compile(r"^Thread \[\d+\] had error: ")
 _FEW_REQUESTS = 4
-_ALL_STABLE = 999999.0  # per cent: what differs by less counts as stable
+_ALL_STABLE = 999999.0  # per cent; windows that differ by less are stable
 _WINDOWS = 3  # whose throughput and latency have to agree: perf_analyzer's own rule
 
 
 @dataclass(frozen=True)
 class Analyzer:
-    """One that runs: its path, its version, where it comes from, what its environment adds."""
+    """A working perf_analyzer: path, version, origin, and additions to its environment."""
 
     path: str
     version: str
@@ -55,8 +55,8 @@ class Analyzer:
 
 
 def find(given: str | None = None) -> Analyzer:
-    """``given``, where that is a path, and nothing else; else the one on PATH, else that of the
-    installed tritonclient. Raises PerfError, with a line for each that was tried.
+    """Returns ``given`` if it is set, else the one on PATH, else that of the installed
+    tritonclient. Raises PerfError with a line for each candidate that failed.
     """
     installed = installed_file("tritonclient", f"bin/{NAME}")
     candidates = {"PATH": shutil.which(NAME), "the installed tritonclient": installed}
@@ -75,8 +75,8 @@ def find(given: str | None = None) -> Analyzer:
 
 
 def _started(path: str, origin: str) -> Analyzer | str:
-    """Asks it for its version, with our copies of its libraries where it does not start without; or
-    why it does not run.
+    """Starts it to read its version, with our copies of its libraries if it needs them; returns why
+    it does not run otherwise.
     """
     said, environment = _ask(path, {}), dict[str, str]()
     if any(library in said for library in _LIBRARIES):
@@ -104,14 +104,16 @@ def _ask(path: str, environment: Mapping[str, str]) -> str:
 
 
 def _with_libraries() -> dict[str, str]:
-    """An LD_LIBRARY_PATH with those that are installed."""
+    """An LD_LIBRARY_PATH with the missing libraries, where they are installed."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "hf-triton" / "perf" / "libraries"
     folder.mkdir(parents=True, exist_ok=True)
     for name, pattern in _LIBRARIES.items():
         target, link = installed_file("nvidia-pytriton", pattern), folder / name
         if target and not (link.is_symlink() and link.resolve() == target.resolve()):
-            fresh = link.with_name(f".{name}.{os.getpid()}")  # others may do the same
+            fresh = link.with_name(
+                f".{name}.{os.getpid()}"
+            )  # another process may have linked it meanwhile
             fresh.symlink_to(target)
             fresh.replace(link)
     paths = [str(folder), os.environ.get("LD_LIBRARY_PATH", "")]
@@ -119,7 +121,7 @@ def _with_libraries() -> dict[str, str]:
 
 
 def installed_file(distribution: str, pattern: str) -> Path | None:
-    """A file of an installed package whose path in its wheel ends like ``pattern``."""
+    """A file of an installed package whose path ends with ``pattern``."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         for file in metadata.files(distribution) or []:
             path = Path(str(file.locate())).resolve()
@@ -129,15 +131,15 @@ def installed_file(distribution: str, pattern: str) -> Path | None:
 
 
 def warm_up_command(planned: Planned) -> list[str]:
-    """A few requests whose figures are thrown away; perf_analyzer wants a second's at least."""
+    """A few requests whose figures are discarded; perf_analyzer runs for a second at least."""
     per_second = math.ceil(planned.load.request_rate or 0)
     count = max(planned.measuring.warm_up_requests, planned.callers, per_second)
     return [*_start(planned), "--request-count", str(count)]
 
 
 def measuring_command(planned: Planned, *, forced: bool = False, few: bool = False) -> list[str]:
-    """Windows of the scenario's seconds or requests; ``forced``: three, however they differ;
-    ``few``: of a few requests each, for those that take longer than a window.
+    """Measures in windows of the scenario's seconds or requests. ``forced``: takes three windows,
+    stable or not; ``few``: windows of a few requests, for requests that take longer than a window.
     """
     measuring = planned.measuring
     count = max(_FEW_REQUESTS, planned.callers) if few else measuring.window_requests
@@ -153,7 +155,7 @@ def measuring_command(planned: Planned, *, forced: bool = False, few: bool = Fal
 
 
 def _start(planned: Planned) -> list[str]:
-    """Who sends what where, and how much at once."""
+    """The arguments common to both commands: target, inputs and load."""
     load, model, addresses = planned.load, planned.target.model, planned.server.addresses
     http, grpc = ("-u", addresses.http), ("-u", addresses.grpc, "-i", "grpc")
     command = [NAME, "-m", model, *(grpc if load.endpoint.startswith("grpc") else http)]
@@ -173,7 +175,7 @@ def _start(planned: Planned) -> list[str]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How it ended. ``said`` is its standard error; ``given_up`` why we ended it, if we did."""
+    """How a run ended: ``said`` is its stderr, ``given_up`` the reason if we killed it."""
 
     code: int
     said: str
@@ -181,12 +183,12 @@ class Ended:
 
     @property
     def is_unstable(self) -> bool:
-        """Its windows did not agree, which is all that was wrong."""
+        """Whether the only fault was that its windows did not agree."""
         return self.code != 0 and not self.given_up and _UNSTABLE in self.said
 
     @property
     def has_nothing(self) -> bool:
-        """No request ended within a window."""
+        """Whether no request ended within a window."""
         return self.code != 0 and _NOTHING_DONE in self.said
 
     def reason(self) -> str:
@@ -208,8 +210,8 @@ def run(
     timeout_s: float,
     give_up: Callable[[], str],
 ) -> Ended:
-    """Runs a command line in ``folder``; ``give_up`` says why not to wait any longer, and nothing
-    while there is none. Raises OSError where it can't be started.
+    """Runs a command line in ``folder`` until it ends or ``give_up`` returns a reason to kill it.
+    Raises OSError where it can't be started.
     """
     deadline = time.monotonic() + timeout_s
     process = subprocess.Popen(
@@ -221,7 +223,7 @@ def run(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        start_new_session=True,  # a Ctrl-C of the terminal is ours
+        start_new_session=True,  # we handle the terminal's Ctrl-C
         preexec_fn=ends_with_us(signal.SIGKILL),
     )
     with process:

@@ -1,7 +1,6 @@
-"""Measures one load: warm-up, perf_analyzer with the server and the machine watched, the figures.
-
-A load that fails is a measurement too, with its error: a sweep goes on. Only a server that has gone
-ends it.
+"""Measures one load: warms up, runs perf_analyzer while watching the server and the machine, and
+computes the figures. A failed load is a measurement with an error, and the sweep continues; only a
+lost server ends it.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from perf.sweep.server import TritonView
 from perf.sweep.watching import Look, Watch, between, machine_figures, watching
 
 _COUNTED = "num_output_tokens"
-_MAY_DIFFER = 0.02  # of what the server counted
-_SILENCE_S = 20.0  # of a server's metrics, after which a load is not waited for
-_FULL_BYTES = 65_536  # perf_analyzer says nothing when it can't write all of its export
+_MAY_DIFFER = 0.02  # share of the server's count
+_SILENCE_S = 20.0  # silence of the server's metrics that ends a load
+_FULL_BYTES = 65_536  # perf_analyzer reports no error when it can't write its whole export
 _LEAST_TIMEOUT_S, _COUNTING_TIMEOUT_S = 120.0, 3600.0
 
 
@@ -39,8 +38,8 @@ class ServerGoneError(Exception):
 
 @dataclass(frozen=True)
 class Measurer:
-    """Measures in the run's ``folder``. ``recovery_s``: how long a server may take to come back;
-    ``say`` tells people what is being done.
+    """Measures into the run's ``folder``. ``recovery_s``: how long a server may take to recover;
+    ``say`` prints progress.
     """
 
     analyzer: Analyzer
@@ -79,8 +78,8 @@ class Measurer:
             export.unlink(missing_ok=True)
 
     def _loaded(self, planned: Planned, watch: Watch) -> tuple[list[str], Ended, bool]:
-        """Warm-up, then the measurement; again, and not stable, where its windows never agreed, or
-        nothing ended in one: of those perf_analyzer exports nothing.
+        """Warms up, then measures. Where the windows never agreed, or no request ended in one
+        (perf_analyzer then exports nothing), measures again and marks the result as not stable.
         """
         command = measuring_command(planned)
         if planned.measuring.warm_up_requests:
@@ -94,7 +93,9 @@ class Measurer:
                 ended = self._run(command, planned, watch)
         export = self.folder / EXPORT_FILE
         if not ended.code and not (export.exists() and export.stat().st_size):
-            ended = self._run(command, planned, watch)  # it is seen to end well with nothing in it
+            ended = self._run(
+                command, planned, watch
+            )  # it has been seen to succeed with an empty export
         return command, ended, command == measuring_command(planned)
 
     def _run(self, command: list[str], planned: Planned, watch: Watch) -> Ended:
@@ -127,8 +128,8 @@ def _measured(blank: Measurement, planned: Planned, export: Export, watch: Watch
 
 
 def doubts(export: Export, looks: Sequence[Look], planned: Planned) -> Iterator[str]:
-    """What clients saw and the server counted otherwise, in words. What was in flight when it was
-    asked may count on either side.
+    """Differences between the clients' and the server's counts, in words. Requests in flight when
+    the server was asked may count on either side.
     """
     start_ns, end_ns = export.windows[0], export.windows[-1]
     inside = [one for one in looks if one.samples and start_ns <= one.at_ns <= end_ns]
@@ -143,7 +144,7 @@ def doubts(export: Export, looks: Sequence[Look], planned: Planned) -> Iterator[
     if counted and abs(answered - counted) > _MAY_DIFFER * counted + in_flight:
         yield f"clients saw {answered:,} requests answered where the server counted {counted:,.0f}"
     finished = seen.grown("hf_triton_finished_total")
-    # Several sequences a request are told together, and counted one by one.
+    # The server counts sequences; the client counts a request of several as one.
     if planned.counts_tokens and in_flight < finished < 1.5 * answered:
         had = sum(one.num_output_tokens for one in export.records) / len(export.records)
         told = seen.grown("hf_triton_generated_tokens_total") / finished
@@ -152,7 +153,7 @@ def doubts(export: Export, looks: Sequence[Look], planned: Planned) -> Iterator[
 
 
 def _failed(blank: Measurement, planned: Planned, ended: Ended) -> Measurement:
-    """With what went wrong; of /generate perf_analyzer tells the status alone."""
+    """A measurement with the error; for /generate perf_analyzer reports the status code alone."""
     reason = ended.reason()
     if planned.load.endpoint == "http-generate" and "HTTP code" in reason:
         payload = json.loads(planned.requests.content("http-generate"))["data"][0]["payload"][0]
@@ -162,12 +163,12 @@ def _failed(blank: Measurement, planned: Planned, ended: Ended) -> Measurement:
 
 
 class ExportError(Exception):
-    """The file is not there, or not whole."""
+    """The export file is missing or incomplete."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """Who was answered, in seconds since the first window; the borders of the counted windows, in
+    """Answered requests, in seconds since the first window; the counted windows' borders in
     nanoseconds.
     """
 
@@ -175,7 +176,7 @@ class Export:
     windows: Sequence[int]
 
     def figures(self) -> dict[str, Any]:
-        """The fields of a Measurement that tell what clients saw."""
+        """The client-side fields of a Measurement."""
         seconds = (self.windows[-1] - self.windows[0]) / 1e9
         found = figures(self.records, seconds)
         found["duration_s"] = round(seconds, 3)
@@ -183,11 +184,11 @@ class Export:
 
 
 def read_export(file: Path, streams: bool, counts_tokens: bool) -> Export:
-    """The only experiment in ``file``. Raises ExportError.
+    """Reads the only experiment in ``file``. Raises ExportError.
 
     The export holds every request that ended in the counted windows: when it was sent, when each
-    of its responses came (nanoseconds since 1970), and what they carried. For outputs that were
-    not sent it holds what lay in memory, as texts nothing: only what was asked for is read.
+    response came (nanoseconds since 1970), and the outputs. For outputs that were not sent it holds
+    uninitialised memory, for texts an empty one, so only requested outputs are read.
     """
     try:
         (experiment,) = json.loads(file.read_text("utf-8", "replace"))["experiments"]
@@ -204,7 +205,7 @@ def read_export(file: Path, streams: bool, counts_tokens: bool) -> Export:
 def _record(
     request: Mapping[str, Any], start_ns: int, streams: bool, counts_tokens: bool
 ) -> Record | None:
-    """None where it was never answered. A last response without content only says that it ends."""
+    """None where it was never answered. A last response without content only marks the end."""
     times = list(request["response_timestamps"])
     outputs = list(request.get("response_outputs", []))
     if len(times) > 1 and len(outputs) == len(times) and _is_empty(outputs[-1]):
@@ -221,15 +222,15 @@ def _record(
 
 
 def _is_empty(output: Mapping[str, Any]) -> bool:
-    """Whether a response carries nothing: the texts of its outputs tell, where it has any. What
-    ends one of ours tells why (finish_reason), which each request of a stream asks for.
+    """Whether a response carries no text. Our final responses carry a finish_reason, which each
+    streaming request asks for.
     """
     texts = [value for value in output.values() if isinstance(value, str)]
     return not any(texts) if texts else not output
 
 
 def _num_tokens(output: Mapping[str, Any]) -> int:
-    """What one response says; of flat JSON, inside its text."""
+    """The token count of one response; with flat JSON it is inside the text."""
     if isinstance(body := output.get("response"), str):
         with suppress(ValueError):
             output = json.loads(body)

@@ -1,5 +1,5 @@
-"""What Triton and our models count, as the figures of one measurement: Prometheus' text in,
-differences between two moments out. Asks nobody.
+"""Computes figures from Triton's and our models' metrics: parses Prometheus text and takes
+differences between two scrapes. Sends no requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BY_GPU = {
     "nv_gpu_memory_used_bytes": ("gpu_memory_gib", 2.0**-30),
     "nv_gpu_power_usage": ("gpu_power_w", 1.0),
 }
-# Of a cache its share that is used, in place of what that is a share of.
+# For caches the used share replaces the absolute numbers.
 _SHARES = {"tokens": "kv_cache_share", "slots": "kv_slots_share", "pages": "kv_pages_share"}
 
 
@@ -32,7 +32,7 @@ class Sample:
 
 
 def parse_metrics(text: str) -> list[Sample]:
-    """Every line that has a number; buckets are left out, nothing here needs them."""
+    """All samples that have a number, without histogram buckets."""
     kinds: dict[str, str] = {}
     found = []
     for line in text.splitlines():
@@ -47,28 +47,28 @@ def parse_metrics(text: str) -> list[Sample]:
 
 
 class Difference:
-    """Between the first and the last of a measurement's scrapes of ``/metrics``."""
+    """The change between the first and the last scrape of a measurement."""
 
     def __init__(self, scrapes: Sequence[Sequence[Sample]], models: Iterable[str]) -> None:
-        """Only what has one of the ``models`` as its label counts."""
+        """Counts only samples whose label names one of the ``models``."""
         counted = set(models)
         self.scrapes = [
             [one for one in samples if one.labels.get("model") in counted] for samples in scrapes
         ]
 
     def grown(self, name: str) -> float:
-        """By how much a counter grew, over all instances; a restart makes it 0."""
+        """A counter's increase, summed over all instances; 0 after a restart."""
         if len(self.scrapes) < 2:
             return 0.0
         return max(0.0, _total(self.scrapes[-1], name) - _total(self.scrapes[0], name))
 
     def mean(self, histogram: str) -> float | None:
-        """The mean of what a histogram saw in that time."""
+        """The mean of a histogram's observations in that time."""
         count = self.grown(f"{histogram}_count")
         return self.grown(f"{histogram}_sum") / count if count else None
 
     def gauges(self) -> dict[str, list[float]]:
-        """Our own gauges in every scrape, over all instances, by their short names."""
+        """Our gauges in every scrape, summed over all instances, by short name."""
         samples = [one for scrape in self.scrapes for one in scrape if one.kind == "gauge"]
         names = sorted({one.name for one in samples if one.name.startswith(_OURS)})
         return {
@@ -82,10 +82,8 @@ def _total(samples: Iterable[Sample], name: str) -> float:
 
 
 def server_figures(seen: Difference, latency_ms: float | None) -> dict[str, float]:
-    """The measurement's ``server`` figures; ``latency_ms`` is the mean as clients saw it.
-
-    A model of ours that answers later than it takes requests (the in-flight engine) keeps its own
-    times: Triton's end when it has taken the request.
+    """The ``server`` figures of a measurement; ``latency_ms`` is the clients' mean. The in-flight
+    engine keeps its own times, because Triton's end when it has taken the request.
     """
     figures: dict[str, float] = {}
     waited_s = seen.mean(f"{_OURS}queue_time_seconds")
@@ -114,7 +112,6 @@ def server_figures(seen: Difference, latency_ms: float | None) -> dict[str, floa
 
 
 def _gauge_figures(gauges: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Means and peaks."""
     wholes = {f"kv_{kind}" for kind in _SHARES}
     figures: dict[str, float] = {}
     for name, values in gauges.items():
@@ -129,14 +126,14 @@ def _gauge_figures(gauges: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def mean_and_max(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Empty where there are no values."""
+    """Empty without values."""
     if not values:
         return {}
     return {name: sum(values) / len(values), f"{name}_max": max(values)}
 
 
 def gpu_figures(scrapes: Sequence[Sequence[Sample]]) -> dict[str, float]:
-    """Triton's own view of the GPUs, means over all scrapes and GPUs; memory and power are sums."""
+    """Triton's GPU metrics: means over all scrapes and GPUs; memory and power are sums."""
     figures: dict[str, float] = {}
     for metric, (name, scale) in _BY_GPU.items():
         found = [[s.value for s in samples if s.name == metric] for samples in scrapes]

@@ -1,7 +1,6 @@
-"""Everything that a sweep will measure, in the order in which it will: one load of one target each.
-
-Loads of one scenario go in turns: all of the first repeat come before the second, so that what else
-the machine does in the meantime meets all of them.
+"""Lists all measurements of a sweep in order: one load of one target each. Repeats are interleaved:
+all first repeats come before the second ones, so that other work on the machine affects all loads
+alike.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from perf.sweep.server import TritonView
 
 @dataclass(frozen=True)
 class Planned:
-    """One measurement to be. ``input_file`` is the path from the run's folder, where all its
-    commands run.
+    """One measurement to make. ``input_file`` is relative to the run's folder, where all commands
+    run.
     """
 
     load: Load
@@ -39,7 +38,7 @@ class Planned:
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether answers say how many tokens they are."""
+        """Whether answers report their number of tokens."""
         entry = self.requests.entries[0]
         return "return_num_output_tokens" in entry and self.load.batch_size == 1
 
@@ -49,7 +48,7 @@ class Planned:
 
     @property
     def label(self) -> str:
-        """For people: what is being measured."""
+        """Describes the load for the progress bar."""
         load = self.load
         level = f"{load.concurrency} at once" if load.concurrency else f"{load.request_rate:g}/s"
         batch = f", batches of {load.batch_size}" if load.batch_size > 1 else ""
@@ -59,7 +58,7 @@ class Planned:
 
 
 def plan(server: TritonView, targets: Targets, repository: Path) -> list[Planned]:
-    """What a sweep asks of a server; mistakes are noted in ``targets``. Raises PerfError."""
+    """Lists a sweep's measurements; mistakes are collected in ``targets``. Raises PerfError."""
     found: list[Planned] = []
     for number, scenario in enumerate(targets.sweep.scenarios):
         inputs: list[Planned] = []
@@ -103,5 +102,5 @@ def _planned(scenario: Scenario, server: TritonView, target: Target, requests: R
 
 
 def input_files(planned: Iterable[Planned]) -> dict[str, str]:
-    """The content of every input file that is needed."""
+    """The content of every input file."""
     return {one.input_file: one.requests.content(one.load.endpoint) for one in planned}

@@ -1,6 +1,6 @@
-"""What is sent to whom: which model of Triton's answers an endpoint, and perf_analyzer's input file
-for it, of texts of the lengths that a scenario asks for, of a sample by the model's task, or the
-user's own. Every mistake is reported at once, where the scenario makes it.
+"""Resolves which Triton model answers an endpoint, and makes its perf_analyzer input file: texts of
+the scenario's lengths, a sample for the model's task, or the user's own file. All mistakes are
+reported together, each at its place in the scenario.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Target:
-    """``name`` is the user's, ``model`` Triton's that answers this endpoint."""
+    """``name`` is the user's model; ``model`` is the Triton model that answers this endpoint."""
 
     name: str
     endpoint: str
@@ -66,14 +66,14 @@ class Target:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names under which the server counts its work."""
+        """The model names under which the server counts the target's work."""
         return tuple(dict.fromkeys((self.name.removesuffix(ENGINE_SUFFIX), self.name, self.model)))
 
 
 @dataclass
 class Targets:
-    """Finds targets, and keeps what is wrong with the sweep's scenarios: ``config_of`` asks the
-    server, or reads the repository; ``names`` are of all models there.
+    """Finds targets and collects the mistakes of the sweep's scenarios. ``config_of`` asks the
+    server or reads the repository; ``names`` are all models there.
     """
 
     sweep: Sweep
@@ -83,7 +83,7 @@ class Targets:
     problems: list[Problem] = field(default_factory=list)
 
     def of(self, number: int, scenario: Scenario) -> list[Target]:
-        """Every model with every endpoint of the sweep's scenario that it has."""
+        """All models with each of the scenario's endpoints that they have."""
         found: list[Target] = []
         for position, name in enumerate(scenario.models):
             config, streaming = (self.config_of(each) for each in (name, name + ENGINE_SUFFIX))
@@ -111,7 +111,7 @@ class Targets:
         return found
 
     def add(self, message: str, number: int, *path: str | int) -> None:
-        """Notes a problem of a scenario; without a file only its name says where it is."""
+        """Records a mistake in a scenario; without a file the scenario's name is its place."""
         place = self.source.at("scenarios", number, *path)
         where = place.where if place else self.sweep.scenarios[number].name
         line, column = (place.line, place.column) if place else (0, 0)
@@ -125,12 +125,12 @@ class Targets:
 
 
 def _answers_at_once(config: Any) -> bool:
-    """Whether there is such a model, and it does not stream."""
+    """Whether the model exists and does not stream."""
     return config is not None and not config.model_transaction_policy.decoupled
 
 
 def of_json(values: dict[str, Any] | None) -> Any:
-    """Triton's JSON of a ModelConfig as the message, None for None."""
+    """Converts Triton's JSON of a ModelConfig to the message; None stays None."""
     if values is None:
         return None
     from google.protobuf import json_format
@@ -141,7 +141,7 @@ def of_json(values: dict[str, Any] | None) -> Any:
 
 
 def of_repository(repository: Path) -> ConfigOf:
-    """Reads configs that were generated."""
+    """Reads generated configs."""
 
     def config_of(name: str) -> Any:
         try:
@@ -155,7 +155,7 @@ def of_repository(repository: Path) -> ConfigOf:
 
 @dataclass(frozen=True)
 class Requests:
-    """The content of one input file, and what it is in words for the report."""
+    """The content of one input file, and its description for the report."""
 
     entries: Sequence[Entry]  # input name -> values, as /infer takes them
     prompt: str = ""  # such as 32, 8-64, or 32 words
@@ -168,7 +168,7 @@ class Requests:
         return json.dumps({"data": entries}) + "\n"
 
     def bodies(self, target: Target) -> list[str]:
-        """What each request posts to the target, in JSON."""
+        """The JSON body of each request."""
         if target.endpoint in FLAT_JSON:
             return [json.dumps(_flat(entry)) for entry in self.entries]
         size = target.config.max_batch_size
@@ -180,14 +180,15 @@ class Requests:
 
 
 class RequestError(PerfError):
-    """A scenario's input does not fit a model; its text says how."""
+    """A scenario's input does not fit the model; the text says how."""
 
 
 def requests_of(
     target: Target, inputs: Inputs, repository: Path, seed: int, tokenizer: Path | None = None
 ) -> list[Requests]:
-    """One for each combination of prompt and output lengths, which ``tokenizer`` counts or the
-    model's own in the repository, else words are counted. Raises RequestError, PerfError.
+    """Makes one Requests for each combination of prompt and output lengths, in tokens of
+    ``tokenizer`` or the model's own tokenizer in the repository, else in words. Raises
+    RequestError, PerfError.
     """
     if inputs.file is not None:
         return [_of_file(Path(inputs.file), target)]
@@ -218,7 +219,7 @@ def _of_lengths(
     base: Entry,
     name: str,
 ) -> Requests:
-    """``base`` with texts of these lengths as the input ``name``."""
+    """``base`` with texts of these lengths as input ``name``."""
     most = _MOST_LENGTH_TOGETHER // prompt.longest
     number = next((one for one in _NUM_ENTRIES if one <= most), _NUM_ENTRIES[-1])
     lengths, words = random.Random(seed), random.Random(seed)
@@ -234,11 +235,11 @@ def _of_lengths(
 
 
 def _asked(target: Target, output: int | None) -> dict[str, Any]:
-    """Exactly so many tokens, where the model can be told so; and to say how many there were."""
+    """Inputs that fix the output length and request the token count, where the model has them."""
     wanted: dict[str, Any] = dict.fromkeys(_LENGTH_INPUTS, output) if output is not None else {}
     wanted["return_num_output_tokens"] = True
     if target.endpoint == "grpc-stream":
-        wanted["return_finish_reason"] = True  # what tells an answer's end from an empty response
+        wanted["return_finish_reason"] = True  # tells a final response from an empty one
     wanted["stream"] = target.endpoint in STREAMS
     return {name: value for name, value in wanted.items() if name in target.inputs}
 
@@ -265,7 +266,7 @@ def _text_input(target: Target, base: Entry) -> str:
 
 
 def _tokenizer(target: Target, repository: Path) -> Path | None:
-    """None where tokens can't be counted here: then words are."""
+    """The tokenizer; None where lengths are counted in words."""
     name = target.name.removesuffix(ENGINE_SUFFIX)
     for folder in (repository / (name + ENGINE_SUFFIX), repository / name):
         try:
@@ -282,14 +283,14 @@ def _listed(entry: Entry) -> Entry:
 
 
 def _flat(entry: Entry) -> Entry:
-    """An entry as /generate takes it: single values without a list."""
+    """Converts an entry to /generate's form: single values without a list."""
     plain = {name: one["content"] if isinstance(one, dict) else one for name, one in entry.items()}
     return {name: one[0] if len(one) == 1 else one for name, one in _listed(plain).items()}
 
 
 def _of_file(file: Path, target: Target) -> Requests:
-    """The user's own entries. Raises PerfError for a file that is not of perf_analyzer's form,
-    RequestError for one that does not fit the model.
+    """Reads the user's own entries. Raises PerfError for a file not in perf_analyzer's form,
+    RequestError for an entry that does not fit the model.
     """
     try:
         entries = json.loads(read_regular(file, _MOST_BYTES).decode("utf-8"))["data"]
@@ -298,7 +299,9 @@ def _of_file(file: Path, target: Target) -> Requests:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PerfError(f"{file}: {error}; {_FORM}") from None
     if isinstance(entries, list) and entries and isinstance(entries[0], list):
-        entries = [entry for sequence in entries for entry in sequence]  # each stands for itself
+        entries = [
+            entry for sequence in entries for entry in sequence
+        ]  # one request for each entry
     if not isinstance(entries, list) or not entries:
         raise PerfError(f"{file}: holds no entries; {_FORM}")
     model, flat = f"model '{target.model}'", target.endpoint in FLAT_JSON
@@ -317,8 +320,8 @@ def _of_file(file: Path, target: Target) -> Requests:
 
 
 def text_of(length: int, chance: random.Random, count: Count | None) -> str:
-    """A text of so many words or, as ``count`` counts, tokens; where the tokenizer allows no such
-    one, just below it.
+    """A text of so many words or, with ``count``, tokens; slightly shorter where the tokenizer
+    allows no exact length.
     """
     words = chance.choices(_WORDS, k=max(1, length))
     if count is None:
@@ -336,9 +339,8 @@ def text_of(length: int, chance: random.Random, count: Count | None) -> str:
 
 
 def counter(tokenizer_file: Path) -> Count:
-    """Counts as the model does: special tokens that stand around a text are part of it.
-
-    Raises PerfError for a file that is none. Imports tokenizers.
+    """Returns a function that counts tokens as the model does, special tokens included. Raises
+    PerfError for an unreadable tokenizer. Imports tokenizers.
     """
     import tokenizers
 

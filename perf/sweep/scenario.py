@@ -1,5 +1,5 @@
-"""What a sweep is to measure: a scenario's YAML, every key checked, all mistakes at once, each with
-its place. Knows no server: what only a server can tell (is that model there?) is in requests.py.
+"""Reads a sweep's scenario from YAML: checks every key and reports all mistakes together, each with
+its place. Knows no server; checks against a server are in requests.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from generator.yaml_file.schema import Report
 # perf_analyzer (2.51) reads streams over gRPC only; tune and baselines load those over HTTP.
 STREAMS = ("grpc-stream", "http-generate-stream")
 FLAT_JSON = ("http-generate", "http-generate-stream")  # one request at a time, in JSON
-MAX_LOADS = 10_000  # days, with the shortest windows that are of use
+MAX_LOADS = 10_000  # a sweep of days, even with the shortest useful windows
 _MAX_POINTS, _MAX_LENGTH = 256, 1_000_000
 _ADDRESS = re.compile(r"(?:http://)?((?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(\d{1,5}))/?")
 _RANGE = re.compile(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)(?::(x?)(\d+(?:\.\d+)?))?")
@@ -45,7 +45,9 @@ _BETWEEN = re.compile(r"(\d{1,7})-(\d{1,7})")
 
 
 def points(start: float, end: float, step: float, times: bool) -> tuple[float, ...]:
-    """From ``start`` to ``end`` in steps, or ``times`` so much each. Raises ValueError."""
+    """The values from ``start`` to ``end``, in steps or by a factor of ``times``. Raises
+    ValueError.
+    """
     if start > end:
         raise ValueError("an empty range: its start is above its end")
     if step <= (1 if times else 0):
@@ -62,7 +64,7 @@ def points(start: float, end: float, step: float, times: bool) -> tuple[float, .
 
 
 def _said(change: Callable[[Any], Any], form: str = SAID) -> Before:
-    """``change`` before a value is checked, whose ValueError says what is wrong."""
+    """A check that applies ``change`` first and reports its ValueError's text."""
 
     def changed(value: Any) -> Any:
         try:
@@ -74,7 +76,7 @@ def _said(change: Callable[[Any], Any], form: str = SAID) -> Before:
 
 
 def _numbers(value: Any) -> Any:
-    """A number, a list, or a range such as 1:16:5 or, doubling, 1:64:x2, as a list."""
+    """Reads a number, a list, or a range such as 1:16:5 or (doubling) 1:64:x2 as a list."""
     found = _RANGE.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return value if isinstance(value, list) else [value]
@@ -124,8 +126,8 @@ Endpoint = Annotated[
 
 @dataclass(frozen=True)
 class Lengths:
-    """Lengths of texts within one load: each of ``choices`` as often as the others, or any between
-    the two of ``between``.
+    """Text lengths within one load: each of ``choices`` equally often, or uniform within
+    ``between``.
     """
 
     choices: tuple[int, ...] = ()
@@ -143,8 +145,8 @@ class Lengths:
         return max(self.between or self.choices)
 
     def draw(self, count: int, chance: random.Random) -> list[int]:
-        """``count`` lengths; choices come in shuffled blocks of one each, so that any stretch of
-        them has about the mean of all.
+        """Draws ``count`` lengths. Choices come in shuffled blocks that hold each once, so any
+        stretch has about the mean of all.
         """
         if self.between:
             return [chance.randint(*self.between) for _ in range(count)]
@@ -155,7 +157,7 @@ class Lengths:
 
 
 def lengths(value: Any) -> tuple[Lengths, ...]:
-    """One Lengths for each load; a list is several loads. Raises ValueError."""
+    """Returns one Lengths for each load; a list makes several loads. Raises ValueError."""
     return tuple(map(_length, value if isinstance(value, list | tuple) else [value]))
 
 
@@ -177,7 +179,7 @@ def _length(value: Any) -> Lengths:
 
 
 def address(text: object) -> str:
-    """HOST:PORT of plain HTTP or gRPC; a password in it is not repeated. Raises ValueError."""
+    """Checks HOST:PORT of plain HTTP or gRPC; a password in it is not quoted. Raises ValueError."""
     found = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
     if found and 1 <= int(found[2]) <= 65535:
         return found[1]
@@ -187,7 +189,7 @@ def address(text: object) -> str:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Of one server, each ``host:port``."""
+    """One server's ports, each ``host:port``."""
 
     http: str
     grpc: str
@@ -195,7 +197,7 @@ class Addresses:
 
     @classmethod
     def of(cls, http: str, grpc: str | None, metrics: str | None) -> Addresses:
-        """Further ports follow the HTTP port, as Triton's own do."""
+        """Derives the other ports from the HTTP port, numbered as Triton does."""
         host, _, port = http.rpartition(":")
         return cls(http, grpc or f"{host}:{int(port) + 1}", metrics or f"{host}:{int(port) + 2}")
 
@@ -206,20 +208,22 @@ Texts = Annotated[tuple[Lengths, ...], _said(lengths)]
 
 @dataclass(frozen=True)
 class Measuring(Keys):
-    """How long a load is measured; the words are perf_analyzer's."""
+    """How long a load is measured, in perf_analyzer's terms."""
 
     gone: ClassVar[Mapping[str, str]] = {
         "timeout_s": "leave it out: a load's time follows from its windows"
     }
     window_s: Annotated[float, number(0.05, 86_400, unit="seconds")] = 5.0
-    window_requests: Annotated[int, whole(1, 1_000_000)] | None = None  # windows of so many
+    window_requests: Annotated[int, whole(1, 1_000_000)] | None = None  # requests in a window
     stability_percent: Annotated[float, number(above=0, most=999)] = 10.0
     max_trials: Annotated[int, whole(3, 1000)] = 10
-    warm_up_requests: Annotated[int, whole(0, 1_000_000)] = 8  # and one for each caller at least
+    warm_up_requests: Annotated[int, whole(0, 1_000_000)] = 8  # but at least one for each caller
     repeats: Annotated[int, whole(1, 100)] = 1
 
     def but(self, other: Measuring, node: Node | None, report: Report) -> Measuring:
-        """With what ``other`` says itself, at ``node``; windows are of seconds or of requests."""
+        """Overrides these settings with ``other``'s, read at ``node``; windows are in seconds or in
+        requests.
+        """
         value = node.value if node and isinstance(node.value, dict) else {}
         given = {key.name: getattr(other, key.name) for key in value}
         if node and {"window_s", "window_requests"} <= given.keys():
@@ -229,7 +233,7 @@ class Measuring(Keys):
 
 @dataclass(frozen=True)
 class Inputs(Keys):
-    """What requests carry: texts of these lengths, further inputs, or a file of the user's."""
+    """The inputs of requests: texts of these lengths, further inputs, or the user's file."""
 
     gone: ClassVar[Mapping[str, str]] = {
         "prompt_words": "use prompt_tokens: without a tokenizer.json words are counted",
@@ -238,7 +242,9 @@ class Inputs(Keys):
     prompt_tokens: Texts = ()
     output_tokens: Texts = ()
     tensors: Annotated[AnyMap, _said(_tensors)] = field(default_factory=dict)  # the same each time
-    file: Annotated[str, Found(_existing)] | None = None  # in perf_analyzer's own form, alone
+    file: Annotated[str, Found(_existing)] | None = (
+        None  # in perf_analyzer's form; excludes the other fields
+    )
 
     def mistakes(self) -> Iterator[Mistake]:
         if self.file and (self.prompt_tokens or self.output_tokens or self.tensors):
@@ -247,7 +253,7 @@ class Inputs(Keys):
 
 @dataclass(frozen=True)
 class Scenario(Keys):
-    """Every combination of its lists is a load."""
+    """A set of loads: every combination of its lists."""
 
     gone: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("url", "grpc_url", "metrics_url"),
@@ -275,14 +281,14 @@ class Scenario(Keys):
 
     @property
     def levels(self) -> list[dict[str, Any]]:
-        """Requests at once, then requests a second; one at once where neither is said."""
+        """Concurrencies, then request rates; one request at a time where neither is given."""
         found: list[dict[str, Any]] = [{"request_rate": float(each)} for each in self.request_rate]
         at_once = self.concurrency or ([] if found else [1])
         return [{"concurrency": each} for each in at_once] + found
 
     @property
     def num_loads(self) -> int:
-        """How many it asks for, where its models have all its endpoints."""
+        """The number of loads if its models have all its endpoints."""
         targets = len(self.models) * max(1, len(self.endpoints))
         texts = max(1, len(self.input.prompt_tokens)) * max(1, len(self.input.output_tokens))
         levels = len(self.batch_sizes) * len(self.levels)
@@ -291,7 +297,7 @@ class Scenario(Keys):
 
 @dataclass(frozen=True)
 class Sweep(Keys):
-    """All of it; ``file`` is the scenario's, empty where models.yaml alone said what to measure."""
+    """All scenarios; ``file`` is the scenario file, empty where only models.yaml was read."""
 
     scenarios: Annotated[list[Scenario], listed("a list of scenarios", by=("name",))]
     title: Annotated[str, Text("a title")] = ""
@@ -312,19 +318,19 @@ class Sweep(Keys):
 
     @property
     def addresses(self) -> Addresses | None:
-        """The server's, where the file names one."""
+        """The server's addresses, if the file names it."""
         return Addresses.of(self.url, self.grpc_url, self.metrics_url) if self.url else None
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a sweep comes from: its file and what that holds; nothing where models.yaml said it."""
+    """The scenario file and its nodes; None where there is only models.yaml."""
 
     file: str = ""
     root: Node | None = None
 
     def at(self, *path: str | int) -> Node | None:
-        """The value at ``path``; of what is not there, the nearest around it."""
+        """The node at ``path``, or the nearest existing one above it."""
         found = self.root
         for step in path:
             value = found.value if found else None
@@ -338,7 +344,7 @@ class Source:
 
 
 def read_sweep(file: Path) -> tuple[Sweep, Source]:
-    """The sweep of a scenario file. Raises SpecError with every mistake in it."""
+    """Reads a scenario file. Raises SpecError with every mistake in it."""
     root, report = reading.read(file, "scenarios:"), Report()
     source, found = Source(str(file), root), read(Sweep, root, report, file.parent)
     if found is not None:
@@ -358,7 +364,7 @@ def read_sweep(file: Path) -> tuple[Sweep, Source]:
 
 
 def usual_sweep(models: Sequence[str]) -> Sweep:
-    """Where no scenario says it, a few minutes for each model: its usual endpoints with 1, 4 and 16
+    """The default sweep, a few minutes for each model: its usual endpoints with 1, 4 and 16
     requests at once.
     """
     measuring = Measuring(window_s=3.0, max_trials=6)

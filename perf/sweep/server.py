@@ -1,5 +1,5 @@
-"""A running Triton as a sweep sees it, over plain HTTP: is it there, what does it serve, what does
-it count; and one of the sweep's own. Changes nothing on a server and sends no key.
+"""Queries a running Triton over plain HTTP (readiness, models, metrics), or starts one for the
+sweep. Changes nothing on a server and sends no key.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _LOAD_TIMEOUT_S, _STOP_TIMEOUT_S = 1800.0, 90.0
 
 @dataclass(frozen=True)
 class TritonView:
-    """One server at its addresses. No call raises where the server does not answer."""
+    """One server at its addresses. No method raises when the server does not answer."""
 
     addresses: Addresses
 
     @property
     def is_local(self) -> bool:
-        """Whether it runs on this machine, whose use then tells of it."""
+        """Whether the server runs on this machine, whose CPU and memory use is then recorded."""
         return bool(_LOCAL.fullmatch(self.addresses.http.rpartition(":")[0]))
 
     @property
@@ -59,7 +59,7 @@ class TritonView:
         return self._get(f"/v2/models/{quote(model)}/ready") is not None
 
     def wait_ready(self, models: Sequence[str], timeout_s: float) -> bool:
-        """Whether all are, in time."""
+        """Whether all models become ready within the timeout."""
         deadline = time.monotonic() + timeout_s
         while not all(self.is_ready(model) for model in models):
             if time.monotonic() > deadline:
@@ -68,7 +68,7 @@ class TritonView:
         return True
 
     def config(self, model: str) -> dict[str, Any] | None:
-        """Triton's ModelConfig of it as JSON has it; None where there is no such model."""
+        """The model's ModelConfig as Triton's JSON; None where there is no such model."""
         try:
             found = json.loads(self._get(f"/v2/models/{quote(model)}/config") or b"null")
         except ValueError:
@@ -76,22 +76,22 @@ class TritonView:
         return found if isinstance(found, dict) else None
 
     def version(self) -> str:
-        """The server's own version; empty where it does not say."""
+        """The server's version; empty if it does not state one."""
         return str(json.loads(self._get("/v2") or b"{}").get("version", ""))
 
     def metrics(self) -> list[Sample]:
-        """Everything it counts; empty where it does not answer."""
+        """The text of ``/metrics``; empty where the server does not answer."""
         body = self._get("/metrics", self.addresses.metrics) or b""
         return parse_metrics(body.decode("utf-8", "replace"))
 
     def model_names(self) -> list[str]:
-        """Those it has loaded: its metrics name them, without a key."""
+        """The loaded models, read from the metrics, which need no key."""
         counted = (one for one in self.metrics() if one.name == "nv_inference_request_success")
         return sorted({one.labels["model"] for one in counted if "model" in one.labels})
 
     def refusal(self, path: str, body: object) -> str:
-        """What it says to one request that it refuses, for an error that perf_analyzer does not
-        tell; empty where it answers.
+        """Sends one request and returns the server's error text, which perf_analyzer omits; empty
+        where the request succeeds.
         """
         url, data = f"http://{self.addresses.http}{path}", json.dumps(body).encode()
         try:
@@ -114,7 +114,7 @@ class TritonView:
 
 
 def supervised(repository: Path) -> Iterator[Addresses]:
-    """Of the servers that `hf-triton serve` runs on this repository, and brings back."""
+    """The servers that `hf-triton serve` runs, and restarts, for this repository."""
     for state in running_servers(repository):
         ports = (state.http_port, state.grpc_port, state.metrics_port)
         yield Addresses(*(f"{bracketed(state.host)}:{port}" for port in ports))
@@ -124,8 +124,8 @@ def supervised(repository: Path) -> Iterator[Addresses]:
 def own_server(
     config: Path, repository: Path, folder: Path, names: Sequence[str]
 ) -> Iterator[Addresses]:
-    """`hf-triton serve` on free ports while the block runs, ready with these models of models.yaml;
-    its log is ``serve.log`` in ``folder``. Raises PerfError, SpecError.
+    """Runs `hf-triton serve` on free ports for the length of the block, with these models of
+    models.yaml ready; logs to ``serve.log`` in ``folder``. Raises PerfError, SpecError.
     """
     specs = {spec.name: spec for spec in load_unpinned(config, find_tasks())}
     for name in names:
@@ -144,7 +144,7 @@ def own_server(
         lambda: server.wait_ready(models, 0.0),
         log,
         _LOAD_TIMEOUT_S,
-        _STOP_TIMEOUT_S,  # tritonserver ends when who started it does
+        _STOP_TIMEOUT_S,  # tritonserver ends with the process that started it
         our_environment(),
     ):
         yield addresses

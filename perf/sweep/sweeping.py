@@ -1,5 +1,5 @@
-"""A sweep from its beginning to its end: finds what it needs, measures load after load, keeps each,
-and writes the report however it ends.
+"""Runs a sweep: finds perf_analyzer and the server, measures and stores each load, and writes the
+report however the sweep ends.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from perf.sweep.scenario import Addresses, Source, Sweep, read_sweep, usual_swee
 from perf.sweep.server import DEFAULT, TritonView, own_server, supervised
 from perf.usage import gpu_names
 
-# How long a server may take to come back; one of `hf-triton serve`, which loads its models again.
+# Seconds a server may take to recover; longer under `hf-triton serve`, which reloads its models.
 _RECOVERY_S, _HEALED_S = 20.0, 300.0
 _BAR = "{n}/{total} loads |{bar:20}| {elapsed} {desc}"
 
 
 @dataclass(frozen=True)
 class Options:
-    """The command line. ``url`` and ``serve`` win over the scenario's."""
+    """The options of the command line. ``url`` and ``serve`` override the scenario's."""
 
     scenario: Path | None
     config: Path
@@ -64,13 +64,13 @@ class Options:
 
     @property
     def how_to_start(self) -> str:
-        """A server for it, in words."""
+        """Says how to start a server for the sweep."""
         places = ["--config", str(self.config), "--repository", str(self.repository)]
         return f"start it with `{shlex.join(['hf-triton', 'serve', *places])}`"
 
 
 def read(options: Options) -> tuple[Sweep, Source]:
-    """What is to be measured, and where that is said. Raises SpecError."""
+    """Reads the sweep and where it was declared. Raises SpecError."""
     if options.scenario:
         return read_sweep(options.scenario)
     specs = load_unpinned(options.config, find_tasks())
@@ -78,7 +78,7 @@ def read(options: Options) -> tuple[Sweep, Source]:
 
 
 def dry_run(options: Options) -> int:
-    """Writes what would be sent and prints the commands; asks the server only where it is up."""
+    """Writes the input files and prints the commands; asks the server only where it is up."""
     sweep, source = read(options)
     addresses = options.url or sweep.addresses or DEFAULT
     found = _planned(sweep, source, options, TritonView(addresses))
@@ -91,7 +91,7 @@ def dry_run(options: Options) -> int:
 
 
 def run(options: Options) -> int:
-    """Measures; the exit code. Raises GeneratorError."""
+    """Measures; returns the exit code. Raises GeneratorError."""
     (sweep, source), program = read(options), analyzer.find(options.perf_analyzer)
     _say(f"perf_analyzer {program.version}, {program.origin}")
     with in_use(options.folder), _server(sweep, options) as server:
@@ -106,13 +106,13 @@ def run(options: Options) -> int:
 
 
 def _serves(sweep: Sweep, options: Options) -> bool:
-    """Whether the server is one of our own."""
+    """Whether the sweep starts its own server."""
     return options.serve or (sweep.serve and options.url is None)
 
 
 @contextmanager
 def _server(sweep: Sweep, options: Options) -> Iterator[TritonView]:
-    """With ``serve: true`` one of our own. Raises PerfError, SpecError."""
+    """The server to measure; starts one with ``serve: true``. Raises PerfError, SpecError."""
     if not _serves(sweep, options):
         usual = next(supervised(options.repository), DEFAULT)
         yield TritonView(options.url or sweep.addresses or usual)
@@ -124,7 +124,9 @@ def _server(sweep: Sweep, options: Options) -> Iterator[TritonView]:
 
 
 def _planned(sweep: Sweep, source: Source, options: Options, server: TritonView) -> list[Planned]:
-    """All of it. Raises SpecError, PerfError with every mistake that only the server shows."""
+    """All measurements. Raises SpecError, PerfError with every mistake that only the server can
+    show.
+    """
     if server.is_live():
         ask: ConfigOf = lambda name: of_json(server.config(name))  # noqa: E731
         targets = Targets(sweep, source, ask, server.model_names)
@@ -147,8 +149,8 @@ def _planned(sweep: Sweep, source: Source, options: Options, server: TritonView)
 def _begun(
     sweep: Sweep, options: Options, program: Analyzer, server: TritonView, found: Sequence[Planned]
 ) -> list[Measurement]:
-    """Writes what is sent and how it comes about, or takes up what is there; what went well
-    already. Raises PerfError where the folder holds another run, OSError.
+    """Writes input files and the run's description, or continues the run in the folder; returns the
+    measurements that have succeeded. Raises PerfError where the folder holds another run, OSError.
     """
     folder, models = options.folder, ", ".join(dict.fromkeys(one.load.target for one in found))
     notes = [f"perf_analyzer {program.version}, {program.origin}"]
@@ -169,7 +171,7 @@ def _begun(
         scenario=scenario,
         notes=notes,
     )
-    if options.fresh:  # what shows it is written again
+    if options.fresh:  # the reports are written again
         (folder / REPORT_FILE).unlink(missing_ok=True)
     otherwise = "choose another --output, or --fresh to measure again and lose it"
     taken_up(folder, run, otherwise)
@@ -194,7 +196,9 @@ def _measure(
     found: Sequence[Planned],
     done: Sequence[Measurement],
 ) -> int:
-    """Measures what is missing, with a progress bar on stderr; the exit code. Raises PerfError."""
+    """Measures the missing loads, with a progress bar on stderr; returns the exit code. Raises
+    PerfError.
+    """
     folder, known = options.folder, [(one.load, one.repeat) for one in done]
     missing = [one for one in found if (one.load, one.repeat) not in known]
     if done:
@@ -202,7 +206,7 @@ def _measure(
     failed, code, begun = 0, EXIT_OK, len(found) - len(missing)
 
     def recovery_s(server: TritonView) -> float:
-        # Asked when a server has gone: who would bring it back may have gone with it.
+        # Asked when a server has gone: its supervisor may be gone too.
         healed = options.serve or server.addresses in supervised(options.repository)
         return _HEALED_S if healed else _RECOVERY_S
 
@@ -235,7 +239,7 @@ def _measure(
 
 
 def _in_words(measurement: Measurement) -> str:
-    """The figures that matter most, in one line."""
+    """The main figures in one line."""
     if not measurement.num_requests:
         return f"failed: {measurement.first_error}"
     latency, first = measurement.latency, measurement.time_to_first_token
@@ -250,7 +254,7 @@ def _in_words(measurement: Measurement) -> str:
 
 
 def _limits(missing: Sequence[Planned], server: TritonView, options: Options) -> Limits:
-    """What this machine allows the decoders that it is to measure."""
+    """This machine's limits for the decoders to be measured."""
     names = [
         one.load.target
         for one in missing

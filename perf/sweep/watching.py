@@ -1,5 +1,5 @@
-"""How busy this machine and a server's processes are, looked at every half second in a thread,
-together with what the server counts.
+"""Samples the CPU and memory use of this machine and of a server's processes, and the server's
+metrics, every half second in a thread.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from perf.sweep.server import TritonView
 from perf.usage import cpu_seconds, machine_cpu_seconds, memory_gib
 
 _EVERY_S = 0.5
-_MEMORY_EVERY = 4  # looks; it costs more
+_MEMORY_EVERY = 4  # looks between two of memory, which costs more
 
 
 @dataclass(frozen=True)
 class Look:
-    """One moment; seconds of CPU since some beginning, for differences."""
+    """One sample. CPU seconds count from an arbitrary start, for differences."""
 
     at_ns: int  # since 1970
     busy_s: float = 0.0  # all cores of the machine
     server_s: float = 0.0
-    memory_gib: float | None = None  # of the server's processes, shared pages counted once
-    samples: Sequence[Sample] = ()  # what the server counts; empty where it did not answer
+    memory_gib: float | None = None  # the server's processes, shared pages counted once
+    samples: Sequence[Sample] = ()  # the server's metrics; empty where it did not answer
 
 
 @dataclass
 class Watch:
-    """What was seen of a server and, where it runs here, of its uppermost processes ``pids`` and
-    those below them.
+    """The samples of a server and, where it runs here, of the processes ``pids`` and their
+    descendants.
     """
 
     server: TritonView
@@ -45,13 +45,13 @@ class Watch:
 
     @property
     def silent_s(self) -> float:
-        """For how long the server's metrics have not answered."""
+        """Seconds since the server's metrics last answered."""
         return time.monotonic() - self.silent_since if self.silent_since is not None else 0.0
 
     def look(self, with_memory: bool = True) -> None:
         memory = sum(map(memory_gib, self.pids)) if with_memory and self.pids else None
         server_s = sum(map(cpu_seconds, self.pids))
-        samples = self.server.metrics()  # last, and then the clock: what was counted until then
+        samples = self.server.metrics()  # scraped last, just before the clock is read
         self.looks.append(Look(time.time_ns(), machine_cpu_seconds(), server_s, memory, samples))
         if samples:
             self.silent_since = None
@@ -60,7 +60,7 @@ class Watch:
 
 
 def between(looks: Sequence[Look], start_ns: int, end_ns: int) -> list[Look]:
-    """Those in between, with the nearest outside at both ends where there are such."""
+    """The samples in between, with the nearest one outside at each end where there is one."""
     before = [one for one in looks if one.at_ns <= start_ns][-1:]
     inside = [one for one in looks if start_ns < one.at_ns < end_ns]
     after = [one for one in looks if one.at_ns >= end_ns][:1]
@@ -69,7 +69,7 @@ def between(looks: Sequence[Look], start_ns: int, end_ns: int) -> list[Look]:
 
 @contextlib.contextmanager
 def watching(server: TritonView) -> Iterator[Watch]:
-    """Looks while the block runs."""
+    """Samples for the length of the block."""
     watch = Watch(server, server_pids(server.http_port) if server.is_local else [])
     ended = threading.Event()
 
@@ -91,8 +91,8 @@ def watching(server: TritonView) -> Iterator[Watch]:
 
 
 def server_pids(http_port: int) -> list[int]:
-    """The processes that listen on a port of this machine, as far as we may see them; where that is
-    the proxy of a ``serve``, the ``serve`` that has both it and tritonserver.
+    """The processes that listen on a local port, as far as we may see them. For the proxy of a
+    ``serve``: the ``serve`` process that runs both it and tritonserver.
     """
     found = set()
     with contextlib.suppress(psutil.Error, OSError):
@@ -105,7 +105,7 @@ def server_pids(http_port: int) -> list[int]:
 
 
 def machine_figures(looks: Sequence[Look]) -> dict[str, float]:
-    """Means over the looks around and in the counted time."""
+    """Means over the samples around and in the counted time."""
     if len(looks) < 2 or looks[-1].at_ns <= looks[0].at_ns:
         return {}
     first, last = looks[0], looks[-1]

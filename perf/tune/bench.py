@@ -1,9 +1,7 @@
-"""Where settings are measured: on a tritonserver of their own, on a repository of one model beside
-the user's, generated from the same entry of models.yaml with other settings. The user's files are
-only read; the weights that were fetched are used where they lie. Nothing is left.
-
-Each trial has a server that was started for it: what one settings' run left in memory can't meet
-the next one's.
+"""Measures settings on a tritonserver of their own, with a repository of one model that is
+generated from the same entry of models.yaml with other settings. The user's files are only read;
+fetched weights are used in place; nothing is left behind. Each trial starts a new server, so that
+no memory state carries over.
 """
 
 from __future__ import annotations
@@ -39,9 +37,9 @@ from perf.tune.question import STREAM, Request
 from perf.tune.space import INSTANCES, OPTIONS, Settings, entry_with
 from perf.usage import available_gib, nvidia_smi, server_memory
 
-_LARGEST_COPY = 2**20  # bytes; what is larger in a cache of weights is linked
-_PROCESS_GIB = 0.3  # of a stub with torch and transformers in it
-_LONGEST = 4  # times the seconds of a level that it may last to reach its least requests
+_LARGEST_COPY = 2**20  # bytes; larger files of the weights' cache are linked
+_PROCESS_GIB = 0.3  # memory of a stub that has imported torch and transformers
+_LONGEST = 4  # times a level's seconds: how long it may last to reach its least requests
 _WARM_UP_S = 120.0
 _ANSWER_TIMEOUT_S = 120.0
 
@@ -50,13 +48,13 @@ Measure = Callable[[float], Measurement]
 
 
 class TrialError(Exception):
-    """These settings can't be measured: its text says why, in one line."""
+    """These settings can't be measured; the text is the reason, in one line."""
 
 
 @dataclass
 class Bench:
-    """Measures into ``folder``, whose repeats it numbers. ``scratch`` is temporary, ``files`` has
-    the model's config.json and weights; ``show`` is told what is being done.
+    """Measures into ``folder`` and numbers the repeats. ``scratch`` is temporary, ``files`` has the
+    model's config.json and weights; ``show`` prints progress.
     """
 
     request: Request
@@ -86,15 +84,17 @@ class Bench:
         return self.scratch / "model_repository"
 
     def read(self, settings: Settings) -> ModelSpec:
-        """The model with these settings. Raises SpecError where models.yaml could not say so."""
+        """Reads the model with these settings. Raises SpecError where models.yaml can't express
+        them.
+        """
         document = {"models": [entry_with(_entry(self.spec), settings)]}
-        # JSON is YAML, and its texts mean the same to every reader.
+        # JSON is valid YAML and read alike by every YAML parser.
         self._own_config.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
         return load(self._own_config, dict(self.tasks))[0]
 
     def refusal(self, settings: Settings) -> str | None:
-        """Why these settings need not be tried: not allowed together by models.yaml's rules, or
-        more than memory holds, by an estimate from below.
+        """Why a trial of these settings is pointless: models.yaml's rules forbid the combination,
+        or a lower estimate of its memory exceeds what is there.
         """
         try:
             self.read(settings)
@@ -114,8 +114,8 @@ class Bench:
 
     @contextmanager
     def serving(self, settings: Settings) -> Iterator[Measure]:
-        """The model with these settings, ready. Raises ``TrialError`` where it does not load or
-        stops answering.
+        """Serves the model with these settings, ready on entry. Raises ``TrialError`` where it does
+        not load or stops answering.
         """
         self.show("loading")
         name, streams = self.spec.name, self.endpoint == STREAM
@@ -162,9 +162,8 @@ class Bench:
             raise TrialError(_one_line(error)) from error
 
     def _warm_up(self, send: Callable[[Policy], list[Record]]) -> None:
-        """As many requests as there are callers, twice; their figures are thrown away.
-
-        Raises TrialError where none of them is answered.
+        """Sends two requests for each caller and discards their figures. Raises TrialError where
+        none is answered.
         """
         self.show("warming up")
         records = send(Policy(2 * self.request.concurrency, 0.0, _WARM_UP_S, _ANSWER_TIMEOUT_S))
@@ -174,14 +173,14 @@ class Bench:
             raise TrialError(f"every request failed: {told}")
 
     def _allowed(self) -> Limits:
-        """What this machine allows the model as it is generated now; its server is idle yet."""
+        """The roofline limit of the model as generated now; measured while its server is idle."""
         names = [self.spec.name]
         if self._limits is None:
             self._limits = limits_in(self.folder, names, self._own, self.files)
         return replace(self._limits, decoders=decoders_of(names, self._own, self.files))
 
     def load(self, settings: Settings) -> Load:
-        """What is sent to the model with these settings."""
+        """The load that a trial sends to the model with these settings."""
         prompt, output = self.inputs.prompt_tokens, self.inputs.output_tokens
         unit = "" if self.files and (self.files / "tokenizer.json").is_file() else " words"
         return Load(
@@ -204,12 +203,14 @@ class Bench:
 
 
 def _entry(spec: ModelSpec) -> dict[str, Any]:
-    """What models.yaml says of a model, defaults merged in, with paths that hold from anywhere."""
+    """The model's entry of models.yaml, defaults merged in, with absolute paths."""
     entry = {key: plain(node) for key, node in spec.places.items()}
     if spec.source.folder is not None:
         entry["model"] = str(spec.source.folder)
     if spec.response_cache is not None:
-        entry["response_cache"] = False  # the load repeats its requests: it would measure the cache
+        entry["response_cache"] = (
+            False  # the load repeats its requests: the response cache would be measured
+        )
     if spec.hooks is not None:
         entry["hooks"] = str(spec.hooks.path.resolve())
     if (env := spec.python_env) is not None:
@@ -224,7 +225,7 @@ def _entry(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _share_weights(cache: Path, model_folder: Path) -> None:
-    """Links to what is large in a cache, copies of its records: trials add to neither."""
+    """Links a cache's large files and copies its records; trials modify neither."""
     if not cache.is_dir():
         return
     shared = model_folder / WEIGHTS_FOLDER

@@ -1,6 +1,5 @@
-"""What is wanted of a model and within which bounds: turns measurements into what is compared.
-
-Knows no settings and no server.
+"""The objective and the bounds of a search: scores measurements. Knows no settings and no
+server.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from typing import Literal
 
 from perf.report.schema import Measurement
 
-_FAILED_EXCESS = 100.0  # a bound that a trial without figures breaks, as a multiple of it
-_WORST = 1e9  # as a loss: more than any latency or throughput
+_FAILED_EXCESS = 100.0  # excess of a trial without figures, as a multiple of the bound
+_WORST = 1e9  # a loss above any latency or throughput
 
 
 @dataclass(frozen=True)
@@ -25,15 +24,14 @@ class Goal:
     min_throughput: float | None = None  # as throughput() counts
 
     def value(self, measurement: Measurement) -> float:
-        """What is to be highest or lowest; NaN where it was not measured."""
+        """The number to maximise or minimise; NaN where it was not measured."""
         if self.wanted == "throughput":
             return throughput(measurement)
         return measurement.latency.p99_ms if measurement.latency else math.nan
 
     def excess(self, measurement: Measurement) -> dict[str, float]:
-        """By bound that is broken, how far beyond it a measurement is, as a share of it.
-
-        Requests that were refused or failed are a bound of their own: none may be.
+        """For each bound that is broken: how far the measurement exceeds it, as a share of it.
+        Failed or refused requests are a bound of their own, at zero.
         """
         sent = measurement.num_requests + measurement.num_errors
         found = {"errors": measurement.num_errors / sent if sent else _FAILED_EXCESS}
@@ -52,8 +50,8 @@ class Goal:
         return not self.excess(measurement)
 
     def loss(self, measurement: Measurement) -> float:
-        """What the search makes small: whatever breaks a bound is
-        worse than everything that meets all.
+        """The number that the search minimises: any broken bound is worse than every setting that
+        meets all bounds.
         """
         beyond, value = sum(self.excess(measurement).values()), self.value(measurement)
         if beyond or math.isnan(value):
@@ -61,7 +59,7 @@ class Goal:
         return value if self.wanted == "latency" else -value
 
     def describe(self) -> str:
-        """Such as ``highest throughput with p99 at most 500 ms``."""
+        """Describes the goal, such as ``highest throughput with p99 at most 500 ms``."""
         bounds = [
             text.format(bound)
             for text, bound in (

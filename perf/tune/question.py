@@ -1,4 +1,4 @@
-"""What is asked: which model is tuned, and how it is asked. Starts nothing."""
+"""The user's question: which model to tune, with which requests. Starts nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from perf.tune.goal import Goal
 STREAM, INFER = "http-generate-stream", "http-infer"
 ENDPOINTS = {"infer": INFER, "generate-stream": STREAM}
 _GENERATES = ("text-generation", "text2text-generation", *MEDIA_TASKS)
-_ONE_SAMPLE = ("fill-mask", "pipeline")  # asked with their sample request, mask or media
+_ONE_SAMPLE = (
+    "fill-mask",
+    "pipeline",
+)  # tasks that are sent their sample request, with its mask or media
 _USUAL = {
     **dict.fromkeys(("text-generation", *MEDIA_TASKS), "prompt=64,output=64"),
     "text2text-generation": "prompt=32,output=32",
@@ -30,8 +33,8 @@ _SYNTAX = "expected such as prompt=64,output=128 or prompt=16-256,output=8-64 (t
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for. A search ends after so many ``trials``, ``minutes``, or trials
-    without a better one (``patience``); a whole measurement takes ``seconds``.
+    """The options of the command line. A search ends after ``trials``, after ``minutes``, or after
+    ``patience`` trials without improvement; a full measurement takes ``seconds``.
     """
 
     model: str
@@ -55,7 +58,7 @@ class Request:
 
 
 def find_model(specs: Sequence[ModelSpec], name: str, config: Path) -> ModelSpec:
-    """Raises ModelError where there is no such model, or it is more than one model at once."""
+    """Raises ModelError where there is no such model, or the name stands for several."""
     found = {spec.name: spec for spec in specs if spec.arm_of is None}
     if name not in found:
         close = get_close_matches(name, found, n=1)
@@ -76,9 +79,9 @@ def find_model(specs: Sequence[ModelSpec], name: str, config: Path) -> ModelSpec
 
 
 def endpoint_of(spec: ModelSpec, wanted: str | None, goal: Goal) -> str:
-    """Streams where the model has them: they tell of the first token too.
-
-    Raises UsageError where the goal or the endpoint needs a stream and there is none.
+    """The endpoint to measure: a stream where the model has one, since it shows the time to the
+    first token too. Raises UsageError where the goal or the endpoint needs a stream and there is
+    none.
     """
     name = ENDPOINTS[wanted] if wanted else STREAM if spec.streaming else INFER
     if name == STREAM and not spec.streaming:
@@ -90,8 +93,8 @@ def endpoint_of(spec: ModelSpec, wanted: str | None, goal: Goal) -> str:
 
 
 def inputs_of(spec: ModelSpec, asked: str | None) -> Inputs:
-    """What ``--load`` says, or what is usual for the task: one length of prompts and of answers at
-    most. Raises UsageError.
+    """The inputs of ``--load``, or the task's defaults: at most one length of prompts and one of
+    answers. Raises UsageError.
     """
     given: dict[str, Any] = {}
     for part in (asked or _USUAL.get(spec.task, "")).split(","):
@@ -115,9 +118,8 @@ def inputs_of(spec: ModelSpec, asked: str | None) -> Inputs:
 
 
 def files_of(spec: ModelSpec, repository: Path) -> Path | None:
-    """Where the model's files are; None where a cache has none that are told apart.
-
-    Raises ModelError where nothing was fetched: a trial downloads nothing.
+    """The folder of the model's files; None where a cache holds several snapshots. Raises
+    ModelError where nothing was fetched: a trial downloads nothing.
     """
     if spec.source.folder is not None:
         return spec.source.folder

@@ -1,9 +1,7 @@
-"""The search: from the current settings, key by key, up and down its values for as long as that is
-better; then the repeats of what won, in turns with the current settings.
-
-Each trial is measured briefly first, and stopped where that is clearly worse than the best. What
-was measured lies in the run's folder and is not measured again, so a search that was stopped goes
-on where it was.
+"""Coordinate search: starts at the current settings, moves one key at a time up and down its values
+while that improves the result, then measures the winner and the current settings again in turns.
+Each trial is measured briefly first, and stopped where it is clearly worse than the best. Results
+are kept in the run's folder and not measured again, so an interrupted search continues.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ from perf.tune.goal import Goal
 from perf.tune.question import Request
 from perf.tune.space import Settings, Space
 
-SHORT_SHARE = 1 / 3  # of a trial's seconds, for the first look
-MAX_FAILURES = 3  # in a row with nothing measured before: the model does not load at all
-_CLEARLY = 0.1  # as a share: worse than the best by more is not measured whole
-_NUM_WORSE = 2  # values one after the other, beyond which nothing better is expected
+SHORT_SHARE = 1 / 3  # share of a trial's seconds for the brief measurement
+MAX_FAILURES = 3  # failures in a row before any success: the model does not load at all
+_CLEARLY = 0.1  # share; trials worse than the best by more are stopped early
+_NUM_WORSE = 2  # values in a row without improvement that end a direction
 
 State = Literal["measured", "stopped early", "failed"]
 
@@ -42,7 +40,7 @@ class Trials(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A trial that ended; of one that failed, ``measurement.first_error`` says why."""
+    """A finished trial; for a failed one ``measurement.first_error`` is the reason."""
 
     number: int  # 0 is the current settings
     measurement: Measurement
@@ -59,24 +57,24 @@ class Outcome:
 
 
 def outcomes_in(folder: Path) -> list[Outcome]:
-    """Those of trials, in their order: the first measurement of any settings."""
+    """The outcomes of trials in order: the first measurement of each settings."""
     lines = [each for each in read_measurements(folder) if each.repeat == 0]
     return [Outcome(number, each) for number, each in enumerate(lines)]
 
 
 def measured(outcomes: Iterable[Outcome], goal: Goal) -> list[Outcome]:
-    """Those that were measured whole, the best first."""
+    """The fully measured outcomes, the best first."""
     whole = [each for each in outcomes if each.state == "measured"]
     return sorted(whole, key=lambda each: goal.loss(each.measurement))
 
 
 class _EndedError(Exception):
-    """Why no further trial is made."""
+    """The reason why the search ends."""
 
 
 @dataclass
 class Search:
-    """One search in one folder. ``tell`` is called with all outcomes after each, for a bar."""
+    """One search in one folder. After each trial ``tell`` gets all outcomes, for a progress bar."""
 
     space: Space
     request: Request
@@ -86,7 +84,7 @@ class Search:
     refused: list[tuple[Settings, str]] = field(default_factory=list)
 
     def run(self) -> str:
-        """Goes on until the search ends; returns why it did. Raises OSError, KeyboardInterrupt."""
+        """Runs until the search ends; returns the reason. Raises OSError, KeyboardInterrupt."""
         self._deadline = time.monotonic() + 60 * (self.request.minutes or float("inf"))
         try:
             self._better(self.space.current)
@@ -98,12 +96,14 @@ class Search:
         return "no other value of a key is better"
 
     def _climbed(self, key: str) -> bool:
-        """Tries the values of one key, the others as they are best; whether any is better."""
+        """Tries the values of one key with all others at their best; returns whether one
+        is better.
+        """
         best = measured(outcomes_in(self.folder), self.request.goal)
         settings = {**(best[0].settings if best else self.space.current), **self.space.fixed}
         values, is_better = self.space.dimensions[key], False
         begin = values.index(settings[key])
-        if settings[key] is None:  # whatever the model takes by itself may be anywhere
+        if settings[key] is None:  # the model's default has no place among the numbers
             begin = (len(values) + 1) // 2
             is_better = self._better({**settings, key: values[begin]})
         for way in (values[begin + 1 :], values[:begin][::-1]):
@@ -120,7 +120,7 @@ class Search:
         return all(each is None or type(each) in (int, float) for each in values)
 
     def _better(self, settings: Settings) -> bool:
-        """Whether these settings are new, and the best so far. Raises _EndedError."""
+        """Whether these settings are new and the best so far. Raises _EndedError."""
         outcomes = outcomes_in(self.folder)
         if any(dict(each.settings) == dict(settings) for each in outcomes):
             return False
@@ -149,7 +149,7 @@ class Search:
             raise _EndedError(f"{request.patience} trials without a better one")
 
     def _tried(self, settings: Settings, best: Measurement | None) -> Measurement:
-        """The trial's measurement, not ``stable`` where it was stopped early."""
+        """Measures a trial; the result is not ``stable`` if it was stopped early."""
         try:
             with self.bench.serving(settings) as measure:
                 if best is not None:
@@ -166,24 +166,24 @@ class Search:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The repeats of the winner and of the current settings, made in turns."""
+    """Repeats of the winner and of the current settings, measured in turns."""
 
     winner: Sequence[Measurement]
     current: Sequence[Measurement]
 
     def meets(self, goal: Goal) -> bool:
-        """Whether the winner keeps to the bounds in most of its runs."""
+        """Whether the winner meets the bounds in most of its runs."""
         return sum(map(goal.is_met, self.winner)) * 2 > len(self.winner)
 
     def is_better(self, goal: Goal) -> bool:
-        """Whether the winner is better by more than the repeats scatter."""
+        """Whether the winner is better beyond the repeats' noise."""
         found = self._difference(goal)
         if found is None or found.is_noise:
             return False
         return (found.log_ratio > 0) is (goal.wanted == "throughput")
 
     def told(self, goal: Goal) -> str:
-        """For people: the ratio, where it lies with 95 %, and whether it is noise."""
+        """Formats the ratio, its 95 % interval, and whether it is noise."""
         found = self._difference(goal)
         if found is None:
             return "could not be measured again"
@@ -210,12 +210,12 @@ def in_turns(
     seconds: float,
     advance: Callable[[], object] = lambda: None,
 ) -> Confirmation:
-    """Measures both again, each ``repeats`` times, on servers started for it; what is in the folder
-    already is not measured again. Raises TrialError, OSError.
+    """Measures both ``repeats`` times in turns, each on a new server; repeats that are in the
+    folder are not measured again. Raises TrialError, OSError.
     """
 
     def found(outcome: Outcome) -> list[Measurement]:
-        """Those after the trial's own measurement."""
+        """The measurements after the trial's own."""
         load = outcome.measurement.load
         return [each for each in read_measurements(folder) if each.load == load and each.repeat]
 

@@ -1,8 +1,6 @@
-"""What can be tuned of a model: its keys in models.yaml, their values now, those to try, and what
-``--search`` and ``--fix`` make of that.
-
-Keys are written as paths in models.yaml: ``max_batch_size``, ``options.max_num_seqs``. Every key
-has a list of values, numbers in their order, the current one always among them. Knows no server.
+"""The search space of a model: its tunable keys of models.yaml, their current values, and the
+values to try, after ``--search`` and ``--fix``. Keys are paths in models.yaml: ``max_batch_size``,
+``options.max_num_seqs``. A key's values are ordered and include the current one. Knows no server.
 """
 
 from __future__ import annotations
@@ -65,9 +63,8 @@ def make_space(
     fixed: Iterable[str],
     worth_trying: Mapping[str, Sequence[Value]],
 ) -> Space:
-    """The values to try: those of ``--search`` where there are any, else ``worth_trying``.
-
-    Raises UsageError, naming the argument and the key, and what is allowed.
+    """Builds the space from ``--search`` where given, else from ``worth_trying``. Raises UsageError
+    that names the argument, the key and the allowed values.
     """
     keys = {short(key): key for key in _tunable_keys(spec, task)}
 
@@ -105,7 +102,7 @@ def make_space(
 
 
 def _ordered(values: Sequence[Value]) -> tuple[Value, ...]:
-    """Each once; numbers in their order, so that neighbours are likely to behave alike."""
+    """Removes duplicates and sorts numbers, so that neighbours behave alike."""
     found = tuple(dict.fromkeys(values))
     if not all(each is None or type(each) in (int, float) for each in found):
         return found
@@ -113,7 +110,7 @@ def _ordered(values: Sequence[Value]) -> tuple[Value, ...]:
 
 
 def current(spec: ModelSpec, keys: Iterable[str]) -> dict[str, Value]:
-    """What models.yaml says for each of these keys, defaults filled in."""
+    """The values of these keys in models.yaml, defaults included."""
     batching = spec.dynamic_batching
     known: dict[str, Any] = {
         BATCH: spec.max_batch_size,
@@ -125,8 +122,8 @@ def current(spec: ModelSpec, keys: Iterable[str]) -> dict[str, Value]:
 
 
 def worth_trying(spec: ModelSpec, task: Task, callers: int, cores: int) -> dict[str, list[Value]]:
-    """Values by key, where the user does not say: only keys that this model's engine looks at, and
-    never what would change its answers or the shape of its requests.
+    """Default values by key: only keys that this model's engine reads, and none that changes its
+    answers or the shape of its requests.
     """
     found: dict[str, list[Value]] = {}
     engine = spec.options.get("engine")
@@ -147,11 +144,11 @@ def worth_trying(spec: ModelSpec, task: Task, callers: int, cores: int) -> dict[
 
 
 def entry_with(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """A model's entry of models.yaml, as plain values, with these settings in it."""
+    """The model's entry of models.yaml, as plain values, with these settings."""
     changed = {**entry, "options": dict(entry.get("options") or {})}
     for key, value in settings.items():
         if key == DELAY:
-            # A delay of 0 is Triton's own default, and the only one that goes without batches.
+            # A delay of 0 is Triton's default, and the only one allowed without batching.
             given = entry.get("dynamic_batching")
             batching = dict(given) if isinstance(given, dict) else {}
             batching.pop("max_queue_delay_microseconds", None)
@@ -168,24 +165,23 @@ def entry_with(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def short(key: str) -> str:
-    """As tables and the command line write a key: without its map where that says nothing."""
+    """The key without its map where the last part is unique, for tables and the command line."""
     return key if key == INSTANCES else key.rpartition(".")[2]
 
 
 def settings_text(settings: Settings) -> str:
-    """Such as ``max_num_seqs=32, instance_group.count=1``."""
+    """Formats settings: ``max_num_seqs=32, instance_group.count=1``."""
     return ", ".join(f"{short(key)}={value_text(value)}" for key, value in settings.items())
 
 
 def value_text(value: Value) -> str:
-    """As models.yaml writes it."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _tunable_keys(spec: ModelSpec, task: Task) -> list[str]:
-    """Every key that may be searched: Triton's, and the task's options but free text."""
+    """All keys that may be searched: Triton's, and the task's options except free text."""
     options = [
         f"{OPTIONS}{name}"
         for name, option in task.options.items()
@@ -195,12 +191,12 @@ def _tunable_keys(spec: ModelSpec, task: Task) -> list[str]:
 
 
 def _has_one_group(spec: ModelSpec) -> bool:
-    """Whether a number of instances is one number, and may be another."""
+    """Whether the model has a single instance group whose count may change."""
     return len(spec.instance_groups) == 1 and spec.device_map is None
 
 
 def _problem(key: str, value: Value, task: Task) -> str:
-    """Why models.yaml can't have this value for this key by itself; empty where it can."""
+    """Why models.yaml does not allow this value for this key; empty where it does."""
     kinds = {INSTANCES: Instances, DELAY: Microseconds | None, BATCH: BatchSize}
     kind = kinds.get(key) or task.options[key.removeprefix(OPTIONS)].annotation
     return problem(kind, value)
@@ -216,7 +212,7 @@ def _unknown(flag: str, name: str, keys: Mapping[str, str], spec: ModelSpec) -> 
 
 
 def _values(where: str, text: str, *, may_be_many: bool) -> list[Value]:
-    """``8,16``, ``1:64`` and ``1:64:x2``, which double, ``1:64:4``; both ends are values to try."""
+    """Parses ``8,16``, ``1:64`` and ``1:64:x2`` (doubling), ``1:64:4``; both ends are included."""
     if not (may_be_many and ":" in text):
         values = [_value(where, word) for word in (text.split(",") if may_be_many else [text])]
     else:
@@ -237,7 +233,7 @@ def _values(where: str, text: str, *, may_be_many: bool) -> list[Value]:
 
 
 def _value(where: str, text: str) -> Value:
-    """As models.yaml would read it."""
+    """Parses a value as models.yaml does."""
     word = text.strip()
     if word in ("null", "~"):
         return None
@@ -251,7 +247,7 @@ def _value(where: str, text: str) -> Value:
 
 
 def _up_to(values: Iterable[int], callers: int) -> list[Value]:
-    """Those below ``callers``, and the first that is not."""
+    """The values below ``callers``, and the first that is not below."""
     found = list(values)
     beyond = next((at for at, value in enumerate(found) if value >= callers), len(found))
     return [*found[: beyond + 1]]

@@ -1,4 +1,4 @@
-"""``hf-triton perf tune`` from a request to an answer: the search, the repeats, what is printed."""
+"""Runs ``hf-triton perf tune``: the search, the repeats, and the printed result."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from perf.tune.space import Settings, Space, make_space, settings_text, worth_tr
 from perf.tune.write_back import write_settings
 
 RESULTS_FOLDER = Path("perf-results")
-_NUM_CONFIRMED = 2  # winners that are measured again where the first misses the bounds then
+_NUM_CONFIRMED = 2  # candidates to confirm, if the first misses the bounds when measured again
 _BAR = "{n}/{total} {unit} |{bar:20}| {elapsed} {desc}{postfix}"
 
 
 def tune(request: Request) -> int:
-    """Returns the exit code. Raises GeneratorError where the search can't begin or be kept."""
+    """Returns the exit code. Raises GeneratorError where the search can't begin or be stored."""
     tasks = find_tasks()
     spec = find_model(load(request.config, tasks), request.model, request.config)
     usual = worth_trying(spec, tasks[spec.task], request.concurrency, num_cores())
@@ -55,7 +55,7 @@ def tune(request: Request) -> int:
     inputs = inputs_of(spec, request.load)
     endpoint = endpoint_of(spec, request.endpoint, request.goal)
     files = files_of(spec, request.repository)
-    scenario = {  # what a search is the answer to; others have folders of their own
+    scenario = {  # the options that identify a search and name its folder
         "model": spec.name,
         "entry": {key: plain(node) for key, node in spec.places.items()},
         "goal": request.goal.describe(),
@@ -82,14 +82,16 @@ def tune(request: Request) -> int:
 
 
 def folder_of(model: str, question: Mapping[str, Any], chosen: Path | None) -> Path:
-    """A folder that is the same for the same question, so that the same command goes on."""
+    """A folder name that depends on the question alone, so that the same command continues its
+    search.
+    """
     digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
     return chosen or RESULTS_FOLDER / f"tune-{model}-{digest[:8]}"
 
 
 @dataclass
 class Tuning:
-    """One search, from what was found before to what is said of it."""
+    """One search, from earlier results to the printed answer."""
 
     request: Request
     space: Space
@@ -139,7 +141,7 @@ class Tuning:
             return search.run()
 
     def _bar(self, total: int, unit: str, begun: int = 0) -> tqdm:
-        """A progress bar that also says what the bench does."""
+        """A progress bar that also shows the bench's current action."""
         bar = tqdm(
             total=total, initial=begun, unit=unit, bar_format=_BAR, mininterval=0.5, miniters=0
         )
@@ -153,8 +155,8 @@ class Tuning:
         return bar
 
     def _judged(self, outcomes: list[Outcome]) -> tuple[Settings | None, list[str]]:
-        """The settings that won, and what is said of them; the current ones where no others are
-        better beyond noise, None where nothing meets the bounds. Measures again, in turns.
+        """The settings to recommend, and the text about them: the current ones where none is better
+        beyond noise, None where none meets the bounds. Measures again, in turns.
         """
         goal, lines = self.request.goal, list[str]()
         order = measured(outcomes, goal)
@@ -200,7 +202,9 @@ class Tuning:
 
 
 def ranking(folder: Path, goal: Goal) -> Iterator[str]:
-    """Markdown: a row for each settings with figures, the best first; then why others have none."""
+    """A Markdown table with a row for each measured settings, the best first; then the failed ones
+    with their reasons.
+    """
     lines = read_measurements(folder)
     failed = [each for each in lines if not each.num_requests]
     good = [each for each in lines if each.num_requests]

@@ -1,5 +1,5 @@
-"""Puts settings into the user's models.yaml: only these keys, and only where the file then says
-exactly what was measured.
+"""Writes settings into the user's models.yaml: changes only these keys, and only if the file then
+reads exactly as measured.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ from generator.yaml_file.keys import plain
 from perf.tune.space import DELAY, INSTANCES, Settings, current, entry_with, settings_text
 
 _PLAIN = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z][A-Za-z0-9_.-]*")
-_STEP = 2  # columns a map lies deeper than its key
+_STEP = 2  # columns of indentation
 _BOM = "\ufeff"
 _SCRATCH_SUFFIX = ".hf-triton-tmp"  # with the same models.lock beside it
 
 
 class EditError(Exception):
-    """The change can't be made without touching what is to stay; says where."""
+    """The change would touch other parts of the file; the text says where."""
 
 
 def write_settings(
     config: Path, name: str, now: Settings, wanted: Settings, tasks: Mapping[str, Task]
 ) -> str:
-    """Changes ``config`` in one step and returns the difference; empty where there is none.
-
-    Raises PerfError where the file no longer says ``now``, can't be changed by these keys alone,
-    or can't be written; SpecError where it has become wrong meanwhile.
+    """Changes ``config`` atomically and returns the diff; empty without changes. Raises PerfError
+    where the file no longer says ``now``, these keys can't be changed alone, or the file can't be
+    written; SpecError where it has become invalid meanwhile.
     """
     before = {spec.name: spec for spec in load(config, dict(tasks))}
     if name not in before:
@@ -71,7 +70,7 @@ def write_settings(
 def _change(
     text: str, spec: ModelSpec, key: str, value: object
 ) -> tuple[Sequence[str | int], object]:
-    """The path in the entry and the value there that say this setting."""
+    """The path in the entry and the value that express this setting."""
     path: list[str | int] = [*key.split(".")]
     if key == INSTANCES:
         path = ["instance_group", 0, "count"]
@@ -95,9 +94,8 @@ def _replace(
     wanted: Settings,
     tasks: Mapping[str, Task],
 ) -> None:
-    """Checked as a file beside it, for paths in it are relative; then it takes its place.
-
-    Raises EditError where anything but the wanted settings would change, OSError.
+    """Checks the new text as a file beside the old one (paths in it are relative), then replaces
+    it. Raises EditError where anything else would change, OSError.
     """
     scratch = config.with_suffix(_SCRATCH_SUFFIX)
     try:
@@ -115,7 +113,7 @@ def _replace(
         is_right = current(after[name], wanted) == dict(wanted)
         if not is_right or entries[0] != entries[1] or others[0] != others[1]:
             raise EditError("more than these keys would change")
-        target = config.resolve()  # of a link, what it leads to
+        target = config.resolve()  # a link's target
         shutil.copymode(target, scratch)
         if target.parent == scratch.resolve().parent:
             scratch.replace(target)
@@ -129,12 +127,12 @@ def _replace(
 
 
 def set_value(text: str, model: str, path: Sequence[str | int], value: object) -> str:
-    """``text`` with ``value`` under ``path`` in the entry of ``model``; keys that are not there are
-    added behind the others of their map. Raises EditError.
+    """Returns ``text`` with ``value`` at ``path`` in the entry of ``model``; missing keys are added
+    behind the last one of their map. Raises EditError.
 
-    Every other character stays. Works on the places that PyYAML gives to what it parses; no
-    library that writes YAML anew keeps all of a file's formatting. Takes what
-    generator/yaml_file/nodes.py takes: one document without aliases, merge keys and tags.
+    Every other character stays: edits go by the positions of PyYAML's nodes, because libraries that
+    write YAML anew lose formatting. Takes what generator/yaml_file/nodes.py takes: one document
+    without aliases, merge keys and tags.
     """
     key, node = None, _entry(text, model)
     for depth, step in enumerate(path):
@@ -147,7 +145,7 @@ def set_value(text: str, model: str, path: Sequence[str | int], value: object) -
 
 
 def find(text: str, model: str, path: Sequence[str | int]) -> yaml.Node | None:
-    """The node that lies there; None where there is none. Raises EditError."""
+    """The node at ``path``; None where there is none. Raises EditError."""
     found: yaml.Node | None = _entry(text, model)
     for step in path:
         pair = _pair(found, step)
@@ -156,7 +154,7 @@ def find(text: str, model: str, path: Sequence[str | int]) -> yaml.Node | None:
 
 
 def written(value: Any) -> str:
-    """A value in one line, as YAML 1.2's core schema reads it back."""
+    """Formats a value on one line that YAML 1.2's core schema reads back as equal."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {written(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
@@ -176,7 +174,7 @@ def _entry(text: str, model: str) -> yaml.Node:
 
 
 def _pair(node: yaml.Node | None, step: str | int) -> tuple[yaml.Node, yaml.Node] | None:
-    """The key and the value of a map, or an item of a list twice."""
+    """The key and value nodes of a map's key; for a list item, its node twice."""
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
         return (node.value[step],) * 2 if step < len(node.value) else None
     pairs = node.value if isinstance(node, yaml.MappingNode) else ()
@@ -184,7 +182,7 @@ def _pair(node: yaml.Node | None, step: str | int) -> tuple[yaml.Node, yaml.Node
 
 
 def _replaced(text: str, key: yaml.Node, old: yaml.Node, value: str) -> str:
-    """A value in the place of another."""
+    """The text with a node's value replaced."""
     begin, end = old.start_mark.index, _end(text, old)
     before = ""
     if isinstance(old, yaml.CollectionNode) and not old.flow_style:
@@ -199,7 +197,7 @@ def _replaced(text: str, key: yaml.Node, old: yaml.Node, value: str) -> str:
 
 
 def _added(text: str, node: yaml.Node, path: Sequence[str | int], value: object) -> str:
-    """A key, and those above it that are not there, behind the last key of a map."""
+    """The text with a key, and its missing parents, added behind the last key of a map."""
     if not isinstance(node, yaml.MappingNode):
         raise EditError(f"{_place(node)}: is no map that '{path[0]}' could be put in")
     if node.flow_style:
@@ -218,7 +216,7 @@ def _added(text: str, node: yaml.Node, path: Sequence[str | int], value: object)
 
 
 def _end(text: str, node: yaml.Node) -> int:
-    """Where a node's own characters end: PyYAML has the end of a block only at what follows it."""
+    """The end of a node's own characters; PyYAML reports the end of a block at the next token."""
     end = int(node.end_mark.index)
     if isinstance(node, yaml.CollectionNode):
         if node.flow_style or not node.value:

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             name, help=module.HELP, description=module.DESCRIPTION, formatter_class=raw
         )
         module.add_arguments(verb)
-    for name in _GONE:  # whatever it was given
+    for name in _GONE:  # accepts and ignores all arguments
         gone = verbs.add_parser(name, prefix_chars="\0", add_help=False)
         gone.add_argument("rest", nargs="*")
 
@@ -58,7 +58,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> str:
-    """What to install. Raises ``error`` again where a module of ours is missing from ours."""
+    """An error that says what to install. Raises ``error`` again where the missing module is our
+    own.
+    """
     name = (error.name or "").partition(".")[0]
     if name in ("", "perf", "generator", "hf_triton"):
         raise error

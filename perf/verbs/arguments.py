@@ -1,4 +1,4 @@
-"""Arguments that several verbs have, and how lists and ranges are read from the command line."""
+"""Shared arguments of the perf verbs, and parsers of lists and ranges on the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from generator.flag_values import number, whole
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
-    """Adds --config and --repository, which ``hf-triton perf`` has too: either place will do."""
+    """Adds --config and --repository; ``hf-triton perf`` has them too, and either place is
+    accepted.
+    """
     for name, what in (("config", "FILE"), ("repository", "FOLDER")):
         parser.add_argument(
             f"--{name}",
@@ -22,7 +24,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """``1,8,32``: numbers from 1, each once. Raises ArgumentTypeError."""
+    """Parses ``1,8,32``: numbers from 1, each once. Raises ArgumentTypeError."""
     try:
         found = tuple(map(whole(), text.split(",")))
     except argparse.ArgumentTypeError:
@@ -33,7 +35,7 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """A regular expression. Raises ArgumentTypeError."""
+    """Compiles a regular expression. Raises ArgumentTypeError."""
     try:
         return re.compile(text)
     except re.error as error:
@@ -41,7 +43,7 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 def share(text: str) -> float:
-    """``5%`` or ``0.05`` as 0.05. Raises ArgumentTypeError."""
+    """Parses ``5%`` or ``0.05`` as 0.05. Raises ArgumentTypeError."""
     is_percent = text.rstrip().endswith("%")
     found = number(text.rstrip().removesuffix("%"))
     if found is None or found < 0 or (not is_percent and found >= 1):
@@ -50,7 +52,7 @@ def share(text: str) -> float:
 
 
 def names(allowed: Collection[str]) -> Callable[[str], tuple[str, ...]]:
-    """Reads ``a,b`` out of ``allowed``. What it returns raises ArgumentTypeError."""
+    """Returns a parser of ``a,b`` with these allowed names; it raises ArgumentTypeError."""
 
     def read(text: str) -> tuple[str, ...]:
         found = tuple(dict.fromkeys(text.split(",")))

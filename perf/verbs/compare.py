@@ -1,4 +1,4 @@
-"""``hf-triton perf compare``: two runs side by side, with ratios, and what of them is noise."""
+"""``hf-triton perf compare``: compares two runs, with ratios and their noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ where requests fail in B only."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the two runs, where to write, and when to fail."""
     add = parser.add_argument
     for name in ("a", "b"):
         add(name, type=Path, metavar=name.upper(), help="a run's folder, or its report.json")
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the comparison. Returns 1 where --fail-above says so. Raises PerfError."""
+    """Prints the comparison; returns 1 where --fail-above is exceeded. Raises PerfError."""
     from perf.report.compare import NOT_JUDGED, compare, failures, to_markdown
     from perf.report.schema import encodable, read_results, write_text
 

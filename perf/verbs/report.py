@@ -1,4 +1,4 @@
-"""``hf-triton perf report``: shows a run as a page, a table and one document."""
+"""``hf-triton perf report``: writes a run as a page, a table and one document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ Every command that measures does so at its end; here it is done again, or with b
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the run, and the bounds that its best load has to keep to."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a run, as perf sweep makes")
     for flag, what in (("--p99-ms", "latency"), ("--ttft-p99-ms", "time to first token")):
         parser.add_argument(
@@ -28,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the files and names them. Raises PerfError."""
+    """Writes the files and prints their names. Raises PerfError."""
     from perf.report.best import Bounds
     from perf.report.rendering import RENDERINGS, write_renderings
 

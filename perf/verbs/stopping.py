@@ -1,5 +1,5 @@
-"""What ends a program ends a measurement as a Ctrl-C does: what is measured is kept, what was
-started is ended. Else a server or a load would outlive the terminal that they were started from.
+"""Turns signals into KeyboardInterrupt, so that a measurement keeps its results and ends its child
+processes, which would otherwise outlive the terminal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _interrupt(number: int, _: FrameType | None) -> NoReturn:
 
 
 def _leave_terminal() -> None:
-    """Says nothing more to a terminal that is gone: writing to it would be an error."""
+    """Redirects output away from a closed terminal, where a write would fail."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, AttributeError, ValueError):
             if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):

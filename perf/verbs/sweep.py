@@ -46,7 +46,6 @@ wrong, 2 usage, 130 stopped
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the scenario, the server, and where results go."""
     parser.epilog = EPILOG
     add = parser.add_argument
     add("scenario", nargs="?", type=Path, metavar="SCENARIO", help="what to measure, a YAML file")
@@ -78,7 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _address(text: str) -> str:
-    """Raises ArgumentTypeError."""
     from perf.sweep.scenario import address
 
     try:

@@ -1,4 +1,4 @@
-"""``hf-triton perf tune MODEL``: finds settings for a goal, and puts them into models.yaml."""
+"""``hf-triton perf tune MODEL``: searches settings for a goal, and writes them to models.yaml."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ _MOST = 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the goal, its bounds, what is tried, for how long, and what becomes of the winner."""
     add, some = parser.add_argument, whole(1, _MOST)
     add_places(parser)
     add("model", metavar="MODEL", help="its name in models.yaml")
@@ -67,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 1 where nothing meets the bounds. Raises GeneratorError."""
+    """Returns 1 where no settings meet the bounds. Raises GeneratorError."""
     if args.min_throughput is not None and args.goal == "throughput":
         raise UsageError("--min-throughput is for --goal latency; --goal throughput looks for it")
     if args.model_analyzer is not None:

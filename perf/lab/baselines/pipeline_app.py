@@ -16,15 +16,13 @@ generator = pipeline("text-generation", model=os.environ["MODEL"], dtype=torch.f
 
 
 class Prompt(BaseModel):
-    """A request."""
-
     prompt: str
     max_new_tokens: int
 
 
 @app.post("/generate")  # type: ignore[untyped-decorator]
 def generate(request: Prompt) -> dict[str, str]:
-    """Greedy; a plain function, so uvicorn calls it in its thread pool."""
+    """Generates greedily. Not async: uvicorn then calls it in its thread pool."""
     [answer] = generator(
         request.prompt,
         max_new_tokens=request.max_new_tokens,

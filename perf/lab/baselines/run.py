@@ -1,4 +1,6 @@
-"""A comparison of servers: what is measured in which order, kept, and shown as one table."""
+"""Compares servers: measures each of them under the same loads, keeps the results, and prints one
+table.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,14 @@ from perf.run_folder import in_use, taken_up
 from perf.usage import cpu_seconds, machine_cpu_seconds, memory_gib
 
 KIND, MARKDOWN_FILE = "baselines", "baselines.md"
-MOST_STREAMS = 64  # clients; what one Python process reads of streams without being late
+MOST_STREAMS = 64  # clients; one Python process reads so many streams without delay
 _STARTS_NOT = (GeneratorError, LevelError, OSError, subprocess.CalledProcessError)
 _BAR = "{n}/{total} levels |{bar:20}| {elapsed} {desc}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a command line asks for; ``num_requests`` are counted at a level, at least."""
+    """The options of the command line; at least ``num_requests`` are counted at each level."""
 
     servers: tuple[str, ...]
     dtypes: tuple[str, ...]
@@ -57,8 +59,8 @@ class Plan:
     streams: bool = False
 
     def rounds(self) -> Iterator[tuple[int, str, str]]:
-        """Round, server and number format; every other round in the opposite order. A server that
-        has only formats that can't be asked for comes in those.
+        """Yields (round, server, number format); every other round runs in the opposite order. A
+        server without any of the asked formats is measured in its own.
         """
         found = [
             (server.name, dtype)
@@ -71,7 +73,7 @@ class Plan:
             yield from ((number, *each) for each in (found if number % 2 == 0 else found[::-1]))
 
     def loads(self, name: str, dtype: str) -> Iterator[Load]:
-        """Every level of a server, streams last."""
+        """All levels of a server, streams last."""
         server = BY_NAME[name]
         whole = Load(
             target=name,
@@ -87,12 +89,12 @@ class Plan:
                 yield replace(whole, concurrency=clients, endpoint=f"{whole.endpoint}-stream")
 
     def level(self, load: Load, number: int, running: Running) -> Level:
-        """The same requests for every server of a round, and never those that were sent before,
-        which a server may have kept.
+        """Makes the requests of a level: equal for every server of a round, and new in each round,
+        because a server may have cached earlier ones.
         """
         clients, streams = load.concurrency or 1, load.endpoint.endswith("-stream")
         seed = random.Random(f"{self.seed}/{number}/{clients}/{streams}").randrange(2**31)
-        # Not counted are as many requests as there are clients, at either end.
+        # The first and the last requests, one of each client, are not counted.
         policy = Policy(self.num_requests + 2 * clients, min_s=0.0, max_s=self.max_level_s)
         drawn = islice(requests(seed), policy.min_requests + clients)
         server = BY_NAME[load.target]
@@ -101,15 +103,14 @@ class Plan:
         )
 
     def scenario(self) -> dict[str, object]:
-        """The part that has to stay the same in one folder."""
+        """The settings that must stay equal within one run folder."""
         kept = ("seed", "num_requests", "max_level_s")
         return {"model": "Llama shape, 42 M random weights", **{n: asdict(self)[n] for n in kept}}
 
 
 def compare(plan: Plan, output: Path, environments: Path, command: str) -> int:
-    """Measures what is missing in the folder, writes its table and prints it; the exit code.
-
-    Raises PerfError.
+    """Measures what the folder lacks, writes and prints its table; returns the exit code. Raises
+    PerfError.
     """
     with in_use(output):
         run = begin(output, plan, command)
@@ -124,8 +125,8 @@ def compare(plan: Plan, output: Path, environments: Path, command: str) -> int:
 
 
 def begin(output: Path, plan: Plan, command: str) -> Run:
-    """A new run in the folder, or the one that is there. Raises PerfError where the folder holds
-    another run, OSError.
+    """Creates the run in the folder, or continues the one there. Raises PerfError where the folder
+    holds a different run, OSError.
     """
     title = "Useful tokens/s of ours and of what people use instead"
     run = Run(kind=KIND, title=title, scenario=plan.scenario(), **here(command))
@@ -136,8 +137,8 @@ def begin(output: Path, plan: Plan, command: str) -> Run:
 
 
 def measure(plan: Plan, run: Run, output: Path, environments: Path) -> int:
-    """Starts server after server and measures its missing levels; one that can't be had is left
-    out, with the reason in the run's notes. Raises OSError.
+    """Starts each server in turn and measures its missing levels. A server that can't be started is
+    skipped; the run's notes give the reason. Raises OSError.
     """
     from perf.model import make_model
 
@@ -192,7 +193,7 @@ def _records(load: Load, running: Running, level: Level) -> list[Record]:
 
 
 def _measured(load: Load, number: int, running: Running, level: Level, command: str) -> Measurement:
-    """The figures of a level; stable where as many requests were counted as were wanted."""
+    """The figures of a level; it is stable where the wanted number of requests was counted."""
     before = time.perf_counter(), cpu_seconds(running.pid), machine_cpu_seconds()
     start = now()
     records = _records(load, running, level)
@@ -211,8 +212,9 @@ def _measured(load: Load, number: int, running: Running, level: Level, command: 
 
 
 def table(measurements: Sequence[Measurement]) -> list[str]:
-    """A row for each server and number format: useful tokens/s by clients, and in the round
-    brackets ours over it in the same format: the median of the rounds, the least and the most.
+    """A row for each server and number format: useful tokens/s by clients. In round brackets: our
+    tokens/s divided by that server's in the same format (median, minimum and maximum over the
+    rounds).
     """
     found = [each for each in measurements if not each.load.endpoint.endswith("-stream")]
     clients = sorted({each.load.concurrency or 0 for each in found})

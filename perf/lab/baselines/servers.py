@@ -1,7 +1,5 @@
-"""The servers that are compared, a row each; how each is started, as people do it, and asked.
-
-A peer that is one command runs in a Python environment of its own, which the user makes: ``pip``
-says of what.
+"""The servers that are compared: how each is started and asked. A peer that is one command runs in
+a Python environment that the user makes with the packages in its ``pip``.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ DTYPES = (FLOAT32, BFLOAT16)
 MAX_MODEL_LEN = LONGEST_PROMPT + OUTPUT_LENGTHS[-1]  # tokens
 START_TIMEOUT_S, STOP_TIMEOUT_S = 600.0, 20.0
 _SERVING = "torch==2.13.0 transformers fastapi uvicorn[standard] openai rich python-multipart"
-# PYTHONPATH would show a peer our packages; every server takes the threads it takes by itself.
+# PYTHONPATH would show a peer our packages; thread settings are each server's own default.
 _NOT_INHERITED = (
     *("PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
     "TORCH_NUM_THREADS",
@@ -85,10 +83,10 @@ def _completions_stream(request: Request, model: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Server:
-    """Asked over ``route`` of load.routes.ROUTES, and for streams over ``streams`` (None: it has
-    none). A peer's ``command`` may hold {model}, {dtype}, {port}, {root}; it is up when ``health``
-    answers. Without one it is a model on tritonserver. ``environment`` is the name of its folder
-    among the peers', ``pip`` what pip installs there.
+    """One compared server. ``route`` and ``streams`` (None: no streaming) are names in
+    load.routes.ROUTES. A peer's ``command`` may hold {model}, {dtype}, {port}, {root}; the server
+    is ready when ``health`` answers. Without a command it is a model on tritonserver.
+    ``environment`` is its folder among the peers', ``pip`` the packages to install there.
     """
 
     name: str
@@ -103,15 +101,15 @@ class Server:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def missing(self, environments: Path) -> str:
-        """How to install it, where it is not; else empty."""
+        """Says how to install the server where it is missing; else an empty text."""
         folder = environments / self.environment
         if not self.environment or (folder / "bin" / self.command.split(" ", 1)[0]).exists():
             return ""
         return f"python -m venv {folder} && {folder}/bin/pip install {self.pip}"
 
     def sent(self, request: Request, model: str, *, stream: bool) -> Sent:
-        """A request of the load, and what its answer must be. The tutorial's repeats the prompt,
-        and is as long for everyone as the load's longest.
+        """The body of a request and the expected length of its answer. The tutorial's model repeats
+        the prompt and generates the load's longest length for everyone.
         """
         _, body = self.streams if stream and self.streams else self.route
         words = request.max_tokens
@@ -175,7 +173,7 @@ BY_NAME = {server.name: server for server in SERVERS}
 
 @dataclass(frozen=True)
 class Running:
-    """One that is up: the ports that answer, its name for a model, its process."""
+    """A ready server: its ports, the name it has for the model, its process."""
 
     port: int
     model: str
@@ -186,9 +184,8 @@ class Running:
 def started(
     server: Server, dtype: str, folder: Path, environments: Path, *, streaming: bool = False
 ) -> Iterator[Running]:
-    """Up for as long as the block; ``folder`` holds the model, and gets logs and repositories.
-
-    Raises PerfError, OSError, subprocess.CalledProcessError.
+    """Runs the server for the length of the block; ``folder`` holds the model and receives logs and
+    repositories. Raises PerfError, OSError, subprocess.CalledProcessError.
     """
     if missing := server.missing(environments):
         raise PerfError(f"{server.name} is not installed: {missing}")
@@ -212,7 +209,7 @@ def started(
 
 @contextmanager
 def _command(server: Server, dtype: str, folder: Path, home: Path, log: Path) -> Iterator[Running]:
-    """A peer that is one command, in its own environment."""
+    """Starts a peer's command in its own environment."""
     port = free_listen().http_port
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     model = str(folder / MODEL_FOLDER)
@@ -237,7 +234,6 @@ def _answers(url: str) -> bool:
 
 
 def _tutorial_repository(folder: Path) -> Path:
-    """The tutorial's repository in ``folder``."""
     files, repository = Path(__file__).parent / "tutorial", folder / "tutorial_repository"
     version = repository / "tutorial" / "1"
     version.mkdir(parents=True, exist_ok=True)
@@ -247,7 +243,7 @@ def _tutorial_repository(folder: Path) -> Path:
 
 
 def _our_repository(folder: Path, dtype: str, streaming: bool) -> Path:
-    """The repository that ``hf-triton generate`` makes in ``folder``. Raises CalledProcessError."""
+    """Generates our model repository in ``folder``. Raises CalledProcessError."""
     config, repository = folder / "models.yaml", folder / f"{dtype}_repository"
     named = {"model": MODEL_FOLDER, "dtype": dtype, "streaming": str(streaming).lower()}
     config.write_text(MODELS_YAML.format(**named, length=MAX_MODEL_LEN), encoding="utf-8")

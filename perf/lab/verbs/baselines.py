@@ -1,4 +1,4 @@
-"""``hf-triton perf baselines``: ours beside what people use instead, on one machine."""
+"""``hf-triton perf baselines``: compares our server with alternatives on one machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ exit codes: 0 measured; 1 an answer failed or had the wrong length, or a target 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what is compared, how much is sent, and where results go."""
     add = parser.add_argument
     every, both = ",".join(NAMES), ",".join(DTYPES)
     add("--targets", type=_targets, metavar="T,T,...", default=NAMES, help=f"of {every}")
@@ -59,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _targets(text: str) -> tuple[str, ...]:
-    """Raises ArgumentTypeError, for a server that was one with what to use instead."""
+    """Parses server names. Raises ArgumentTypeError; for a removed server it says what to use
+    instead.
+    """
     if gone := set(text.split(",")) & set(GONE):
         instead = "AIPerf or GuideLLM measure any server that has OpenAI's routes"
         raise argparse.ArgumentTypeError(f"{','.join(sorted(gone))}: compared no more; {instead}")
@@ -67,7 +68,6 @@ def _targets(text: str) -> tuple[str, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compares; returns the exit code. Raises PerfError."""
     environments = args.environments or Path(ENVIRONMENTS).expanduser()
     if args.list:
         for server in SERVERS:

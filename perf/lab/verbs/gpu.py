@@ -1,6 +1,5 @@
-"""``hf-triton perf gpu``: on an NVIDIA GPU, is all of it right, and how fast is it.
-
-Where nothing is installed but torch: ``python -m perf.lab.verbs.gpu``, with ``--wheels``.
+"""``hf-triton perf gpu``: checks correctness and speed on an NVIDIA GPU. Where only torch is
+installed, run ``python -m perf.lab.verbs.gpu`` with ``--wheels``.
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ exit codes: 0 all is right; 1 something is wrong or failed; 2 usage; 130 interru
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what is run, on what, and with what."""
     parser.epilog = EPILOG
     add = parser.add_argument
     add("command", nargs="?", choices=(CHECK, TIME, PACK), default=CHECK, help=f"default: {CHECK}")
@@ -62,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs it in a process of its own; returns the exit code. Raises PerfError."""
+    """Runs the checks in a child process; returns the exit code. Raises PerfError."""
     if args.command == PACK:
         pack(args.folder, args.python)
         return EXIT_OK
@@ -83,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def pack(folder: Path, python: str) -> None:
-    """Fills ``folder/wheels`` for a Python of this version. Raises PerfError where pip does not
-    find something.
+    """Downloads wheels for this Python version into ``folder/wheels``. Raises PerfError where pip
+    can't find one.
     """
     flags = [word for tag in _TAGS for word in ("--platform", tag)]
     words = ["--only-binary=:all:", "--python-version", python, "--implementation", "cp", *flags]
@@ -92,7 +90,7 @@ def pack(folder: Path, python: str) -> None:
 
 
 def installed(wheels: Path, to: Path) -> Path:
-    """The wheels of a folder, unpacked. Raises PerfError."""
+    """Unpacks the wheels of a folder and returns where. Raises PerfError."""
     found = sorted(map(str, wheels.glob("*.whl")))
     if not found:
         raise PerfError(f"--wheels {wheels}: no *.whl there")
@@ -101,7 +99,7 @@ def installed(wheels: Path, to: Path) -> Path:
 
 
 def _pip(verb: str, *words: str) -> None:
-    """Raises PerfError with what pip says last."""
+    """Runs pip. Raises PerfError with the last line of its output."""
     command = [sys.executable, "-m", "pip", verb, "--no-deps", *words]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if done.returncode:
@@ -109,7 +107,6 @@ def _pip(verb: str, *words: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """The verb alone; returns the exit code."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("perf.lab.verbs.gpu", description=DESCRIPTION)
     parser.formatter_class = raw

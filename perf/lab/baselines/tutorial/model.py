@@ -19,7 +19,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """A padded batch at a time, held until its last token."""
+    """Generates for one padded batch at a time, until its longest answer is complete."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the pipeline; a relative model path starts at this model's folder."""
@@ -47,7 +47,7 @@ class TritonPythonModel:
         return responses
 
     def generate(self, prompts: list[str]) -> list[str]:
-        """The prompts with what follows them, all to the one length."""
+        """Returns each prompt with its continuation, all of one length."""
         sequences = self.pipeline(
             prompts,
             batch_size=len(prompts),
