@@ -1,4 +1,4 @@
-"""Whom to ask for a model's files: the Hub, or the object store that an address names."""
+"""Chooses the client for a model's files: the Hub, or an object store by its address."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Opened: TypeAlias = AbstractContextManager[tuple[int, Iterator[bytes]]]
 
 
 def list_files(repository: str, revision: str) -> Listing:
-    """What a revision, or a store's folder, holds. Raises what the client raises."""
+    """Lists the files of a revision or of a store's folder. Raises the client's errors."""
     if is_stored(repository):
         return object_store.list_files(repository)
     return hub_client.list_files(repository, revision)
 
 
 def open_file(repository: str, commit: str, path: str, offset: int, file: HubFile) -> Opened:
-    """Where the bytes that follow begin, and the bytes. Raises what the client raises."""
+    """Returns the offset at which the bytes begin, and the bytes. Raises the client's errors."""
     if is_stored(repository):
         return object_store.open_file(repository, path, offset, file)
     return hub_client.open_file(repository, commit, path, offset, file)

@@ -17,7 +17,7 @@ from generator.fetch.partial_file import PartialFile
 
 @dataclass(frozen=True)
 class Download:
-    """A file of a commit, and the caches that lack it; the first is downloaded into."""
+    """One file of a commit, and the caches that lack it; it is downloaded into the first."""
 
     repository: str
     commit: str
@@ -28,7 +28,7 @@ class Download:
 
 @dataclass(frozen=True)
 class DownloadEvents:
-    """Callbacks of a download: for received bytes (negative: discarded), and for waits."""
+    """Callbacks of a download: bytes received (negative: discarded), and waits."""
 
     stop: Event
     on_bytes: Callable[[int], None]
@@ -47,7 +47,9 @@ def download(wanted: Download, watcher: DownloadEvents) -> str:
         watcher.on_bytes(part.size)
         is_whole = part.size == 0
         is_whole &= _complete(part, wanted, watcher)
-        if not part.is_right and not is_whole:  # its pieces may be of different answers
+        if (
+            not part.is_right and not is_whole
+        ):  # its parts may come from different versions of the file
             _restart(part, watcher)
             _complete(part, wanted, watcher)
         if not part.is_right:
@@ -60,7 +62,7 @@ def download(wanted: Download, watcher: DownloadEvents) -> str:
 
 
 def _complete(part: PartialFile, wanted: Download, watcher: DownloadEvents) -> bool:
-    """Receives what is missing; whether that came in one piece."""
+    """Receives the missing bytes; returns whether one request sufficed."""
     waits = list(hub_client.WAITS_S)
     num_pieces = 0
     while not part.is_complete:
@@ -87,10 +89,10 @@ def _complete(part: PartialFile, wanted: Download, watcher: DownloadEvents) -> b
 
 
 def _receive(part: PartialFile, wanted: Download, watcher: DownloadEvents) -> None:
-    """One request: from where the part ends, as far as the connection lasts."""
+    """Sends one request, from the end of the part, and receives until the connection ends."""
     asked = (wanted.repository, wanted.commit, wanted.path, part.size, wanted.file)
     with client.open_file(*asked) as (start, blocks):
-        if start != part.size:  # a server without ranges
+        if start != part.size:  # the server ignores ranges
             _restart(part, watcher)
         for block in blocks:
             if watcher.stop.is_set():

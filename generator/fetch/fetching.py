@@ -34,7 +34,7 @@ from generator.spec.runtime_rules import LockedFile
 
 
 class FetchRun:
-    """Fetches models; one that fails has its ``error`` set, the others continue."""
+    """Fetches models. A failed model has its ``error`` set; the others continue."""
 
     def __init__(
         self, repository: Path, specs: Sequence[ModelSpec], lock: Lock, num_workers: int
@@ -63,22 +63,22 @@ class FetchRun:
         return [fetch for fetch in self._fetches if fetch.error]
 
     def lock_caches(self, stack: contextlib.ExitStack, on_busy: Callable[[str], None]) -> None:
-        """Locks the models' caches against other fetches, in the same order in every process,
-        against deadlocks; ``on_busy`` is called for a cache that is locked. Raises GeneratorError.
+        """Locks the models' caches against other fetches, in the same order in every process to
+        avoid deadlocks; calls ``on_busy`` for a cache that is locked. Raises GeneratorError.
         """
         caches = {fetch.cache.name: fetch.cache for fetch in self._fetches}
         for _, cache in sorted(caches.items()):
             stack.enter_context(cache.locked(on_busy))
 
     def prepare(self, share_files: bool) -> None:
-        """Finds each model's files, and which of them are here."""
+        """Resolves each model's files, and finds the ones that are cached."""
         self._each(self._resolve)
         self._each(self._find_cached)
         if share_files:
             share(self._good)
 
     def _each(self, action: Callable[[ModelFetch], None]) -> None:
-        """Does something with every model that has not failed, several at once."""
+        """Applies an action to every model that has not failed, several at once."""
 
         def guarded(fetch: ModelFetch) -> None:
             try:
@@ -95,7 +95,7 @@ class FetchRun:
         resolve(fetch, self._lock, partial(self._list, fetch.spec.title))
 
     def _list(self, name: str, repository: str, revision: str) -> Listing:
-        """A revision's files, asked for once: models that share it get the same commit."""
+        """Lists a revision's files once, so that models that share it get the same commit."""
         with self._listing[repository, revision]:
             if (repository, revision) not in self._listings:
                 ask = partial(client.list_files, repository, revision)
@@ -144,13 +144,13 @@ class FetchRun:
         self._progress.end_all()
 
     def _download(self, wanted: Download) -> None:
-        """One file, for every model that needs it."""
+        """Downloads one file for every model that needs it."""
         takers = [
             fetch
             for fetch in self._good
             if fetch.cache in wanted.caches and wanted.file in fetch.missing.values()
         ]
-        if not takers:  # each has failed with another file
+        if not takers:  # all of them failed with another file
             return
         try:
             sha256 = download(wanted, self._watcher(takers))
@@ -172,7 +172,7 @@ class FetchRun:
 
     def _take(self, fetch: ModelFetch, file: HubFile, sha256: str) -> None:
         found = CachedFile(sha256, fetch.cache.blob(file))
-        with self._progress.lock:  # two workers may bring the last two files at once
+        with self._progress.lock:  # two workers may finish the last two files at once
             fetch.here.update({path: found for path, one in fetch.missing.items() if one == file})
             is_last = not fetch.missing and not fetch.error
         if is_last:
@@ -200,17 +200,17 @@ class FetchRun:
                 update = f"hf-triton fetch --update {fetch.spec.name}"
                 fetch.error += f". models.lock expects it: if the new one is right, run {update}"
             self._progress.end(fetch.spec.title)
-            if len(self._fetches) > 1:  # it is told again, in full, when the others are here
+            if len(self._fetches) > 1:  # the full error is printed at the end
                 self._progress.say(f"{fetch.spec.title}: failed: {fetch.error}")
 
     def _on_wait(self, name: str, error: BaseException, seconds: float) -> None:
         line = f"{name}: {hub_errors.brief(error)}; trying again in {seconds:.0f} s"
-        if line != self._last_wait:  # its other files wait for the same
+        if line != self._last_wait:  # its other files would fail alike
             self._last_wait = line
             self._progress.say(line)
 
     def locked(self) -> dict[Key, LockedSnapshot]:
-        """The complete models, as entries of models.lock."""
+        """The entries of models.lock for the complete models."""
         found: dict[Key, LockedSnapshot] = {}
         for fetch in [one for one in self._good if one.files and not one.missing]:
             key, snapshot = lock_key(fetch.spec), locked_snapshot(fetch)

@@ -1,8 +1,8 @@
-"""Asks the Hub which commit and files a revision has, and for a file's bytes from an offset on.
+"""Asks the Hub for the commit and files of a revision, and for a file's bytes from an offset.
 
 ``huggingface_hub`` lists files. Its own downloads (up to 2.4) check a file's size but not its hash,
-and delete what they have received when they fail. So bytes are requested here by plain HTTP ranges
-(not by xet, which can't resume), and partial_file.py keeps and checks them. Knows no cache.
+and delete partial files when they fail. So bytes are requested here by plain HTTP ranges (not by
+xet, which can't resume), and partial_file.py stores and checks them. Knows no cache.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a model: bytes, and one of its SHA-256 (LFS, or locked), its name in git, and what
-    stands for its place and version in an object store.
+    """A file of a model: its size in bytes, a SHA-256 (LFS, or locked) or its git object id, and
+    for an object store its place and version.
     """
 
     size: int
@@ -40,7 +40,7 @@ class HubFile:
 
     @property
     def name(self) -> str:
-        """Under what huggingface_hub's cache keeps it."""
+        """The file's name in huggingface_hub's cache."""
         return self.sha256 or self.git_oid or self.version or ""
 
 
@@ -53,7 +53,7 @@ class Listing:
 
 
 class WrongContentError(FetchError):
-    """The Hub sent something else than it listed."""
+    """The Hub sent other bytes than it listed."""
 
 
 class InterruptedFetchError(FetchError):
@@ -61,14 +61,14 @@ class InterruptedFetchError(FetchError):
 
 
 def list_files(repository: str, revision: str) -> Listing:
-    """What a revision holds. Raises what huggingface_hub raises, and WrongContentError."""
+    """Lists a revision's files. Raises huggingface_hub's errors and WrongContentError."""
     from huggingface_hub import HfApi, constants
 
     if not constants.ENDPOINT.startswith(("http://", "https://")):
         expected = "expected an address such as https://huggingface.co"
         raise FetchError(f"got HF_ENDPOINT {endpoint()!r}, {expected}")
     api = HfApi(token=hub_token())
-    # Not list_repo_tree, which waits for ever for a Hub that does not answer.
+    # Not list_repo_tree, which has no timeout.
     ask = partial(api.model_info, files_metadata=True, timeout=LISTING_S)
     try:
         info = ask(repository, revision=revision)
@@ -93,7 +93,7 @@ def _hub_file(entry: Any) -> HubFile:
 
 
 def _hexadecimal(text: str | None, length: int) -> str:
-    """``text``, which becomes a file's name. Raises ValueError, TypeError."""
+    """Checks ``text``, which becomes a file name. Raises ValueError, TypeError."""
     if text is None or not re.fullmatch(f"[0-9a-f]{{{length}}}", text):
         raise ValueError(text)
     return text
@@ -119,7 +119,7 @@ def open_file(
         headers["Range"] = f"bytes={offset}-"
     url = hf_hub_url(repository, path, revision=commit)
     timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
-    # To the CDN, another host, a redirect carries the range on and the token not.
+    # A redirect to another host (the CDN) keeps the range and drops the token.
     with get_session().stream(
         "GET", url, headers=headers, timeout=timeout, follow_redirects=True
     ) as response:
@@ -138,13 +138,13 @@ def open_file(
 
 
 def _start(headers: Mapping[str, str], offset: int) -> int:
-    """Where a part begins: where it was asked for, unless the headers say otherwise."""
+    """The offset at which a part begins: the requested one, unless the headers say otherwise."""
     found = re.match(r"bytes (\d+)-", headers.get("Content-Range", ""))
     return int(found[1]) if found else offset
 
 
 def _total(headers: Mapping[str, str], start: int) -> int | None:
-    """A whole file's bytes, as the headers of a part of it say."""
+    """The whole file's size in bytes, read from the headers of a part."""
     if headers.get("Content-Encoding", "identity") != "identity":
         return None
     length = headers.get("Content-Length", "")
@@ -154,7 +154,7 @@ def _total(headers: Mapping[str, str], start: int) -> int | None:
 def retried(
     action: Callable[[], Result], stop: Event, on_wait: Callable[[BaseException, float], None]
 ) -> Result:
-    """What ``action`` returns, tried again while the Hub can't be reached or says to come later."""
+    """Returns the result of ``action``, retried while the Hub is unreachable or busy."""
     waits = list(WAITS_S)
     while True:
         try:
@@ -171,7 +171,7 @@ def pause(
     stop: Event,
     on_wait: Callable[[BaseException, float], None],
 ) -> None:
-    """Waits, longer where the Hub asks for it. Raises InterruptedFetchError."""
+    """Waits, longer if the Hub asks for it. Raises InterruptedFetchError."""
     asked = getattr(getattr(error, "response", None), "headers", {}).get("Retry-After", "")
     seconds = min(max(wait_s, float(asked) if asked.isdecimal() else 0.0), MAX_WAIT_S)
     on_wait(error, seconds)

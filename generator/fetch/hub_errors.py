@@ -1,5 +1,5 @@
-"""What went wrong between here and the Hub: whether trying again may help, and in one line what to
-do. Never quotes a token, or the credentials in an address.
+"""Explains errors of a transfer in one line: the cause, whether a retry may help, and what to do.
+Never quotes a token, or the credentials in an address.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _LASTING = ("UnsupportedProtocol", "LocalProtocolError", "TooManyRedirects")
 
 
 class UnreachableStoreError(FetchError):
-    """An object store gives no answer, or not all of one."""
+    """An object store did not answer, or not completely."""
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Whether trying again may help: no connection, a cut one, or a Hub that is busy."""
+    """Whether a retry may help: no connection, a cut connection, or a busy Hub."""
     from huggingface_hub.errors import HfHubHTTPError
 
     if isinstance(error, UnreachableStoreError):
@@ -35,7 +35,7 @@ def is_temporary(error: BaseException) -> bool:
 
 
 def brief(error: BaseException) -> str:
-    """What went wrong for now, in a few words."""
+    """The cause of a temporary failure, in a few words."""
     if isinstance(error, UnreachableStoreError):
         return str(error)
     status = getattr(getattr(error, "response", None), "status_code", None)
@@ -43,7 +43,7 @@ def brief(error: BaseException) -> str:
 
 
 def explain(error: BaseException, source: str, commit: str | None = None) -> str:
-    """The one line that a failed fetch of a model ends in: what is wrong and what to do."""
+    """The line for a model whose fetch failed: the cause and what to do."""
     from huggingface_hub import errors
 
     if isinstance(error, (FetchError, UnusableTokenError)):
@@ -71,18 +71,18 @@ def explain(error: BaseException, source: str, commit: str | None = None) -> str
 
 
 def endpoint() -> str:
-    """The Hub's address, without what may be secret in it."""
+    """The Hub's address without its credentials."""
     from huggingface_hub import constants
 
     return mask_tokens(constants.ENDPOINT)
 
 
 def _address(error: BaseException) -> str:
-    """Which server an error is about: the Hub, or where it sends its files from."""
+    """The server an error is about: the Hub, or the host it redirects to."""
     try:
         url = error.request.url  # type: ignore[attr-defined]
-        return f"{url.scheme}://{url.netloc.decode()}"  # without credentials, which httpx takes out
-    except (AttributeError, RuntimeError):  # httpx has one only once a request was made
+        return f"{url.scheme}://{url.netloc.decode()}"  # httpx has removed the credentials
+    except (AttributeError, RuntimeError):  # set only after a request was made
         return endpoint()
 
 
@@ -99,7 +99,7 @@ def _refusal(status: int) -> str:
 
 
 def _lack(path: Path, num_bytes: int | None) -> str:
-    """What the rest of a file needs, and what there is, where that is known."""
+    """The space that the rest of a file needs, and the free space, where known."""
     with contextlib.suppress(OSError):
         if num_bytes is not None:
             free = shutil.disk_usage(path.parent).free
@@ -108,7 +108,7 @@ def _lack(path: Path, num_bytes: int | None) -> str:
 
 
 def disk_error(error: OSError, path: Path, num_bytes: int | None = None) -> FetchError:
-    """What the operating system refused while writing; ``num_bytes`` were still to be written."""
+    """Explains a failed write; ``num_bytes`` were still to be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         room = "make room and run again; what is here is kept"
         return FetchError(

@@ -1,7 +1,6 @@
-"""A model's cache of one Hub repository, laid out as ``huggingface_hub`` does it: contents in
-``blobs/``, and under ``snapshots/<commit>/`` a link for each file.
-
-A snapshot appears as a whole, once each of its files is there and right.
+"""A model's cache of one Hub repository, in ``huggingface_hub``'s layout: contents in ``blobs/``,
+and a link for each file under ``snapshots/<commit>/``. A snapshot appears only once all of its
+files are complete and verified.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class CachedFile(NamedTuple):
 
 
 class ModelCache:
-    """The cache of the model ``name`` of ``repository``, of one Hub repository in it."""
+    """The cache of one Hub repository for the model ``name`` in the model ``repository``."""
 
     def __init__(
         self, repository: Path, name: str, hub_id: str, hashes: FileHashes | None = None
@@ -51,21 +50,21 @@ class ModelCache:
         self._blobs = repository_folder(self.folder, hub_id) / "blobs"
 
     def snapshot(self, commit: str) -> Path:
-        """Where a commit's files lie."""
+        """The folder of a commit's files."""
         return snapshot_folder(self.folder, self.hub_id, commit)
 
     def blob(self, file: HubFile) -> Path:
-        """Where a file's content lies."""
+        """The path of a file's content."""
         return self._blobs / file.name
 
     def part(self, file: HubFile) -> Path:
-        """Where what is there of a file lies until it is whole."""
+        """The path of a partial download."""
         return self._blobs / f"{file.name}.incomplete"
 
     def find(
         self, commit: str, path: str, file: HubFile, on_bytes: Callable[[int], None]
     ) -> CachedFile | None:
-        """Where the file is here and right, else None."""
+        """The cached file if its hash is right, else None."""
         for place in (self.snapshot(commit) / path, self.blob(file)):
             with contextlib.suppress(OSError):
                 if place.is_file() and place.stat().st_size == file.size:
@@ -75,26 +74,28 @@ class ModelCache:
         return None
 
     def _sha256(self, place: Path, file: HubFile, on_bytes: Callable[[int], None]) -> str | None:
-        """A store tells versions and no hashes: only what was hashed when it came is known."""
+        """The recorded hash: an object store reports versions and no hashes, so a file is known
+        only if it was hashed when it was downloaded.
+        """
         if file.version is not None:
             return self.hashes.recorded(place)
         return self.hashes.sha256(place, on_bytes)
 
     def forget(self, place: Path) -> None:
-        """Drops what is recorded of a file that is wrong, also where it really lies."""
+        """Drops the records of a wrong file, also those at the target of a link."""
         self.hashes.forget(place)
         with contextlib.suppress(ValueError):  # a link out of the cache
             self.hashes.forget(self.folder / place.resolve().relative_to(self.folder.resolve()))
 
     def note(self, file: HubFile, sha256: str) -> CachedFile:
-        """Remembers the hash of a file that has just come."""
+        """Records the hash of a file that was just downloaded."""
         self.hashes.add(self.blob(file), sha256)
-        if file.version is not None:  # of which nothing else will tell that it is right
+        if file.version is not None:  # no later check could verify it
             self.hashes.save()
         return CachedFile(sha256, self.blob(file))
 
     def take(self, found: CachedFile, file: HubFile) -> CachedFile:
-        """A file that another cache has: a second name for it, or a copy. Raises FetchError."""
+        """Takes a file from another cache, by a hard link or a copy. Raises FetchError."""
         target = self.blob(file)
         scratch = self.part(file)
         try:
@@ -113,7 +114,7 @@ class ModelCache:
     def complete(
         self, commit: str, revision: str, files: Mapping[str, tuple[HubFile, LockedFile]]
     ) -> None:
-        """Makes a snapshot of files that are all here, and nothing else. Raises FetchError."""
+        """Makes a snapshot of exactly these files, all of which are cached. Raises FetchError."""
         folder = self.snapshot(commit)
         try:
             if not folder.exists():
@@ -139,20 +140,20 @@ class ModelCache:
         scratch.rename(folder)
 
     def _mend(self, place: Path, file: HubFile, locked: LockedFile) -> None:
-        """Links a file that was fetched now over one that was missing or wrong."""
+        """Links a downloaded file in the place of a missing or wrong one."""
         blob = self.blob(file)
         if self.hashes.recorded(place) == locked.sha256 or not blob.is_file():
             return
         wrong = place.resolve()
         if wrong != blob.resolve() and wrong.parent == self._blobs.resolve():
-            wrong.unlink(missing_ok=True)  # or huggingface_hub would find it there, and link it
+            wrong.unlink(missing_ok=True)  # or huggingface_hub would find and link it
         scratch = place.with_name(f".{place.name}.hf-triton-tmp")
         scratch.unlink(missing_ok=True)
         self._link(scratch, place, blob)
         scratch.replace(place)
 
     def _link(self, link: Path, place: Path, blob: Path) -> None:
-        """A link that leads from ``place`` to the blob, for now made at ``link``."""
+        """Makes a link to the blob at ``link``, to be moved to ``place``."""
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(os.path.relpath(blob, place.parent))
 
@@ -184,7 +185,7 @@ class ModelCache:
 
 
 def caches_of(repository: Path, specs: Iterable[ModelSpec]) -> list[ModelCache]:
-    """The cache of each spec; those in one model's folder share what is known of its files."""
+    """The cache of each spec; caches in one model's folder share their records of hashes."""
     hashes: dict[str, FileHashes] = {}
     caches = []
     for spec in specs:
@@ -195,14 +196,14 @@ def caches_of(repository: Path, specs: Iterable[ModelSpec]) -> list[ModelCache]:
 
 
 def _is_right(place: Path, file: HubFile, sha256: str) -> bool:
-    """Whether a file has the hash that is expected, or the place of the expected version."""
+    """Whether a file has the expected hash, or the place of the expected version."""
     if file.git_oid is None:
         return file.version is not None or sha256 == file.sha256
     return file.git_oid == _git_oid(place)
 
 
 def _git_oid(place: Path) -> str:
-    """Git's name for the file's content."""
+    """The git object id of the file's content."""
     content = place.read_bytes()
     header = b"blob %d\0" % len(content)
     return hashlib.sha1(header + content, usedforsecurity=False).hexdigest()

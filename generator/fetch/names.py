@@ -1,4 +1,4 @@
-"""Which models a command line means."""
+"""Resolves the model names of a command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from generator.yaml_file.schema import did_you_mean
 def chosen_models(
     specs: Sequence[ModelSpec], names: Sequence[str], config: Path
 ) -> list[ModelSpec]:
-    """The models of these names, all without any. Raises ModelError for a name that is none."""
+    """The models of these names; all of them without names. Raises ModelError for an unknown
+    name.
+    """
     known = [spec.name for spec in specs]
     for name in names:
         if name not in known:
@@ -23,5 +25,5 @@ def chosen_models(
 
 
 def hub_models(specs: Iterable[ModelSpec]) -> list[ModelSpec]:
-    """Those that come from the Hub; adapters of models are among them, as if they were models."""
+    """The models that come from the Hub; adapters are listed as models of their own."""
     return [part for spec in specs for part in spec.parts if not part.source.is_local]

@@ -1,8 +1,8 @@
-"""Lists a folder of an object store, and reads its objects from an offset on, as hub_client.py does
-of the Hub: S3, Google Cloud Storage, Azure Blob Storage and web servers, by fsspec.
+"""Lists a folder of an object store (S3, Google Cloud Storage, Azure Blob Storage, web servers),
+and reads its objects from an offset, by fsspec.
 
-Credentials come from where those look for them: the environment, or the role of the machine. They
-are in no argument here, and no message quotes one. Knows no cache.
+Credentials come from the environment or the machine's role, where fsspec looks for them. No
+argument here holds them, and no message quotes them. Knows no cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from generator.fetch.hub_errors import UnreachableStoreError
 from generator.spec.runtime_rules import error_line, is_safe_path
 
 _BLOCK = 1 << 23
-# Of S3, Azure, Google, web servers: changes with an object.
+# Fields that change with an object: of S3, Azure, Google, web servers.
 _VERSIONS = ("ETag", "etag", "generation", "Last-Modified")
 _NOTHING = "the store has no such folder, or nothing in it: check 'model' in models.yaml"
 _SECRET = re.compile("KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|CONNECTION|SAS")
@@ -38,8 +38,8 @@ def _find(files: Any, root: str) -> Mapping[str, Any]:
 
 
 class _Store(NamedTuple):
-    """The requirement of what reads a scheme's addresses, where credentials go; how a folder is
-    listed, the file system's options, and whether it names files by their whole addresses.
+    """How one scheme is read: its pip requirement, its secrets, how folders are listed, the file
+    system's options, and whether it names files by whole addresses.
     """
 
     requirement: str
@@ -64,7 +64,7 @@ STORES = {
 
 
 def list_files(folder: str) -> Listing:
-    """All objects below a folder; the commit stands for their versions. Raises FetchError."""
+    """Lists all objects below a folder; the commit is a digest of versions. Raises FetchError."""
     root = _place(folder)
     listed = _asked(folder, lambda files: _store(folder).find(files, root))
     found = {
@@ -92,7 +92,7 @@ def open_file(
 
 
 def _blocks(folder: str, path: str, offset: int, file: HubFile) -> Iterator[bytes]:
-    """The last one comes once the object is known to be still the same."""
+    """Yields blocks; the last one only after the object is found unchanged."""
     place = f"{_place(folder)}/{path}"
     for start in range(offset, file.size, _BLOCK):
         end = min(start + _BLOCK, file.size)
@@ -111,7 +111,7 @@ def _range(place: str, start: int, end: int, files: Any) -> Any:
 
 
 def _checked(folder: str, path: str, file: HubFile) -> HubFile:
-    """The object as it is now. Raises WrongContentError where that is not ``file``."""
+    """The object's current listing. Raises WrongContentError where it differs from ``file``."""
     place = f"{_place(folder)}/{path}"
     found = _file(place, _asked(folder, lambda files: files.info(place)))
     if found.size != file.size:
@@ -131,12 +131,12 @@ def _file(place: str, entry: Mapping[str, Any]) -> HubFile:
 
 
 def _digest(*texts: str) -> str:
-    """40 hexadecimal digits, as a commit and git's names of files have."""
+    """40 hexadecimal digits, the length of commits and git object ids."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:40]
 
 
 def _place(folder: str) -> str:
-    """As fsspec names what it finds."""
+    """The address in fsspec's form."""
     return folder if _store(folder).has_addresses else folder.partition("://")[2]
 
 
@@ -162,7 +162,7 @@ def _file_system(scheme: str) -> Any:
 
 
 def _asked(folder: str, question: Callable[[Any], Any]) -> Any:
-    """What the store answers. Raises FetchError, in one line that says what to do."""
+    """The store's answer. Raises FetchError, in one line that says what to do."""
     store = _store(folder)
     try:
         return question(_file_system(folder.partition("://")[0]))
@@ -186,7 +186,7 @@ def _asked(folder: str, question: Callable[[Any], Any]) -> Any:
 
 
 def _text(error: Exception) -> str:
-    """The error without queries, which may be signatures, or what the environment keeps secret."""
+    """The error's text without URL queries (signatures) and without secrets of the environment."""
     text = re.sub(r"\?\S+", "?***", error_line(error))
     for name, value in os.environ.items():
         if _SECRET.search(name) and len(value) > 7:

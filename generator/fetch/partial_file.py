@@ -39,7 +39,7 @@ class PartialFile:
         self._git_oid = hashlib.sha1(header, usedforsecurity=False)
 
     def _hash_existing(self) -> None:
-        """Hashes what an earlier fetch left."""
+        """Hashes the bytes of an earlier fetch."""
         while block := os.pread(self._descriptor, _BLOCK, self.size):
             self._hash(block)
         if self.size > self.expected.size:
@@ -57,7 +57,9 @@ class PartialFile:
         self._start_hashes()
 
     def write(self, block: bytes) -> None:
-        """Appends. Raises WrongContentError beyond the expected size, FetchError of a full disk."""
+        """Appends. Raises WrongContentError beyond the expected size, FetchError for a
+        full disk.
+        """
         if self.size + len(block) > self.expected.size:
             raise WrongContentError(f"more than the expected {self.expected.size} bytes came")
         view = memoryview(block)
@@ -72,28 +74,28 @@ class PartialFile:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all bytes are there, right or not."""
+        """Whether all bytes have been received, right or wrong."""
         return self.size == self.expected.size
 
     @property
     def is_right(self) -> bool:
-        """Whether the content is the expected one."""
+        """Whether the content has the expected hash."""
         expected = self.expected
         if not self.is_complete:
             return False
         if expected.sha256 is not None:
             return self._sha256.hexdigest() == expected.sha256
-        if expected.version is not None:  # of which each piece came
+        if expected.version is not None:  # each block's size was checked
             return True
         return self._git_oid.hexdigest() == expected.git_oid
 
     @property
     def sha256(self) -> str:
-        """The hash of what is there, in hex."""
+        """The SHA-256 of the received bytes, in hex."""
         return self._sha256.hexdigest()
 
     def finish(self, target: Path) -> None:
-        """Puts the file in its place. Raises FetchError."""
+        """Moves the file to its place in the cache. Raises FetchError."""
         try:
             os.fsync(self._descriptor)
             self.path.replace(target)
@@ -101,11 +103,10 @@ class PartialFile:
             raise disk_error(error, target) from error
 
     def discard(self) -> None:
-        """Removes the file."""
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Lets go of the file; what is there stays."""
+        """Closes the file and keeps the received bytes."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -118,7 +119,7 @@ class PartialFile:
 
 
 def part_size(path: Path) -> int:
-    """How many bytes an earlier fetch left."""
+    """The number of bytes that an earlier fetch received."""
     try:
         return path.lstat().st_size
     except OSError:

@@ -1,5 +1,5 @@
-"""What a fetch means before it begins: per model the commit, its files, what is here of them, and
-whether the rest fits on the disk.
+"""Plans a fetch: each model's commit and files, the cached ones, and whether the rest fits on the
+disk.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from generator.spec.runtime_rules import LockedFile, NotServableError
 
 @dataclass
 class ModelFetch:
-    """One Hub model on its way: ``files`` are those it needs, ``here`` those it has.
-
-    ``is_locked`` where the lock said which; ``error`` says why it can't be had.
+    """The fetch of one Hub model: ``files`` are needed, ``here`` are cached. ``is_locked``:
+    models.lock determined the files; ``error`` is the reason of a failure.
     """
 
     spec: ModelSpec
@@ -44,7 +43,7 @@ class ModelFetch:
 
     @property
     def missing(self) -> dict[str, HubFile]:
-        """The files that are still to come, by path."""
+        """The files still to be downloaded, by path."""
         return {path: file for path, file in self.files.items() if path not in self.here}
 
     @property
@@ -53,7 +52,7 @@ class ModelFetch:
 
     @property
     def num_bytes_here(self) -> int:
-        """The bytes of complete files, and what is here of the others."""
+        """The bytes of the complete files and of partial downloads."""
         parts = (part_size(self.cache.part(file)) for file in self.missing.values())
         whole = sum(self.files[path].size for path in self.here)
         return min(whole + sum(parts), self.num_bytes)
@@ -69,7 +68,7 @@ def resolve(fetch: ModelFetch, lock: Lock, list_files: Callable[[str, str], List
     repository, revision = lock_key(fetch.spec)
     locked = lock.get((repository, revision))
     if locked is not None and fetch.spec.gguf_file not in (None, *locked.files):
-        locked = None  # the file of the repository that was served before
+        locked = None  # the file that the previous revision served
     if locked is not None and (not is_commit(revision) or locked.commit == revision):
         fetch.commit, fetch.is_locked = locked.commit, True
         known = {path: HubFile(file.size, file.sha256) for path, file in locked.files.items()}
@@ -84,7 +83,7 @@ def resolve(fetch: ModelFetch, lock: Lock, list_files: Callable[[str, str], List
 
 
 def find_cached(fetch: ModelFetch, on_bytes: Callable[[int], None], stop: Event) -> None:
-    """Finds what is already here; hashes what is not known to be right."""
+    """Finds cached files; hashes those without a record."""
     for path, file in fetch.files.items():
         if stop.is_set():
             raise hub_client.InterruptedFetchError("interrupted")
@@ -94,7 +93,7 @@ def find_cached(fetch: ModelFetch, on_bytes: Callable[[int], None], stop: Event)
 
 
 def downloads(fetches: Iterable[ModelFetch]) -> list[Download]:
-    """What has to come, each content of a repository once, the largest first."""
+    """The needed downloads, one for each content of a repository, the largest first."""
     wanted: dict[tuple[str, str], list[tuple[ModelFetch, str, HubFile]]] = defaultdict(list)
     for fetch in fetches:
         for path, file in fetch.missing.items():
@@ -108,7 +107,7 @@ def downloads(fetches: Iterable[ModelFetch]) -> list[Download]:
 
 
 def share(fetches: Iterable[ModelFetch]) -> None:
-    """Takes what one model lacks from another model's cache, where that has it."""
+    """Takes missing files from another model's cache, where that has them."""
     having = list(fetches)
     for fetch in having:
         for path, file in fetch.missing.items():
@@ -121,7 +120,7 @@ def share(fetches: Iterable[ModelFetch]) -> None:
 
 @dataclass(frozen=True)
 class DiskSpace:
-    """The bytes that a fetch needs, and those that are free, on one file system."""
+    """The bytes that a fetch needs and those that are free on one file system."""
 
     folder: Path
     needed: int
@@ -133,7 +132,7 @@ class DiskSpace:
 
 
 def disk_spaces(wanted: Iterable[Download]) -> list[DiskSpace]:
-    """What each file system has to hold: a file that two models share there is kept once."""
+    """The space needed on each file system; a file that two models share there counts once."""
     folders: dict[int, Path] = {}
     needed: dict[int, int] = defaultdict(int)
     for one in wanted:
@@ -148,17 +147,17 @@ def disk_spaces(wanted: Iterable[Download]) -> list[DiskSpace]:
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or what of its path exists."""
+    """The folder, or its nearest existing parent."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def free(folder: Path) -> int:
-    """Free bytes there, for who is not root."""
+    """Free bytes there for users other than root."""
     return shutil.disk_usage(folder).free
 
 
 def locked_snapshot(fetch: ModelFetch) -> LockedSnapshot:
-    """What goes into the lock for a model that is all here."""
+    """The lock entry of a complete model."""
     files = {
         path: LockedFile(file.size, fetch.here[path].sha256) for path, file in fetch.files.items()
     }

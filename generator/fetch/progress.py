@@ -1,5 +1,5 @@
-"""What a fetch shows while it runs: a bar of tqdm's for each model on a terminal, quiet lines
-anywhere else. Bars and lines go to stderr; results are the caller's.
+"""The progress of a fetch: a tqdm bar for each model on a terminal, plain lines elsewhere. Both go
+to stderr; results are printed by the caller.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LINE = "{desc}: {n_fmt} of {total_fmt}\n"
 
 
 class Progress:
-    """Bars, added to from any thread."""
+    """Progress bars that any thread may update."""
 
     def __init__(self) -> None:
         self._bars: dict[str, tqdm] = {}
@@ -31,7 +31,7 @@ class Progress:
             )
 
     def add(self, title: str, num_bytes: int) -> None:
-        """Moves a bar on, or back."""
+        """Advances a bar, or moves it back for negative numbers."""
         with self.lock:
             if title in self._bars:
                 self._bars[title].update(num_bytes)
@@ -46,14 +46,14 @@ class Progress:
             self.end(title)
 
     def say(self, line: str) -> None:
-        """A line that stays, above the bars."""
+        """Prints a line above the bars."""
         with self.lock:
             tqdm.write(line, file=sys.stderr)
             sys.stderr.flush()
 
 
 def size(num_bytes: int) -> str:
-    """Bytes as the Hub shows them: ``14.5 GB``."""
+    """Formats bytes as the Hub does: ``14.5 GB``."""
     for unit, least in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if num_bytes >= least:
             return f"{num_bytes / least:.1f} {unit}"

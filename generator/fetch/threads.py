@@ -1,4 +1,4 @@
-"""Runs many things that wait for the network at once, and stops all of them on Ctrl-C."""
+"""Runs many network-bound actions at once, and stops all of them on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ def run_all(
     num_workers: int,
     stop: threading.Event,
 ) -> None:
-    """Calls ``action`` for every item, on several threads.
-
-    ``action`` deals with its own failures. On an interrupt ``stop`` is set, and what does not stop
-    by itself within two seconds is left to end with the process.
+    """Calls ``action`` for every item, on several threads; ``action`` handles its own failures. An
+    interrupt sets ``stop``; threads that have not ended two seconds later are abandoned.
     """
     waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
     for item in items:
@@ -51,7 +49,9 @@ def run_all(
         stop.set()
         deadline = time.monotonic() + _STOP_WITHIN_S
         for thread in threads:
-            if thread.is_alive():  # one that an interrupt kept from its start can't be joined
+            if (
+                thread.is_alive()
+            ):  # an interrupt may have prevented a thread's start; it can't be joined
                 thread.join(max(0.0, deadline - time.monotonic()))
         raise
     if escaped:

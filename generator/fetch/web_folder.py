@@ -1,6 +1,5 @@
-"""The files of a model in a folder of a web server, which can't be asked what it has: those that
-models of transformers, adapters of PEFT and sentence-transformers are known to have are looked for,
-and those that these name.
+"""Finds a model's files in a folder of a web server, which can't list them: asks for the file names
+that transformers, PEFT and sentence-transformers use, and for the files that those name.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ _NAMES = (
     *("config_sentence_transformers.json", "sentence_bert_config.json"),
     *("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"),
 )
-_FORBIDDEN = 403  # what a bucket says of what it has not, that may be read and not listed
+_FORBIDDEN = 403  # a bucket that may be read but not listed answers so for missing objects
 _ABSENT = (_FORBIDDEN, 404, 410)
 
 
 def find(files: Any, folder: str) -> dict[str, Any]:
-    """As fsspec's ``find`` with details. Raises FetchError, PermissionError or what a question
-    fails with.
+    """As fsspec's ``find`` with details. Raises FetchError, PermissionError, or the error of a
+    failed request.
     """
     found, is_forbidden = _those_there(files, folder, _NAMES)
     named = [name for index in _INDEXES for name in _shards(files, folder, index, found)]
     if f"{folder}/{_MODULES}" in found:
         places = [str(module["path"]) for module in _json(files, f"{folder}/{_MODULES}")]
-        known = [_NAMES, *[_IN_MODULE] * len(places)]  # the first is the transformer's
+        known = [_NAMES, *[_IN_MODULE] * len(places)]  # the first module is the transformer
         each = zip(places, known, strict=False)
         named += [f"{place}/{name}" for place, names in each if place for name in names]
     found |= _those_there(files, folder, named)[0]
@@ -59,17 +58,17 @@ def _json(files: Any, place: str) -> Any:
 
 
 def _those_there(files: Any, folder: str, names: Iterable[str]) -> tuple[dict[str, Any], bool]:
-    """Those that the server has, and whether it refuses any."""
+    """The existing files, and whether the server refused any request."""
     answers = {place: _info(files, place) for place in (f"{folder}/{name}" for name in names)}
     found = {place: entry for place, entry in answers.items() if isinstance(entry, dict)}
     return found, _FORBIDDEN in answers.values()
 
 
 def _info(files: Any, place: str) -> dict[str, Any] | int:
-    """What the server tells of a file, or with which status it has none."""
+    """A file's details; without them, the status of the answer."""
     try:
         found: dict[str, Any] = files.info(place)
-    except FileNotFoundError as error:  # fsspec's word for every question that fails
+    except FileNotFoundError as error:  # fsspec raises this for every failed request
         status = getattr(error.__cause__, "status", None)
         if status not in _ABSENT:
             raise (error.__cause__ or error) from None

@@ -1,7 +1,7 @@
-"""``hf-triton apply``: makes a running server run what models.yaml says, without losing a request.
+"""``hf-triton apply``: updates a running server to models.yaml without losing a request.
 
-Exit codes: 0 if the server runs what is wanted, 1 if the input has a mistake, a model failed, or
-``--dry-run`` has found something to do, 130 if it was interrupted.
+Exit codes: 0 if the server runs what models.yaml says, 1 if the input has a mistake, a model
+failed, or ``--dry-run`` found changes, 130 if it was interrupted.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from generator.flag_values import address, port, zero_or_more
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds which server, and how far to go."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLE
     parser.add_argument(
-        "--dry-run", action="store_true", help="only say what would be done; exit 1 if anything"
+        "--dry-run",
+        action="store_true",
+        help="print the changes without making them; exit 1 if any",
     )
     parser.add_argument(
         "--rollback",
@@ -74,9 +75,9 @@ without --allow-gap: then the old copy is unloaded first, and loaded again if th
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises GeneratorError where nothing could be done."""
+    """Raises GeneratorError where the change could not begin."""
     _check_usage(args)
-    # Imported here: the other verbs, and --help, need no HTTP.
+    # Imported here: other verbs and --help need no HTTP.
     from generator.models_yaml.reading import load
     from generator.spec.task_folders import find_tasks
     from hf_triton.serving.apply.session import ApplyOptions, Session
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
     repository = Path(args.repository)
     if not args.rollback:
-        load(Path(args.config), find_tasks())  # every mistake in it comes before anything else
+        load(Path(args.config), find_tasks())  # report all mistakes in it first
     if not repository.is_dir():
         raise ServerError(f"{repository}: no such folder: start a server with hf-triton serve")
     if args.url:
@@ -143,7 +144,7 @@ def _check_usage(args: argparse.Namespace) -> None:
         raise UsageError("--url names the server's port already: leave --http-port out")
     for flag, value in (("--admin-key-file", args.admin_key_file), ("--grpc-port", args.grpc_port)):
         if value and not args.url:
-            raise UsageError(f"{flag} needs --url; a server of this machine tells that itself")
+            raise UsageError(f"{flag} needs --url: for a local server it is found without it")
     if args.rollback and (args.force or args.prune):
         raise UsageError("--rollback takes neither --force nor --prune")
 

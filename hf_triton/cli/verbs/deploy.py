@@ -1,7 +1,5 @@
-"""``hf-triton deploy``: writes the files that run the models of models.yaml somewhere else.
-
-Writes the files and reports; the modules of the targets render them. Connects to no cluster, to no
-Docker and to no network.
+"""``hf-triton deploy``: writes files that run the models of models.yaml in containers. The targets'
+modules render; this one writes and reports. Connects to no cluster, no Docker and no network.
 """
 
 from __future__ import annotations
@@ -22,9 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Renders and writes; with --diff shows what would change and exits 1 where something does.
-
-    Raises ConflictError where files edited by hand stand in the way.
+    """Renders and writes; with --diff prints the changes and exits 1 where there are any. Raises
+    ConflictError where files were edited by hand.
     """
     from generator.deploy.targets import render
     from generator.repository import writing as writer

@@ -1,4 +1,4 @@
-"""``hf-triton diff``: shows what generating would change; writes nothing, exits 1 when stale."""
+"""``hf-triton diff``: shows what `generate` would change; writes nothing, exits 1 when stale."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show_model(model: ModelPlan) -> Iterator[str]:
-    """The lines of one model's differences."""
+    """The diff lines of one model."""
     if model.blocked:
         yield f"conflict {model.conflicts[0]}"
     for path in model.kept:
@@ -55,7 +55,7 @@ def show_change(change: Change, path: str) -> Iterator[str]:
 
 
 def show_orphan(orphan: Removal) -> Iterator[str]:
-    """What prune would take away."""
+    """The lines for a folder that `prune` would remove."""
     yield f"remove {orphan.folder}: no longer in models.yaml (hf-triton prune)"
 
 

@@ -1,4 +1,6 @@
-"""``hf-triton fetch``: downloads what models.yaml names ahead of serving, and locks it."""
+"""``hf-triton fetch``: downloads the models of models.yaml before serving, and writes
+models.lock.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,6 @@ exit codes: 0 all is here, 1 something is not (the others are), 2 usage, 130 int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds which models, how, and how many at once."""
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="only say what would be fetched, and whether it fits on the disk",
+        help="print what would be fetched, and whether it fits on the disk",
     )
     parser.add_argument(
         "--envs-only",
@@ -85,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises GeneratorError where a model can't be had, after all others are here."""
+    """Raises GeneratorError where a model can't be fetched, after all others are complete."""
     config = Path(args.config)
     specs = load_unpinned(config, find_tasks())
     chosen = chosen_models(specs, args.names, config)
@@ -101,10 +102,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _environments(chosen: Sequence[ModelSpec], dry_run: bool) -> list[str]:
-    """Builds the models' Python environments; one text for each model that can't have its own."""
+    """Builds the models' Python environments; returns one error text for each that failed."""
     if not any(spec.python_env for spec in chosen):
         return []
-    # Imported here: most models have none.
+    # Imported here: most models have no environment of their own.
     from hf_triton.serving.python_env.ensuring import ensure_environments, preview
 
     for line in preview(chosen):
@@ -116,8 +117,8 @@ def _environments(chosen: Sequence[ModelSpec], dry_run: bool) -> list[str]:
 def _weights(
     config: Path, specs: Sequence[ModelSpec], chosen: Sequence[ModelSpec], args: argparse.Namespace
 ) -> None:
-    """Raises GeneratorError where a model can't be had, after all others are here."""
-    # Imported here: the other verbs need no Hub.
+    """Raises GeneratorError where a model can't be fetched, after all others are complete."""
+    # Imported here: other verbs need no Hub.
     from generator.fetch.fetching import FetchRun
 
     repository = Path(args.repository)
@@ -144,7 +145,9 @@ def _fetch(fetching: FetchRun) -> None:
     try:
         fetching.fetch()
     except KeyboardInterrupt:
-        print("hf-triton: what came is kept; the same command goes on from there", file=sys.stderr)
+        print(
+            "hf-triton: received files are kept; run the same command to continue", file=sys.stderr
+        )
         raise
 
 
@@ -163,7 +166,7 @@ def _report(config: Path, specs: Sequence[ModelSpec], locked: bool) -> None:
 def _lock_to_follow(
     config: Path, chosen: Sequence[ModelSpec], args: argparse.Namespace
 ) -> models_lock.Lock:
-    """The entries that decide which commits are fetched."""
+    """The lock entries that determine the commits to fetch."""
     lock = models_lock.read_lock(config)
     if args.locked:
         if lock is None:

@@ -1,4 +1,4 @@
-"""``hf-triton generate``: writes the model repository that models.yaml describes."""
+"""``hf-triton generate``: writes the model repository for models.yaml."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ MAX_LISTED = 5
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found, and which folders were written; ``notes`` on files that we don't write."""
+    """The state of each folder and the written ones; ``notes`` concern files that we don't
+    write.
+    """
 
     plan: Plan
     written: tuple[ModelPlan, ...]
@@ -40,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises ConflictError after everything without conflicts is written."""
+    """Raises ConflictError, after writing everything without conflicts."""
     outcome = generate(Path(args.config), Path(args.repository), force=args.force)
     for model in outcome.written:
         print(describe(model))
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _server_notes(repository: Path, outcome: Outcome) -> Iterator[str]:
-    """Notes that running servers keep serving what they have loaded."""
+    """Notes that running servers still serve the previous files."""
     from hf_triton.tritonserver.state_file import running_servers
 
     for server in running_servers(repository) if outcome.written else ():
@@ -67,7 +69,7 @@ def _server_notes(repository: Path, outcome: Outcome) -> Iterator[str]:
 
 
 def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
-    """Writes what has changed. If a folder of an entry has a conflict, all folders of that entry
+    """Writes changed folders. If one folder of an entry has a conflict, all of the entry's folders
     are left unchanged, unless ``force``.
     """
     writer.finish_interrupted(repository)
@@ -82,7 +84,7 @@ def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
             ready += [model for model in group if not (model.is_current or _stays(model))]
     with writer.locked(repository):
         for model in track(ready, "writing"):
-            # A model that is there may be loaded on demand.
+            # An existing model may be loaded on demand.
             is_there = model.folder.exists()
             with writer.locked_model(model.folder) if is_there else contextlib.nullcontext():
                 writer.apply(model)
@@ -105,7 +107,7 @@ def refuse_conflicts(outcome: Outcome) -> None:
 
 
 def describe(model: ModelPlan) -> str:
-    """One line on what was, or is to be, written in a folder."""
+    """One line on what was written, or would be, in a folder."""
     created, updated, removed = (
         model.paths(action) for action in (Action.CREATE, Action.UPDATE, Action.REMOVE)
     )
@@ -123,8 +125,8 @@ def describe(model: ModelPlan) -> str:
 
 
 def _stays(model: ModelPlan) -> bool:
-    """Whether a folder that can only be read differs by how a local model's files look alone: an
-    image that was copied may give them other times, and what is there is loaded in any case.
+    """Whether a read-only folder differs only by the timestamps of a local model's files. Copying
+    an image may change those, and the files are loaded in any case.
     """
     changed = [change for change in model.changes if change.action is not Action.IDENTICAL]
     return (

@@ -1,8 +1,6 @@
 """``hf-triton optimize MODEL``: finds the fastest engine for a model on this machine, and checks
-its results.
-
-Generates the model, then starts the comparison in the Python that serves it: this module imports no
-torch.
+its results. Generates the model, then starts the comparison in the model's Python: this module
+imports no torch.
 """
 
 from __future__ import annotations
@@ -39,7 +37,6 @@ _PACKAGE = "encoder"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the model, what to compare, how long, and where the JSON goes."""
     parser.add_argument("model", metavar="MODEL", help="its name in models.yaml")
     parser.add_argument(
         "--engines",
@@ -81,14 +78,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns the comparison's exit code. Raises GeneratorError where that can't begin."""
+    """Returns the comparison's exit code. Raises GeneratorError where it can't start."""
     config, repository = Path(args.config), Path(args.repository)
     tasks = find_tasks()
     spec = _spec(load(config, tasks), args)
     _check_engines(spec, tasks)
     python = _python_of(spec, tasks)
     refuse_conflicts(generate(config, repository))
-    # The last folder runs Python and knows the task, whatever the layout.
+    # With every layout the last folder runs Python and knows the task.
     code = _compare(repository / triton_models(spec)[-1].name, python, spec, args)
     for note in place_models([spec], tasks, repository):
         print(f"hf-triton: {note}", file=sys.stderr)
@@ -115,8 +112,8 @@ def _check_engines(spec: ModelSpec, tasks: Mapping[str, Task]) -> None:
 
 
 def _python_of(spec: ModelSpec, tasks: Mapping[str, Task]) -> str:
-    """The Python that runs the model, of its own environment where it has one, which is built where
-    it is not there. Raises ModelError where that can't run models.
+    """The Python that runs the model; builds the model's own environment if it is missing. Raises
+    ModelError where that Python can't run models.
     """
     if spec.python_env is None:
         _check_packages()
@@ -127,7 +124,7 @@ def _python_of(spec: ModelSpec, tasks: Mapping[str, Task]) -> str:
 
 
 def _check_packages() -> None:
-    """Raises ModelError where this Python can't run models; imports nothing."""
+    """Raises ModelError where this Python lacks packages for models; imports none."""
     missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
     if missing:
         raise ModelError(
@@ -137,12 +134,12 @@ def _check_packages() -> None:
 
 
 def _compare(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespace) -> int:
-    """Runs the comparison to its end; an interrupt is passed on, so that it tells what it has."""
+    """Runs the comparison; passes an interrupt on, so that it prints partial results."""
     process = subprocess.Popen(
         _command(folder.resolve(), python, spec, args),
         env=_environment(),
-        cwd=ROOT_FOLDER,  # what libraries start in turn imports from there
-        start_new_session=True,  # the terminal's Ctrl-C reaches it through us, and once
+        cwd=ROOT_FOLDER,  # child processes of libraries import from there
+        start_new_session=True,  # we pass the terminal's Ctrl-C on, once
     )
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM,)}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -157,7 +154,7 @@ def _compare(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespac
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """A second interrupt ends it at once."""
+    """Waits; a second interrupt kills the process."""
     try:
         return process.wait()
     except KeyboardInterrupt:
@@ -193,7 +190,9 @@ def _command(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespac
 
 
 def _environment() -> dict[str, str]:
-    """As in the server: hf_triton is ours, whichever environment the model has."""
+    """The server's environment variables: hf_triton is ours, whichever environment the model
+    has.
+    """
     paths = [str(LIBRARY_PATH), os.environ.get("PYTHONPATH", "")]
     joined = os.pathsep.join(path for path in paths if path)
     return {**os.environ, "PYTHONPATH": joined, "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}

@@ -1,4 +1,4 @@
-"""``hf-triton prune``: removes folders of ours that models.yaml no longer names."""
+"""``hf-triton prune``: removes generated folders whose models are not in models.yaml."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from generator.spec.task_folders import find_tasks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --dry-run, --weights and --force."""
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be removed and remove nothing"
+    )
     parser.add_argument(
         "--weights", action="store_true", help="also remove their downloaded weights (hf_cache)"
     )
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Removes what is ours in those folders; says what stays and why."""
+    """Removes the generated files of those folders; prints what stays and why."""
     repository = Path(args.repository)
     specs = load_unpinned(Path(args.config), find_tasks())
     if not args.dry_run:
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def describe(removal: writer.Removal, dry_run: bool) -> str:
-    """One line on what is taken away."""
+    """One line on what is removed."""
     count = len(removal.removed)
     files = f"{count} file{'s' * (count != 1)}"
     weights = " and its weights" if removal.removes_weights else ""

@@ -30,12 +30,12 @@ __all__ = ["add_arguments", "run"]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serves until stopped. Raises GeneratorError where that can't begin or breaks off."""
+    """Serves until stopped. Raises GeneratorError where serving can't begin or fails."""
     for argument in args.arguments:
         if not argument.startswith("-"):
             raise UsageError(f"unexpected '{argument}'; arguments for tritonserver start with '-'")
     settle(args)
-    # Imported here: the other verbs, and --help, need no HTTP and no processes.
+    # Imported here: other verbs and --help need no HTTP and no processes.
     from hf_triton.ports.api_keys import take_api_keys
     from hf_triton.ports.child_process import proxy
     from hf_triton.ports.openai.child_process import OpenAiProcess
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if args.triton_url:
         return _serve_openai_only(args, config, key, callers)
     admin_key = _admin_key(args)
-    listen = _listen(args)  # before anything is written
+    listen = _listen(args)  # checked before files are written
     watched = WatchedFiles(config) if args.watch else None
     outcome = generate(config, repository)
     settings = _settings(config, args)
@@ -98,7 +98,9 @@ def run(args: argparse.Namespace) -> int:
 def _serve_openai_only(
     args: argparse.Namespace, config: Path, key: str | None, callers: tuple[Caller, ...]
 ) -> int:
-    """With --triton-url. models.yaml, which need not be there, says of the server alone."""
+    """Serves OpenAI's API for --triton-url. models.yaml is optional; only its ``server`` settings
+    are read.
+    """
     from hf_triton.serving.supervision.lifecycle import stop_signals
     from hf_triton.serving.supervision.openai_only import serve_openai_only
     from hf_triton.tritonserver.listen import Listen
@@ -118,7 +120,7 @@ def _serve_openai_only(
 
 
 def _settings(config: Path, args: argparse.Namespace) -> ServerSettings:
-    """What models.yaml says of the server; its log format holds from here on."""
+    """The server settings of models.yaml; their log format applies from here on."""
     from hf_triton.tritonserver import json_log
 
     settings = load_settings(config)
@@ -128,8 +130,8 @@ def _settings(config: Path, args: argparse.Namespace) -> ServerSettings:
 
 
 def _listen(args: argparse.Namespace) -> Listen:
-    """Where to listen: in the place of the usual health port, where it is taken and nobody has
-    chosen it, on one that is free. Raises ServerError where another port is taken.
+    """The addresses to listen on. A busy default health port is replaced by a free one. Raises
+    ServerError where another port is busy.
     """
     from hf_triton.tritonserver.listen import Listen
 
@@ -148,7 +150,7 @@ def _listen(args: argparse.Namespace) -> Listen:
 
 
 def _access(settings: ServerSettings, callers: tuple[Caller, ...], config: Path) -> Access:
-    """Who may ask on the public ports. Raises ServerError for TLS files that can't be used."""
+    """The access rules of the public ports. Raises ServerError for unusable TLS files."""
     from generator.spec.access import Tls
     from hf_triton.ports.settings import Access
     from hf_triton.ports.tls import tls_context
@@ -180,7 +182,9 @@ def _report(outcome: Outcome, repository: str) -> None:
 
 
 def _build_environments(outcome: Outcome) -> None:
-    """A model that can't have its environment fails to load, and the others are served."""
+    """Builds the models' Python environments. A model whose build fails does not load; the others
+    are served.
+    """
     from hf_triton.serving.python_env.ensuring import ensure_environments
 
     for name, reason in ensure_environments(outcome.plan.specs, find_tasks()).items():
@@ -188,7 +192,7 @@ def _build_environments(outcome: Outcome) -> None:
 
 
 def _admin_key(args: argparse.Namespace) -> str:
-    """Empty where all is open. Raises ServerError or UsageError."""
+    """The admin key; empty where access is open. Raises ServerError or UsageError."""
     from hf_triton.tritonserver.admin_key import new_admin_key, take_admin_key
     from hf_triton.tritonserver.restrictions import refuse_clashes
 

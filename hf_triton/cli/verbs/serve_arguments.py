@@ -1,4 +1,4 @@
-"""What ``hf-triton serve`` takes on its command line."""
+"""The arguments of ``hf-triton serve``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from generator.errors import UsageError
 from generator.flag_values import address, port, positive, whole, zero_or_more
 from generator.models_yaml.server_settings import LOG_FORMATS, ORIGIN, ORIGIN_EXAMPLE
 
-HEALTH_PORT = 8003  # where it is free
+HEALTH_PORT = 8003  # used if it is free
 # Of a tritonserver that is started here, and so refused with --triton-url: the default of each.
 _OF_OWN_SERVER: dict[str, object] = {
     "http_port": 8000,
@@ -31,12 +31,11 @@ _FLAGS = {"given_repository": "--repository", "arguments": "arguments for triton
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds where to listen, how long to wait, and what goes on to tritonserver."""
     parser.add_argument(
         "--host",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="address to listen on; 0.0.0.0: all of this machine (default: 127.0.0.1)",
+        help="address to listen on; 0.0.0.0: all interfaces (default: 127.0.0.1)",
     )
     for flag, usual in (("--http-port", 8000), ("--grpc-port", 8001), ("--metrics-port", 8002)):
         parser.add_argument(flag, type=port, metavar="PORT", help=f"default: {usual}")
@@ -101,16 +100,16 @@ def _add_supervision(parser: argparse.ArgumentParser) -> None:
         "--max-restarts",
         type=whole(0, 1000),
         metavar="N",
-        help="give up a model that fails to load more often in a row, and serve the others; deaths "
-        "of what was ready don't count. A tritonserver that dies more often in a row before it has "
-        "loaded all models for the first time ends serve with exit code 1 (default: 5)",
+        help="stop loading a model after more failures in a row, and serve the others; crashes of "
+        "ready models don't count. Where tritonserver dies more often in a row before all models "
+        "have loaded once, serve ends with exit code 1 (default: 5)",
     )
     group.add_argument(
         "--health-port",
         type=whole(0, 65535, "port"),
         metavar="PORT",
-        help=f"port of /live, /ready and /metrics; 0: none (default: {HEALTH_PORT}, or one that is "
-        "free where that is taken)",
+        help=f"port of /live, /ready and /metrics; 0: off (default: {HEALTH_PORT}, or a free one "
+        "if that is busy)",
     )
     group.add_argument(
         "--drain-s",
@@ -132,7 +131,7 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
         "--openai-port",
         type=port,
         metavar="PORT",
-        help="serve it on this port, such as 9000 (default: not at all)",
+        help="port of this API, such as 9000 (default: not served)",
     )
     group.add_argument(
         "--openai-key-file",
@@ -152,7 +151,7 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
         "--no-playground",
         dest="playground",
         action="store_false",
-        help="leave out the page to try models with, /playground on this port",
+        help="do not serve /playground, a page for trying models",
     )
     group.add_argument(
         "--openai-keep-minutes",
@@ -167,15 +166,15 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
         type=_origins,
         default=(),
         metavar="ORIGIN,...",
-        help=f"let pages of these origins ask, such as {ORIGIN_EXAMPLE}; '*': of all; beside those "
-        "of cors in models.yaml (default: none)",
+        help=f"allow requests from pages of these origins, such as {ORIGIN_EXAMPLE}; '*': all. They "
+        "add to cors in models.yaml (default: none)",
     )
     group.add_argument(
         "--triton-url",
         type=address("Triton's gRPC, such as 127.0.0.1:8001"),
         metavar="HOST:PORT",
-        help="serve only this API, for the Triton with this gRPC address; generate and start "
-        "nothing else. API keys hold, and max_body_mib, limits, cors and tls of models.yaml, where "
+        help="serve only this API, for the Triton at this gRPC address; generate and start "
+        "nothing else. API keys apply, and max_body_mib, limits, cors and tls of models.yaml, if "
         "there is one",
     )
 
@@ -198,7 +197,7 @@ def _add_admin(parser: argparse.ArgumentParser) -> None:
 
 
 def settle(args: argparse.Namespace) -> None:
-    """Sets the defaults. Raises UsageError for options that would be ignored."""
+    """Fills in defaults. Raises UsageError for options that would be ignored."""
     for flag, value in (
         ("--triton-url", args.triton_url),
         ("--openai-key-file", args.openai_key_file),
@@ -216,7 +215,7 @@ def settle(args: argparse.Namespace) -> None:
 
 
 def _is_given(value: object) -> bool:
-    """Whether it is another value than argparse has for an option that was left out; 0 is one."""
+    """Whether an option was given: it differs from argparse's default; 0 counts as given."""
     return value is not None and value is not False and value != []
 
 

@@ -1,4 +1,4 @@
-"""``hf-triton tasks``: lists the tasks and what their ``options:`` can hold."""
+"""``hf-triton tasks``: lists the tasks and their ``options:``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints every task folder's options."""
+    """Prints the options of every task."""
     tasks = find_tasks()
     if args.json:
         print(json.dumps({tag: as_json(task) for tag, task in tasks.items()}, indent=2))
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def as_text(task: Task) -> Iterator[str]:
-    """The task's options, for people."""
+    """The task's options as text."""
     yield f"{task.tag} (streams unless 'streaming: false')" if task.streams else task.tag
     for option in task.options.values():
         default = "null" if option.default is None else _word(option.default)
@@ -36,7 +36,7 @@ def as_text(task: Task) -> Iterator[str]:
 
 
 def as_json(task: Task) -> dict[str, object]:
-    """The task's options, for programs, and whether it streams."""
+    """The task's options as JSON, and whether it streams."""
     return {"streams": task.streams, "options": _options_as_json(task)}
 
 
@@ -59,7 +59,7 @@ def _options_as_json(task: Task) -> dict[str, object]:
 
 
 def describe_kind(option: Option) -> str:
-    """Such as ``whole number, 1 to 1024, tokens``."""
+    """Describes a type: ``whole number, 1 to 1024, tokens``."""
     if option.choices:
         return " | ".join(_word(choice) for choice in option.choices)
     names = {

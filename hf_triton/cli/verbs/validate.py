@@ -1,4 +1,4 @@
-"""``hf-triton validate``: checks models.yaml and what would come of it; writes nothing."""
+"""``hf-triton validate``: checks models.yaml and everything generated from it; writes nothing."""
 
 from __future__ import annotations
 

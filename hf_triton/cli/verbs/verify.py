@@ -1,4 +1,4 @@
-"""``hf-triton verify``: hashes the caches again and compares them with models.lock."""
+"""``hf-triton verify``: hashes cached files again and compares them with models.lock."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ and inode. Needs no network without --repair.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds which models, and --repair."""
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="models of models.yaml (default: all)"
     )
     parser.add_argument(
-        "--repair", action="store_true", help="fetch what is wrong again, as fetch --locked does"
+        "--repair", action="store_true", help="fetch differing files again, as fetch --locked does"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises FetchError where a file is not as locked."""
+    """Raises FetchError where a file differs from models.lock."""
     config = Path(args.config)
     if models_lock.read_lock(config) is None:
         name = models_lock.lock_path(config)
@@ -63,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verify(specs: list[ModelSpec], repository: Path) -> dict[str, list[Difference]]:
-    """What is wrong with each model, said as it is found; the models without fault are left out."""
+    """Prints each model's faults as they are found; returns the models that have any."""
     progress, stop = Progress(), threading.Event()
     wrong: dict[str, list[Difference]] = {}
 
@@ -73,7 +72,7 @@ def _verify(specs: list[ModelSpec], repository: Path) -> dict[str, list[Differen
             wrong.setdefault(part[0].name, []).extend(found)
 
     parts = list(zip(specs, caches_of(repository, specs), strict=True))
-    run_all(parts, check, 2, stop)  # one reads while the other hashes
+    run_all(parts, check, 2, stop)  # one thread reads while the other hashes
     return wrong
 
 
@@ -98,7 +97,7 @@ def _check(spec: ModelSpec, cache: ModelCache, progress: Progress) -> list[Diffe
 
 
 def _hash(cache: ModelCache, progress: Progress, title: str, path: Path) -> str:
-    """The hash of what is on the disk now, whatever is recorded."""
+    """The hash of the file on disk, ignoring records."""
     sha256 = hash_file(path, partial(progress.add, title))
     cache.hashes.add(path, sha256)
     return sha256

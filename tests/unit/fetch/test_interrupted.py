@@ -116,7 +116,7 @@ def test_ctrl_c_ends_at_once_and_the_next_run_goes_on(work: Workplace, hub: Fake
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err.endswith(
-        "hf-triton: what came is kept; the same command goes on from there\n"
+        "hf-triton: received files are kept; run the same command to continue\n"
         "hf-triton: interrupted\n"
     )
     assert not work.snapshots()
