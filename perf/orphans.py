@@ -25,7 +25,7 @@ def our_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def ends_with_us(number: int) -> Callable[[], None] | None:
+def killed_with_parent(number: int) -> Callable[[], None] | None:
     """A ``preexec_fn``: the child gets signal ``number`` when the thread that started it ends, so
     start it from a long-lived thread. None where the system can't do this.
     """

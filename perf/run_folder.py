@@ -16,7 +16,7 @@ from perf.report.schema import REPORT_FILE, Run, read_run, write_run
 
 
 @contextmanager
-def in_use(folder: Path) -> Iterator[None]:
+def locked_folder(folder: Path) -> Iterator[None]:
     """Creates and locks ``folder``; removes it again if it is empty at the end. Raises PerfError
     where another process has locked it, or it can't be created or written. The system releases the
     lock when this process ends.
@@ -55,7 +55,7 @@ def _lock(descriptor: int, folder: Path) -> None:
         # The file system has no locks: go on without.
 
 
-def taken_up(folder: Path, run: Run, otherwise: str = "choose another --output") -> Run:
+def continued_or_new(folder: Path, run: Run, otherwise: str = "choose another --output") -> Run:
     """The run in the folder, else ``run``, which is written there. Raises PerfError where the
     folder holds a run of another kind or scenario, OSError.
     """

@@ -18,7 +18,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from generator.errors import PerfError
 from hf_triton.tritonserver.listen import Listen
 from hf_triton.tritonserver.process import TritonServer
-from perf.orphans import end, ends_with_us
+from perf.orphans import end, killed_with_parent
 
 _NUM_LAST_LINES = 8  # log lines quoted in an error
 _POLL_S = 0.3
@@ -61,7 +61,7 @@ def running(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # we pass on the terminal's Ctrl-C
-            preexec_fn=ends_with_us(signal.SIGTERM),
+            preexec_fn=killed_with_parent(signal.SIGTERM),
         )
     try:
         deadline = time.monotonic() + start_timeout_s

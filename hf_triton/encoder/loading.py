@@ -1,4 +1,4 @@
-"""Puts a served model together: files, tokenizer, weights, task, and the runner that fits."""
+"""Loads a served model: files, tokenizer, weights, task, and a matching runner."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ from .texts.tokenization import Tokenization
 _WARM_UP_LENGTHS = (8, 32, 128, 128)
 _LONGEST_TRIED = 1024  # tokens: longer ones would take seconds of every load
 _PREPACK_ROWS = (16, 128, 1024)  # tokens of one short text, of one long, of a full step
-# What tokenizers say that know no limit.
+# The value of tokenizers without a limit.
 _NO_LIMIT = 10**9
-_LONGEST_UNTOLD = 8192  # tokens, where nobody knows a limit: attention takes time with their square
+_DEFAULT_MAX_LENGTH = (
+    8192  # tokens, where no limit is known: attention time grows with their square
+)
 
 
 class RequestPreparer(Protocol):
-    """What reads a request: a task, or a step of one."""
+    """Reads requests: a task, or a step of one."""
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         """See EncoderTask."""
@@ -49,7 +51,9 @@ class RequestPreparer(Protocol):
 
 @dataclass(frozen=True)
 class LoadedEncoder:
-    """What serves, and a line that says what it is; ``tokenizer`` where it reads texts."""
+    """A loaded model: what serves it, and a description; ``tokenizer`` is None if it reads no
+    texts.
+    """
 
     engine: EncoderEngine
     task: RequestPreparer
@@ -107,7 +111,7 @@ def load_setup(
 
 
 def read_files(served: ServedModel, task_class: type[EncoderTask]) -> tuple[SentenceFiles, Any]:
-    """What sentence-transformers' files say, and the model's configuration. Raises LoadError."""
+    """Reads sentence-transformers' files and the model's configuration. Raises LoadError."""
     files = model_files(served)
     try:
         saved = read_sentence_files(files, task_class.saved_as)
@@ -130,7 +134,7 @@ def make_task(
     saved: SentenceFiles,
     model: Any,
 ) -> EncoderTask:
-    """The task with its tokenizer, for a model whose weights don't matter. Raises LoadError."""
+    """The task with its tokenizer, without weights. Raises LoadError."""
     tokenization = make_tokenization(served, options, saved, model)
     if task_class.output == "sequences":
         set_padding(model.config, tokenization.tokenizer)
@@ -141,7 +145,7 @@ def make_task(
 def make_tokenization(
     served: ServedModel, options: EncoderOptions, saved: SentenceFiles, model: Any
 ) -> Tokenization:
-    """The model's tokenizer, with what the model itself limits."""
+    """The model's tokenizer, with the model's own limits."""
     tokenizer = load_tokenizer(served, saved.folder, saved.processor_kwargs)
     calls = saved.calls
     if calls.do_lower_case:
@@ -162,7 +166,7 @@ def make_tokenization(
 
 
 def lower_texts(tokenizer: Any) -> None:
-    """Makes the tokenizer lower texts, all but special tokens in them."""
+    """Makes the tokenizer lower-case texts, except special tokens in them."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     backend = tokenizer.backend_tokenizer
@@ -184,7 +188,7 @@ def ready_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOption
 
 
 def _try_longest(runner: Runner, setup: RunnerSetup) -> None:
-    """Raises LoadError where the model holds less than its configuration says."""
+    """Raises LoadError where the model fails at the length its configuration states."""
     if setup.max_length > _LONGEST_TRIED:
         return
     try:
@@ -235,11 +239,11 @@ def longest_input(model: Any, tokenizer: Any, asked: int | None, saved: int | No
     # Relative positions never end: T5's files say how long its texts were in n_positions.
     trained = getattr(model.config.get_text_config(), "n_positions", None)
     told = (limit or trained, getattr(tokenizer, "model_max_length", None))
-    return min((int(n) for n in told if n and 0 < n < _NO_LIMIT), default=_LONGEST_UNTOLD)
+    return min((int(n) for n in told if n and 0 < n < _NO_LIMIT), default=_DEFAULT_MAX_LENGTH)
 
 
 def _positions(model: Any) -> int | None:
-    """The tokens that a model has positions for; None where it counts none."""
+    """The number of positions that the model has; None where it has no limit."""
     config = model.config.get_text_config()
     for name in ("max_position_embeddings", "max_encoder_position_embeddings"):
         number = getattr(config, name, None) or 0
@@ -249,8 +253,8 @@ def _positions(model: Any) -> int | None:
 
 
 def takes_token_types(model: Any, tokenizer: Any) -> bool:
-    """Whether the tokenizer tells a pair's texts apart and the model listens. One that knows a
-    single type of tokens does not, whatever its forward takes.
+    """Whether the tokenizer distinguishes a pair's texts and the model uses it. A model with a
+    single token type does not, whatever its forward accepts.
     """
     known = inspect.signature(model.forward).parameters
     listens = "token_type_ids" in known and getattr(model.config, "type_vocab_size", 2) != 1
@@ -258,8 +262,8 @@ def takes_token_types(model: Any, tokenizer: Any) -> bool:
 
 
 def fewer_embeddings(model: Any, tokenizer: Any) -> int | None:
-    """How many tokens the model knows where the tokenizer makes others, too; None where it makes
-    no others, and where the model does not look tokens up in a table.
+    """The number of the model's token embeddings, if the tokenizer can produce ids beyond them;
+    None if it can't, or if the model has no embedding table.
     """
     try:
         table = model.get_input_embeddings()

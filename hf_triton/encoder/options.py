@@ -13,7 +13,7 @@ from hf_triton.runtime.option import option, step_watchdog, unload_grace
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """How one encoder model is run. ``None`` means: decided when the model loads."""
+    """How one encoder model is run. ``None``: decided when the model loads."""
 
     engine: Literal["torch", "torch-compile", "onnxruntime"] = option(
         "torch",
@@ -57,7 +57,7 @@ class EncoderOptions:
     unload_grace_s: float = unload_grace()
 
     def problems(self) -> list[tuple[str, str]]:
-        """Mistakes that only show in two fields together, each as (field, message)."""
+        """Conflicts between two fields, each as (field, message)."""
         found = []
         if self.quantization != "none" and self.engine != "onnxruntime":
             message = f"got {self.quantization}, expected none with engine {self.engine}"

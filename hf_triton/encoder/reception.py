@@ -1,11 +1,10 @@
-"""Takes requests in and follows them until they are answered.
+"""Receives requests and follows them until they are answered.
 
-A request is read and tokenised where it arrives, which for a short text takes less than handing it
-on, computed by the engine with whatever else is there, and answered from a thread of its own kind,
-but where the engine says that it sends itself: so tokenisation overlaps the forward of the batch
-before, and nothing stands between two steps that take long.
-Longer texts have threads, and the longest threads of their own, so that tokenising one never holds
-up a shorter one.
+A short text is read and tokenised on the thread it arrives on, which takes less time than handing
+it over. The engine batches it with others, and a sender thread answers, unless the engine sends
+itself. So tokenisation overlaps the previous batch's forward, and nothing long stands between two
+steps. Longer texts have threads of their own, and the longest ones others, so that no text waits
+for a longer one.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ _LONG_TEXT_NICENESS = 15  # of 19: man 2 setpriority
 
 
 def give_way() -> None:
-    """Lowers the calling thread's priority: the model's threads wait for one another in each of
-    its operations, and a core that one of them shares with a long text holds up all.
+    """Lowers the calling thread's priority: model threads synchronise in every operation, so one
+    that shares its core with a long text delays all.
     """
-    # Linux has priorities of threads; elsewhere it would be the process's.
+    # Only Linux has priorities of threads.
     if hasattr(threading, "get_native_id") and Path("/proc/self/task").is_dir():
         thread = threading.get_native_id()
         niceness = max(_LONG_TEXT_NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
@@ -56,13 +55,13 @@ def give_way() -> None:
 
 
 class Lane:
-    """One thread that runs what it is given, in order; for parts that raise nothing. A
-    ThreadPoolExecutor makes a future of each, and takes ten times as long.
+    """One thread that runs functions in order; they must not raise. A ThreadPoolExecutor makes a
+    future of each, and takes ten times as long.
     """
 
     def __init__(self, name: str) -> None:
         self._waiting: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._lock = threading.Lock()  # or a part could be put behind the end
+        self._lock = threading.Lock()  # or a function could be queued after the end
         self._is_open = True
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -75,7 +74,7 @@ class Lane:
             self._waiting.put(partial(run, *arguments))
 
     def shutdown(self) -> None:
-        """Ends the thread once everything that it was given is done."""
+        """Ends the thread after all queued work."""
         with self._lock:
             self._is_open = False
             self._waiting.put(None)
@@ -84,7 +83,7 @@ class Lane:
     def _run(self) -> None:
         while (part := self._waiting.get()) is not None:
             part()
-            del part  # a request is not kept until the next
+            del part  # release the request before waiting for the next
 
 
 class Reception(PooledReception):
@@ -135,7 +134,7 @@ class Reception(PooledReception):
         plain = read_plain(request, self._inputs)
         num_bytes = plain.num_bytes
         begin = partial(self._begin, plain, listed, responder, time.monotonic())
-        # Without an engine all is done where a request is read: for long, perhaps.
+        # Without an engine the reading thread does all the work, perhaps for long.
         if num_bytes <= _SHORT_TEXT_BYTES and self._thread.is_alive:
             begin()
             return
@@ -149,7 +148,7 @@ class Reception(PooledReception):
         responder: Responder,
         arrived_s: float,
     ) -> None:
-        # What won't be computed need not be tokenised.
+        # Skip tokenising what won't be computed.
         self._thread.check_running()
         waited_s = time.monotonic() - arrived_s
         if has_left(responder.is_cancelled, waited_s, responder.request_id):
@@ -183,7 +182,7 @@ class Reception(PooledReception):
 def serve(
     options_class: type[EncoderOptions], task_class: type[EncoderTask], instance: Instance
 ) -> Reception:
-    """Loads what the instance's role says. Raises LoadError."""
+    """Loads the instance's role. Raises LoadError."""
     served = instance.served
     options = served.read_options(options_class)
     place, num_threads = instance.placement, instance.num_threads

@@ -179,7 +179,7 @@ def check(device: torch.device, only: str) -> bool:
     """Prints a line for each family and variant; returns whether all are right."""
     ways = ("captured", "eager") if device.type == "cuda" else ("eager",)
     cases = [(one, way) for one in FAMILIES if re.search(only, one) for way in ways]
-    num_right = sum(_said(_check_family, device, *case) for case in cases)
+    num_right = sum(_report_case(_check_family, device, *case) for case in cases)
     print(f"{num_right} of {len(cases)} are right", flush=True)
     return num_right == len(cases)
 
@@ -189,10 +189,10 @@ def measure(device: torch.device, only: str) -> bool:
     print(f"a copy: {_bytes_per_s(device) / 1e9:,.0f} GB/s read and written", flush=True)
     shapes = [one for one in SHAPES if (one == "tiny") == (device.type == "cpu")]
     cases = [(one, way) for one in shapes if re.search(only, one) for way in ("plain", "compiled")]
-    return sum(_said(_measure, device, *case) for case in cases) == len(cases)
+    return sum(_report_case(_measure, device, *case) for case in cases) == len(cases)
 
 
-def _said(run: Any, device: torch.device, *case: str) -> bool:
+def _report_case(run: Any, device: torch.device, *case: str) -> bool:
     """Prints a case's result and its faults; returns whether there were none. A failure does not
     stop the other cases.
     """

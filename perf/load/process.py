@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 
 from perf.load.records import Policy, Record
 from perf.load.routes import ROUTES, Sent
-from perf.orphans import ends_with_us, our_environment
+from perf.orphans import killed_with_parent, our_environment
 
 LOAD_NICENESS = "5"  # lower than the server's priority
 
@@ -67,7 +67,7 @@ def records_of(
             stderr=printed,
             text=True,
             start_new_session=True,  # the parent handles Ctrl-C and ends this process
-            preexec_fn=ends_with_us(signal.SIGKILL),
+            preexec_fn=killed_with_parent(signal.SIGKILL),
         ) as process,
     ):
         assert process.stdin is not None

@@ -64,7 +64,7 @@ class Pair:
     compared: tuple[Compared, ...]
 
     @property
-    def fails_anew(self) -> bool:
+    def starts_to_fail(self) -> bool:
         """Whether requests failed in B but not in A."""
         return self.b.num_errors > 0 and not self.a.num_errors
 
@@ -127,7 +127,7 @@ def failures(found: Comparison, bound: float) -> list[str]:
         for (where, each), stands in zip(tests, rejected(chances), strict=True)
         if stands
     ]
-    anew = [load_words(pair.a.load) for pair in found.pairs if pair.fails_anew]
+    anew = [load_words(pair.a.load) for pair in found.pairs if pair.starts_to_fail]
     return slower + [f"fails in B only: {words}" for words in anew]
 
 
@@ -160,7 +160,7 @@ def warnings(found: Comparison) -> Iterator[tuple[str, str]]:
         if len(only) > _MAX_LISTED:
             yield f"only in {name}", f"{len(only) - _MAX_LISTED} more loads"
     for pair in found.pairs:
-        if pair.fails_anew:
+        if pair.starts_to_fail:
             yield "requests fail in B only", load_words(pair.a.load)
     single = sum(not pair.is_judged for pair in found.pairs)
     if found.is_judged and single:

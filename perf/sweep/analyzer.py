@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from generator.errors import PerfError, mask_tokens
-from perf.orphans import end, ends_with_us
+from perf.orphans import end, killed_with_parent
 from perf.sweep.plan import Planned
 
 EXPORT_FILE = "profile_export.json"
@@ -187,13 +187,13 @@ class Ended:
         return self.code != 0 and not self.given_up and _UNSTABLE in self.said
 
     @property
-    def has_nothing(self) -> bool:
+    def has_no_requests(self) -> bool:
         """Whether no request ended within a window."""
         return self.code != 0 and _NOTHING_DONE in self.said
 
     def reason(self) -> str:
         """One line of what went wrong."""
-        if self.has_nothing:
+        if self.has_no_requests:
             return "no request was done within a window; raise measurement.window_s"
         if self.given_up:
             return self.given_up
@@ -224,7 +224,7 @@ def run(
         text=True,
         errors="replace",
         start_new_session=True,  # we handle the terminal's Ctrl-C
-        preexec_fn=ends_with_us(signal.SIGKILL),
+        preexec_fn=killed_with_parent(signal.SIGKILL),
     )
     with process:
         try:

@@ -84,11 +84,11 @@ class Measurer:
         command = measuring_command(planned)
         if planned.measuring.warm_up_requests:
             ended = self._run(warm_up_command(planned), planned, watch)
-            if ended.code and not (ended.is_unstable or ended.has_nothing):
+            if ended.code and not (ended.is_unstable or ended.has_no_requests):
                 return command, ended, False
         ended = self._run(command, planned, watch)
         for few in (False, True):
-            if ended.has_nothing if few else ended.is_unstable:
+            if ended.has_no_requests if few else ended.is_unstable:
                 command = measuring_command(planned, forced=True, few=few)
                 ended = self._run(command, planned, watch)
         export = self.folder / EXPORT_FILE

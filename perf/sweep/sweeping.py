@@ -28,7 +28,7 @@ from perf.report.schema import (
     read_measurements,
 )
 from perf.roofline import Limits, is_countable, limits_in
-from perf.run_folder import in_use, taken_up
+from perf.run_folder import continued_or_new, locked_folder
 from perf.sweep import analyzer
 from perf.sweep.analyzer import Analyzer, measuring_command
 from perf.sweep.measuring import Measurer, ServerGoneError
@@ -82,7 +82,7 @@ def dry_run(options: Options) -> int:
     sweep, source = read(options)
     addresses = options.url or sweep.addresses or DEFAULT
     found = _planned(sweep, source, options, TritonView(addresses))
-    with in_use(options.folder):
+    with locked_folder(options.folder):
         _write_inputs(options.folder, found)
     print(f"cd {shlex.quote(str(options.folder))}")
     for one in found:
@@ -94,7 +94,7 @@ def run(options: Options) -> int:
     """Measures; returns the exit code. Raises GeneratorError."""
     (sweep, source), program = read(options), analyzer.find(options.perf_analyzer)
     _say(f"perf_analyzer {program.version}, {program.origin}")
-    with in_use(options.folder), _server(sweep, options) as server:
+    with locked_folder(options.folder), _server(sweep, options) as server:
         if not server.is_live():
             raise PerfError(
                 f"no Triton answers at {server.addresses.http}; {options.how_to_start}, "
@@ -174,7 +174,7 @@ def _begun(
     if options.fresh:  # the reports are written again
         (folder / REPORT_FILE).unlink(missing_ok=True)
     otherwise = "choose another --output, or --fresh to measure again and lose it"
-    taken_up(folder, run, otherwise)
+    continued_or_new(folder, run, otherwise)
     _write_inputs(folder, found)
     try:
         return [one for one in read_measurements(folder) if one.num_requests]

@@ -89,13 +89,13 @@ class Search:
         try:
             self._better(self.space.current)
             self._better({**self.space.current, **self.space.fixed})
-            while any(map(self._climbed, self.space.dimensions)):
+            while any(map(self._improve_key, self.space.dimensions)):
                 pass
         except _EndedError as ended:
             return str(ended)
         return "no other value of a key is better"
 
-    def _climbed(self, key: str) -> bool:
+    def _improve_key(self, key: str) -> bool:
         """Tries the values of one key with all others at their best; returns whether one
         is better.
         """
@@ -131,7 +131,7 @@ class Search:
             self.refused.append((settings, reason))
             return False
         best = measured(outcomes, self.request.goal)[:1]
-        append(self.folder, self._tried(settings, best[0].measurement if best else None))
+        append(self.folder, self._measure_trial(settings, best[0].measurement if best else None))
         outcomes = outcomes_in(self.folder)
         self.tell(outcomes)
         return measured(outcomes, self.request.goal)[:1] == [outcomes[-1]]
@@ -148,7 +148,7 @@ class Search:
         if request.patience and best and number - 1 - best[0].number >= request.patience:
             raise _EndedError(f"{request.patience} trials without a better one")
 
-    def _tried(self, settings: Settings, best: Measurement | None) -> Measurement:
+    def _measure_trial(self, settings: Settings, best: Measurement | None) -> Measurement:
         """Measures a trial; the result is not ``stable`` if it was stopped early."""
         try:
             with self.bench.serving(settings) as measure:

@@ -25,7 +25,7 @@ from perf.report.metrics import main_metrics
 from perf.report.points import points
 from perf.report.rendering import table, write_renderings
 from perf.report.schema import Run, read_measurements
-from perf.run_folder import in_use, taken_up
+from perf.run_folder import continued_or_new, locked_folder
 from perf.tune.bench import Bench, TrialError
 from perf.tune.goal import Goal
 from perf.tune.question import Request, endpoint_of, files_of, find_model, inputs_of
@@ -75,8 +75,10 @@ def tune(request: Request) -> int:
         )
     folder = folder_of(spec.name, scenario, request.output)
     title = f"Settings for {spec.name}: {request.goal.describe()}"
-    with in_use(folder), tempfile.TemporaryDirectory(prefix="hf-triton-tune-") as scratch:
-        taken_up(folder, Run("tune", **here(request.command), title=title, scenario=scenario))
+    with locked_folder(folder), tempfile.TemporaryDirectory(prefix="hf-triton-tune-") as scratch:
+        continued_or_new(
+            folder, Run("tune", **here(request.command), title=title, scenario=scenario)
+        )
         bench = Bench(request, spec, tasks, Path(scratch), folder, files, inputs, endpoint)
         return Tuning(request, space, bench, folder, tasks).run()
 

@@ -22,7 +22,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_triton.encoder.engine.engine import WaitingLine
+from hf_triton.encoder.engine.engine import WaitingQueue
 from hf_triton.encoder.reception import give_way
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.devices.device import check_device_works
@@ -391,7 +391,7 @@ def test_a_request_without_anything_to_compute_is_answered(encoder: ServedEncode
 @given(st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=6), max_size=8))
 def test_every_encoding_is_taken_exactly_once_in_turns(requests: list[list[int]]) -> None:
     """A text longer than a step is computed by itself, and what is removed is not."""
-    line = WaitingLine(32)
+    line = WaitingQueue(32)
     asked: list[Work[Encoding, Any]] = [
         Work([Encoding([0] * length) for length in lengths], lambda _: None, lambda: False)
         for lengths in requests

@@ -166,8 +166,8 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
         type=_origins,
         default=(),
         metavar="ORIGIN,...",
-        help=f"allow requests from pages of these origins, such as {ORIGIN_EXAMPLE}; '*': all. They "
-        "add to cors in models.yaml (default: none)",
+        help=f"allow requests from pages of these origins, such as {ORIGIN_EXAMPLE}; '*': all. "
+        "They add to cors in models.yaml (default: none)",
     )
     group.add_argument(
         "--triton-url",

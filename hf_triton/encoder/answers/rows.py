@@ -1,5 +1,5 @@
-"""Rows of answers to the arrays of a response: with a batch dimension, or without; of texts, of
-numbers, or of one JSON text each, the output ``output``.
+"""Turns rows of answers into response arrays, with or without a batch dimension: texts, numbers, or
+one JSON text each in the output ``output``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..texts.encoding import Encoding
 
 
 def softmax(logits: Array, axis: int = -1) -> Array:
-    """Shares of an axis, without overflow."""
+    """Softmax over an axis, without overflow."""
     exponentials = np.exp(logits - logits.max(axis=axis, keepdims=True))
     shares: Array = exponentials / exponentials.sum(axis=axis, keepdims=True)
     return shares
 
 
 def stack_rows(rows: Sequence[Array], *, batched: bool) -> Array:
-    """(rows, ...) where ``batched``; else the only row as it is."""
+    """(rows, ...) where ``batched``; else the only row unchanged."""
     if batched:
         return np.stack(rows)
     (row,) = rows
@@ -32,7 +32,9 @@ def stack_rows(rows: Sequence[Array], *, batched: bool) -> Array:
 
 
 def token_counts(encodings: Sequence[Encoding], *, batched: bool) -> dict[str, Array]:
-    """What the model read of each text: ``num_input_tokens``, and whether it is ``truncated``."""
+    """Each text's input length in tokens (``num_input_tokens``), and whether it was
+    ``truncated``.
+    """
     columns = {
         "num_input_tokens": [np.array([len(one)], dtype=np.uint32) for one in encodings],
         "truncated": [np.array([one.is_cut]) for one in encodings],
@@ -57,8 +59,8 @@ def number_rows(rows: Sequence[Array], *, batched: bool) -> Array:
 
 @dataclass(frozen=True)
 class JsonRow:
-    """One row of a request: what is computed for it, and how its answer is made of the results,
-    which come in the order of ``encodings``.
+    """One row of a request: its encodings, and a function that makes the answer from their results,
+    in the order of ``encodings``.
     """
 
     encodings: Sequence[Encoding]
@@ -66,7 +68,7 @@ class JsonRow:
 
 
 def json_request(rows: Sequence[JsonRow], *, batched: bool) -> Prepared:
-    """A request of these rows; its answer is (rows, 1) texts where ``batched``, else (1,)."""
+    """A request of these rows; the answer is (rows, 1) texts where ``batched``, else (1,)."""
 
     def answer(results: list[Array]) -> Mapping[str, Array]:
         left = iter(results)

@@ -90,16 +90,16 @@ def compiled_forward(setup: RunnerSetup) -> Forward:
 
 
 def _read_as_utf8() -> None:
-    """Triton's embedded Python starts in the C locale, in which torch can't read the templates of
-    its own kernels.
+    """Sets the locale's encoding to UTF-8: Triton's embedded Python starts in the C locale, in
+    which torch can't read its kernel templates.
     """
     if codecs.lookup(locale.getpreferredencoding(False)).name != "utf-8":
-        with contextlib.suppress(locale.Error):  # a system without it: compiling says what it lacks
+        with contextlib.suppress(locale.Error):  # without such a locale compiling reports the error
             locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 
 def _check_compiler(device: torch.device) -> None:
-    """Raises LoadError where the C++ compiler is missing that a CPU's kernels need."""
+    """Raises LoadError where the C++ compiler for CPU kernels is missing."""
     command = os.environ.get("CXX", "g++")
     if device.type == "cpu" and shutil.which(command) is None:
         raise LoadError(
@@ -121,7 +121,7 @@ def _shape(x: torch.Tensor, number: int, out_features: int) -> torch.Tensor:
 
 
 class OpaqueLinear(nn.Module):
-    """A PrepackedLinear behind that operator."""
+    """A PrepackedLinear called through that operator."""
 
     def __init__(self, layer: PrepackedLinear) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class OpaqueLinear(nn.Module):
 
 
 def make_opaque(model: nn.Module) -> None:
-    """Replaces the linear layers of a CPU model where torch can lay their weights out."""
+    """Replaces the linear layers of a CPU model whose weights torch can prepack."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear and child.weight.dtype in (torch.float32, torch.bfloat16):

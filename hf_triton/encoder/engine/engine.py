@@ -1,6 +1,5 @@
-"""Computes what waits together, as the steps of an engine's thread.
-
-Knows neither Triton nor what the results mean.
+"""Computes waiting encodings in batches, as the steps of an engine's thread. Knows neither Triton
+nor the meaning of results.
 """
 
 from __future__ import annotations
@@ -35,10 +34,9 @@ Reduce = Callable[[Sequence[torch.Tensor], Sequence[Encoding]], Reduced]
 
 
 class EncoderEngine:
-    """``make_runner`` builds the runner, on the engine's thread; ``reduce`` is the task's.
-
-    ``check_device`` is asked after a failed step; the engine ends where that raises.
-    ``sends_itself`` says whether answers are best sent on the engine's thread.
+    """``make_runner`` builds the runner, on the engine's thread; ``reduce`` is the task's. After a
+    failed step ``check_device`` is called; if it raises, the engine ends. ``sends_itself``: answers
+    should be sent on the engine's thread.
     """
 
     sends_itself = False
@@ -60,7 +58,7 @@ class EncoderEngine:
         self._make_runner = make_runner
         self._reduce = reduce
         self._check_device = check_device
-        self._line = WaitingLine(max_num_batched_tokens)
+        self._queue = WaitingQueue(max_num_batched_tokens)
         self._finish = partial(works.finish, self.thread)
         self._begin = partial(works.begin, self.thread, queue_time=self.metrics.queue_s.observe)
 
@@ -68,18 +66,18 @@ class EncoderEngine:
         self.runner = self._make_runner()
 
     def has_work(self) -> bool:
-        return bool(self._line)
+        return bool(self._queue)
 
     def add(self, submitted: Iterable[Work]) -> None:
         """Puts work at the end of the line."""
-        self._line.add(submitted)
+        self._queue.add(submitted)
 
     def step(self) -> None:
-        """Computes the next encodings in line, but of what was given up or whose caller left."""
-        taken = self._line.take()
+        """Computes the next queued encodings, without those of cancelled requests."""
+        taken = self._queue.take()
         gone = {work for work in dict.fromkeys(work for work, _ in taken) if self._is_gone(work)}
         if gone:
-            self._line.remove(gone)
+            self._queue.remove(gone)
             taken = [entry for entry in taken if entry[0] not in gone]
         if taken:
             self._compute(taken)
@@ -90,12 +88,14 @@ class EncoderEngine:
     give_up = end
 
     def _is_gone(self, work: Work) -> bool:
-        """Whether nobody waits for it any more; its caller is asked after when it begins."""
+        """Whether a request was given up or cancelled; its caller is asked when its first encoding
+        is computed.
+        """
         return work not in self.thread or not (work.started or self._begin(work))
 
     def _compute(self, taken: Sequence[tuple[Work, int]]) -> None:
-        """One forward of all; where that fails, one of each half, so that only those fail that are
-        to blame. Raises DeviceLostError where all would.
+        """Runs one forward of all encodings; if it fails, each half by itself, so that only the
+        faulty ones fail. Raises DeviceLostError where all would.
         """
         encodings = [work.items[index] for work, index in taken]
         self.thread.renew_step()
@@ -121,18 +121,15 @@ class EncoderEngine:
         self._finish(dict.fromkeys(work for work, _ in taken if not work.num_left))
 
     def _sends_itself(self, num_computed: int, cpu_s: float) -> bool:
-        """Whether sending answers on this thread holds up nobody: a lone one; or those of a step
-        that took less time than they will, for then requests wait for the interpreter, which a
-        thread of senders takes from the one that reads them, and more of them are computed
-        together.
+        """Whether to send answers on this thread: for a single answer, or after a step that took
+        less time than sending will. A sender thread would then take the interpreter lock from the
+        thread that reads requests, and fewer of them would be computed together.
         """
         self.thread.take_in()
-        return (num_computed == 1 and not self._line) or cpu_s < num_computed * _SEND_S
+        return (num_computed == 1 and not self._queue) or cpu_s < num_computed * _SEND_S
 
     def _computed_apart(self, encodings: Sequence[Encoding]) -> list[tuple[Array, bool]]:
-        """The same as ``_computed``, where no text's numbers are none because another's are: what a
-        mask hides counts where it is NaN.
-        """
+        """As ``_computed``; texts with NaN are repeated alone, because a mask hides no NaN."""
         found = self._computed(encodings)
         if len(encodings) == 1:
             return found
@@ -143,7 +140,7 @@ class EncoderEngine:
 
     @torch.inference_mode()
     def _computed(self, encodings: Sequence[Encoding]) -> list[tuple[Array, bool]]:
-        """A float32 array for each encoding, and whether all in it are numbers."""
+        """A float32 array for each encoding, and whether all of its numbers are finite."""
         reduced = self._reduce(self.runner.forward(encodings), encodings)
         assert len(reduced) == len(encodings), "a task's reduce keeps one of each"
         if reduced[0].device.type == "cpu" and self.runner.follows_threads:
@@ -155,16 +152,16 @@ class EncoderEngine:
 
     def _failed(self, work: Work, error: Exception) -> None:
         log.error(labelled(work.request_id, f"computing an input failed: {place(error)}"))
-        # The text may quote the caller's: it goes to the caller alone.
+        # The error may quote the request: only its caller gets the text.
         self._drop(work, EngineError(f"computing failed: {type(error).__name__}: {reason(error)}"))
 
     def _drop(self, work: Work, error: Exception) -> None:
-        self._line.remove([work])
+        self._queue.remove([work])
         self._finish([work], error)
 
 
 def _arrays(parts: Sequence[torch.Tensor]) -> list[Array]:
-    """The parts as float32 on the CPU, from a GPU by one copy."""
+    """The outputs as float32 on the CPU, copied from a GPU at once."""
     if parts[0].device.type != "cpu":
         shapes = [part.shape for part in parts]
         flat = torch.cat([part.reshape(-1) for part in parts]).float().cpu()
@@ -173,23 +170,22 @@ def _arrays(parts: Sequence[torch.Tensor]) -> list[Array]:
     return [part.float().numpy() for part in parts]
 
 
-class WaitingLine:
-    """The requests with encodings that no step has taken yet.
-
-    They take turns, one encoding each, oldest first: a client's batch of a thousand rows, or a long
-    document's windows, share the steps with requests of one text instead of standing before them.
+class WaitingQueue:
+    """The queue of requests with encodings to compute. Requests take turns, one encoding each,
+    oldest first, so that a batch of a thousand rows or a long document's windows do not delay
+    requests of one text.
     """
 
     def __init__(self, max_num_tokens: int) -> None:
         self._max_num_tokens = max_num_tokens
-        self._line: deque[tuple[Work, int]] = deque()  # and its next encoding's index
+        self._queue: deque[tuple[Work, int]] = deque()  # (request, next encoding)
 
     def __bool__(self) -> bool:
-        return bool(self._line)
+        return bool(self._queue)
 
     def add(self, requests: Iterable[Work]) -> None:
         """Puts requests at the end of the line; each has at least one encoding."""
-        self._line.extend((request, 0) for request in requests)
+        self._queue.extend((request, 0) for request in requests)
 
     def take(self) -> list[tuple[Work, int]]:
         """The next step: (request, index of its encoding), at most ``max_num_batched_tokens``
@@ -197,19 +193,19 @@ class WaitingLine:
         """
         taken: list[tuple[Work, int]] = []
         num_left = self._max_num_tokens
-        while self._line:
-            request, index = self._line[0]
+        while self._queue:
+            request, index = self._queue[0]
             num_tokens = len(request.items[index])
             if taken and num_tokens > num_left:
                 break
-            self._line.popleft()
+            self._queue.popleft()
             taken.append((request, index))
             num_left -= num_tokens
             if index + 1 < len(request.items):
-                self._line.append((request, index + 1))
+                self._queue.append((request, index + 1))
         return taken
 
     def remove(self, requests: Iterable[Work]) -> None:
         """Forgets what is left of some requests."""
         gone = set(map(id, requests))
-        self._line = deque(entry for entry in self._line if id(entry[0]) not in gone)
+        self._queue = deque(entry for entry in self._queue if id(entry[0]) not in gone)

@@ -19,7 +19,7 @@ _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class EncoderMetrics:
-    """Totals since the load."""
+    """Totals since the model was loaded."""
 
     def __init__(self) -> None:
         self.num_tokens = 0
@@ -38,7 +38,7 @@ class EncoderMetrics:
 
 
 def families(metrics: EncoderMetrics, num_open: int) -> Iterator[Family]:
-    """Everything, as Prometheus names it: seconds and totals."""
+    """All metrics as Prometheus families: seconds and totals."""
     yield one_number("hf_triton_open_requests", "Requests that are computed or wait", num_open)
     yield one_number(
         "hf_triton_input_tokens_total", "Tokens computed", metrics.num_tokens, counter=True

@@ -47,7 +47,7 @@ class TokenizerStep:
         """Everything is done here; raises RequestError for the caller's mistakes."""
         encodings = self._task.prepare(fields, wanted).encodings
         rows = token_rows(
-            # Where there is nothing to compute, the model step still needs a row.
+            # The model step needs a row even if there is nothing to compute.
             encodings or [Encoding([self._pad_id])],
             self._pad_id,
             multiple=self._multiple,
@@ -58,9 +58,8 @@ class TokenizerStep:
 
 
 class ModelStep(EncoderTask):
-    """Rows of tokens to the model's output: what an exported model does on a backend of Triton's.
-
-    A class of its own for each task, made by ``model_step``.
+    """Rows of tokens to the model's output, as an exported model computes on a Triton backend.
+    ``model_step`` makes a subclass for each task.
     """
 
     def __init__(self, setup: TaskSetup) -> None:
@@ -95,7 +94,7 @@ def model_step(task_class: type[EncoderTask]) -> type[ModelStep]:
 
 
 class PostprocessingStep:
-    """Makes the answers of ``task`` of what the model step computed."""
+    """Makes the answers of ``task`` from the model step's output."""
 
     def __init__(self, task: EncoderTask) -> None:
         self._task = task
@@ -108,7 +107,7 @@ class PostprocessingStep:
 
     @torch.inference_mode()
     def _results(self, fields: RequestFields, encodings: Sequence[Encoding]) -> list[Array]:
-        """What the engine hands on in a single model: float32, reduced by the task."""
+        """The results as in a single model: float32, reduced by the task."""
         computed = torch.from_numpy(_array(fields, MODEL_OUTPUT))
         per_token = self._task.output != "sequences"
         longest = max(map(len, encodings)) if per_token else 0
@@ -123,7 +122,7 @@ class PostprocessingStep:
 
 
 def _wanted(encoding: Encoding, output: torch.Tensor) -> torch.Tensor:
-    """(length, size) -> (num_outputs, size)."""
+    """Selects the wanted tokens: (length, size) -> (num_outputs, size)."""
     if encoding.positions is not None:
         return output[list(encoding.positions)]
     return output[: len(encoding)]
@@ -163,7 +162,7 @@ def load_role(
 
 
 def no_engine() -> EncoderEngine:
-    """Never started, for a step that computes nothing: all is done when a request is read."""
+    """An engine that is never started, for a step without computation."""
 
     def nothing(*_: Any) -> Any:
         raise NotImplementedError
@@ -183,7 +182,7 @@ def weightless_task(
 
 @dataclass(frozen=True)
 class RowLimits:
-    """What a model can be given. ``num_token_types`` is 0 where it takes none."""
+    """The model's limits. ``num_token_types`` is 0 where it takes none."""
 
     max_length: int
     vocab_size: int
@@ -193,8 +192,8 @@ class RowLimits:
 def token_rows(
     encodings: Sequence[Encoding], pad_id: int, *, multiple: int, max_length: int
 ) -> dict[str, Array]:
-    """The three tensors by name; the longest row is filled up to a multiple of ``multiple`` tokens,
-    but not beyond ``max_length``.
+    """The three tensors by name; rows are padded to a multiple of ``multiple`` tokens, at most
+    ``max_length``.
     """
     longest = max(map(len, encodings))
     length = max(longest, min(-(-longest // multiple) * multiple, max_length))
@@ -232,8 +231,8 @@ def encodings_of(rows: Mapping[str, Array], limits: RowLimits) -> list[Encoding]
 
 
 def padded_outputs(outputs: Sequence[Array], length: int) -> Array:
-    """float32 (rows, length, size) of outputs (tokens, size), zeros where there is no token; of
-    outputs (size,), (rows, size).
+    """float32 (rows, length, size) for outputs (tokens, size), zeros at padding; (rows, size) for
+    outputs (size,).
     """
     if outputs[0].ndim == 1:
         return np.stack(outputs)
@@ -244,7 +243,7 @@ def padded_outputs(outputs: Sequence[Array], length: int) -> Array:
 
 
 def _lengths(mask: Array) -> list[int]:
-    """How many tokens each row has; they come first in it."""
+    """The number of tokens in each row, which come before its padding."""
     lengths = mask.sum(axis=1)
     expected = np.arange(mask.shape[1])[None, :] < lengths[:, None]
     if not len(mask) or not lengths.all() or not np.array_equal(mask, expected):

@@ -1,5 +1,5 @@
-"""Attention over packed texts, each over itself: by the compiled loops, or by torch's own
-attention for texts that are long enough for it to be faster.
+"""Attention within each of several packed texts: by compiled loops, or by torch for texts long
+enough that torch is faster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of
 
 # At least as many numbers as the kernel's blocks have rows and columns.
 _ROWS, COLUMNS = 8, 32
-# Tokens of a text, for which both ways are timed: torch's may be faster from some length on.
+# Text lengths in tokens at which both are timed: torch's may be faster from some length on.
 _TIMED_LENGTHS = (64, 128, 256, 512, 1024)
 _REPEATS = 3
 _NEVER = 2**62
@@ -39,7 +39,9 @@ class Texts:
 
 @dataclass(frozen=True)
 class Encoder(Body):
-    """What the fused runner computes: ``kv_heads`` of ``dim`` numbers in every layer."""
+    """The parts that the fused runner computes: every layer has ``kv_heads`` heads of ``dim``
+    numbers.
+    """
 
     kv_heads: int
     dim: int
@@ -101,7 +103,7 @@ class TextAttention:
         texts: tuple[int, int],
         out: torch.Tensor,
     ) -> None:
-        """The first ``texts``: how many, and the length of the longest."""
+        """Attends within the first ``texts`` (count, longest length)."""
         (count, longest), dim, bias = texts, self._dim, attention.bias
         size, stride, wide = self._sizes(longest)
         if self._scratch.numel() < size * self._team.num_threads:
@@ -124,7 +126,9 @@ class TextAttention:
         return keys, queries, columns // 2
 
     def _sizes(self, longest: int) -> tuple[int, int, int]:
-        """float32 of a thread's scratch, and what tokens and a head's numbers are filled up to."""
+        """The float32 numbers of a thread's scratch, and the padded sizes of tokens and
+        of ``dim``.
+        """
         dim, stride = self._dim, longest + COLUMNS
         wide = dim + -dim % COLUMNS
         relative = stride * stride + 17 * (stride + _ROWS) if self._relative else 0
@@ -146,7 +150,7 @@ class TextAttention:
 
     @torch.inference_mode()
     def _fastest_from(self, attention: Attention, max_length: int) -> int:
-        """The first of the timed lengths for which torch's attention is faster."""
+        """The first of the timed lengths at which torch's attention is faster."""
         width = (attention.num_heads + 2 * self._kv_heads) * self._dim
         for length in _TIMED_LENGTHS:
             qkv = torch.ones(min(length, max_length), width, dtype=self._loops.dtype)
@@ -159,7 +163,7 @@ class TextAttention:
 
 
 def _is_plain(attention: Attention) -> bool:
-    """Whether torch's attention computes it without a mask."""
+    """Whether torch's attention needs no mask for it."""
     return not attention.window and attention.bias is None and not _is_relative(attention)
 
 
@@ -172,7 +176,7 @@ def _is_relative(attention: Attention) -> bool:
 
 
 def _seconds(run: Callable[[], None]) -> float:
-    """The least of a few runs."""
+    """The shortest of a few runs."""
     times = []
     for _ in range(_REPEATS):
         start = time.perf_counter()

@@ -25,9 +25,9 @@ _DISENTANGLED = "disentangled_attention_bias"
 
 
 def note_own_attention(model: Any, root: Call, max_length: int) -> None:
-    """Notes with each such call what it would have given to an attention function; under "bias"
-    what is added to its scores, (heads, 2 * max_length - 1) float32, from the key that is furthest
-    before its query on.
+    """Records for each such call the inputs of an equivalent attention function; "bias" is what is
+    added to its scores, (heads, 2 * max_length - 1) float32, by distance, starting with the key
+    furthest before its query.
     """
     table = None
     for call in root.walk():
@@ -41,7 +41,7 @@ def note_own_attention(model: Any, root: Call, max_length: int) -> None:
 
 
 def _read(call: Call, config: Any) -> tuple[torch.Tensor | None, Attended] | None:
-    """The bias or none, and the queries, keys and values of a call that is plain attention."""
+    """The bias (or None), and the queries, keys and values, of a call that is plain attention."""
     leaves = call.leaves() if call.inner else []
     if len(leaves) != 4 or not same(leaves[-1].output, call.output):
         return None
@@ -68,7 +68,7 @@ def _readings(
 
 
 def error_of(attended: Attended, bias: torch.Tensor | None, made: torch.Tensor) -> float:
-    """How far ``made`` is from such attention, as a share of the largest number."""
+    """The largest error of ``made`` against such attention, relative to the largest number."""
     query, key, value = (part.float() for part in (attended.query, attended.key, attended.value))
     scores = query @ key.transpose(2, 3) * attended.given["scaling"]
     weights = (scores if bias is None else scores + bias.float()).softmax(-1)
@@ -77,7 +77,7 @@ def error_of(attended: Attended, bias: torch.Tensor | None, made: torch.Tensor) 
 
 
 def _table(model: Any, bias: torch.Tensor, max_length: int) -> torch.Tensor:
-    """The bias of each distance, for which the module that makes it is asked once more."""
+    """The bias of each distance, from one more call of the module that makes it."""
     makers = [module for module in model.modules() if hasattr(module, _MAKER)]
     if len(makers) != 1:
         raise UnsupportedLayersError("nothing makes its position bias")
@@ -92,8 +92,8 @@ def _table(model: Any, bias: torch.Tensor, max_length: int) -> torch.Tensor:
 
 
 def note_disentangled_attention(model: Any, root: Call, max_length: int) -> None:
-    """Notes with each such call what it would have given to an attention function, and under
-    "relative_keys" and "relative_queries" what an Attention has.
+    """Records for each such call the inputs of an equivalent attention function; "relative_keys"
+    and "relative_queries" are as in Attention.
     """
     for call in list(root.walk()):
         if hasattr(call.module, _DISENTANGLED):

@@ -67,7 +67,7 @@ class FusedRunner(PackedRows):
         return Texts(lengths, starts, places)
 
     def _layers(self, texts: Texts, wanted: list[int] | None, hidden: torch.Tensor) -> torch.Tensor:
-        """(tokens, hidden), changed -> of the ``wanted`` tokens."""
+        """Runs all layers over (tokens, hidden), in place; returns the ``wanted`` tokens."""
         delta, last = None, self._encoder.layers[-1]
         for layer in self._encoder.layers:
             rows = wanted if layer is last else None
@@ -75,7 +75,7 @@ class FusedRunner(PackedRows):
         return self._loops.added(hidden, delta, self._encoder.norm)
 
     def _embedded(self, row: Sequence[Encoding], positions: torch.Tensor) -> torch.Tensor:
-        """(tokens, hidden)."""
+        """Embeds the tokens: (tokens, hidden)."""
         ids = torch.tensor(list(chain.from_iterable(encoding.input_ids for encoding in row)))
         kinds = None
         if any(map(_has_second_type, row)):
@@ -91,8 +91,8 @@ class FusedRunner(PackedRows):
         texts: Texts,
         wanted: list[int] | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Hidden states and what is still to be added to them, (tokens, hidden) each; of the
-        ``wanted`` tokens alone where some are.
+        """Runs one layer; returns hidden states and the term still to be added, (tokens, hidden)
+        each, for the ``wanted`` tokens only if given.
         """
         norm = None if layer.norms_sums else layer.attention_norm
         x = self._loops.added(hidden, delta, norm)
@@ -115,8 +115,8 @@ def _has_second_type(encoding: Encoding) -> bool:
 def read_encoder(
     model: Any, first_position: int, max_length: int, *, has_token_types: bool
 ) -> Encoder:
-    """Reads a base model whose texts begin at ``first_position`` from one recorded forward of a few
-    tokens, against which every part is held. Raises UnsupportedLayersError.
+    """Reads a base model, whose texts begin at ``first_position``, from one recorded forward of a
+    few tokens, and checks every part against it. Raises UnsupportedLayersError.
     """
     ends = first_position, first_position + max_length - 1
     inputs = call_options(model)

@@ -74,7 +74,7 @@ def example_inputs(setup: RunnerSetup) -> dict[str, torch.Tensor]:
 
 
 def missing_packages(error: ImportError) -> LoadError:
-    """The operator's line where the extra is not installed."""
+    """An error line for the operator where the extra is not installed."""
     return LoadError(
         f"engine: onnxruntime needs packages that are not installed ({reason(error)}): "
         f"pip install {' '.join(map(repr, PACKAGES))}; or use engine: torch"
@@ -82,7 +82,7 @@ def missing_packages(error: ImportError) -> LoadError:
 
 
 def cause(error: BaseException) -> str:
-    """What was first to fail, in one line: exporters wrap it in advice to their developers."""
+    """The first error of a chain, in one line: exporters wrap it in advice to their developers."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error).strip().split("\n\n")[0]
@@ -90,7 +90,7 @@ def cause(error: BaseException) -> str:
 
 
 class _Outputs(nn.Module):
-    """The model, from its inputs in order to the one tensor that is wanted of it."""
+    """Wraps the model: takes its inputs in order and returns the one wanted tensor."""
 
     def __init__(self, setup: RunnerSetup, names: list[str]) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class _Outputs(nn.Module):
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without the exporter's remarks on itself: what matters is raised."""
+    """Silences the exporter's messages; errors are raised."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,7 +1,5 @@
-"""Where a model's ONNX files are kept, beside its weights: made once, whole or not at all.
-
-A folder's name has a hash of everything that the file depends on, so a change of any of it leads to
-a new folder and a new export.
+"""Stores a model's ONNX files beside its weights, each written atomically. A folder's name contains
+a hash of everything that the file depends on, so any change leads to a new export.
 """
 
 from __future__ import annotations
@@ -41,11 +39,11 @@ class OnnxFiles:
 
     @property
     def path(self) -> Path:
-        """The file, whether it is there or not."""
+        """The file's path, whether it exists or not."""
         return self.folder / MODEL_FILE
 
     def ensure(self) -> bool:
-        """Makes the file where it is missing; True where it was there. Raises LoadError."""
+        """Makes the file if it is missing; returns True if it existed. Raises LoadError."""
         with self._writing():
             if self.path.is_file():
                 return True
@@ -53,7 +51,7 @@ class OnnxFiles:
             return False
 
     def rebuild(self) -> None:
-        """Makes the file, whatever is there. Raises LoadError."""
+        """Makes the file anew. Raises LoadError."""
         with self._writing():
             shutil.rmtree(self.folder, ignore_errors=True)
             self._make()
@@ -76,7 +74,7 @@ class OnnxFiles:
         log.info(f"{name}: {self.path} made in {time.monotonic() - began_s:.1f} s")
 
     def _quantize(self, scratch: Path) -> None:
-        """From the full model's file, which is made where it is missing or broken."""
+        """Quantizes the float32 file, which is exported where it is missing or broken."""
         full = OnnxFiles(self._setup, self._served, "none")
         full.home, full.folder = self.home, self.home / full.folder.name
         if not full.path.is_file():
@@ -90,15 +88,15 @@ class OnnxFiles:
             raise LoadError(f"{line}; use quantization: none") from error
 
     def _remove_others(self) -> None:
-        """What an older model, another version of a package, or an interrupted run left."""
+        """Removes files of older models and package versions, and of interrupted runs."""
         kind = self.folder.name.rpartition("-")[0]
         for folder in self.home.glob(f"{kind}-*"):
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Keeps a model's other instances out meanwhile. A repository that can't be written gets a
-        folder that lasts as long as this load.
+        """Locks the folder against the model's other instances. A read-only repository gets a
+        temporary folder for this load.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -120,7 +118,7 @@ class OnnxFiles:
         self.folder = self.home / self.folder.name
 
     def close(self) -> None:
-        """Once the file is open: removes it where it was for this load alone."""
+        """Removes a temporary file once it has been loaded."""
         if not self.home.is_relative_to(self._served.cache_dir):
             shutil.rmtree(self.home, ignore_errors=True)
 
@@ -140,7 +138,7 @@ class OnnxFiles:
 
 
 def _identity(files: Path) -> list[list[object]]:
-    """Name, size and either the Hub's own hash or the time of change of each file."""
+    """Each file's name, size, and the Hub's hash or the modification time."""
     found = []
     for path in sorted(files.iterdir()):
         if path.is_file():

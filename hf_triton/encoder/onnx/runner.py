@@ -1,4 +1,6 @@
-"""Encoders on ONNX Runtime: exported once, held against the model's own forward at every load."""
+"""Runs encoders on ONNX Runtime: exports once, and compares with the model's own forward at every
+load.
+"""
 
 from __future__ import annotations
 
@@ -74,12 +76,12 @@ def _checked_runner(setup: RunnerSetup, files: OnnxFiles, quantization: str) -> 
     where = session.providers[0].removesuffix("ExecutionProvider")
     candidates = padded_runners(lambda: session, f"{name} ({where})")
     if quantization == "int8":
-        candidates = candidates[:1]  # what differs is not the padding's fault
+        candidates = candidates[:1]  # padding does not explain the difference
     return select_runner(setup, candidates, tolerance(setup, quantization))
 
 
 def _check(setup: RunnerSetup, quantization: str) -> None:
-    """Raises LoadError for what the runtime does not compute."""
+    """Raises LoadError for options that the runtime does not support."""
     dtype = setup.model.dtype
     allowed = [known for known in DTYPES if setup.device.type == "cuda" or known.itemsize == 4]
     if dtype not in allowed:
@@ -144,7 +146,7 @@ class OnnxSession:
 
 
 def session_options() -> Any:
-    """As many threads as torch has, none of which keeps a core busy between two runs."""
+    """Uses as many threads as torch, none of which spins between runs."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -152,7 +154,7 @@ def session_options() -> Any:
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    options.enable_mem_pattern = False  # one is kept for every shape that ever came
+    options.enable_mem_pattern = False  # ONNX Runtime would keep memory for every shape
     options.log_severity_level = 3
     return options
 

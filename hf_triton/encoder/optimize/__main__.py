@@ -49,14 +49,16 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         _say("interrupted")
         return 130
-    except Exception:  # whatever escapes is a bug of ours
+    except Exception:  # any other exception is a bug of ours
         traceback.print_exc()
         _say("this is a bug in hf-triton; please report it")
         return 3
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Makes the engines, times them, and tells; returns the exit code. Raises LoadError."""
+    """Makes the engines, times them, and prints the result; returns the exit code. Raises
+    LoadError.
+    """
     served = read_served_model(args.folder, args.version)
     options_class, task_class = served_classes(args.folder, args.version)
     options = served.read_options(options_class)
@@ -98,9 +100,8 @@ def _time(
 
 
 def served_classes(folder: Path, version: str) -> tuple[type[Any], type[Any]]:
-    """The options and the task of a generated model, as its own model.py names them.
-
-    That is written for Triton, whose module of helpers is not here: nothing of it is needed.
+    """The options and the task of a generated model, as named in its model.py. That file imports
+    Triton's module, which is replaced by an empty one here.
     """
     sys.modules.setdefault(
         "triton_python_backend_utils", types.ModuleType("triton_python_backend_utils")
@@ -111,7 +112,7 @@ def served_classes(folder: Path, version: str) -> tuple[type[Any], type[Any]]:
 
 
 def _fitting(asked: Sequence[int] | None, max_length: int) -> list[int]:
-    """The lengths to look at. Raises LoadError for one that the model does not take."""
+    """The lengths to test. Raises LoadError for one beyond the model's limit."""
     if asked is None:
         return [length for length in _LENGTHS if length <= max_length] or [max_length]
     too_long = [length for length in asked if length > max_length]
@@ -123,14 +124,14 @@ def _fitting(asked: Sequence[int] | None, max_length: int) -> list[int]:
 
 
 def _kind(kind: str) -> str:
-    """Triton's own choice for KIND_AUTO: a GPU where there is one."""
+    """Triton's choice for KIND_AUTO: a GPU where there is one."""
     if kind != "KIND_AUTO":
         return kind
     return "KIND_GPU" if torch.cuda.is_available() else "KIND_CPU"
 
 
 def _about(served: ServedModel, setup: RunnerSetup, command: str) -> dict[str, object]:
-    """The model and the machine of a report."""
+    """Describes the model and the machine for a report."""
     is_on_gpu = setup.device.type == "cuda"
     return {
         "command": command,
@@ -160,7 +161,7 @@ def _versions() -> dict[str, str]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Puts the report at ``path``, whole. Raises LoadError."""
+    """Writes the report to ``path`` atomically. Raises LoadError."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

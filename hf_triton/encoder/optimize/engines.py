@@ -1,6 +1,5 @@
-"""The engines that ``hf-triton optimize`` compares: each made ready, and held to plain PyTorch.
-
-Makes them exactly as a served model does. Measures nothing.
+"""Prepares the engines that ``hf-triton optimize`` compares, as a served model does, and checks
+them against plain PyTorch. Measures nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ..runners.runner import (
 )
 
 PLAIN = "plain PyTorch"
-# Name on the command line -> what models.yaml's options say for it.
+# Name on the command line -> the options of models.yaml.
 ENGINES: dict[str, dict[str, str]] = {
     "torch": {"engine": "torch"},
     "torch-compile": {"engine": "torch-compile"},
@@ -41,7 +40,7 @@ _TRIAL_LENGTHS = (5, 17, 9, 17, 3, 30)
 
 @dataclass
 class Candidate:
-    """An engine that was tried. ``runner`` is None where it is refused, and ``refusal`` why."""
+    """An engine that was tried. ``runner`` is None if it was refused; ``refusal`` is the reason."""
 
     name: str
     runner: Runner | None = None
@@ -65,9 +64,8 @@ def candidates(
     tolerance: float | None,
     lengths: Sequence[int],
 ) -> Iterator[Candidate]:
-    """Plain PyTorch, then each engine of ``names``, made ready when it is asked for.
-
-    ``tolerance`` replaces each engine's own; ``lengths`` are looked at beside the usual scene.
+    """Yields plain PyTorch, then each engine of ``names``, prepared on demand. ``tolerance``
+    replaces each engine's own; ``lengths`` are checked in addition to the defaults.
     """
     plain = PaddedRunner(setup)
     plain.name = "the model as transformers loads it, padded batches"
@@ -90,7 +88,7 @@ def candidates(
                     f"{one.tolerance:g}"
                 )
         except Exception as error:
-            # Refused, whatever it is: the others are still compared.
+            # Any failure refuses this engine; the others are still compared.
             kind = "" if isinstance(error, LoadError) else f"{type(error).__name__}: "
             one.refusal = f"{kind}{reason(error)}"
         one.seconds_to_ready = time.monotonic() - began_s
@@ -100,7 +98,7 @@ def candidates(
 def _make_runner(
     name: str, setup: RunnerSetup, served: ServedModel, options: EncoderOptions
 ) -> Runner:
-    """The engine's runner, on a model of its own where it changes it."""
+    """The engine's runner; engines that change the model get a copy."""
     if served.quantization is not None and name != "torch":
         raise LoadError("quantization: computes whole weights; torch computes quantized ones")
     changes: dict[str, Any] = {"quantization": "none", **ENGINES[name]}

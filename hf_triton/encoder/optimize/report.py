@@ -1,6 +1,5 @@
-"""What ``hf-triton optimize`` found, as a table and a sentence for people and as JSON for programs.
-
-Computes nothing with models.
+"""The result of ``hf-triton optimize``: tables and a recommendation as text, and JSON. Computes
+nothing with models.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from .engines import PLAIN, Candidate
 from .timing import Timing
 
 SCHEMA_VERSION = 2
-# Below this another engine is not worth a line in models.yaml.
+# A smaller speedup is not worth a line in models.yaml.
 _MIN_GAIN = 1.05
 
 
 @dataclass
 class Report:
-    """One run; where it was interrupted it is not ``complete``, and what is there is right.
-    ``about`` says of which model and on which machine; ``named_engine`` is models.yaml's.
+    """One run. An interrupted one is not ``complete``; its results are valid. ``about`` describes
+    model and machine; ``named_engine`` is models.yaml's.
     """
 
     about: Mapping[str, object]
@@ -53,7 +52,7 @@ def to_json(report: Report) -> str:
 
 
 def to_text(report: Report) -> str:
-    """The tables, one for each length and batch size, the refused engines, and what to choose."""
+    """The tables for each length and batch size, the refused engines, and the recommendation."""
     shapes = groupby(report.timings, lambda timing: (timing.length, timing.batch_size))
     parts = [_table(*shape, list(rows)) for shape, rows in shapes]
     parts += ["\n".join(_agreements(report)), str(choice(report)["text"])]
@@ -61,9 +60,9 @@ def to_text(report: Report) -> str:
 
 
 def choice(report: Report) -> dict[str, object]:
-    """The fastest engine over all shapes that computes what the model computes: its options for
-    models.yaml, its speedup over plain PyTorch (geometric mean of the medians' ratios), and a
-    sentence that also names int8 where that is faster still.
+    """The fastest engine over all shapes without rounding: its options for models.yaml, its speedup
+    over plain PyTorch (geometric mean of the medians' ratios), and a sentence that also mentions
+    int8 where that is faster.
     """
     speedups = {
         one.name: statistics.geometric_mean(ratios)
@@ -79,7 +78,7 @@ def choice(report: Report) -> dict[str, object]:
         best = "torch"  # the default, where nothing is clearly faster
     found = {one.name: one for one in report.candidates}
     text = f"Choose {best}, {_times(exact[best])}: write {_yaml(found[best])} in models.yaml"
-    # Of rounded weights: not what the model computes, so never chosen for the user.
+    # Rounded weights change the model's answers, so they are never recommended.
     for name in speedups.keys() - exact.keys():
         if speedups[name] > exact[best] * _MIN_GAIN:
             text += (
@@ -114,7 +113,7 @@ def _table(length: int, batch_size: int, rows: Sequence[Timing]) -> str:
 
 
 def _agreements(report: Report) -> Iterator[str]:
-    """One line on each engine: how far its answers are from plain PyTorch's."""
+    """One line for each engine: how far its outputs are from plain PyTorch's."""
     for one in report.candidates:
         if one.refusal:
             yield f"{one.name}: refused: {one.refusal}"

@@ -1,5 +1,5 @@
-"""Times engines in turns, one run each per round, so that whatever else the machine does slows all
-of them alike.
+"""Times engines in alternating rounds, one run each, so that other load on the machine slows all of
+them alike.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ class Timing:
 def timings(
     setup: RunnerSetup, runners: Mapping[str, Runner], shape: tuple[int, int], seconds: float
 ) -> list[Timing]:
-    """One Timing for each runner, the first of which is what the ratios are to.
-
-    ``shape`` is (length, batch size); ``seconds`` is for all runners together, of which each gets
-    MIN_ROUNDS runs at least.
+    """One Timing for each runner; ratios are to the first. ``shape`` is (length, batch size);
+    ``seconds`` is the budget of all runners together, with at least MIN_ROUNDS runs each.
     """
     length, batch_size = shape
     batch = random_encodings(setup, [length] * batch_size)
@@ -49,7 +47,7 @@ def timings(
     for number in range(MAX_ROUNDS):
         if number >= MIN_ROUNDS and time.monotonic() >= end_s:
             break
-        first = number % len(names)  # each as often as any other
+        first = number % len(names)  # as many runs of each
         for name in names[first:] + names[:first]:
             samples[name].append(_timed(runners[name], batch, setup.device))
     plain_s = statistics.median(samples[names[0]])

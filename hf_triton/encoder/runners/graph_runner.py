@@ -35,7 +35,7 @@ Bucket = tuple[int, int]  # batch size, length
 
 
 class GraphRunner(PaddedRunner):
-    """Replays what ``capture`` recorded. All graphs read one buffer and write one other."""
+    """Replays the graphs of ``capture``. All graphs share one input and one output buffer."""
 
     name = "batches cut by length, CUDA graphs"
 
@@ -58,7 +58,7 @@ class GraphRunner(PaddedRunner):
         return replay().clone()
 
     def _fill(self, rows: torch.Tensor) -> torch.Tensor:
-        """Puts inputs where graphs read them; nobody waits. Returns where they are."""
+        """Copies inputs to the graphs' buffer without waiting; returns the views."""
         held = self._inputs[: rows.numel()].view(rows.shape)
         return held.copy_(rows.pin_memory() if held.is_cuda else rows, non_blocking=True)
 
@@ -105,7 +105,7 @@ def buckets(max_length: int) -> Iterator[Bucket]:
 
 
 def bucket_of(num_rows: int, length: int, max_length: int) -> Bucket | None:
-    """The smallest (batch size, length) that holds a batch; None where it runs as it is."""
+    """The smallest (batch size, length) that holds a batch; None where it runs eagerly."""
     wide = next((bucket for bucket in _lengths(max_length) if bucket >= length), None)
     high = next((bucket for bucket in BATCH_SIZES if bucket >= num_rows), None)
     if wide is None or high is None or wide * high > MAX_TOKENS:

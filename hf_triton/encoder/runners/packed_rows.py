@@ -1,4 +1,4 @@
-"""What runners share that lay a batch's texts one after the other, without padding."""
+"""The base of runners that pack a batch's texts into one row, without padding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .runner import Runner, RunnerSetup, output_of
 
 
 class PackedRows(Runner):
-    """Lays texts in a row by their lengths, and computes the head of what is wanted."""
+    """Packs texts by length into a row, and applies the head to the wanted outputs."""
 
     def __init__(self, setup: RunnerSetup) -> None:
         super().__init__(setup)
@@ -49,7 +49,7 @@ class PackedRows(Runner):
         return torch.cat([self._positions_of(encoding) for encoding in row])
 
     def _positions_of(self, encoding: Encoding) -> torch.Tensor:
-        """RoBERTa's kind does not count padding, which a text may have too, as "<pad>"."""
+        """RoBERTa's kind does not count padding tokens, and a text may contain one, as "<pad>"."""
         padding = self.first - 1
         if padding < 0 or padding not in encoding.input_ids:
             return self._arange[self.first : self.first + len(encoding)]
@@ -57,7 +57,7 @@ class PackedRows(Runner):
         return counted.cumsum(0) * counted + padding
 
     def _wanted(self, row: Sequence[Encoding]) -> list[int] | None:
-        """Which tokens' outputs are wanted; None where all are."""
+        """The tokens whose outputs are wanted; None for all."""
         if self.setup.output == "sequences":
             firsts = accumulate(map(len, row[:-1]), initial=0)
             return [first + self._read(one) for first, one in zip(firsts, row, strict=True)]
@@ -65,7 +65,9 @@ class PackedRows(Runner):
         return wanted_tokens(row) if has_some else None
 
     def _read(self, encoding: Encoding) -> int:
-        """The token that a text's logits come of: the first, or the last that is not padding."""
+        """The token whose output gives a text's logits: the first, or the last that is
+        not padding.
+        """
         if not self._reads_last:
             return 0
         ids = encoding.input_ids
@@ -82,7 +84,7 @@ class PackedRows(Runner):
 
 
 def wanted_tokens(row: Sequence[Encoding]) -> list[int]:
-    """Where in the packed row the tokens are whose outputs are wanted."""
+    """The indexes in the packed row of the tokens whose outputs are wanted."""
     found: list[int] = []
     first = 0
     for encoding in row:
@@ -93,7 +95,7 @@ def wanted_tokens(row: Sequence[Encoding]) -> list[int]:
 
 
 def first_position(model: Any) -> int:
-    """The position of a text's first token: RoBERTa's kind counts from behind the padding id."""
+    """The position of a text's first token: RoBERTa's kind starts behind the padding id."""
     for module in model.modules():
         table = getattr(module, "position_embeddings", None)
         if isinstance(table, torch.nn.Embedding):
@@ -111,7 +113,7 @@ class Head:
 
     def __init__(self, model: Any) -> None:
         pad = getattr(model.config.get_text_config(), "pad_token_id", None)
-        self._token = 1 if pad == 0 else 0  # none that is taken for padding
+        self._token = 1 if pad == 0 else 0  # no id that counts as padding
         self._body = _StandInBody(model.base_model)
         self._model = copy.copy(model)
         # A copy shares its modules' table: the stand-in must not reach the model itself.
@@ -130,7 +132,7 @@ class Head:
             self._body.hidden = None
 
     def reads_last(self, hidden_size: int, like: torch.Tensor) -> bool:
-        """Whether a text's logits come of its last token, as of a decoder, not of its first."""
+        """Whether the logits come from a text's last token (as in decoders), not its first."""
         draws = torch.Generator().manual_seed(0)
         hidden = torch.randn((1, 2, hidden_size), generator=draws).to(like)
         of_both, of_last = (self(part).logits for part in (hidden, hidden[:, 1:]))
@@ -138,13 +140,13 @@ class Head:
 
 
 class _StandInBody(nn.Module):
-    """Stands where the base model stood."""
+    """Replaces the base model."""
 
     def __init__(self, body: Any) -> None:
         super().__init__()
         self.hidden: torch.Tensor | None = None
         self._pooler = getattr(body, "pooler", None)
-        self._activation = getattr(body, "pooler_activation", None)  # ALBERT's is beside
+        self._activation = getattr(body, "pooler_activation", None)  # ALBERT's is outside
 
     def forward(self, *_: Any, **__: Any) -> Any:
         from transformers.modeling_outputs import BaseModelOutputWithPooling

@@ -27,7 +27,7 @@ from .runner import RunnerSetup, call_options, check_rotation
 
 
 class PackedRunner(PackedRows):
-    """Gives the model its attention function: until ``close`` it is for this runner alone."""
+    """Replaces the model's attention function until ``close``."""
 
     name = "packed tokens"
 
@@ -49,7 +49,7 @@ class PackedRunner(PackedRows):
         self._own_attention.restore()
 
     def _inputs(self, row: Sequence[Encoding]) -> dict[str, torch.Tensor]:
-        """What the model takes of a row, (1, num_tokens) int64 each."""
+        """The model's inputs for a row, (1, num_tokens) int64 each."""
         device = self.setup.device
         ids = [list(chain.from_iterable(encoding.input_ids for encoding in row))]
         inputs = {
@@ -79,7 +79,7 @@ class PackedRow:
 
     @property
     def groups(self) -> Iterator[tuple[int, int]]:
-        """(how many texts, their length), in the row's order."""
+        """(number of texts, length) for each run of equal lengths, in the row's order."""
         for length, group in groupby(self.lengths):
             yield sum(1 for _ in group), length
 

@@ -1,7 +1,6 @@
-"""Padded batches of similar lengths: for models whose attention can't be packed.
-
-A batch is split so that texts of similar length share a forward and little of it is padding. In
-some architectures padding changes the output: those get batches of equal length.
+"""Runs padded batches of similar lengths, for models whose attention can't be packed. Texts of
+similar length share a forward, which keeps padding small. In some architectures padding changes the
+output: those get batches of equal length.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Forward = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 
 
 class PaddedRunner(Runner):
-    """``forward_padded`` computes (batch, length) inputs; by default the model itself does."""
+    """``forward_padded`` computes (batch, length) inputs; the default is the model's forward."""
 
     name = "batches cut by length"
 
@@ -77,8 +76,8 @@ class PaddedRunner(Runner):
         return self._forward(self.named(to_device(self.rows(part), self.setup.device)))
 
     def named(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-        """``input_ids``, ``attention_mask`` and, where the model takes them, ``token_type_ids`` of
-        what ``rows`` made.
+        """``input_ids``, ``attention_mask`` and, where the model takes them, ``token_type_ids``, by
+        name, from the tensor of ``rows``.
         """
         return dict(zip(("input_ids", "attention_mask", "token_type_ids"), rows, strict=False))
 

@@ -1,8 +1,8 @@
-"""What a runner is, and how one is selected for a model: by trying each on random texts.
+"""Defines runners, and selects one for a model by trying each on random texts.
 
-No list of architectures: each runner computes texts of different lengths in one batch, and its
-outputs are compared with the model's own forward of each text alone. The first runner that agrees
-is taken. Knows nothing of queues.
+No list of architectures: each candidate computes texts of different lengths in one batch, and its
+outputs are compared with the model's own forward of each text alone. The first that agrees is
+selected. Knows nothing of queues.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _QUANTIZED_TOLERANCE = 8e-2
 # six layers, a text with one other token by 0.9.
 _ROUNDED_INPUT_TOLERANCE = 0.25
 _TRIAL_LENGTHS = (5, 17, 9, 17, 3, 30)
-# Beyond these, tokens are not looked at, or distances counted as one.
+# Beyond these, attention ignores tokens or clips distances.
 _WINDOWS = ("sliding_window", "local_attention", "position_buckets")
 _LONGEST_WINDOW = 1024  # longer ones are not tried: loading would take too long
 
 
 @dataclass(frozen=True)
 class RunnerSetup:
-    """A loaded model, and how it is computed: ``output`` is the kind of output that the task takes,
+    """A loaded model and how to compute it: ``output`` is the kind of output that the task takes,
     ``max_length`` the longest input in tokens, ``has_token_types`` whether the model takes
     ``token_type_ids``.
     """
@@ -52,7 +52,7 @@ class RunnerSetup:
 
 
 def call_options(model: Any) -> dict[str, Any]:
-    """That a decoder keeps no cache of what it has read."""
+    """Arguments that keep a decoder from returning a cache."""
     return {"use_cache": False} if getattr(model.config, "use_cache", False) else {}
 
 
@@ -75,7 +75,7 @@ class Runner(ABC):
         """
 
     def close(self) -> None:  # noqa: B027, most have nothing to give back
-        """Gives the model back as it was."""
+        """Restores the model."""
 
 
 def select_runner(
@@ -112,7 +112,7 @@ def select_runner(
 
 
 def tolerance_of(model: Any) -> float:
-    """The largest difference of a torch module's outputs that rounding makes."""
+    """The largest difference of a module's outputs that rounding explains."""
     if any(getattr(one, "act_quant_kwargs", None) is not None for one in model.parameters()):
         return _ROUNDED_INPUT_TOLERANCE
     is_quantized = getattr(model, "hf_quantizer", None) is not None
@@ -120,7 +120,7 @@ def tolerance_of(model: Any) -> float:
 
 
 def _check_numbers(outputs: Sequence[torch.Tensor]) -> None:
-    """Raises LoadError where an output is no number: nothing could agree with that."""
+    """Raises LoadError where an output is not finite: no runner could agree with it."""
     if all(bool(output.isfinite().all()) for output in outputs):
         return
     dtype = str(outputs[0].dtype).removeprefix("torch.")
@@ -131,13 +131,13 @@ def _check_numbers(outputs: Sequence[torch.Tensor]) -> None:
 
 
 def _beyond_windows(config: Any) -> list[int]:
-    """A length beyond each of these that the model has, so that it is tried."""
+    """A length beyond each of the model's windows, so that the trial covers it."""
     sizes = [getattr(config.get_text_config(), name, None) or 0 for name in _WINDOWS]
     return [size + 8 for size in sizes if 0 < size <= _LONGEST_WINDOW]
 
 
 def random_encodings(setup: RunnerSetup, lengths: Sequence[int] = _TRIAL_LENGTHS) -> list[Encoding]:
-    """Encodings of random tokens, none of them special, of these lengths cut to the longest."""
+    """Encodings of random tokens without special ones, of these lengths, at most the longest."""
     draw = random.Random(0)
     config = setup.model.config.get_text_config()
     reserved = {getattr(config, f"{name}_token_id", None) for name in ("pad", "eos", "bos", "sep")}
@@ -151,7 +151,7 @@ def random_encodings(setup: RunnerSetup, lengths: Sequence[int] = _TRIAL_LENGTHS
 
 
 def _trial_positions(output: OutputKind, num_tokens: int) -> tuple[int, ...] | None:
-    """Two tokens where a head is computed for each, all but a prompt where none is."""
+    """Two positions where the head is computed per token, skipping a prompt."""
     if output == "tokens" and num_tokens > 1:
         return (0, num_tokens - 1)
     return tuple(range(2, num_tokens)) if output == "hidden" and num_tokens > 9 else None
@@ -165,8 +165,8 @@ def check_rotation(setup: RunnerSetup) -> None:
 
 
 def largest_difference(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """The largest difference of two lists of outputs, as a share of the expected's largest value
-    where that is above 1. Infinite where shapes differ or a value is none.
+    """The largest difference of two lists of outputs, relative to the expected's largest value
+    where that is above 1. Infinite where shapes differ or a value is not finite.
     """
     worst = 0.0
     for one, other in zip(got, expected, strict=True):
@@ -180,8 +180,8 @@ def largest_difference(got: Sequence[torch.Tensor], expected: Sequence[torch.Ten
 
 @torch.inference_mode()
 def reference_forward(setup: RunnerSetup, encoding: Encoding) -> torch.Tensor:
-    """The model's own forward, to which every runner is held: one encoding without any neighbour or
-    padding -> (num_outputs, size), or (size,) for "sequences".
+    """The model's own forward of one encoding without neighbours or padding, the reference for
+    every runner -> (num_outputs, size), or (size,) for "sequences".
     """
     ids = torch.tensor([encoding.input_ids], device=setup.device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -192,8 +192,8 @@ def reference_forward(setup: RunnerSetup, encoding: Encoding) -> torch.Tensor:
 
 
 def output_of(setup: RunnerSetup, result: object) -> torch.Tensor:
-    """The tensor that is wanted of what the model returned: (batch, length, size), or (batch,
-    size) for "sequences". Question answering's two are one, (batch, length, 2).
+    """The wanted tensor of the model's result: (batch, length, size), or (batch, size) for
+    "sequences". Question answering's two become one, (batch, length, 2).
     """
     if setup.output == "hidden":
         hidden: torch.Tensor = result.last_hidden_state  # type: ignore[attr-defined]

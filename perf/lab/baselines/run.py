@@ -36,7 +36,7 @@ from perf.report.schema import (
     write_run,
     write_text,
 )
-from perf.run_folder import in_use, taken_up
+from perf.run_folder import continued_or_new, locked_folder
 from perf.usage import cpu_seconds, machine_cpu_seconds, memory_gib
 
 KIND, MARKDOWN_FILE = "baselines", "baselines.md"
@@ -112,7 +112,7 @@ def compare(plan: Plan, output: Path, environments: Path, command: str) -> int:
     """Measures what the folder lacks, writes and prints its table; returns the exit code. Raises
     PerfError.
     """
-    with in_use(output):
+    with locked_folder(output):
         run = begin(output, plan, command)
         code = measure(plan, run, output, environments)
         measured = read_measurements(output)
@@ -130,7 +130,7 @@ def begin(output: Path, plan: Plan, command: str) -> Run:
     """
     title = "Useful tokens/s of ours and of what people use instead"
     run = Run(kind=KIND, title=title, scenario=plan.scenario(), **here(command))
-    run = taken_up(output, run)
+    run = continued_or_new(output, run)
     with suppress(roofline.NotMeasuredError):
         run = run if run.roofline else replace(run, roofline=roofline.figures())
     return run

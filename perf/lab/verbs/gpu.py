@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK, GeneratorError, PerfError
-from perf.orphans import end, ends_with_us, our_environment
+from perf.orphans import end, killed_with_parent, our_environment
 from perf.verbs.arguments import pattern
 from perf.verbs.stopping import stopping_as_interrupts
 
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
             [sys.executable, "-m", "perf.lab.gpu", args.command, args.device, args.only.pattern],
             env=environment,
             start_new_session=True,
-            preexec_fn=ends_with_us(signal.SIGTERM),
+            preexec_fn=killed_with_parent(signal.SIGTERM),
         )
         stack.callback(end, process, _GRACE_S)
         return process.wait()

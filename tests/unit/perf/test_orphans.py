@@ -12,9 +12,9 @@ import pytest
 
 PARENT = """\
 import signal, subprocess, sys
-from perf.orphans import ends_with_us
+from perf.orphans import killed_with_parent
 command = [sys.executable, "-c", "input()"]
-subprocess.Popen(command, preexec_fn=ends_with_us(signal.SIGKILL), start_new_session=True)
+subprocess.Popen(command, preexec_fn=killed_with_parent(signal.SIGKILL), start_new_session=True)
 print("up", flush=True)
 signal.pause()
 """

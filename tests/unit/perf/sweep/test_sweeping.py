@@ -10,7 +10,7 @@ import pytest
 
 from generator.errors import PerfError, SpecError
 from perf.report.schema import read_measurements, read_run
-from perf.run_folder import in_use
+from perf.run_folder import locked_folder
 from perf.sweep import sweeping
 from perf.sweep.sweeping import Options
 from tests.unit.perf.sweep.conftest import FakeAnalyzer
@@ -138,7 +138,10 @@ def test_a_server_that_dies_keeps_what_is_measured(
 
 def test_two_sweeps_do_not_write_in_one_folder(options: MakeOptions) -> None:
     given = options(SCENARIO)
-    with in_use(given.folder), pytest.raises(PerfError, match="another measurement is writing"):
+    with (
+        locked_folder(given.folder),
+        pytest.raises(PerfError, match="another measurement is writing"),
+    ):
         sweeping.run(given)
     assert not given.folder.exists()
     assert sweeping.run(given) == 0

@@ -8,7 +8,7 @@ import pytest
 
 from generator.spec.task_folders import find_tasks
 from perf.report.schema import write_run
-from perf.run_folder import in_use
+from perf.run_folder import locked_folder
 from perf.tune.goal import Goal
 from perf.tune.question import Request
 from perf.tune.space import Space
@@ -43,7 +43,7 @@ def run(folder: Path, goal: Goal, interrupt_at: int | None = None, write: bool =
     )
     results = folder / "results"
     bench = FakeBench(interrupt_at=interrupt_at, folder=results)
-    with in_use(results):
+    with locked_folder(results):
         write_run(results, RUN)
         return Tuning(request, SPACE, bench, results, find_tasks()).run()
 
