@@ -1,6 +1,5 @@
-"""What all tasks share: reading ``model.json``, devices, weights, Triton's tensors, errors.
-
-Needs nothing of the generator.
+"""The code that all tasks share: ``model.json``, devices, weights, Triton's tensors, errors.
+Imports nothing of the generator.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The attention function that models are given in place of their own (transformers'
-``AttentionInterface``): registered once, it calls what the forward at hand attends by.
+"""The attention function that replaces a model's own (transformers' ``AttentionInterface``). It is
+registered once and calls the current forward's implementation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def register() -> str:
 
 @contextmanager
 def attending(attend: Attend) -> Iterator[None]:
-    """Makes the function call ``attend``. One engine thread a process: no lock."""
+    """Makes the function call ``attend`` within the block. One engine thread a process: no lock."""
     _current.append(attend)
     try:
         yield
@@ -39,7 +39,7 @@ def attending(attend: Attend) -> Iterator[None]:
 
 
 class OwnAttention:
-    """How a model attends when this is made, each of its parts by its own configuration."""
+    """A model's own attention implementations, one for each part's configuration."""
 
     def __init__(self, model: Any) -> None:
         configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
@@ -47,8 +47,8 @@ class OwnAttention:
         self._names = [(one, one._attn_implementation) for one in found.values()]  # noqa: SLF001
 
     def replace(self, name: str) -> None:
-        """Makes all parts attend by the function of this name, whatever they were made with:
-        ``set_attn_implementation`` refuses some.
+        """Sets this attention function on all parts, also where ``set_attn_implementation``
+        refuses.
         """
         _set((config, name) for config, _ in self._names)
 
@@ -57,7 +57,7 @@ class OwnAttention:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """For a while."""
+        """Restores the model's own attention within the block."""
         now = [(config, config._attn_implementation) for config, _ in self._names]  # noqa: SLF001
         self.restore()
         try:
@@ -67,6 +67,6 @@ class OwnAttention:
 
 
 def _set(names: Iterable[tuple[Any, str]]) -> None:
-    """Gives each configuration the name of how its part attends."""
+    """Sets each configuration's attention implementation."""
     for config, name in names:
         config._attn_implementation_internal = name  # noqa: SLF001

@@ -1,5 +1,5 @@
-"""Keeps what a model's process has worked out, for those that start later on the same machine:
-small values of Python, one file each. Whatever is wrong with a file, its value is worked out anew.
+"""Stores small Python values, one file each, for processes that start later on the same machine. An
+unreadable file is ignored, and its value computed again.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 import hf_triton.runtime
 
 _DIGEST_BYTES = 32
-_MOST_WAIT_S, _BETWEEN_S = 60.0, 0.02  # for others, and until it is asked again
+_MOST_WAIT_S, _BETWEEN_S = 60.0, 0.02  # for another process; between checks
 
 
 def get(kind: str, key: tuple[Any, ...]) -> Any:
-    """The value that was kept under this key, or None. It is the caller's to change."""
+    """The stored value of this key, or None. The caller may modify it."""
     path = path_of(kind, key)
     return path and get_at(path, key)
 
 
 def get_at(path: Path, key: tuple[Any, ...]) -> Any:
-    """The value that a file holds, or None where it was kept under another key."""
+    """The value in a file, or None where it was stored under another key."""
     try:
         data = path.read_bytes()
         if data and hashlib.sha256(data[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]:
@@ -42,7 +42,7 @@ def get_at(path: Path, key: tuple[Any, ...]) -> Any:
 
 
 def put(kind: str, key: tuple[Any, ...], value: Any) -> None:
-    """Keeps a value of numbers, texts, tuples, sets and dicts, if that can be."""
+    """Stores a value of numbers, texts, tuples, sets and dicts, where possible."""
     path = path_of(kind, key)
     if path is not None:
         with suppress(OSError):
@@ -50,24 +50,24 @@ def put(kind: str, key: tuple[Any, ...], value: Any) -> None:
 
 
 def put_at(path: Path, key: tuple[Any, ...], value: Any) -> None:
-    """Puts a value in a file of a private folder. Raises OSError where that can't be."""
+    """Stores a value in a file of a private folder. Raises OSError where it can't."""
     data = marshal.dumps((_named(key), value))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(hashlib.sha256(data).digest() + data)
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)  # where it could not be moved
+        temporary.unlink(missing_ok=True)  # remains only if the move failed
 
 
 @contextmanager
 def exclusive(path: Path | None) -> Iterator[None]:
-    """No other process works out meanwhile what a file keeps, so that copies of a model that load
-    at once don't all do the same: look again what is kept. Goes on beside them after a minute, and
-    where nothing can be kept.
+    """Locks a key while its value is computed, so that models that load at once don't all compute
+    it: look again for a stored value. Gives up waiting after a minute, and does nothing where no
+    file can be stored.
     """
     with ExitStack() as locks:
-        with suppress(OSError):  # not all file systems lock
+        with suppress(OSError):  # some file systems have no locks
             if path is not None:
                 lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 locks.callback(os.close, lock)
@@ -85,7 +85,7 @@ def _wait_for(lock: int) -> None:
 
 
 def path_of(kind: str, key: tuple[Any, ...]) -> Path | None:
-    """Where a value is kept, if it can be."""
+    """The file of a key; None where nothing can be stored."""
     if hf_triton.runtime.version_folder is None:
         return None
     folder = next(private_folders(kind, "kept"), None)
@@ -97,16 +97,14 @@ def _named(key: tuple[Any, ...]) -> str:
 
 
 def private_folders(name: str, kind: str = "kernels") -> Iterator[Path]:
-    """Folders of that name where what is read without a check may be kept: nobody else can write
-    there.
-    """
+    """Folders of that name that only this user can write to, so files in them need no check."""
     for folder in _cache_folders(kind):
         if is_made_private(folder / name):
             yield folder / name
 
 
 def _cache_folders(kind: str) -> Iterator[Path]:
-    """Where things may be kept; not all users have a home, nor all machines a folder for others."""
+    """Candidate folders: not every user has a home, nor every machine a shared folder."""
     user = os.getuid() if hasattr(os, "getuid") else "user"
     with suppress(RuntimeError):
         home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
@@ -116,10 +114,10 @@ def _cache_folders(kind: str) -> Iterator[Path]:
 
 
 def is_made_private(path: Path) -> bool:
-    """Makes a folder; False where that can't be, or others could change what is in it."""
+    """Makes a folder; False where it can't, or others could change its content."""
     try:
         for folder in (path.parent, path):
-            # one by one: the mode is not that of parents made on the way
+            # one by one: mkdir(parents=True) ignores the mode for parents
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _is_private(path.parent) and _is_private(path)
     except (OSError, RuntimeError):

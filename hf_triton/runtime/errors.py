@@ -50,7 +50,7 @@ class CancelledError(RuntimeModelError):
 
 
 class EngineError(RuntimeModelError):
-    """The computation failed; the request was fine."""
+    """The computation failed; the request was valid."""
 
 
 class DeviceLostError(RuntimeModelError):
@@ -58,7 +58,7 @@ class DeviceLostError(RuntimeModelError):
 
 
 class HookError(RuntimeModelError):
-    """A hook of the model failed; the text names it, and quotes nothing of the request."""
+    """A hook failed; the text names it, and quotes nothing of the request."""
 
 
 class LoadError(RuntimeModelError):
@@ -73,13 +73,13 @@ def not_as_generated(file: str, wrong: object) -> LoadError:
 
 
 def reason(error: BaseException, limit: int = 400) -> str:
-    """Error text on one line, cut to ``limit`` characters; its type's name where it is empty."""
+    """The error's text on one line, cut to ``limit`` characters; the type's name if it is empty."""
     line = " ".join(str(error).split()) or type(error).__name__
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def place(error: BaseException) -> str:
-    """Where an error was raised: what a log may hold where the text could quote a prompt."""
+    """Where an error was raised; for logs, where the error's text could quote a prompt."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}"

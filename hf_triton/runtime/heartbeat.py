@@ -1,7 +1,6 @@
-"""Shows a supervisor that this process gets on, and whether the model is ready.
-
-Triton asks models itself only from 26.03 on, and no Triton notices a process whose interpreter is
-stuck. Does nothing where nobody has asked for it.
+"""Writes whether this process is alive and its model ready, for a supervisor. Triton asks models
+only from 26.03 on, and notices no process whose interpreter is stuck. Does nothing without a
+supervisor.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _BEAT_EVERY_S = 1.0
 
 
 class Heartbeat:
-    """Writes once a second, from now on, whether ``is_ready``: ``1`` or ``0``."""
+    """Writes ``1`` or ``0`` (``is_ready``) once a second."""
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:
         self._is_ready = is_ready
@@ -34,7 +33,7 @@ class Heartbeat:
             self._thread.start()
 
     def stop(self) -> None:
-        """Nothing is to be concluded from this process' silence any more."""
+        """Stops writing; a supervisor must not take the silence for a failure."""
         self._stopping.set()
         if self._thread and self._path:
             self._thread.join()

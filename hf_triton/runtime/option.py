@@ -32,7 +32,6 @@ def option(
 
 
 def unload_grace() -> float:
-    """The option ``unload_grace_s``."""
     return option(
         20.0,
         "how long running requests may continue when the model is unloaded; those that "

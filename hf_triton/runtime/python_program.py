@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def python_program() -> str:
-    """The interpreter of the environment that this process runs in; within Triton's stub
-    ``sys.executable`` may be something else.
+    """The interpreter of this process's environment; in Triton's stub ``sys.executable`` may be
+    another.
     """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     folders = [Path(sys.prefix, "bin"), Path(sysconfig.get_path("scripts"))]

@@ -22,11 +22,11 @@ _KINDS = (
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """The content. Raises OSError, whose ``strerror`` says why there is none: also for what is no
-    regular file, and for more than ``most_bytes``.
+    """The content. Raises OSError, whose ``strerror`` is the reason: also for other files than
+    regular ones, and for more than ``most_bytes``.
     """
     check_regular(path, most_bytes)
-    # A pipe that has come since is not waited for.
+    # Does not block if a pipe has replaced the file.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         content = file.read(most_bytes + 1)
@@ -48,7 +48,9 @@ def check_regular(path: Path, most_bytes: int | None = None) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What a file of JSON holds. Raises OSError as ``read_regular``, and ValueError for no JSON."""
+    """The value in a JSON file. Raises OSError as ``read_regular``, and ValueError for invalid
+    JSON.
+    """
     try:
         return json.loads(read_regular(path, MOST_JSON_BYTES))
     except RecursionError:

@@ -1,4 +1,6 @@
-"""Chooses how a model is computed by trying each way. Knows neither models nor what is compared."""
+"""Selects how to compute a model by trying candidates. Knows neither models nor what is
+compared.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from hf_triton.runtime.errors import LoadError, reason
 
 
 class Candidate(Protocol):
-    """``name``: as the log has it."""
+    """``name`` appears in the log."""
 
     @property
     def name(self) -> str: ...
@@ -41,7 +43,7 @@ class RunnerSpec:
 
 
 class Refusals:
-    """Why candidates were not taken; those of one reason stand together."""
+    """The reasons why candidates were rejected, grouped by reason."""
 
     def __init__(self) -> None:
         self._names: dict[str, dict[str, None]] = {}
@@ -66,11 +68,10 @@ def first_agreeing(
     unfit: type[Exception] | tuple[type[Exception], ...] = (),
     give_back: Callable[[], object] = lambda: None,
 ) -> C | None:
-    """The first candidate whose numbers differ from the model's own by at most ``tolerance``; the
-    log says why those before it were not taken. None where none is.
-
-    Of one that raises ``unfit``, which says that the model is not of its kind, nothing is said.
-    ``give_back`` is called after each that is not taken. Raises LoadErrors of candidates.
+    """The first candidate whose numbers differ from the model's own by at most ``tolerance``; logs
+    why earlier ones were rejected. None where none agrees. A candidate that raises ``unfit`` (the
+    model is not of its kind) is not logged. ``give_back`` is called for each rejected one. Raises
+    LoadErrors of candidates.
     """
     for candidate in candidates:
         try:
@@ -80,7 +81,7 @@ def first_agreeing(
         except unfit:
             pass
         except Exception as failure:
-            # Whatever an unknown architecture raises: this candidate does not hold it.
+            # Any exception rejects the candidate: it does not support this architecture.
             refusals.add(candidate.name, f"{type(failure).__name__}: {reason(failure, 120)}")
         else:
             if found <= tolerance:

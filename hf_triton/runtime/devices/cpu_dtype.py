@@ -1,6 +1,5 @@
-"""Which dtype a CPU is the fastest in with weights that were saved in 16 bits.
-
-Knows no models: layers of one usual size are timed, for one caller's token and for those of many.
+"""Chooses the fastest CPU dtype for weights saved in 16 bits. Knows no models: times layers of one
+usual size, for a single row and for many.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from .device import free_cpu_bytes
 from .prepacked_linear import seconds_of_products
 
 _ROWS = (1, 32)
-_LEAST_GAIN = 1.1  # what float32 has to save: less is noise, and its cache takes twice the memory
+_LEAST_GAIN = 1.1  # least gain of float32: less is noise, and its cache takes twice the memory
 _MUCH = 2.0  # times as long
 # Of /proc/cpuinfo: AVX-512-BF16, AMX, ARM's.
 _FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
@@ -24,8 +23,8 @@ _GIB = 2**30
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether the processor has instructions that multiply bfloat16, and oneDNN may use them.
-    Without, such products take several times as long as float32's.
+    """Whether the processor has bfloat16 products and oneDNN may use them. Without them such
+    products take several times as long as float32's.
     """
     words: set[str] = set()
     with suppress(OSError):
@@ -35,8 +34,8 @@ def multiplies_bfloat16() -> bool:
 
 
 def fastest_dtype(saved: torch.dtype, num_bytes: int = 0) -> tuple[torch.dtype, str]:
-    """What to compute weights in that were saved in ``saved`` and take ``num_bytes``, and why, for
-    the log; an empty text where there is nothing to choose.
+    """The dtype for weights saved in ``saved`` that take ``num_bytes``, and the reason for the log;
+    an empty text where there is no choice.
     """
     if saved == torch.float16:
         return torch.float32, "CPUs are slow in float16"
@@ -77,8 +76,8 @@ def slowness(asked: torch.dtype, saved: torch.dtype) -> str:
 
 @cache
 def _seconds(dtype: torch.dtype) -> tuple[float, ...]:
-    """Of a product, by its number of rows, on one thread: other processes do not stretch its
-    processor time, so that models of a busy machine choose alike.
+    """Seconds of a product by its number of rows, in processor time on one thread, which other
+    processes hardly change: models on a busy machine choose alike.
     """
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)

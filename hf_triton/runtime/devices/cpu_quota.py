@@ -1,7 +1,6 @@
-"""How much of the machine's cores the process may use: its affinity, and the quotas of its cgroups.
-
-A container sees all cores of its machine and may have a few of them in every period of 100 ms:
-what its threads use beyond that, they wait for (https://docs.kernel.org/scheduler/sched-bwc.html).
+"""The cores that the process may use, by its affinity and the quotas of its cgroups. A container
+sees all cores of its machine but may have a quota for every period of 100 ms; its threads wait when
+it is used up (https://docs.kernel.org/scheduler/sched-bwc.html).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _PROC = Path("/proc/self")
 
 
 def num_cores() -> int:
-    """Cores that the process may compute on at once, a part of one counted whole; at least 1."""
+    """The number of cores the process may compute on at once, rounded up; at least 1."""
     has_affinity = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     return max(1, math.ceil(min(cpu_quota(), cores)))
@@ -57,7 +56,7 @@ def _cgroup_folders(proc: Path) -> Iterator[Path]:
 
 
 def _below(path: str, root: str) -> PurePosixPath:
-    """A cgroup's path as it is seen below a mount of ``root``; nothing of one outside of it."""
+    """A cgroup's path relative to a mount of ``root``; nothing for one outside of it."""
     with suppress(ValueError):
         below = PurePosixPath(path).relative_to(root)
         if ".." not in below.parts:
@@ -66,7 +65,7 @@ def _below(path: str, root: str) -> PurePosixPath:
 
 
 def _quota_of(folder: Path) -> float:
-    """As ``cpu_quota``, of one cgroup; raises OSError or ValueError where it tells none."""
+    """The quota of one cgroup. Raises OSError or ValueError where it states none."""
     both = folder / "cpu.max"
     if both.exists():
         quota, period = both.read_text().split()

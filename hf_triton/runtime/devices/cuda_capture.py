@@ -1,6 +1,5 @@
-"""Records what a function launches on a GPU, to launch it again at once.
-
-See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
+"""Captures a function's GPU kernels in a CUDA graph. See
+https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def capture_on_stream(device: torch.device) -> Capture:
         pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def capture(run: Callable[[], torch.Tensor]) -> Replay:
-        # Of another device than the model's a stream would record nothing.
+        # The stream must be on the model's device; another's would record nothing.
         with torch.cuda.device(device):
             caller = torch.cuda.current_stream()
             stream.wait_stream(caller)
@@ -34,13 +33,13 @@ def capture_on_stream(device: torch.device) -> Capture:
             caller.wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             try:
-                # Other threads of the process may do what would break a "global" capture.
+                # Operations of other threads would break a "global" capture.
                 with torch.cuda.graph(
                     graph, pool=pool, stream=stream, capture_error_mode="thread_local"
                 ):
                     output = run()
             finally:
-                torch.cuda.set_stream(caller)  # a capture that failed leaves its own behind
+                torch.cuda.set_stream(caller)  # a failed capture leaves its own stream current
         return _Recorded(graph, output, run)
 
     return capture
@@ -60,6 +59,6 @@ class _Recorded:
         self._graph, self._output, self._run = graph, output, run
 
     def __call__(self) -> torch.Tensor:
-        """The output, written over by the next call."""
+        """Returns the output, which the next call overwrites."""
         self._graph.replay()
         return self._output

@@ -1,6 +1,5 @@
-"""Where an instance runs, how many CPU threads it has, and how much memory is free there.
-
-The rules for KIND_* are Triton's (instance groups); ``device_map`` is accelerate's.
+"""Chooses an instance's device, its number of CPU threads, and measures free memory. The rules for
+KIND_* are Triton's (instance groups); ``device_map`` is accelerate's.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .cpu_quota import num_cores
 if TYPE_CHECKING:
     import torch
 
-# psutil tells the machine's memory, not what a container may have of it.
+# psutil reports the machine's memory, not the container's limit.
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
 _CGROUP_STAT = Path("/sys/fs/cgroup/memory.stat")
@@ -28,7 +27,7 @@ _CGROUP_STAT = Path("/sys/fs/cgroup/memory.stat")
 
 @dataclass(frozen=True)
 class Placement:
-    """``device`` holds the inputs; ``device_map`` is what ``from_pretrained`` is given."""
+    """``device`` is where inputs go; ``device_map`` is passed to ``from_pretrained``."""
 
     device: str
     device_map: str | dict[str, str]
@@ -72,13 +71,13 @@ def _no_such_gpu(index: int, num_gpus: int) -> str:
 
 
 def devices_of(model: torch.nn.Module) -> list[torch.device]:
-    """Where a model's weights are: several devices where ``device_map`` has spread its layers."""
+    """The devices of a model's weights; several if ``device_map`` has spread its layers."""
     return sorted({weight.device for weight in model.parameters()}, key=str)
 
 
 def cpu_threads(model_config: Mapping[str, Any]) -> int:
-    """Threads to compute with at most: the cores that the process may use, shared by the model's
-    instances, or OMP_NUM_THREADS of them for each where that is set.
+    """The most threads to compute with: the process's cores divided by the model's instances, or
+    OMP_NUM_THREADS for each instance where that is set.
     """
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked) > 0:
@@ -87,7 +86,7 @@ def cpu_threads(model_config: Mapping[str, Any]) -> int:
 
 
 def num_instances(model_config: Mapping[str, Any]) -> int:
-    """How many copies of a model Triton runs."""
+    """The number of instances of a model that Triton runs."""
     groups = model_config.get("instance_group") or []
     return sum(int(group.get("count", 1)) for group in groups) or 1
 
@@ -104,7 +103,7 @@ def choose_attention_kernels(device: str) -> None:
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A CPU's tensor on the device; nobody waits for a GPU to copy it."""
+    """Copies a CPU tensor to the device without waiting for the copy."""
     if device.type != "cuda" or not tensor.numel():
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
@@ -122,7 +121,7 @@ def check_device_works(device: torch.device) -> None:
     try:
         (torch.ones(1, device=device) + 1).item()
     except torch.OutOfMemoryError:
-        return  # somebody else's tensors; they go
+        return  # tensors that other code still holds are freed later
     except Exception as error:
         raise DeviceLostError(
             f"{device} computes nothing any more: {type(error).__name__}: {reason(error, 120)}"
@@ -130,7 +129,7 @@ def check_device_works(device: torch.device) -> None:
 
 
 def check_devices_work(model: torch.nn.Module) -> None:
-    """``check_device_works`` of each device that holds some of a model's weights."""
+    """Calls ``check_device_works`` for each device that holds weights."""
     for device in devices_of(model):
         check_device_works(device)
 
@@ -145,7 +144,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def free_cpu_bytes() -> int:
-    """Bytes that the machine and the container's limit leave."""
+    """Free bytes of the machine, within the container's limit."""
     import psutil
 
     available = int(psutil.virtual_memory().available)
@@ -166,14 +165,16 @@ def total_bytes(device: torch.device) -> int:
 
 
 def release_freed_memory() -> None:
-    """Returns to the system what this process has let go of, but Python and glibc still keep."""
+    """Returns freed memory, which Python and glibc keep, to the system."""
     gc.collect()
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _reclaimable_bytes() -> int:
-    """The page cache that a container counts as used and gives up on demand: read weights, say."""
+    """Page cache that the container counts as used but the kernel can reclaim, such as read
+    weights.
+    """
     try:
         lines = _CGROUP_STAT.read_text().splitlines()
     except OSError:

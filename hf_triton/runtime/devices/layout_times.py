@@ -1,5 +1,5 @@
-"""Times layouts of linear layers, and keeps the times for the machine's next models. Knows none of
-the layouts but their files, which are part of what a time depends on.
+"""Times layouts of linear layers, and stores the times for the next models on this machine. Knows
+nothing of layouts but their source files, on which a time depends.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _REPEATS = 4
 # How often in a second others may take a core from this process where times are to be trusted: one
 # busy process does so a hundred times and more.
 _MOST_INTERRUPTIONS = 30
-_MOST_TIMINGS = 3  # of one kind of layer, where none can be trusted
+_MOST_TIMINGS = 3  # measurements of one kind of layer where none is undisturbed
 _CODE = ("layout_times.py", "linear_layouts.py", "int8_linear.py", "prepacked_linear.py")
 _VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_")  # of the environment
 _PROCESSOR = ("model name", "stepping", "cache size", "flags", "CPU", "Features")  # x86's, ARM's
 
 
 class LayoutTimes:
-    """The seconds that kinds of layers take in their layouts, for these numbers of rows and
-    ``others`` (seconds_of's), by a text that names both.
+    """Seconds by kind of layer and layout, for these numbers of rows and ``others`` (see
+    seconds_of).
     """
 
     def __init__(self, rows: tuple[int, ...], others: torch.Tensor) -> None:
@@ -45,15 +45,15 @@ class LayoutTimes:
         self._alone: ExitStack | None = None
 
     def _kept(self) -> dict[str, tuple[float, int]]:
-        """Seconds, and how often they are to be timed anew."""
+        """The stored seconds, and how often they are still to be measured again."""
         return disk_cache.get(_KIND, self._conditions) or {}
 
     def known(self, key: str) -> float:
-        """0 where they are not known yet."""
+        """The stored time; 0 where there is none."""
         return self._seconds.get(key, 0.0)
 
     def of(self, key: str, run: nn.Module, weight: torch.Tensor) -> float:
-        """Known, or those of ``run``, a layer of ``weight`` (out, in)."""
+        """The stored time, or a measurement of ``run``, a layer of ``weight`` (out, in)."""
         if key not in self._seconds and self._alone is None:
             self._wait_for_others()
         if key not in self._seconds:
@@ -67,8 +67,8 @@ class LayoutTimes:
         return self._seconds[key]
 
     def _wait_for_others(self) -> None:
-        """Takes what other processes time now, such as copies of one model: beside one another they
-        would disturb each other's times.
+        """Waits for other processes that time layers now, such as copies of one model, and takes
+        their times: running together they would disturb each other.
         """
         self._alone = ExitStack()
         self._alone.enter_context(disk_cache.exclusive(disk_cache.path_of(_KIND, self._conditions)))
@@ -79,7 +79,9 @@ class LayoutTimes:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Keeps at the end of the block what it has timed; nobody else times meanwhile."""
+        """Stores the measured times at the end of the block; holds a lock against other processes
+        that time.
+        """
         try:
             yield
             self._keep()
@@ -88,8 +90,8 @@ class LayoutTimes:
                 self._alone.close()
 
     def _keep(self) -> None:
-        """To be timed anew by the next models where others disturbed it: the best of some times is
-        near that of a quiet machine, which some never are.
+        """Stores a time; a disturbed one is measured again by the next models, because the minimum
+        of several is near that of an idle machine.
         """
         if not self._timed:
             return
@@ -102,12 +104,12 @@ class LayoutTimes:
 
 
 def num_interruptions() -> int:
-    """How often others have taken a core from this process so far."""
+    """How often other processes have taken a core from this one so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _conditions(rows: tuple[int, ...], num_other_bytes: int) -> tuple[Any, ...]:
-    """What a time depends on beside the layer: processor, threads, torch and our code."""
+    """The conditions of a time beside the layer: processor, threads, torch and our code."""
     lines: tuple[str, ...] = ()
     with suppress(OSError):
         first, _, _ = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")

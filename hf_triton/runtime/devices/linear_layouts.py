@@ -35,7 +35,7 @@ class PrepackedLinear(nn.Module):
 
     @staticmethod
     def joined(weights: list[torch.Tensor]) -> torch.Tensor:
-        """One weight with the outputs of all, in order."""
+        """Concatenates weights by their outputs, in order."""
         return torch.cat(weights)
 
     def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -50,8 +50,8 @@ class PrepackedLinear(nn.Module):
         return y
 
     def followed_by(self, activation: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """The layer and ``activation`` in one, which saves a call; None where it would be another
-        layout's, or leave out that bfloat16 is rounded between them.
+        """The layer fused with ``activation``, which saves a call; None where another layout would
+        be needed or bfloat16 rounding between the two would be left out.
         """
         names = _ACTIVATIONS.get(activation)
         if type(self) is not PrepackedLinear or self.dtype != torch.float32 or names is None:
@@ -111,7 +111,7 @@ def _power_for_float16(weight: torch.Tensor) -> float:
 
 
 def is_int8(weight: torch.Tensor) -> bool:
-    """Whether a weight is torchao's of 8 bits, with one scale for each output."""
+    """Whether a weight is torchao's int8 with one scale for each output."""
     if type(weight).__name__ != "Int8Tensor":
         return False
     tensor: Any = weight

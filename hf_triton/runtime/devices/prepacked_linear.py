@@ -31,7 +31,7 @@ from .int8_linear import Int8Linear
 from .layout_times import LayoutTimes
 from .linear_layouts import Float16StoredLinear, PrepackedLinear, is_int8
 
-_ROWS = (1, 32)  # decode of one sequence, decode of many: the shapes that generation lives on
+_ROWS = (1, 32)  # decoding one sequence, and many: the shapes of generation
 _USUAL_SIZE = 2048
 _MOST_OTHER_BYTES = 2**26  # more than a core keeps in its caches
 # Joined layers save calls, and compiled loops the copying of their outputs into one.
@@ -39,7 +39,7 @@ _JOINING_SAVES = 1.25
 # A plain layer that is timed as a little faster is a tenth slower in a model: noise is more than
 # what it can gain, and its call is the module's.
 _PACKING_SAVES = 1.1
-# Children that transformers' models give the same tensor, one after the other.
+# Children that get the same input one after the other in transformers' models.
 _SHARED_INPUT = (
     ("q_proj", "k_proj", "v_proj"),
     ("gate_proj", "up_proj"),
@@ -48,16 +48,15 @@ _SHARED_INPUT = (
     ("q_lin", "k_lin", "v_lin"),
     ("q", "k", "v"),
 )
-# Children whose weight the parent multiplies by itself: Mamba's steps.
+# Children whose weight the parent reads directly: Mamba's steps.
 READ_BY_PARENT = ("dt_proj",)
 _FORMS = (Float16StoredLinear, PrepackedLinear)
 _INT8_FORMS = (Int8Linear,)
 
 
 class _SharedInput:
-    """Linear layers that are given the same tensor one after the other, computed as one.
-
-    The first one asked computes all; the others hand out their part of it.
+    """Linear layers with one input, computed as one. The first one called computes all; the others
+    return their part of it.
     """
 
     def __init__(self, linear: PrepackedLinear, sizes: list[int]) -> None:
@@ -106,7 +105,7 @@ class _Layer:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What the time it takes depends on."""
+        """The properties that its time depends on."""
         return (*self.weight.shape, self.weight.dtype, self.bias is not None, is_int8(self.weight))
 
 
@@ -126,8 +125,8 @@ def prepack(model: nn.Module, rows: tuple[int, ...] = _ROWS) -> int:
 
 
 def seconds_of_products(dtype: torch.dtype, num_rows: int) -> float:
-    """What a layer of a usual size takes for this many rows, in the fastest layout of weights that
-    were saved in 16 bits.
+    """Seconds of a layer of usual size for this many rows, in the fastest layout of weights saved
+    in 16 bits.
     """
     linear = nn.Linear(_USUAL_SIZE, _USUAL_SIZE, bias=False)
     weight = linear.weight.detach().bfloat16().to(dtype)
@@ -181,12 +180,12 @@ class _Choice:
         self._joins: dict[tuple[object, ...], bool] = {}
 
     def packed(self, layer: _Layer) -> PrepackedLinear | None:
-        """The fastest form that the layer can take, or None where it is best left as it is."""
+        """The layer's fastest form, or None if that is the unchanged layer."""
         linear, packed_s = self._fastest([layer])
         return linear if self._plain_seconds(layer) * _PACKING_SAVES > packed_s else None
 
     def joined(self, layers: list[_Layer]) -> PrepackedLinear | None:
-        """One layer for all, where that is no slower by more than what else it saves."""
+        """One layer for all, if it is not slower beyond what it saves elsewhere."""
         if len({(layer.weight.shape[1], *layer.key[2:]) for layer in layers}) > 1:
             return None
         key = tuple(layer.key for layer in layers)
@@ -210,7 +209,7 @@ class _Choice:
                 linear = _joined(layers, form)
                 seconds = self.times.of(keys[form], linear, layers[0].weight)
             except (AttributeError, ImportError, RuntimeError):
-                continue  # this installation, or this weight, does not allow the form
+                continue  # not available in this installation or for this weight
             if seconds < fastest[1]:
                 fastest = (linear, seconds)
         return fastest
@@ -254,5 +253,5 @@ def _linear_weight(module: nn.Module) -> tuple[torch.Tensor | None, torch.Tensor
     if weight.dtype not in (torch.float32, torch.bfloat16):
         return None, None
     if type(weight) not in (torch.Tensor, nn.Parameter) and not is_int8(weight):
-        return None, None  # quantized in a way that is not ours to read
+        return None, None  # an unknown kind of quantization
     return weight, bias if isinstance(bias, torch.Tensor) else None

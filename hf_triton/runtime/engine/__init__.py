@@ -1,4 +1,4 @@
-"""What every engine is made of: the thread that owns the model, and Triton's side of it."""
+"""The parts of every engine: the thread that owns the model, and the Triton model."""
 
 from hf_triton.runtime import version_folder
 from hf_triton.runtime.quick_imports import leave_out

@@ -1,8 +1,7 @@
-"""Tries one request of a model's own kind before it serves: what can't answer that answers nobody.
-
-The request is the one of `serve`'s curl lines; where it is refused, one of a text that the
-tokenizer surely knows. It passes neither hooks nor caches. What only its caller can know, such as
-the language to translate into, is not held against the model.
+"""Tries one sample request before a model serves, so that a model that can't answer fails its load.
+The request is the one in `serve`'s curl lines; if it is refused, one with a text of known tokens.
+It bypasses hooks and caches. Inputs that only a caller can know, such as a target language, do not
+fail the load.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from hf_triton.runtime.request.sample_values import MASK, Value, sample_values, 
 from hf_triton.runtime.weights.served_model import ServedModel
 
 _LONGEST_S = 600.0
-_MOST_TOKENS_TRIED = 200  # until one is found that stands for itself
+_MOST_TOKENS_TRIED = 200  # tokens to try
 _TEXTS = ("text_input", "inputs", "question", "context")
 _ONE_TOKEN = {"max_tokens": 1}
 _GENERATING = (
     *("text-generation", "text2text-generation", "automatic-speech-recognition"),
     *("image-text-to-text", "audio-text-to-text"),
 )
-# Pipelines that compute for minutes whatever they are asked, or whose inputs have no sample.
+# Pipelines that compute for minutes or have no sample input.
 _UNTRIED = (
     *("mask-generation", "text-to-audio", "any-to-any", "keypoint-matching", "decision"),
     *("document-question-answering", "table-question-answering"),
@@ -38,7 +37,7 @@ _UNTRIED = (
 
 
 class _Outcome:
-    """The responder of a request that nobody sent: how it ended."""
+    """The responder of the trial request; records how it ended."""
 
     request_id = ""
 
@@ -81,8 +80,8 @@ def try_one(
 
 
 def _tells_of_the_model(error: Exception) -> bool:
-    """Whether a failure is the model's, or the refusal of a text: an image may be refused by the
-    options' limits, and what was not sent may be needed.
+    """Whether a failure is the model's fault: options may refuse the sample image, and a required
+    input may be missing from the sample.
     """
     status, text = status_and_text(error)
     refuses_text = isinstance(error, RequestError) and text.partition(":")[0] in _TEXTS
@@ -92,8 +91,8 @@ def _tells_of_the_model(error: Exception) -> bool:
 def _samples(
     tokenizer: Any, served: ServedModel, inputs: tuple[str, ...]
 ) -> Iterator[dict[str, Value]]:
-    """Values to send, the next where those before are refused; none for tasks of others' and for
-    steps of an ensemble that take no texts.
+    """The values to try in order; none for users' own tasks and for ensemble steps without
+    texts.
     """
     pipeline = str(served.options.get("pipeline"))
     if served.role not in ("whole", "tokenizer") or pipeline in _UNTRIED:
@@ -119,7 +118,7 @@ def _with_mask(value: Value, mask: str) -> Value:
 
 
 def _known_text(tokenizer: Any) -> str:
-    """The text of a token that is not special; empty where there is none."""
+    """The text of a token that is not special; empty if there is none."""
     if tokenizer is None:
         return ""
     special = set(tokenizer.all_special_ids)
@@ -131,7 +130,9 @@ def _known_text(tokenizer: Any) -> str:
 
 
 def _request(served: ServedModel, values: Mapping[str, Value]) -> PlainRequest:
-    """A request whose work is nobody else's; one that generates asks for a token."""
+    """The trial request, whose results are not shared; a generating model is asked for one
+    token.
+    """
     parameters: dict[str, Any] = {CACHE_SALT: secrets.token_hex()}
     if served.task in _GENERATING:
         parameters |= _ONE_TOKEN

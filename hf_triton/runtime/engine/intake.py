@@ -1,9 +1,7 @@
-"""What a request passes before its task reads it: the split among arms, the model's hooks, then its
-response cache.
-
-Where models.yaml asks for none, nothing is between Triton and the task. Arms come first, for each
-has hooks and a cache of its own; then hooks: what they count is counted for every request, and a
-cached answer is one to what they made of it.
+"""The steps before a task reads a request: traffic split among arms, hooks, response cache; each
+only where models.yaml asks for it. Arms come first, because each has hooks and a cache of its own.
+Hooks come before the cache, so they count every request, and the cache key is the request they
+made.
 """
 
 from __future__ import annotations

@@ -38,17 +38,17 @@ class PooledReception(ABC):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether requests get on."""
+        """Whether requests make progress."""
         return self._thread.is_healthy
 
     @property
     def num_open(self) -> int:
-        """Requests that are read, wait, are computed or are being answered."""
+        """The number of unanswered requests."""
         return len(self._requests)
 
     @abstractmethod
     def families(self) -> Iterable[Family]:
-        """What is counted."""
+        """All metrics."""
 
     @abstractmethod
     def _accept(
@@ -59,14 +59,14 @@ class PooledReception(ABC):
         *,
         may_stream: bool,
     ) -> None:
-        """Begins with a request, whose tensors are not read after this returns; what it raises is
-        the answer. ``may_stream`` is False where its caller can be answered only once.
+        """Starts a request; tensors must be read before it returns. An exception becomes the
+        answer. ``may_stream`` is False where the caller can be answered only once.
         """
 
     def take(
         self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool
     ) -> None:
-        """Starts one request, or answers it with what is wrong with it; never raises."""
+        """Starts one request, or answers it with its error; never raises."""
         if self._requests.admit(responder):
             accept = partial(self._accept, request, frozenset(listed), responder)
             self._requests.run(responder, partial(accept, may_stream=may_stream))

@@ -1,6 +1,5 @@
-"""The thread that owns a model: takes what callers submit, has it computed step by step, and ends.
-
-Callers submit from any thread; everything with tensors happens on this one, because in one process
+"""The thread that owns a model: takes submitted items, computes them step by step, and stops.
+Callers submit from any thread; all tensor operations happen on this one, because in one process
 only one thread may run parallel torch operations: two teams of OpenMP threads on the same cores
 halve each other's speed. Knows neither Triton nor what is computed.
 """
@@ -28,7 +27,7 @@ from hf_triton.runtime.errors import (
 # The thread shares the interpreter with those that read, decode and send. Python's own 5 ms would
 # let each of them hold up a step: 5 to 11 % fewer tokens/s at 32 clients on 2 cores.
 _SWITCH_INTERVAL_S = 0.0005
-# What a step under way has beyond a stop's grace: one of max_num_batched_tokens takes a second or
+# How long the current step may exceed a stop's grace: max_num_batched_tokens take a second or
 # two.
 LAST_STEP_S = 5.0
 UNLOADED = "the model was unloaded before it answered: try again later"
@@ -38,29 +37,25 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Steps(Protocol[T_contra]):
-    """What an engine does; all of it on the thread, but for ``give_up``."""
+    """The work of an engine; every method but ``give_up`` runs on the thread."""
 
     def prepare(self) -> None:
-        """All that is done once before serving: loading, warming up. An exception fails the
-        load.
-        """
+        """Loads and warms up once before serving. An exception fails the load."""
 
     def has_work(self) -> bool:
-        """Whether there is something to do beside what was submitted; must not block."""
+        """Whether work is left beside newly submitted items; must not block."""
 
     def add(self, items: Sequence[T_contra]) -> None:
-        """Takes what was submitted since it was called last, often nothing; called before each
-        step.
-        """
+        """Takes newly submitted items, often none; called before each step."""
 
     def step(self) -> None:
-        """Computes one step, and answers what that finishes. An exception ends the engine."""
+        """Computes one step, and answers finished items. An exception ends the engine."""
 
     def end(self, items: Sequence[T_contra], error: Exception) -> None:
-        """Answers what the last step has left unfinished."""
+        """Answers the items that the last step left unfinished."""
 
     def give_up(self, items: Sequence[T_contra], error: Exception) -> None:
-        """Answers unfinished items from another thread, though a step about them may go on."""
+        """Answers unfinished items from another thread, while a step may still compute them."""
 
 
 class EngineThread(Generic[T]):
@@ -71,8 +66,8 @@ class EngineThread(Generic[T]):
     """
 
     def __init__(self, name: str, steps: Steps[T], *, num_threads: int, watchdog_s: float) -> None:
-        """A step that takes longer than ``watchdog_s`` is given up; until it ends nothing more is
-        taken.
+        """A step that takes longer than ``watchdog_s`` is given up; no new items are taken until it
+        ends.
         """
         self.condition = threading.Condition()
         self.stop_at_s: float | None = None
@@ -94,7 +89,7 @@ class EngineThread(Generic[T]):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the engine takes work and its thread gets on with it."""
+        """Whether the engine accepts work and its thread makes progress."""
         return not self._refusal()
 
     @property
@@ -109,7 +104,7 @@ class EngineThread(Generic[T]):
 
     @property
     def num_unfinished(self) -> int:
-        """How many items run or wait."""
+        """The number of running and waiting items."""
         return len(self._unfinished)
 
     def __contains__(self, item: T) -> bool:
@@ -144,7 +139,7 @@ class EngineThread(Generic[T]):
             raise OverloadedError(f"{refusal}: try again later")
 
     def submit(self, items: Sequence[T]) -> None:
-        """Queues all, or none: raises OverloadedError as ``check_running`` does."""
+        """Queues all or none: raises OverloadedError as ``check_running`` does."""
         with self.condition:
             self.check_running()
             self._unfinished.update(items)
@@ -157,24 +152,24 @@ class EngineThread(Generic[T]):
         self.on_news()
 
     def take_in(self) -> None:
-        """Hands on what was submitted; called by a step that lasts, too."""
+        """Passes submitted items on; long steps call it too."""
         with self.condition:
             submitted, self._submitted = self._submitted, []
         self._steps.add(submitted)
 
     def renew_step(self) -> None:
-        """Called by a step that lasts, whenever a part of it is computed."""
+        """Restarts the watchdog's time; called by a long step after each part."""
         self.end_step()
         self._watchdog.begin_step()
 
     def end_step(self) -> None:
-        """Called by a step that has computed: what is left of it is not part of its time."""
+        """Stops the watchdog's time; called by a step after its computation."""
         self._watchdog.end_step()
         self.cpu_threads.step_took(self._watchdog.last_step_s)
 
     def release(self, items: Iterable[T]) -> list[T]:
-        """Finishes items and returns those that were not finished before: of all callers, one gets
-        each.
+        """Removes finished items; returns the ones that were not removed before, so that exactly
+        one caller gets each.
         """
         with self.condition:
             released = [item for item in items if item in self._unfinished]
@@ -182,7 +177,7 @@ class EngineThread(Generic[T]):
             return released
 
     def unfinished(self) -> list[T]:
-        """All that run or wait."""
+        """All running and waiting items."""
         with self.condition:
             return list(self._unfinished)
 
@@ -206,7 +201,7 @@ class EngineThread(Generic[T]):
         self._watchdog.stop()
 
     def _refusal(self) -> str:
-        """Why nothing is taken; empty where it is."""
+        """Why no work is accepted; empty where it is."""
         if self.stop_at_s is not None:
             return "the model is being unloaded"
         if self._ended:
@@ -230,10 +225,10 @@ class EngineThread(Generic[T]):
         self._steps.end(self.unfinished(), OverloadedError(text))
 
     def _run_steps(self) -> str:
-        """Computes until it is time to stop; what those are told that are left."""
+        """Computes until the engine is to stop; returns the error for the items that are left."""
         try:
             while self._wait_for_work():
-                if self._steps.has_work():  # not all that came was cancelled at once
+                if self._steps.has_work():  # some of the new items were not cancelled
                     self._watched_step()
         except BaseException as error:
             lost = isinstance(error, DeviceLostError)
@@ -244,7 +239,7 @@ class EngineThread(Generic[T]):
         return UNLOADED
 
     def _wait_for_work(self) -> bool:
-        """Takes what was submitted; False when the engine is to stop."""
+        """Waits for submitted items; returns False when the engine is to stop."""
         with self.condition:
             while not (self._submitted or self._steps.has_work() or self.stop_at_s is not None):
                 self.condition.wait()
@@ -259,7 +254,7 @@ class EngineThread(Generic[T]):
             self.end_step()
 
     def _give_up_step(self, stuck_s: float) -> None:
-        """Called by the watchdog: nobody waits for a step that may never end."""
+        """Called by the watchdog: answers all items of a step that may never end."""
         text = f"the engine is stuck: its step takes longer than {stuck_s:g} s (watchdog_s)"
         log.error(text)
         self._steps.give_up(self.unfinished(), OverloadedError(f"{text}: try again later"))

@@ -1,9 +1,9 @@
-"""Triton's side of every task: loads a model, and hands every request on to what serves it.
+"""The Triton model of every task: loads a model, and passes every request to its Serving.
 
-``execute`` returns at once: a request's response sender goes with it, and answers are sent from
-other threads. So requests of any number of calls share an engine's steps, on decoupled models and
-on ordinary ones. A task's class says what serves. Nothing large is imported before ``initialize``,
-which tells in one line what is missing: of what fails before, Triton shows a traceback.
+``execute`` returns at once: answers are sent from other threads through each request's response
+sender. So requests of any number of calls share an engine's steps, on decoupled models and on
+ordinary ones. A task's class names its Serving. Heavy imports happen in ``initialize``, which
+reports missing packages in one line; earlier failures show as a traceback in Triton.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Instance:
-    """What one instance is to serve, and where; ``inputs`` are the names of its tensors."""
+    """The configuration of one instance; ``inputs`` are the names of its tensors."""
 
     served: ServedModel
     placement: Placement
@@ -56,30 +56,29 @@ class Serving(Protocol):
 
     @property
     def description(self) -> str:
-        """What it is and where it runs."""
+        """The model and its device."""
 
     @property
     def unload_grace_s(self) -> float:
-        """How long requests may go on when it is unloaded, in seconds."""
+        """Seconds that requests may continue during unload."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether requests get on."""
+        """Whether requests make progress."""
 
     @property
     def tokenizer(self) -> Any:
         """The model's tokenizer; None without texts."""
 
     def families(self) -> Iterable[Family]:
-        """What it counts; called from a thread of the metrics' own."""
+        """All metrics; called from the metrics thread."""
 
     def take(
         self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool
     ) -> None:
-        """Starts one request, or answers it with what is wrong with it; never raises.
-
-        The request is not read after this returns. ``listed`` are the outputs that it names;
-        ``may_stream`` is False where its caller can be answered only once.
+        """Starts one request, or answers it with its error; never raises. The request is not read
+        after this returns. ``listed`` are the outputs that it names; ``may_stream`` is False where
+        its caller can be answered only once.
         """
 
     def stop(self, grace_s: float) -> None:
@@ -97,7 +96,7 @@ def serve(
     reception: Callable[..., Serving],
     instance: Instance,
 ) -> Serving:
-    """A Loader, behind what ``load`` makes and the ``reception`` that takes requests to it."""
+    """A Loader that connects the result of ``load`` to its ``reception``."""
     served = instance.served
     loaded = load(served, instance.placement, instance.num_threads)
     return reception(loaded, batched=served.max_batch_size > 0)
@@ -110,10 +109,10 @@ class TritonModel(ABC):
 
     @abstractmethod
     def loader(self) -> Loader:
-        """Imports what the model needs, and returns what loads it."""
+        """Imports the model's code and returns the function that loads it."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Starts serving; raises one readable line where that fails."""
+        """Starts serving; a failure is raised as one readable line."""
         started_s = time.monotonic()
         name = args["model_name"]
         log.begin(name)
@@ -139,7 +138,7 @@ class TritonModel(ABC):
         from hf_triton.runtime.devices import device
 
         load = self.loader()
-        collect_normally()  # what is imported stays
+        collect_normally()  # imported modules stay in memory
         torch.set_num_threads(1)  # parallel work belongs to the engine's thread alone
         served = read_served_model(Path(args["model_repository"]), args["model_version"])
         self.intake = Intake(served, args, pb_utils, functions_of(self))
@@ -164,7 +163,7 @@ class TritonModel(ABC):
         labels = instance_labels(served.public_name if is_whole else served.name, args)
         uncounted = settled(self.serving.families)
         self.metrics = MetricsPublisher(pb_utils, labels, self._families, uncounted)
-        if is_whole:  # an ensemble's steps are asked by Triton alone
+        if is_whole:  # only Triton calls an ensemble's steps
             self.intake.open(self._take_forwarded)
 
     def _families(self) -> Iterator[Family]:
@@ -172,7 +171,7 @@ class TritonModel(ABC):
         yield from self.load_metrics.families()
 
     def execute(self, requests: list[Any]) -> None:
-        """Takes the requests' response senders; they are answered from other threads."""
+        """Takes the requests' response senders; other threads answer."""
         for request in requests:
             self._receive(
                 DirectRequest(request),
@@ -182,7 +181,7 @@ class TritonModel(ABC):
             )
 
     def is_ready(self) -> bool:
-        """Whether requests get on; asked by servers from 26.03 on."""
+        """Whether requests make progress; called by servers from 26.03 on."""
         return self.serving.is_healthy
 
     def finalize(self) -> None:
@@ -199,7 +198,7 @@ class TritonModel(ABC):
         self.heartbeat.stop()
 
     def _take_forwarded(self, request: ForwardedRequest) -> None:
-        """Takes a request that a front, or a model whose arm this is, has passed on."""
+        """Takes a request that a front, or a model that routes to this arm, has forwarded."""
         self._receive(
             request,
             request.outputs,

@@ -1,6 +1,5 @@
-"""Times the steps, and notices one that does not end: a GPU that hangs, a driver that waits.
-
-Knows nothing of what a step does.
+"""Times the steps, and detects one that does not end (a hung GPU, a waiting driver). Knows nothing
+of what a step does.
 """
 
 from __future__ import annotations
@@ -27,22 +26,20 @@ class Watchdog:
         self.last_step_s = 0.0
 
     def start(self) -> None:
-        """Starts to look."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def begin_step(self) -> None:
-        """A step begins."""
+        """Starts a step's time."""
         with self._lock:
             self._began_s = time.monotonic()
 
     def end_step(self) -> None:
-        """The step is over, however late."""
+        """Stops a step's time, even if it is late."""
         with self._lock:
             if self._began_s is not None:
                 self.last_step_s = time.monotonic() - self._began_s
@@ -55,7 +52,7 @@ class Watchdog:
                 self._give_up(self._limit_s)
 
     def _finds_late(self) -> bool:
-        """Whether the step has become late since the last look."""
+        """Whether the step has become late since the last check."""
         with self._lock:
             began_s = self._began_s
             is_late = began_s is not None and time.monotonic() - began_s > self._limit_s

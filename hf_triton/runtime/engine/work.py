@@ -1,6 +1,5 @@
-"""What a request has an engine compute, for engines that answer it once, with all its results.
-
-Knows neither models nor Triton.
+"""A request's work for an engine that answers it once, with all its results. Knows neither models
+nor Triton.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ W = TypeVar("W", bound="Work[Any, Any]")
 
 @dataclass(eq=False)
 class Work(Generic[Item, Result]):
-    """Items, and where their results go: ``done`` is called exactly once, with a result for each
-    item or with an error; on the engine's thread, except where that is stuck.
+    """Items and the receiver of their results: ``done`` is called exactly once, with a result for
+    each item or with an error; on the engine's thread, except where that is stuck.
     """
 
     items: Sequence[Item]
@@ -37,13 +36,12 @@ class Work(Generic[Item, Result]):
 
     @property
     def num_left(self) -> int:
-        """Items without a result."""
         return len(self.items) - len(self.results)
 
 
 def finish(thread: EngineThread[W], works: Iterable[W], error: Exception | None = None) -> None:
-    """Calls ``done`` of works for which it has not been called, with their results or the error;
-    what it raises is not the others' end.
+    """Calls ``done`` of each work that has no answer yet, with its results or the error; an
+    exception of one does not affect the others.
     """
     for work in thread.release(works):
         try:

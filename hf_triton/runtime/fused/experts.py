@@ -41,9 +41,7 @@ def grouped_experts(
 
 
 def takes(module: Any) -> bool:
-    """Whether the experts' weights are as the loop reads them; those that are stored transposed
-    are laid out anew.
-    """
+    """Whether the loop can read the experts' weights; transposed ones are laid out anew."""
     names = ("gate_up_proj" if module.has_gate else "up_proj", "down_proj")
     for weight in (getattr(module, name, None) for name in names):
         if type(weight) is not torch.nn.Parameter or weight.dtype not in _DTYPES:
@@ -104,7 +102,7 @@ def _by_products(
     per_row: int,
     out: torch.Tensor,
 ) -> None:
-    """Expert by expert."""
+    """Computes each expert by torch's products."""
     starts = pairs.starts.tolist()
     for expert in range(pairs.num_experts):
         own = pairs.order[starts[expert] : starts[expert + 1]]

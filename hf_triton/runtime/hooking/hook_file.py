@@ -28,7 +28,7 @@ _EARLIER_NAME = "hf_runtime"
 
 
 def functions_of(holder: object) -> Functions:
-    """``preprocess`` and ``postprocess`` of a module or an object, those that it has."""
+    """The existing ones of ``preprocess`` and ``postprocess`` in a module or an object."""
     found = {wanted: getattr(holder, wanted, None) for wanted in NAMES}
     return {wanted: function for wanted, function in found.items() if callable(function)}
 

@@ -1,5 +1,5 @@
-"""What loading a model took, and what memory is free on its devices: `hf-triton apply` reads from
-it whether a second copy fits beside the one that runs.
+"""Measures the load of a model and its devices' free memory; `hf-triton apply` reads whether a
+second copy fits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MEMORY_HELP = "Memory that a model took when it was loaded, and that is free, b
 _SECONDS_HELP = "Time that the load of a model took, the start of its process too"
 # What a process takes of a GPU beside torch's tensors: the CUDA context, its kernels, cuBLAS.
 _CONTEXT_BYTES = 512 * 2**20
-_STEP = 64 * 2**20  # of what is free, so that it does not change every second
+_STEP = 64 * 2**20  # rounding of free memory, so that it does not change every second
 
 
 class LoadMetrics:
@@ -45,7 +45,7 @@ class LoadMetrics:
 
 
 def held_bytes() -> dict[str, int]:
-    """The bytes that this process has of each device."""
+    """The bytes that this process uses on each device."""
     import psutil
     import torch
 

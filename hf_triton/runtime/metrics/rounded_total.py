@@ -1,4 +1,4 @@
-"""A total from which nobody can tell what a single request added to it."""
+"""A total that hides the amount a single request added."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class RoundedTotal:
         self._step = step
 
     def add(self, amount: int) -> None:
-        """Adds ``amount`` or a little more or less."""
+        """Adds ``amount``, rounded at random."""
         self.value += self._step * int(amount / self._step + _draw())

@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
 
 def call_in(parameters: str) -> Call | None:
-    """That of a request with these parameters, a JSON object; None where no port passed it on."""
+    """The call in these parameters, a JSON object; None where no port passed the request on."""
     found = _CALL.search(parameters) if CALL in parameters else None
     prefix = os.environ.get(VARIABLE) if found else None
     if not (found and prefix):

@@ -1,7 +1,6 @@
-"""Which requests may share what was computed for one of them: those of one salt.
-
-A salt is made of the caller, which the server names in a header that Triton passes on as a
-parameter, and of ``cache_salt``, which a request may give itself, as in vLLM. Knows no cache.
+"""Separates cached results by salt: requests share results only with equal salts. A salt is made of
+the caller, from a header that Triton passes on as a parameter, and of the request's own
+``cache_salt``, as in vLLM. Knows no cache.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def salt_of(parameter_values: Mapping[str, Any]) -> str | None:
 
 
 def _check(given: object) -> None:
-    """Shows nothing of what was given: who knows a salt can find out who else uses it."""
+    """The error quotes nothing: a known salt reveals who else uses it."""
     if not isinstance(given, str):
         got = "a value of another type"
     elif not given:

@@ -1,4 +1,4 @@
-"""Finds requests whose callers have gone, and decides how often to ask Triton for that."""
+"""Finds requests whose callers have disconnected, and decides how often to ask Triton."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CancellationWatch:
             began_s = time.monotonic()
             try:
                 num_asked = self._ask_all()
-            except Exception as error:  # those of the next round may be askable
+            except Exception as error:  # the next round's requests may be asked about
                 log.warn(f"could not ask whether callers have left: {place(error)}")
                 time.sleep(_LONGEST_PAUSE_S)
                 continue
@@ -72,7 +72,7 @@ def pause_s(num_asked: int, round_s: float, step_s: float = 0.0) -> float:
 
 
 def has_left(is_cancelled: Callable[[], bool], waited_s: float, request_id: str) -> bool:
-    """Whether the caller has gone; False if the server can't tell."""
+    """Whether the caller has disconnected; False if the server can't say."""
     # To ask is a message to the server and back: not for what is answered at once.
     if waited_s < _ASKED_AFTER_S:
         return False

@@ -1,8 +1,6 @@
-"""How families of models write calls of tools and their reasoning; and which family a chat template
-is of.
-
-The engine looks at a template and tells its callers the names; whoever reads the answer finds the
-form under them. Standard library only: OpenAI's API reads this file too.
+"""How model families write tool calls and reasoning, and which family a chat template belongs to.
+The engine detects the family and reports its names; readers of the answer look up the form by name.
+Standard library only: OpenAI's API imports this file too.
 """
 
 # ruff: noqa: RUF001, DeepSeek's marks have a bar of their own
@@ -161,16 +159,14 @@ class ChatFormat:
 
     @property
     def tool_form(self) -> ToolForm:
-        """How it writes calls."""
         return TOOL_FORMS[self.tools]
 
     @property
     def reasoning_form(self) -> ReasoningForm | None:
-        """What begins and ends its reasoning."""
         return REASONING_FORMS[self.reasoning] if self.reasoning else None
 
     def marks(self, *, tools: bool) -> tuple[str, ...]:
-        """The texts that whoever reads the answer needs, though they may be special tokens."""
+        """The texts needed to read an answer, though they may be special tokens."""
         reasoning, calls = self.reasoning_form, self.tool_form
         found = (reasoning.begin, reasoning.end, *reasoning.dropped) if reasoning else ()
         return (*found, *calls.begins, *calls.ends, *calls.inner) if tools else found
@@ -191,7 +187,7 @@ class ChatFormat:
         return ChatFormat(self.tools, None if is_over else self.reasoning, inside)
 
     def to_json(self) -> str:
-        """As the output ``chat_format`` has it."""
+        """The value of the output ``chat_format``."""
         return json.dumps(vars(self))
 
 
@@ -209,13 +205,13 @@ def format_of(template: str, tools: str = "auto", reasoning: str = "auto") -> Ch
 
 
 def read_format(text: str) -> ChatFormat:
-    """What ``to_json`` has written; of an empty text the format without reasoning."""
+    """Parses ``to_json``'s text; an empty text gives the format without reasoning."""
     told = json.loads(text) if text else {}
     return ChatFormat(**{name: told[name] for name in vars(ChatFormat()) if name in told})
 
 
 def with_counts(text: str, counts: list[int]) -> str:
-    """What ``to_json`` has written, and how many tokens of each choice were reasoning so far."""
+    """``to_json``'s text with each choice's number of reasoning tokens so far."""
     return json.dumps({**json.loads(text), _COUNTS: counts})
 
 

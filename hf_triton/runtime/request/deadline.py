@@ -1,4 +1,4 @@
-"""A request's ``timeout_ms`` and ``on_timeout``: how long it may take, and what follows then."""
+"""A request's time limit, ``timeout_ms``, and ``on_timeout``, what happens when it passes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .tensors import shown
 
 
 def timeout_ms(asked: int | None, default: int | None, ceiling: int | None) -> int | None:
-    """The request's own time, at most the ceiling; the ceiling alone is the default too. Raises
+    """The request's time limit, at most the ceiling, which is also the default. Raises
     RequestError.
     """
     if asked is None:
@@ -19,6 +19,6 @@ def timeout_ms(asked: int | None, default: int | None, ceiling: int | None) -> i
 
 
 def check_on_timeout(asked: str) -> None:
-    """Raises RequestError for what is neither of the two."""
+    """Raises RequestError for an unknown value."""
     if asked not in ("partial", "error"):
         raise RequestError("on_timeout: got another text, allowed: partial or error")

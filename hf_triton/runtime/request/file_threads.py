@@ -1,7 +1,6 @@
-"""Threads that read requests with files, which take long to decode, so that nobody else waits.
-
-A caller whose time is up is answered then, wherever its request stands, and what it waited for is
-given up; so is what a caller that has left waited for. Knows nothing of files.
+"""Threads that read requests with files, whose decoding is slow, so that other requests need not
+wait. When a caller's time is up or it has disconnected, it is answered at once and its reading is
+abandoned. Knows nothing of files.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ Fail = Callable[[Exception], None]
 
 
 class Reading:
-    """One request that waits to be read, or is being read. ``seconds_left`` is how long its files
-    may still take to be decoded, all together; ``is_given_up`` where nobody waits for it.
+    """One request that is being read or waits for it. ``seconds_left`` is the time left for
+    decoding all its files; ``is_given_up``: its caller has been answered.
     """
 
     def __init__(self, responder: Responder | None = None, deadline_s: float | None = None) -> None:
@@ -39,7 +38,7 @@ class Reading:
         self._began_s = time.monotonic()
 
     def problem(self) -> Exception | None:
-        """Why it need not be read any more."""
+        """Why reading it is pointless; None otherwise."""
         now_s = time.monotonic()
         if self._deadline_s is not None and now_s >= self._deadline_s:
             return DeadlineError("timeout_ms: the time is up; the request was still being read")
@@ -53,7 +52,7 @@ _current: ContextVar[Reading | None] = ContextVar("reading", default=None)
 
 
 def current_reading() -> Reading:
-    """The request that this thread reads; elsewhere one that nobody gives up."""
+    """The request that this thread reads; on other threads one that is never given up."""
     return _current.get() or Reading()
 
 
@@ -65,7 +64,7 @@ class FileThreads:
     def __init__(self, num_threads: int | None = None) -> None:
         num_threads = num_threads or min(_MOST_THREADS, max(_FEWEST_THREADS, num_cores() // 4))
         self._threads = ThreadPoolExecutor(num_threads, "files", initializer=_use_one_thread)
-        self._open: dict[Reading, Fail] = {}  # who takes one out of it answers
+        self._open: dict[Reading, Fail] = {}  # the thread that removes an entry answers it
         self._lock = threading.Lock()  # guards the rest
         self._num_waiting = 0
         self._closed = False

@@ -1,5 +1,5 @@
-"""Parses JSON texts of requests, and writes those of answers. A mistake becomes a RequestError,
-which never quotes the text.
+"""Parses the JSON of requests and writes that of answers. Mistakes become RequestErrors, which
+never quote the text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import NO_NUMBERS, EngineError, RequestError
 from .tensors import kind_of
 
 MAX_CHARACTERS = 16 * 2**20
-# With files in base64 in it. What takes long to parse is structure.
+# Includes files in base64; parsing time depends on structure, not on length.
 MAX_CHARACTERS_WITH_FILES = 64 * 2**20
 _MOST_STRUCTURE = 250_000
 
@@ -89,8 +89,8 @@ def short(name: str) -> str:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without Python's garbage collection, which looks at all objects again and again while many
-    are made: 16 MiB of brackets hold the interpreter's lock for 0.3 s instead of 2.4.
+    """Pauses Python's garbage collection, which scans all objects again and again while many are
+    made: 16 MiB of brackets hold the interpreter's lock for 0.3 s instead of 2.4.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -26,14 +26,12 @@ from .responder import Responder
 
 
 class Threads(Protocol):
-    """Threads that are ended."""
-
     def shutdown(self) -> None:
-        """Ends the threads once everything that they were given is done or given up."""
+        """Ends the threads after all queued work is done or given up."""
 
 
 class Pool(Threads, Protocol):
-    """Threads that run what they are given."""
+    """Threads that run functions."""
 
     def submit(self, run: Callable[..., object], /, *arguments: Any) -> object:
         """Raises RuntimeError after ``shutdown``."""

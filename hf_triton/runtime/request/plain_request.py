@@ -1,7 +1,6 @@
-"""Requests as tasks read them, whichever way they came: ``parameters()`` and ``tensor(name)``.
-
-``DirectRequest`` wraps Triton's own object; ``PlainRequest`` holds copies, which hooks may have
-changed. Knows neither hooks nor caches.
+"""The forms of a request that tasks read, whatever its origin: ``parameters()`` and
+``tensor(name)``. ``DirectRequest`` wraps Triton's object; ``PlainRequest`` holds copies, which
+hooks may have changed. Knows neither hooks nor caches.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 class TensorLike(Protocol):
-    """An input."""
+    """An input tensor."""
 
     def as_numpy(self) -> Array:
         """The values; texts are objects of bytes."""

@@ -1,8 +1,7 @@
-"""What a stream has told its caller, in a file that outlives the process that computes it: after a
-death another process goes on behind it.
-
-The port that the request came to makes the file, and removes it when the request has ended. A line
-says who answers, and what it chose by itself, then one for each response how the choices went on.
+"""Records the sent part of a stream in a file, so that another process can continue it after a
+crash. The receiving port creates the file and removes it when the request has ended. The first line
+names the answering model and its own choices; then each response adds a line with the choices'
+progress.
 """
 
 from __future__ import annotations
@@ -92,14 +91,14 @@ class StreamJournal:
         self._give_up()
 
     def _give_up(self) -> None:
-        """There is no memory: the stream is answered, but can't go on in another process."""
+        """No memory is left: the stream continues, but can no longer be resumed elsewhere."""
         with self._lock, contextlib.suppress(OSError):
             if self._file >= 0:
                 os.ftruncate(self._file, 0)
         self.close()
 
     def close(self) -> None:
-        """Nothing comes any more; may be called from any thread."""
+        """Ends the journal; may be called from any thread."""
         with self._lock:
             file, self._file = self._file, -1
         if file >= 0:
@@ -110,7 +109,7 @@ class StreamJournal:
 
 
 def _read(file: int, call: Call) -> list[bytes]:
-    """The lines that say what the caller has."""
+    """The lines of responses that the caller has received."""
     lines = os.pread(file, os.fstat(file).st_size, 0).split(b"\n")[:-1]
     if len(lines) <= call.num_responses:
         refuse_to_go_on(call)
@@ -118,7 +117,7 @@ def _read(file: int, call: Call) -> list[bytes]:
 
 
 def model_that_began(call: Call | None) -> str:
-    """The Triton model that answered the beginning of a call; "" where none did."""
+    """The Triton model that sent the first responses of a call; "" if none did."""
     if call is None or not call.num_responses:
         return ""
     return str(head_of(Path(call.journal)).get("model", ""))
@@ -135,6 +134,6 @@ def head_of(journal: Path) -> dict[str, Any]:
 
 
 def refuse_to_go_on(call: Call | None) -> None:
-    """Raises OverloadedError where a caller has the beginning of an answer already."""
+    """Raises OverloadedError where a caller has already received part of an answer."""
     if call is not None and call.num_responses:
         raise OverloadedError(_CANT_GO_ON)

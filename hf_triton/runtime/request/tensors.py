@@ -33,8 +33,8 @@ _SERVER_PARAMETERS = {
 }
 
 
-MAX_TEXTS = 2**16  # in a list of a row, or of rows
-MAX_LABELS = 1000  # each is computed with the whole of what it may be a label of
+MAX_TEXTS = 2**16  # texts in one list
+MAX_LABELS = 1000  # the model computes the whole text once for each label
 _LONGEST_NAME = 64  # characters of an unknown parameter's name that an error shows
 
 
@@ -118,7 +118,7 @@ class RequestFields:
         return self._request.tensor(name) is not None
 
     def drop_parameters(self, names: Iterable[str]) -> None:
-        """Removes parameters that something else overrides."""
+        """Removes parameters that are overridden."""
         for name in names:
             self.parameters.pop(name, None)
 
@@ -245,7 +245,6 @@ def number(name: str, value: Any) -> float:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """True or false."""
     if not isinstance(value, bool):
         raise RequestError(f"{name}: got {kind_of(value)}, allowed: true or false")
     return value

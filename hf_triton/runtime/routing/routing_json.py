@@ -44,8 +44,6 @@ class Routing:
 
 
 class RoutingFile:
-    """The file, read repeatedly."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: bytes | None = None

@@ -1,8 +1,6 @@
-"""Holds the model that a configuration describes against the weights that its files hold, while it
-is built: tensors are counted as they are asked for, and none is made that goes too far.
-
-A configuration that asks for a thousand times as many layers, or for tables of a billion positions,
-would otherwise fill memory with weights that no file has.
+"""Compares the model that a configuration describes with its weight files while it is built: counts
+requested tensors and refuses those that exceed the files. A configuration with a thousand times as
+many layers, or tables of a billion positions, would otherwise fill memory.
 """
 
 from __future__ import annotations
@@ -54,9 +52,9 @@ class WithinFiles(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Raises LoadError before ``func`` makes what goes too far."""
+        """Raises LoadError before ``func`` makes a tensor that is too large."""
         kwargs = kwargs or {}
-        with suppress(TypeError, ValueError, RuntimeError):  # func tells what is wrong with them
+        with suppress(TypeError, ValueError, RuntimeError):  # func reports the wrong arguments
             self._count(num_made(func, args, kwargs))
         return func(*args, **kwargs)
 
@@ -132,8 +130,8 @@ def num_made(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _num_broadcast(shapes: list[torch.Size]) -> int:
-    """Of what element by element has the tensors' common shape; 0 where it is no larger than one.
-    torch's own function for it would import its operators on tensors without data.
+    """The elements of an element-wise result with the tensors' common shape; 0 where it is no
+    larger than one of them. torch's own function would import its operators on meta tensors.
     """
     axes = [{*axis} for axis in zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)]
     if any(len(axis - {1}) > 1 for axis in axes):

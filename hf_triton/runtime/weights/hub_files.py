@@ -79,7 +79,7 @@ def has_config(names: Collection[str], config: str = _CONFIG) -> bool:
 
 
 def other_kind(names: Iterable[str]) -> str | None:
-    """What files are that are no model, and what to do with them; None where nobody knows."""
+    """Describes a repository without a model, and what to do with it; None where unknown."""
     known = sorted(names)
     if ADAPTER_CONFIG in known:
         return (
@@ -140,7 +140,7 @@ def needed_pickles(names: Iterable[str]) -> list[str]:
 
 
 def is_stored(source: str) -> bool:
-    """Whether a model's source is the address of a folder in an object store."""
+    """Whether a model's source is an object store's address."""
     return "://" in source
 
 

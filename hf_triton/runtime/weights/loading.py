@@ -86,8 +86,8 @@ def check_words(served: ServedModel, tokenizer: Any) -> None:
 
 
 class WordCache(dict[str, str]):
-    """What a tokenizer that is written in Python knows of words: the first short ones, where it
-    would keep each that any caller sends. Nothing is taken out: threads look twice.
+    """The word cache of a tokenizer written in Python: keeps only the first short words instead of
+    every word any caller sends. Entries are never removed, because threads look up twice.
     """
 
     def __setitem__(self, word: str, pieces: str) -> None:
@@ -105,7 +105,7 @@ def load_model(
     """
     from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()  # in a log, each of its states would be a line
+    disable_progress_bar()  # a log would get a line for each update
     choose_attention_kernels(placement.device)
     device_map = None if placement.device_map == {"": "cpu"} else placement.device_map
     dtype = _dtype(served, files, config, placement)
@@ -124,7 +124,7 @@ def load_model(
 
 
 def _dtype(served: ServedModel, files: Path, config: Any, placement: Placement) -> Any:
-    """The torch dtype to load in, with a line for the log where there was something to choose."""
+    """The torch dtype to load in; logs a line where there was a choice."""
     import torch
 
     is_cpu = placement.device == "cpu"
@@ -153,7 +153,7 @@ def _name(dtype: Any) -> str:
 
 
 def _forget_blocks(model: Any) -> None:
-    """A model whose blocks have become numbers is like any other."""
+    """Drops GGUF's quantization config once its blocks are plain numbers."""
     model.hf_quantizer = None
     for config in (model.config, model.config.get_text_config()):
         vars(config).pop("quantization_config", None)
@@ -314,7 +314,7 @@ def check_report(served: ServedModel, model: Any, report: Mapping[str, Any]) -> 
 
 
 def _kind_of(served: ServedModel, model: Any) -> str:
-    """What a model is whose weights are not those of its task's."""
+    """Describes a model whose weights do not fit its task."""
     saved_as = (getattr(model.config, "architectures", None) or [""])[0]
     if served.task == "text-classification" and saved_as.endswith("ForCausalLM"):
         return (

@@ -186,7 +186,7 @@ def _download(served: ServedModel) -> Path:
 
 
 def _refuse_download(served: ServedModel) -> NoReturn:
-    """Servers ask no object store, so that they need no credentials. Raises LoadError."""
+    """Raises LoadError: servers download from no object store, so that they need no credentials."""
     raise LoadError(
         f"{served.source} is not whole in {served.cache_dir.name}/ of {served.public_name}: run "
         f"`hf-triton fetch {served.public_name}`"

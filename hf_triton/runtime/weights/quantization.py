@@ -61,8 +61,8 @@ def quantization_config(served: ServedModel, config: Any, device: torch.device) 
 
 
 def _dequantized() -> Any:
-    """That the weights of a .gguf file become whole numbers: kernels for its blocks would come from
-    the Hub. Releases of transformers before 5.23 do so anyway.
+    """Makes transformers dequantize a .gguf file: kernels for its blocks would come from the Hub.
+    Releases of transformers before 5.23 do so anyway.
     """
     import transformers
 
@@ -71,7 +71,7 @@ def _dequantized() -> Any:
 
 
 def require_gguf(served: ServedModel) -> None:
-    """Raises LoadError where the package that reads such files is not installed."""
+    """Raises LoadError where the package gguf is not installed."""
     _require(f"{served.source} is a .gguf file", {"gguf": _GGUF})
 
 

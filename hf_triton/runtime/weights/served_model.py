@@ -125,7 +125,7 @@ def _openable(path: bytes) -> str:
         return os.fsdecode(path)
     try:
         return f"/proc/{os.getpid()}/fd/{os.open(path, os.O_PATH)}"
-    except OSError:  # it is missing, which is told by whoever opens it
+    except OSError:  # missing: opening it reports that
         return path.decode("ascii", "backslashreplace")
 
 

@@ -1,8 +1,6 @@
-"""Looks through a model's folder before anything in it is opened, and refuses by name what nothing
-may follow: what is no regular file, links and paths that lead out, files of a size that no model
-has, and names of code on the Hub.
-
-Weights are not read here; declared_size.py holds the configuration against them.
+"""Checks a model's folder before any of its files is read: refuses, by name, irregular files, links
+and paths that lead out of it, files of implausible size, and names of code on the Hub. Weights are
+not read here; declared_size.py compares them with the configuration.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _READ_WHOLE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
 # Their JSON is followed; that of vocabularies is checked by the library that reads it.
 _FOLLOWED = ("*config*.json", "*.index.json", "modules.json", "special_tokens_map.json")
 
-# Where it is no JSON, transformers goes on without it, and so without the ends of answers.
+# If it is invalid, transformers ignores it, and answers would not end.
 _TAKEN_FOR_MISSING = "generation_config.json"
 
 _PATHS = ("configuration_files", "fast_tokenizer_files", "transformers_weights", "class_info_file")
@@ -48,7 +46,7 @@ def check_files(folder: Path, *, trusts_code: bool) -> None:
             if not path.is_dir():
                 _check_file(path, trusts_code=trusts_code)
         except FileNotFoundError:
-            continue  # a dangling link: whoever needs the file tells that it is missing
+            continue  # a dangling link: the file's reader reports it
         except (OSError, ValueError, RuntimeError) as error:
             name = path.relative_to(folder).as_posix()
             said = getattr(error, "strerror", None) or reason(error)
@@ -56,7 +54,7 @@ def check_files(folder: Path, *, trusts_code: bool) -> None:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """All files, and links to folders; hidden folders are nobody's to read."""
+    """All files, and links to folders; hidden folders are never read."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         links = [name for name in folders if Path(parent, name).is_symlink()]
@@ -81,7 +79,7 @@ def _check_file(path: Path, *, trusts_code: bool) -> None:
     except (json.JSONDecodeError, UnicodeDecodeError):
         if path.name == _TAKEN_FOR_MISSING:
             raise
-        return  # whoever needs the file tells what is wrong with it
+        return  # the file's reader reports the error
     for names, value in _texts(found, ()):
         allowed = _allowed(names, value, trusts_code=trusts_code)
         if allowed is not None:
