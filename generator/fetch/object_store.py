@@ -153,7 +153,7 @@ def _name(root: str, place: str) -> str:
 
 @lru_cache
 def _file_system(scheme: str) -> Any:
-    """Raises ImportError."""
+    """Makes fsspec's file system for an address. Raises ImportError."""
     import fsspec
 
     store = STORES[scheme]

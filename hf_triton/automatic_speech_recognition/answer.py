@@ -1,6 +1,5 @@
-"""One request's answer: has each of its sounds read window by window, and sends what they say.
-
-Knows the contract's outputs and the engine as a place to submit sequences to; knows no model.
+"""One request's answer: transcribes each of its sounds window by window, and sends the text. Knows
+the contract's outputs and the engine as a place to submit sequences to; knows no model.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ Submit = Callable[[list[Sequence]], None]
 
 @dataclass(eq=False)
 class Sound:
-    """One row: its transcript, and what is known of it that is not sent yet. ``duration`` in
-    seconds.
-    """
+    """One row: its transcript and what is not sent yet. ``duration`` in seconds."""
 
     transcript: Transcript
     params: SamplingParams
@@ -46,8 +43,8 @@ class Sound:
     _window: Window | None = None
     _token_ids: list[int] = field(default_factory=list)
     _num_windows: int = 0
-    _num_begun: int = 0  # segments of this window that are told
-    _was_cut: bool = False  # a window had no room for its end
+    _num_begun: int = 0  # segments of this window that were passed on
+    _was_cut: bool = False  # a window reached max_tokens before its end
 
     def next_sequence(self, answer: Answer) -> Sequence | None:
         """The sequence of the next window; None where the sound has ended."""
@@ -88,7 +85,7 @@ class Sound:
         self.finish_reason = self.finish_reason or ("length" if self._was_cut else "stop")
 
     def sent(self) -> None:
-        """What was new is known to the caller."""
+        """Marks new segments as sent."""
         self.text, self.segments = "", []
 
     def _tell(self, segments: list[Segment], *, with_text: bool = True) -> None:
@@ -124,7 +121,7 @@ class Answer(OneAnswer):
         self._running: dict[Sequence, Sound] = {}
 
     def begin(self) -> list[Sequence]:
-        """The sequences of the first windows."""
+        """Returns the sequences of the first windows."""
         for sound in self._sounds:
             sequence = sound.next_sequence(self)
             assert sequence is not None
@@ -133,7 +130,7 @@ class Answer(OneAnswer):
 
     @property
     def sequences(self) -> list[Sequence]:
-        """The sequences of the windows that are read now."""
+        """The sequences of the windows in the engine."""
         return list(self._running)
 
     def take(self, update: Update) -> None:
@@ -155,7 +152,7 @@ class Answer(OneAnswer):
         del self._running[update.sequence]
 
     def flush(self) -> None:
-        """Sends a chunk where there is text to tell of; the whole where all is done."""
+        """Sends a chunk if there is new text; the whole answer once all is done."""
         done = all(sound.finish_reason for sound in self._sounds)
         news = self.streams and any(sound.text or sound.segments for sound in self._sounds)
         if self.is_closed or not (done or news) or (done and not self._close()):
@@ -187,8 +184,8 @@ class Answer(OneAnswer):
 
 
 def wanted_outputs(listed: frozenset[str], *, timestamps: bool) -> frozenset[str]:
-    """The outputs that a request lists; where it lists all or none, the text, its language, and
-    with timestamps the segments.
+    """The requested outputs; where the request lists all or none: text, language, and with
+    timestamps the segments.
     """
     if len(listed) < len(OUTPUTS):
         return listed

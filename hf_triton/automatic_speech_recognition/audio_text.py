@@ -1,5 +1,5 @@
-"""Transcripts by audio-text models: decoders that read a sound within a prompt that tells them to
-transcribe it.
+"""Transcribes with audio-text models: decoders that get a sound within a prompt that asks for a
+transcript.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _TRANSLATE = "Translate the speech to English."
 
 @dataclass(frozen=True)
 class AudioTextModel:
-    """Makes prompts with one loaded processor. ``instruction`` is the option; ``max_tokens`` of a
-    request that sets none.
+    """Makes prompts with one loaded processor. ``instruction`` is the option; ``max_tokens``
+    applies to requests without one.
     """
 
     media: MediaProcessor

@@ -1,5 +1,5 @@
-"""Transcripts by encoder-decoders without rules of their own: Moonshine, Speech2Text and others
-that read a sound at once.
+"""Transcribes with encoder-decoders that read a whole sound at once, such as Moonshine and
+Speech2Text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hf_triton.text_generation.sequence.source import Source
 
 from .transcript import OneWindow, Samples, Wanted, Window
 
-LONGEST_S = 60.0  # room for which is kept for each sound that is transcribed
+LONGEST_S = 60.0  # tokens reserved for each sound
 _USUAL_TOKENS = 448
 
 

@@ -1,4 +1,4 @@
-"""Puts a served speech model together: files, processor, weights, transcripts, the engine."""
+"""Loads a speech model: files, processor, weights, transcripts, the engine."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ _USUAL_TOKENS = 448  # of an audio-text model's answer
 
 @dataclass(frozen=True)
 class LoadedSpeech:
-    """A model that serves."""
-
     engine: Engine
     speech: SpeechModel
     tokenizer: Any
@@ -82,7 +80,7 @@ def load_speech(served: ServedModel, placement: Placement, num_threads: int) -> 
 def _load(
     served: ServedModel, options: Options, placement: Placement
 ) -> tuple[ModelParts, SpeechModel]:
-    """What the files hold, and how the model transcribes."""
+    """Loads the files, and chooses how the model transcribes."""
     files = model_files(served)
     config = load_config(served, files)
     if not config.is_encoder_decoder and has_media_class(config):
@@ -103,7 +101,7 @@ def _load(
     speech = kind(model, processor)
     sources = tuple(speech.trial_sources())
     if config.model_type == "whisper":
-        own = model.generation_config  # the rule of each window does what these ask for
+        own = model.generation_config  # each window's rule applies these
         own.suppress_tokens = own.begin_suppress_tokens = own.forced_decoder_ids = None
     return ModelParts(config, processor.tokenizer, model, sources=sources), speech
 

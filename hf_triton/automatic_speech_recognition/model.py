@@ -1,4 +1,4 @@
-"""Triton's side of speech recognition."""
+"""The Triton model of speech recognition."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from hf_triton.runtime.engine.triton_model import Loader, TritonModel, serve
 
 
 class SpeechRecognitionModel(TritonModel):
-    """One instance of a served model that transcribes."""
-
     def loader(self) -> Loader:
         from .loading import load_speech
         from .reception import Reception

@@ -1,7 +1,6 @@
-"""Takes requests in and follows them until they are answered.
-
-Sounds are decoded, and their features computed, on a few threads of their own. Knows the engine
-only as a place to submit sequences to and to cancel them at.
+"""Receives requests and follows them until they are answered. Sounds are decoded, and their
+features computed, on a few threads of their own. Knows the engine only as a place to submit and
+cancel sequences.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Reception(PooledReception):
         self._watch = CancellationWatch(self._ask_all, lambda: self._engine.thread.last_step_s)
 
     def families(self) -> Iterable[Family]:
-        """What the engine counts and holds."""
+        """All metrics of the engine and of the held sounds."""
         return self._engine.families()
 
     def stop(self, grace_s: float) -> None:
@@ -58,7 +57,7 @@ class Reception(PooledReception):
         thread.
         """
         super().stop(grace_s)
-        self._engine.stop(0.0)  # sends what it has to send
+        self._engine.stop(0.0)  # sends its last text
         self._watch.close()
 
     def _accept(
@@ -93,7 +92,7 @@ class Reception(PooledReception):
     def _read(
         self, rows: list[SpeechRow], answer: Callable[..., Answer], arrived_s: float
     ) -> Callable[[], None]:
-        self._thread.check_running()  # what won't be computed need not be decoded
+        self._thread.check_running()  # skip decoding what won't be computed
         sounds = [self._sound(row, arrived_s) for row in rows]
         return partial(self._begin, sounds, answer)
 
@@ -125,7 +124,7 @@ class Reception(PooledReception):
         )
 
     def _closed(self, answer: Answer, error: Exception | None) -> None:
-        """Forgets an answered request; what it still generates is for nobody."""
+        """Forgets an answered request and its remaining sequences."""
         self._memory.give(self._open.pop(answer, 0))
         unfinished = [s for s in answer.sequences if s.finish_reason is None]
         if unfinished:
@@ -133,7 +132,7 @@ class Reception(PooledReception):
         self._requests.end("ok" if error is None else "error")
 
     def _ask_all(self) -> int:
-        """Cancels the sequences of callers that have left; returns how many are open."""
+        """Cancels sequences whose callers have disconnected; returns the number of open ones."""
         answers = list(self._open)
         for answer in answers:
             if not answer.is_closed and answer.is_cancelled():

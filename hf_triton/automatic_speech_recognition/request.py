@@ -1,6 +1,5 @@
-"""A Triton request to the sounds that it asks about, one a row, checked field by field.
-
-What Triton holds is copied out; sounds are decoded later, on another thread. Knows no engine.
+"""Reads the sounds of a Triton request, one a row, and checks each field. Triton's memory is
+copied; sounds are decoded later, on another thread. Knows no engine.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _OPTIONS: dict[str, tuple[Callable[[str, Any], Any], Any]] = {
     "prompt": (text, ""),
     "sampling_rate": (lenient_integer, None),
 }
-# Those that it shares with the tasks that generate text.
+# Parameters shared with the tasks that generate text.
 _SHARED = (
     *("stream", "max_tokens", "temperature", "top_k", "top_p", "seed"),
     *("timeout_ms", "on_timeout"),
@@ -58,11 +57,11 @@ class SpeechRow:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the sound as it came."""
+        """The size of the encoded sound in bytes."""
         return self.sound.nbytes if isinstance(self.sound, np.ndarray) else len(self.sound)
 
     def samples(self, sampling_rate: int, limits: MediaLimits) -> Samples:
-        """(num_samples,) float32 at that rate. Raises RequestError for what is no sound."""
+        """(num_samples,) float32 at the given rate. Raises RequestError for an invalid sound."""
         if isinstance(self.sound, np.ndarray):
             rate = self.sampling_rate
             return waveform("samples", self.sound, rate, sampling_rate, limits)
@@ -72,7 +71,7 @@ class SpeechRow:
 @dataclass(frozen=True)
 class SpeechReader:
     """Reads requests with the options as defaults; ``check`` raises RequestError for what the model
-    can't do.
+    does not support.
     """
 
     options: Options
@@ -146,7 +145,7 @@ def _arrays(fields: RequestFields, num_rows: int) -> list[Samples | None]:
 
 
 def _params(row: dict[str, Any]) -> SamplingParams:
-    """All but what a window says."""
+    """The sampling parameters that all windows share."""
     max_tokens = 1 if row["max_tokens"] is None else row["max_tokens"]
     return SamplingParams(
         max_tokens=max_tokens,

@@ -1,4 +1,4 @@
-"""What a sound's transcript is made of, whichever model writes it. No torch."""
+"""The interface of transcripts, for every kind of model. No torch."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Window:
-    """A part of the sound that the model reads at once, and what the decoder begins with.
-
-    ``is_plain`` where every token is part of the transcript as soon as it is there;
-    ``continues_prompt`` where the model is a decoder.
+    """A part of the sound that the model reads at once, and the decoder's first tokens.
+    ``is_plain``: every token is text as soon as it is generated; ``continues_prompt``: the model is
+    a decoder.
     """
 
     prompt_token_ids: list[int]
@@ -59,7 +58,7 @@ class Segment:
 
 
 class Transcript(Protocol):
-    """One sound on its way through the model; used by one thread at a time."""
+    """One sound's progress through the model; used by one thread at a time."""
 
     @property
     def language(self) -> str:
@@ -67,16 +66,16 @@ class Transcript(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """What is held of the sound."""
+        """The memory held for the sound."""
 
     def next_window(self) -> Window | None:
-        """What the model is to read next; None where the sound has ended."""
+        """The next window; None at the end of the sound."""
 
     def begun(self, token_ids: list[int]) -> list[Segment]:
-        """The segments that are complete in a window's tokens so far."""
+        """The complete segments of a window's tokens so far."""
 
     def ended(self, token_ids: list[int]) -> list[Segment]:
-        """The segments of all tokens of the window, end of text included; goes on to the next."""
+        """The segments of a finished window (end of text included); moves on to the next."""
 
 
 class SpeechModel(Protocol):
@@ -87,7 +86,9 @@ class SpeechModel(Protocol):
         """In Hz, of the sounds that the model reads."""
 
     def check(self, wanted: Wanted) -> None:
-        """Raises RequestError for what the model can't do; called before the sound is decoded."""
+        """Raises RequestError for what the model does not support; called before the sound is
+        decoded.
+        """
 
     def transcript(self, sound: Samples, wanted: Wanted) -> Transcript:
         """A transcript of samples (num_samples,) at ``sampling_rate``. Raises RequestError for a
@@ -100,7 +101,7 @@ class SpeechModel(Protocol):
 
 @dataclass(eq=False)
 class OneWindow:
-    """The transcript of a model that reads a sound at once."""
+    """The transcript of a model that reads a whole sound at once."""
 
     window: Window
     seconds: float

@@ -67,7 +67,7 @@ class Lane:
         self._thread.start()
 
     def submit(self, run: Callable[..., object], /, *arguments: Any) -> None:
-        """Raises RuntimeError after ``shutdown``."""
+        """Queues a function. Raises RuntimeError after ``shutdown``."""
         with self._lock:
             if not self._is_open:
                 raise RuntimeError("ended")

@@ -29,7 +29,9 @@ _MODES = {"last": "lasttoken"}
 
 
 class FeatureExtraction(EncoderTask):
-    """Sentence-transformers' models, and every encoder or decoder whose tokens can be pooled."""
+    """Embeds texts with sentence-transformers' models and with any encoder or decoder whose tokens
+    can be pooled.
+    """
 
     auto_class = "AutoModel"
     output = "hidden"
@@ -51,7 +53,7 @@ class FeatureExtraction(EncoderTask):
 
     @classmethod
     def auto_class_of(cls, config: Any) -> str:
-        """T5 and its like embed with their encoder alone, which may have been saved alone."""
+        """T5 and similar models embed with their encoder alone, which may be saved alone."""
         saved = (config.architectures or [""])[0]
         has_encoder = config.is_encoder_decoder or saved.endswith("EncoderModel")
         return "AutoModelForTextEncoding" if has_encoder else cls.auto_class

@@ -1,4 +1,4 @@
-"""Triton's side of feature extraction."""
+"""The Triton model of feature extraction."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from .options import Options
 
 
 class FeatureExtractionModel(EncoderModel):
-    """One instance of a served embedding model."""
-
     def parts(self) -> Parts:
         from .embedding import FeatureExtraction
 

@@ -26,14 +26,14 @@ _Pool = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
 
 
 class Pooling:
-    """One mode, or several whose vectors are put one after the other."""
+    """One mode, or several whose vectors are concatenated."""
 
     def __init__(self, modes: Sequence[str]) -> None:
         self.modes = tuple(modes)
         self._pools = [_POOLS[mode] for mode in modes]
 
     def positions(self, num_tokens: int, first: int) -> tuple[int, ...] | None:
-        """The tokens that are looked at, of those from ``first`` on; None: all of the text's."""
+        """The positions to pool, starting at ``first``; None: all of the text's."""
         if self.modes == ("cls",):
             return (first,)
         if self.modes == ("lasttoken",):
@@ -90,7 +90,7 @@ def _mean_sqrt_len(tokens: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
 
 
 def _weighted_mean(tokens: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
-    """Later tokens weigh more: each as much as its place in the text."""
+    """A mean in which each token's weight is its position in the text."""
     weights = torch.tensor(places, dtype=torch.float32, device=tokens.device)
     return (weights / weights.sum()) @ tokens
 
@@ -128,7 +128,7 @@ class Dense(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """torch's, under the name that the weights' file has for it."""
+    """torch's LayerNorm with the attribute name of the weights' file."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class LayerNorm(nn.Module):
 
 
 class Normalize(nn.Module):
-    """Vectors of length 1."""
+    """Scales vectors to length 1."""
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         """(n, size) -> the same shape."""

@@ -26,7 +26,7 @@ INPUTS = ("text_input", "top_k", "targets", "truncate")
 
 
 class FillMask(EncoderTask):
-    """Masked language models."""
+    """Fills masks by masked language models."""
 
     auto_class = "AutoModelForMaskedLM"
     output = "tokens"
@@ -90,7 +90,7 @@ class FillMask(EncoderTask):
             )
 
     def _targets(self, fields: RequestFields) -> list[tuple[int, ...]]:
-        """The tokens that each row wants scored; () where it says nothing, so all are."""
+        """The tokens to score in each row; () where the request names none: all are scored."""
         rows = fields.text_lists("targets")
         if not any(rows) and self._has_targets(fields):
             raise RequestError("targets: got empty texts, allowed: words, at least one")
@@ -148,7 +148,7 @@ class FillMask(EncoderTask):
 
 @dataclass(frozen=True)
 class Choice:
-    """How many tokens are chosen for each mask; of ``targets`` alone, or of all where it is ()."""
+    """How many tokens to return for each mask, out of ``targets``, or of all where it is ()."""
 
     top_k: int
     targets: tuple[int, ...] = ()

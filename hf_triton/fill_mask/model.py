@@ -1,4 +1,4 @@
-"""Triton's side of fill-mask."""
+"""The Triton model of the task fill-mask."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from .options import Options
 
 
 class FillMaskModel(EncoderModel):
-    """One instance of a served masked language model."""
-
     def parts(self) -> Parts:
         from .filling import FillMask
 

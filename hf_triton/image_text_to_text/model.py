@@ -1,6 +1,4 @@
-"""Triton's side of a model that reads images with its texts: that of text generation, loaded
-another way.
-"""
+"""The Triton model of image-text models: text generation's with another loader."""
 
 from __future__ import annotations
 
@@ -12,8 +10,6 @@ from .options import Options
 
 
 class ImageTextToTextModel(TritonModel):
-    """One instance of a served model that sees."""
-
     def loader(self) -> Loader:
         from hf_triton.text_generation.media_loading import load_media_engine
         from hf_triton.text_generation.reception import Reception

@@ -1,6 +1,5 @@
-"""What a pipeline answers, as JSON: arrays as lists, images as PNG and sounds as WAV data: URLs.
-
-Numbers that JSON does not have (NaN, infinities) become null.
+"""Converts a pipeline's results to JSON: arrays to lists, images to PNG and sounds to WAV data:
+URLs. NaN and infinities become null.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ import numpy as np
 
 
 def to_json(result: Any) -> str:
-    """One line of JSON; raises TypeError for what has no form there."""
+    """One line of JSON; raises TypeError for types without a JSON form."""
     return json.dumps(_plain(result), ensure_ascii=False, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
-    """``value`` with nothing but JSON's own types."""
+    """Converts ``value`` to JSON's own types."""
     if value is None or (isinstance(value, bool | str | int) and not isinstance(value, Enum)):
         return value
     if isinstance(value, float | np.floating):
@@ -38,7 +37,7 @@ def _plain(value: Any) -> Any:
 
 def _plain_object(value: Mapping[Any, Any]) -> dict[str, Any]:
     if value.get("type") in ("image", "audio") and len(value) == 2:
-        return {"type": value["type"]}  # a chat's own input, repeated beside the answer
+        return {"type": value["type"]}  # the chat's input, which pipelines repeat beside the answer
     if set(value) == {"audio", "sampling_rate"} and not isinstance(value["audio"], str):
         rate = int(value["sampling_rate"])
         return {"audio": _wav(value["audio"], rate), "sampling_rate": rate}

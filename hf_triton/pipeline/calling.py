@@ -1,6 +1,5 @@
-"""Calls one loaded transformers pipeline, and tells a caller's mistake from an engine's failure.
-
-Runs on the engine's thread alone: neither a pipeline nor its tokenizer may be used by two threads.
+"""Calls one loaded transformers pipeline, and distinguishes a caller's mistake from a failure of
+the engine. Runs on the engine's thread alone: neither a pipeline nor its tokenizer is thread-safe.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _UNWRAPS_ONE = ("fill-mask", "keypoint-matching", "table-question-answering")
 # These pipelines take a list of {"images", "text"} for a chat, so they are called once per input.
 _ONE_BY_ONE = ("image-text-to-text", "any-to-any")
 _NO_LIMIT = 1_000_000  # tokenizers without one say 1e30
-_MOST_TOKENS = 2**14  # of a text that is cut, or read in windows
+_MOST_TOKENS = 2**14  # characters of a text that is cut, or read in windows
 _MAY_CUT = ("truncation", "tokenizer_kwargs", "tokenize_kwargs", "tokenizer_encode_kwargs")
 
 
@@ -68,7 +67,7 @@ class PipelineCall:
         return found
 
     def failure(self, error: BaseException) -> RuntimeModelError:
-        """What the caller of a failed call is told."""
+        """The error for the caller of a failed call."""
         if isinstance(error, RuntimeModelError):
             return error
         text = f"the {self.name} pipeline: {type(error).__name__}: {reason(error)}"
@@ -82,11 +81,11 @@ class PipelineCall:
                 raise RequestError(f"inputs: the {self.name} pipeline takes no chat")
             return self._chat([dict(message) for message in item.messages])
         if isinstance(item, dict):
-            return dict(item)  # some pipelines take their inputs apart
+            return dict(item)  # some pipelines modify their inputs
         return item
 
     def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """A copy, nested objects too: some pipelines add to them."""
+        """A deep copy, because some pipelines modify their arguments."""
         found = {k: dict(v) if isinstance(v, dict) else v for k, v in parameters.items()}
         for nested in found.values():
             if isinstance(nested, dict) and isinstance(nested.get("speaker_embeddings"), list):
@@ -96,7 +95,7 @@ class PipelineCall:
         return found
 
     def _check_characters(self, item: Any, parameters: Mapping[str, Any]) -> None:
-        """Counts all texts: whichever the pipeline tokenises, it does so on the one thread."""
+        """Counts all texts, since any may be tokenised on the one thread."""
         given = item.messages if isinstance(item, ChatMessages) else item
         cuts = self._max_length is None or _cuts(parameters)
         most_tokens = max(self._max_length or 0, _MOST_TOKENS) if cuts else self._max_length
@@ -128,7 +127,7 @@ class PipelineCall:
 
 
 def _texts(item: Any) -> list[list[str]]:
-    """What is tokenised together: [[text]] or [[text, pair]]; [] for what is not text."""
+    """The texts tokenised together: [[text]] or [[text, pair]]; [] for other inputs."""
     if isinstance(item, str):
         return [[item]]
     if isinstance(item, dict) and set(item) <= {"text", "text_pair"}:
@@ -137,9 +136,7 @@ def _texts(item: Any) -> list[list[str]]:
 
 
 def _max_length(name: str, pipe: Any) -> int | None:
-    """The most tokens that the model has positions for; None where its pipeline cuts by itself, or
-    nothing says.
-    """
+    """The number of positions; None where the pipeline truncates or no limit is known."""
     if name not in ("text-classification", "feature-extraction", "fill-mask", "text-generation"):
         return None
     config = pipe.model.config.get_text_config()

@@ -1,7 +1,6 @@
-"""Calls the pipeline with what waits, as the steps of an engine's thread.
-
-Requests with equal parameters share a call where batches are wanted; a long one takes turns with
-the others. Knows neither Triton nor JSON.
+"""Calls the pipeline with waiting work, as the steps of an engine's thread. Requests with equal
+parameters share a call where batches are wanted; long requests take turns with the others. Knows
+neither Triton nor JSON.
 """
 
 from __future__ import annotations
@@ -32,10 +31,9 @@ class Work(works.Work[Any, Any]):
 
 
 class PipelineEngine:
-    """``load`` makes the call; it runs on the engine's thread, as all that it does.
-
-    ``check_device`` is asked after a call that failed by no caller's fault; the engine ends where
-    that raises.
+    """``load`` returns the call; it runs on the engine's thread, like every method.
+    ``check_device`` is called after a call failed through no caller's fault; the engine ends if it
+    raises.
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class PipelineEngine:
         self._begin = partial(
             works.begin, self.thread, queue_time=self.metrics.queue_time_s.observe
         )
-        self.num_running = 0  # requests that the current call is about
+        self.num_running = 0  # requests of the current call
 
     def prepare(self) -> None:
         self._call = self._load()
@@ -70,7 +68,7 @@ class PipelineEngine:
         self._waiting.extend(submitted)
 
     def step(self) -> None:
-        """One call, about those that wait longest; what is left of them waits behind the others."""
+        """Makes one call for the oldest work; the rest of it goes to the end of the queue."""
         taken = self._next(self._batch_size)
         self.num_running = len(taken)
         going = [
@@ -94,7 +92,7 @@ class PipelineEngine:
     give_up = end
 
     def _next(self, num_items: int) -> list[tuple[Work, int]]:
-        """The works that waited longest and have the first one's parameters; others stay."""
+        """The oldest works with the parameters of the first one; others stay queued."""
         taken: list[tuple[Work, int]] = []
         others: list[Work] = []
         while self._waiting and num_items > 0:
@@ -137,17 +135,17 @@ class PipelineEngine:
             work.results.append(result)
 
     def _compute_alone(self, ready: list[tuple[Work, Any]]) -> None:
-        """One bad input must not fail its neighbours."""
+        """Computes items one by one, so that a bad one does not fail the others."""
         for work, item in ready:
             if work in self.thread:
                 self._compute([(work, item)])
 
     def _told(self, work: Work, index: int, error: BaseException) -> Exception:
-        """The error that the caller reads, with the place in a list of inputs."""
+        """The caller's error, with the index in a list of inputs."""
         found = self._call.failure(error)
         if not isinstance(found, RequestError):
             text = f"a call of the {self._call.name} pipeline failed: {place(error)}"
             log.error(labelled(work.request_id, text))
-            self._check_device()  # else every later call fails too, and the model stays ready
+            self._check_device()  # else later calls fail while it reports ready
         where = f"input {index}: " if len(work.items) > 1 else ""
         return type(found)(f"{where}{found}")

@@ -1,7 +1,6 @@
-"""One input of a pipeline, out of a text, a file's bytes, or a JSON value.
-
-What comes out is what transformers' pipeline takes, with every image and sound decoded: no text is
-ever left where transformers would take it for a path or an address. Knows no tensors.
+"""Reads one pipeline input from a text, a file's bytes, or a JSON value. Every image and sound is
+decoded here: no text is left that transformers would open as a path or an address. Knows no
+tensors.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class ItemReader:
     sampling_rate: int
 
     def item(self, field: str, value: Any) -> Any:
-        """One input from a text, bytes or JSON; raises RequestError naming ``field``."""
+        """Reads one input; raises a RequestError that names ``field``."""
         if self.kind.takes_chat and is_chat(value):
             return ChatMessages([self._message(field, message) for message in value])
         read = getattr(self, f"_{self.kind.main}")
@@ -138,7 +137,7 @@ class ItemReader:
     def _message(self, field: str, message: Mapping[str, Any]) -> dict[str, Any]:
         content = message["content"]
         if self.kind.main != "prompt":
-            return dict(message)  # rendered as a text, nothing in it is opened
+            return dict(message)  # rendered as a text; no address in it is opened
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
         if not isinstance(content, list):

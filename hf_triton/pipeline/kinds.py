@@ -1,6 +1,5 @@
-"""What each pipeline of transformers takes, and which of them have a task of their own here.
-
-A pipeline that is not listed, of a newer transformers, takes texts and JSON as they are.
+"""The input types of each transformers pipeline, and the pipelines that have a task of their own
+here. Unknown pipelines of newer releases take texts and JSON unchanged.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ OWN_TASKS = (
     *("feature-extraction", "text-classification", "token-classification", "fill-mask"),
     *("zero-shot-classification", "text-generation", "image-text-to-text"),
 )
-# Gone from transformers, or never served here, and what to do instead.
+# Removed from transformers or never served here: what to use instead.
 ELSEWHERE = {
     "question-answering": "use task: question-answering",
     "text2text-generation": "use task: text2text-generation",

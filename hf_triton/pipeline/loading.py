@@ -1,7 +1,5 @@
-"""Puts a served pipeline together: its name, the model of its kind, its processors.
-
-Everything comes from the model's files, as hf_triton/runtime/weights finds them; every way that can
-fail is one line for the operator.
+"""Loads a pipeline: its name, its model, its processors. All files come through
+hf_triton/runtime/weights; every failure is one line for the operator.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ def pipeline_name(asked: str | None) -> str:
 
 
 def kind_of_pipeline(name: str) -> Kind:
-    """What the pipeline takes; raises LoadError where what it needs is not installed."""
+    """The pipeline's kind; raises LoadError where a package that it needs is missing."""
     kind = KINDS.get(name, Kind())
     if kind.package is not None and importlib.util.find_spec(kind.package) is None:
         package = _INSTALLED_AS.get(kind.package, kind.package)

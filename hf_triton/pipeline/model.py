@@ -1,4 +1,4 @@
-"""Triton's side of a pipeline."""
+"""The Triton model of pipelines."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from hf_triton.runtime.engine.triton_model import Loader, TritonModel
 
 
 class PipelineModel(TritonModel):
-    """One instance of a served pipeline."""
-
     def loader(self) -> Loader:
         from .serving import serve_pipeline
 

@@ -1,6 +1,5 @@
-"""What a served pipeline counts, and the names that Prometheus reads.
-
-Plain numbers, each written by one thread at a time and read by any.
+"""The metrics of a pipeline and their Prometheus names. Plain numbers, each written by one thread
+at a time and read by any.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class PipelineMetrics:
-    """Totals since the load. ``num_refused`` counts what the queue had no room for."""
+    """Totals since the load. ``num_refused`` counts requests that found the queue full."""
 
     def __init__(self) -> None:
         self.num_refused = 0
@@ -26,16 +25,16 @@ class PipelineMetrics:
         self.step_s = Histogram(SECONDS)
 
     def ended(self, outcome: str) -> None:
-        """A request ended: ok, refused, cancelled or error."""
+        """Counts a request's outcome: ok, refused, cancelled or error."""
         self.finish_reasons["stop" if outcome == "ok" else outcome] += 1
 
     def turned_away(self) -> None:
-        """A request had no room."""
+        """Counts a request that found the queue full."""
         self.num_refused += 1
 
 
 def families(metrics: PipelineMetrics, *, running: int, waiting: int) -> Iterator[Family]:
-    """Everything, as Prometheus names it: seconds and totals."""
+    """All metrics as Prometheus families: seconds and totals."""
     yield one_number("hf_triton_running", "Requests that the pipeline computes", running)
     yield one_number("hf_triton_waiting", "Requests that wait to be started", waiting)
     help_text = "Requests refused because the queue was full or the engine could not take them"

@@ -1,8 +1,6 @@
-"""Takes requests in and follows them until they are answered.
-
-A request is read on one of a few threads of its own kind (images and sounds take long to decode),
-computed by the engine, and answered from others (so do images to encode). Knows the engine as a
-place to submit work to.
+"""Receives requests and follows them until they are answered. Reading (decoding images and sounds
+is slow) and answering (so is encoding images) have a few threads each; the engine computes. Knows
+the engine as a place to submit work to.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ class Reception(PooledReception):
         )
 
     def families(self) -> Iterator[Family]:
-        """What the engine counts, and how many requests run and wait."""
+        """The engine's metrics, and the numbers of running and waiting requests."""
         running = self.engine.num_running
         waiting = max(0, self.num_open - running)
         yield from families(self.engine.metrics, running=running, waiting=waiting)
@@ -96,7 +94,7 @@ class Reception(PooledReception):
         self._files.run(Reading(responder), taken.num_bytes, read, fail)
 
     def _read(self, taken: Taken, responder: Responder) -> Callable[[], None]:
-        # What won't be computed need not be decoded.
+        # Skip decoding what won't be computed.
         self._thread.check_running()
         rows = [self._reader.read(row, taken.parameters) for row in taken.rows]
         return partial(self._begin, rows, responder)

@@ -20,7 +20,7 @@ from .parameters import CallParameters
 
 # Exactly one of these says what to compute; args and array_inputs are MLServer's names.
 MAIN_INPUTS = ("inputs", "text_input", "args", "array_inputs", "image", "audio")
-# Of "prompt" pipelines and documents, an image comes with a text.
+# Pipelines that take an image with a text: "prompt" ones and documents.
 _COMPANIONS = ("text_pair", "question")
 _OF_THE_CALL = ("candidate_labels", "hypothesis_template")
 # A JSON object of call parameters; plain ones also come as request parameters.
@@ -32,7 +32,7 @@ Row = Mapping[str, list[Any]]
 
 @dataclass(frozen=True)
 class Taken:
-    """What a request sent: for each row the elements of each input that it has."""
+    """A request's inputs: for each row the elements of each input."""
 
     rows: Sequence[Row]
     parameters: dict[str, Any]
@@ -41,7 +41,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Query:
-    """What one JSON text answers: the result of the one item, or the list of all results."""
+    """One JSON text of the answer: the result of one item, or the list of all results."""
 
     items: list[Any]
     is_list: bool
@@ -57,7 +57,7 @@ class ReadRow:
 
 
 def take(fields: RequestFields) -> Taken:
-    """Copies everything out of a request; raises RequestError where a value is given twice."""
+    """Copies a request; raises RequestError where a value is given twice."""
     fields.count_rows(*INPUTS)
     found = {name: fields.raw_lists(name) for name in INPUTS}
     rows = [
@@ -226,7 +226,7 @@ def _labelled(item: dict[str, Any], labels: list[str] | None) -> dict[str, Any]:
 
 
 def _wants(main: str) -> str:
-    """What one input is, in a caller's words."""
+    """Describes one input for the caller's error."""
     return {
         "text": "a text",
         "image": "an image: image, or inputs in base64",

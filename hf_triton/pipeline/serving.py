@@ -1,5 +1,5 @@
-"""The parts of a served pipeline, put together from the options. Knows neither Triton's requests
-nor its responses.
+"""Assembles a pipeline's parts from the options. Knows neither Triton's requests nor its
+responses.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _checked_parameters(name: str, pipe: Any, defaults: dict[str, Any]) -> CallP
 
 
 def _batch_size(kind: Kind, placement: Placement) -> int:
-    """On a CPU batches gain nothing: padding costs what they save."""
+    """On a CPU batches gain nothing: padding costs as much as they save."""
     return _GPU_BATCH if kind.batches_safely and placement.device != "cpu" else 1
 
 

@@ -1,5 +1,5 @@
-"""Question answering as a task of the encoder engine: where the answer starts and ends, for each
-token of each window.
+"""Question answering as a task of the encoder engine: start and end logits for each token of each
+window.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hf_triton.runtime.request.tensors import RequestFields, each_row
 from .request import Question, QuestionReader
 from .spans import Scores, Span, best_spans
 
-_CONTEXT = 1  # of a pair's texts the second
+_CONTEXT = 1  # the second text of a pair
 Answer = dict[str, Any]
 
 
 class QuestionAnswering(EncoderTask):
-    """Extractive readers."""
+    """Answers questions by spans of their contexts."""
 
     auto_class = "AutoModelForQuestionAnswering"
     output = "tokens"
@@ -143,7 +143,7 @@ def _context(window: Tokenized) -> range:
 
 
 def _place(window: Tokenized, first: int, span: Span, *, align_to_words: bool) -> tuple[int, int]:
-    """Where a stretch stands in the context, in characters."""
+    """The character range of a span of the context."""
     start, end = first + span.start, first + span.end
     if align_to_words:
         words = _word(window, start), _word(window, end)
@@ -154,6 +154,6 @@ def _place(window: Tokenized, first: int, span: Span, *, align_to_words: bool) -
 
 
 def _word(window: Tokenized, token: int) -> tuple[int, int] | None:
-    """Where the word of a token stands in the context."""
+    """The character range of a token's word."""
     word = window.token_to_word(token)
     return None if word is None else window.word_to_chars(word, _CONTEXT)

@@ -1,4 +1,4 @@
-"""Triton's side of question answering."""
+"""The Triton model of question answering."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from .options import Options
 
 
 class QuestionAnsweringModel(EncoderModel):
-    """One instance of a served reader."""
-
     def parts(self) -> Parts:
         from .answering import QuestionAnswering
 

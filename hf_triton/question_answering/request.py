@@ -1,4 +1,4 @@
-"""A request's questions, row by row: what is asked, and how the answer is to be looked for."""
+"""Reads a request's questions row by row, with the options of each."""
 
 from __future__ import annotations
 

@@ -101,7 +101,6 @@ class _Changes:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """For Python's import."""
         change = _CHANGES.get(name)
         spec = PathFinder.find_spec(name, path, target) if change else None
         loader: Any = spec and spec.loader

@@ -46,7 +46,7 @@ class Languages:
 
     @property
     def targets(self) -> list[str]:
-        """The languages that can be asked for."""
+        """The languages that a request may ask for."""
         return sorted((*self.token_ids, *self.marks))
 
     def special_tokens_for(self, source_lang: str | None) -> SpecialTokens:
@@ -59,7 +59,7 @@ class Languages:
         return self.special_tokens_by_source[code]
 
     def marked(self, text: str, target_lang: str | None) -> str:
-        """The text with the mark of its target language before it, of a model that has marks."""
+        """The text behind the mark of its target language, for models with marks."""
         own = _MARK.match(text)
         known = own is not None and own.group(1) in self.marks
         if known and target_lang and own is not None and _bare(target_lang) != own.group(1):
@@ -71,7 +71,7 @@ class Languages:
         return text if known or code not in self.marks else f"{self.marks[code]} {text}"
 
     def decoder_start(self, target_lang: str | None) -> DecoderStart | None:
-        """How an output in that language begins."""
+        """The first tokens of an output in that language."""
         code = _bare(target_lang or self.target_lang or "")
         if code and code not in self.token_ids and code not in self.marks:
             raise RequestError(_unknown("target_lang", code, self.targets))
@@ -154,7 +154,7 @@ def _marks(tokenizer: Any) -> dict[str, str]:
 
 
 def _bare(code: str) -> str:
-    """``fra`` for ``>>fra<<``."""
+    """Removes a mark's brackets: ``fra`` for ``>>fra<<``."""
     found = _MARK.fullmatch(code)
     return found.group(1) if found else code
 
@@ -167,7 +167,7 @@ def _unknown(field: str, code: str, known: Iterable[str]) -> str:
 
 
 def _some(code: str, known: Iterable[str]) -> str:
-    """The known codes, those that look like ``code`` first; of many, the first twelve."""
+    """At most twelve known codes for an error; those that begin like ``code`` come first."""
     codes = sorted(known)
     near = [other for other in codes if code and other.lower().startswith(code[:2].lower())]
     near = [*difflib.get_close_matches(code, codes, 3), *near]

@@ -1,4 +1,4 @@
-"""Puts a served encoder-decoder together: its files, its languages, and the generate engine."""
+"""Loads an encoder-decoder: its files, its languages, and the generate engine."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _languages(parts: ModelParts, options: Options) -> Languages:
 
 
 def _engine_options(parts: ModelParts, options: Options) -> EngineOptions:
-    """The options as the engine reads them, defaults of the model's own filled in."""
+    """The options for the engine, with the model's own defaults filled in."""
     own, beams = parts.model.generation_config, options.num_beams
     return EngineOptions(
         engine="generate" if beams > 1 else "auto",
@@ -130,7 +130,7 @@ def _source(parts: ModelParts, engine: Engine, languages: Languages) -> SourceTo
 
 
 def _target_tokenizer(tokenizer: Any) -> Any:
-    """The tokenizer of outputs, which Marian's is in another mode."""
+    """The tokenizer of outputs; Marian's is the same one in another mode."""
     if not hasattr(tokenizer, "spm_target"):
         return tokenizer
     target = copy.deepcopy(tokenizer)

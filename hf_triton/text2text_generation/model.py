@@ -1,4 +1,4 @@
-"""Triton's side of text2text generation: that of text generation, loaded another way."""
+"""The Triton model of text2text generation: text generation's with another loader."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from hf_triton.runtime.engine.triton_model import Loader, TritonModel, serve
 
 
 class Text2TextGenerationModel(TritonModel):
-    """One instance of a served encoder-decoder."""
-
     def loader(self) -> Loader:
         from hf_triton.text_generation.reception import Reception
 

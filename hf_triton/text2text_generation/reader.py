@@ -1,4 +1,4 @@
-"""A request's rows as an encoder-decoder reads them: languages, prefix, truncation, beams."""
+"""Reads a request's rows for an encoder-decoder: languages, prefix, truncation, beams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIELDS = RowFields(
 
 @dataclass(frozen=True)
 class SourceReader(PromptReader):
-    """What parsing needs of an encoder-decoder. ``beams`` is the option ``num_beams``."""
+    """Parses requests for one encoder-decoder. ``beams`` is the option ``num_beams``."""
 
     fields: ClassVar[RowFields] = _FIELDS
 
@@ -54,7 +54,7 @@ class SourceReader(PromptReader):
             return 1
         if asked not in (None, self.beams):
             raise RequestError(f"beam_width: got {shown(asked)}, allowed: 1 or {self.beams}")
-        # A constraint is what became of several options.
+        # Several options become one constraint.
         neutral = {name: option.neutral for name, option in OPTIONS.items() if option.neutral}
         for name, values in {**neutral, "constraint": (None,)}.items():
             if (got := row[name]) not in values:

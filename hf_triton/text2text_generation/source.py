@@ -25,8 +25,8 @@ class SourceTokenizer:
         vocab_size: int,
         count_unknown: Callable[[int], None],
     ) -> None:
-        """``max_length`` counts special tokens; ``count_unknown`` is told of each text how many of
-        its tokens are unknown.
+        """``max_length`` counts special tokens; ``count_unknown`` gets each text's number of
+        unknown tokens.
         """
         self._tokenizer = tokenizer
         self._max_length = max_length
@@ -35,7 +35,7 @@ class SourceTokenizer:
         self._cuts_left = getattr(tokenizer, "truncation_side", "right") == "left"
 
     def require_room_for(self, special_tokens: SpecialTokens) -> None:
-        """Raises LoadError where the longest input has no room for a text."""
+        """Raises LoadError where special tokens leave no room for a text."""
         if special_tokens.size >= self._max_length:
             raise LoadError(
                 f"max_model_len: got {self._max_length}, but special tokens alone are "

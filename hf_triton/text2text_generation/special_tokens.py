@@ -24,7 +24,7 @@ class SpecialTokens:
 
     @property
     def size(self) -> int:
-        """How many special tokens there are."""
+        """The number of special tokens."""
         return len(self.before) + len(self.after)
 
     def around(self, token_ids: list[int]) -> list[int]:

@@ -34,7 +34,7 @@ INPUTS = (
 
 @dataclass(frozen=True)
 class _Row:
-    """One text, or pair, and how its answer is to look. ``field`` is the text's tensor."""
+    """One text or pair, and the form of its answer. ``field`` is the text's tensor."""
 
     field: str
     text: str
@@ -46,7 +46,7 @@ class _Row:
 
 
 class TextClassification(EncoderTask):
-    """Classifiers, regression models and rerankers: whatever has a head for sequences."""
+    """Classifiers, regression models and rerankers: every model with a sequence head."""
 
     auto_class = "AutoModelForSequenceClassification"
     output = "sequences"
@@ -140,7 +140,7 @@ def sigmoid(logits: Array) -> Array:
 
 
 def unchanged(logits: Array) -> Array:
-    """The logits themselves: what regression answers."""
+    """The logits themselves, as regression answers them."""
     return logits
 
 
@@ -155,12 +155,12 @@ _OF_TORCH = {"Softmax": softmax, "Sigmoid": sigmoid, "Identity": unchanged}
 
 
 def default_function(config: Any, saved: SentenceFiles) -> Function:
-    """The function for a model of which models.yaml says none. Raises LoadError where the model's
-    own is not known here.
+    """The function where models.yaml names none. Raises LoadError where the model's own is unknown
+    here.
     """
     problem, num_labels = config.problem_type, config.num_labels
     own = _own_activation(config, saved)
-    # Of several labels sentence-transformers gives the logits where its files say nothing else.
+    # For several labels sentence-transformers returns logits by default.
     if own is not None and (num_labels == 1 or own is not unchanged):
         return own
     if problem == "regression":
@@ -173,7 +173,7 @@ def default_function(config: Any, saved: SentenceFiles) -> Function:
 
 
 def _own_activation(config: Any, saved: SentenceFiles) -> Function | None:
-    """What sentence-transformers wrote into a cross-encoder's files."""
+    """The activation in a cross-encoder's sentence-transformers files."""
     written = getattr(config, "sentence_transformers", None) or {}
     older = getattr(config, "sbert_ce_default_activation_function", None)
     name = saved.activation_fn or written.get("activation_fn", older)

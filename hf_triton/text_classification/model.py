@@ -1,4 +1,4 @@
-"""Triton's side of text classification."""
+"""The Triton model of text classification."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from .options import Options
 
 
 class TextClassificationModel(EncoderModel):
-    """One instance of a served classifier or reranker."""
-
     def parts(self) -> Parts:
         from .classification import TextClassification
 

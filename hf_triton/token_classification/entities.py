@@ -22,7 +22,7 @@ Entity = dict[str, Any]
 
 @dataclass(frozen=True)
 class _Word:
-    """What is grouped: a token, or a whole word. ``label`` with its "B-" or "I-"."""
+    """An element to group: a token, or a whole word. ``label`` keeps its "B-" or "I-"."""
 
     label: str
     score: float
@@ -135,7 +135,9 @@ def _groups(words: Sequence[_Word]) -> list[list[_Word]]:
 
 
 def _tag(label: str) -> tuple[bool, str]:
-    """Whether a label begins an entity, and of which kind; a label without a mark goes on."""
+    """Whether a label begins an entity, and the entity's kind; a label without a mark continues
+    one.
+    """
     if label.startswith(("B-", "I-")):
         return label.startswith("B-"), label[2:]
     return False, label

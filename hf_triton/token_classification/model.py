@@ -1,4 +1,4 @@
-"""Triton's side of token classification."""
+"""The Triton model of token classification."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from .options import Options
 
 
 class TokenClassificationModel(EncoderModel):
-    """One instance of a served tagger."""
-
     def parts(self) -> Parts:
         from .tagging import TokenClassification
 

@@ -1,4 +1,4 @@
-"""A request's texts, row by row: what is tagged, and what its entities are to look like."""
+"""Reads a request's texts row by row, with the options of each."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TaggingReader:
         return each_row(lambda values: self._checked(Tagging(*values)), columns)
 
     def _checked(self, row: Tagging) -> Tagging:
-        """Fills in the model's own stride; refuses what does not go together."""
+        """Fills in the model's stride; raises for conflicting options."""
         self._check_strategy(row.strategy)
         if row.stride is None:
             wants_windows = row.strategy != "none" and not row.truncate

@@ -49,7 +49,7 @@ class TokenReader:
         self._marks_subwords = bool(getattr(model, "continuing_subword_prefix", None))
 
     def read(self, text: str, window: Window, logits: Array) -> list[TaggedToken]:
-        """``logits`` are (positions, labels)."""
+        """Tokens with scores, from ``logits`` (positions, labels)."""
         ids = [window.token_ids[position] for position in window.positions]
         words = self._tokenizer.convert_ids_to_tokens(ids)
         rows = zip(window.positions, ids, words, softmax(logits), strict=True)

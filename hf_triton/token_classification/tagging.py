@@ -18,7 +18,7 @@ from .tagged import TokenReader, Window
 
 
 class TokenClassification(EncoderTask):
-    """Taggers: named entities, parts of speech, and whatever else tokens are."""
+    """Tags tokens: named entities, parts of speech and others."""
 
     auto_class = "AutoModelForTokenClassification"
     output = "tokens"

@@ -1,4 +1,4 @@
-"""Triton's side of zero-shot classification."""
+"""The Triton model of zero-shot classification."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from .options import Options
 
 
 class ZeroShotClassificationModel(EncoderModel):
-    """One instance of a served model for natural language inference."""
-
     def parts(self) -> Parts:
         from .zero_shot import ZeroShotClassification
 

@@ -43,9 +43,8 @@ class Options(EncoderOptions):
 
 
 def template_problem(template: str) -> str | None:
-    """What is wrong with a hypothesis template, as the end of a sentence; None where nothing is. It
-    is read as by Python's ``str.format``: ``{}`` stands for the label, ``{{`` and ``}}`` for
-    braces; nothing else of that language is taken.
+    """The fault of a hypothesis template, as the end of a sentence; None for a valid one. Templates
+    are a subset of Python's ``str.format``: ``{}`` for the label, ``{{`` and ``}}`` for braces.
     """
     try:
         fields = [part[1:] for part in Formatter().parse(template) if part[1] is not None]

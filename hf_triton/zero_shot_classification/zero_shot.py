@@ -29,7 +29,7 @@ INPUTS = ("text_input", "candidate_labels", "hypothesis_template", "multi_label"
 
 @dataclass(frozen=True)
 class _Row:
-    """One text and the labels to choose from."""
+    """One text and its candidate labels."""
 
     text: str
     labels: tuple[str, ...]
@@ -75,7 +75,7 @@ class ZeroShotClassification(EncoderTask):
         return [_Row(*values) for values in columns]
 
     def _encode(self, row: _Row) -> list[Encoding]:
-        """The pair of a text and each label; only the text is ever cut."""
+        """The pairs of a text and each label; only the text is truncated."""
         return self.setup.tokenization.pairs(
             "text_input with candidate_labels",
             row.text,

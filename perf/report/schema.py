@@ -165,7 +165,7 @@ def read_run(folder: Path) -> Run:
 
 
 def read_measurements(folder: Path) -> list[Measurement]:
-    """Raises OSError, ValueError."""
+    """Reads the measurements of the run in ``folder``. Raises OSError, ValueError."""
     file = folder / REPORT_FILE
     return [*_read(file).measurements] if file.exists() else []
 

@@ -126,7 +126,6 @@ def _gauge_figures(gauges: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def mean_and_max(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Empty without values."""
     if not values:
         return {}
     return {name: sum(values) / len(values), f"{name}_max": max(values)}

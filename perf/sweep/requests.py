@@ -141,8 +141,6 @@ def of_json(values: dict[str, Any] | None) -> Any:
 
 
 def of_repository(repository: Path) -> ConfigOf:
-    """Reads generated configs."""
-
     def config_of(name: str) -> Any:
         try:
             text = (repository / name / "config.pbtxt").read_text(encoding="utf-8")

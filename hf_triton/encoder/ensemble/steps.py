@@ -100,7 +100,6 @@ class PostprocessingStep:
         self._task = task
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        """Everything is done here."""
         prepared = self._task.prepare(fields, wanted)
         results = self._results(fields, prepared.encodings) if prepared.encodings else []
         return Prepared((), lambda _: prepared.answer(results))

@@ -140,7 +140,7 @@ class Head:
 
 
 class _StandInBody(nn.Module):
-    """Replaces the base model."""
+    """Stands in for the base model and returns given hidden states."""
 
     def __init__(self, body: Any) -> None:
         super().__init__()

@@ -75,7 +75,7 @@ class Runner(ABC):
         """
 
     def close(self) -> None:  # noqa: B027, most have nothing to give back
-        """Restores the model."""
+        """Restores the model's own attention and layers."""
 
 
 def select_runner(

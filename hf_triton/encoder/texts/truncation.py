@@ -121,7 +121,6 @@ class Truncator:
         return tokens_of_part(field, text, num_tokens, self.pieces, keeps_end=from_end)
 
     def _shortened(self, pieces: Tokenized, length: int) -> Tokenized:
-        """Cut in place."""
         if len(pieces) > length:
             pieces.truncate(length, direction=self._side)
         return pieces

@@ -38,7 +38,6 @@ class PooledReception(ABC):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether requests make progress."""
         return self._thread.is_healthy
 
     @property

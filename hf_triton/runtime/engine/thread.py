@@ -84,7 +84,6 @@ class EngineThread(Generic[T]):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
         return self._thread.is_alive()
 
     @property

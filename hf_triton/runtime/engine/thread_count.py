@@ -1,12 +1,10 @@
-"""With how many threads an engine's steps are computed: as many as are fastest at the time.
+"""Chooses the number of threads for an engine's steps: the fastest one at the time.
 
-Where other processes take its cores, or a quota ends, a team of threads waits at each loop for the
-one that was put aside, and fewer would be faster. Which number is, is tried on the steps
-themselves: blocks of steps with the present number and with the next one in turns. Trials are rare,
-so that what they cost is some 3 % of the time. Where steps suddenly take another time one begins
-sooner, which is made up for before another does.
-
-``ThreadCount`` knows steps as numbers of tokens and seconds; ``StepThreads`` tells torch.
+Where other processes take cores, or a quota ends, a thread team waits at each loop for its slowest
+member, and fewer threads would be faster. The number is tried on the steps themselves: blocks of
+steps alternate between the present number and the next one. Trials are rare and take some 3 % of
+the time; a sudden change of step times begins one sooner, which delays the next. ``ThreadCount``
+knows steps as numbers of tokens and seconds; ``StepThreads`` calls torch.
 """
 
 from __future__ import annotations
@@ -51,17 +49,16 @@ class StepThreads:
         self._said_s = -_SAY_EVERY_S
 
     def start(self) -> None:
-        """The thread begins."""
         torch.set_num_threads(self._threads.count)
 
     def computes(self, num_tokens: int) -> None:
-        """The step under way computes so many tokens on a CPU. Steps of which nothing is said
-        decide nothing.
+        """Notes that this step computes so many tokens on a CPU. Steps without a note
+        are ignored.
         """
         self._num_tokens += num_tokens
 
     def step_took(self, seconds: float) -> None:
-        """The step is over; the next one may have another number of threads."""
+        """Notes the step's time; may change the number of threads for the next one."""
         threads, num_tokens = self._threads, self._num_tokens
         self._num_tokens = 0
         if not num_tokens:

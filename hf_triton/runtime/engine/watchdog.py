@@ -34,7 +34,6 @@ class Watchdog:
             self._thread.join()
 
     def begin_step(self) -> None:
-        """Starts a step's time."""
         with self._lock:
             self._began_s = time.monotonic()
 

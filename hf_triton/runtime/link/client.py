@@ -23,8 +23,8 @@ Retry = Callable[[PendingRequest, RuntimeModelError], None]
 
 
 class EngineClient:
-    """A connection to one engine. Every request sent there is answered or given back, whatever
-    happens to the engine.
+    """A connection to one engine. Every request sent there is answered or returned for a retry,
+    whatever happens to the engine.
     """
 
     def __init__(
@@ -52,14 +52,16 @@ class EngineClient:
         self._connection = Connection(sock, self._on_frame, self._on_end, stream=stream)
 
     def start(self, retry: Retry) -> None:
-        """Starts to read; ``retry`` gets each request that the engine gave back because it is being
-        unloaded.
+        """Starts to read; ``retry`` gets each request that the engine returned because it is
+        unloading.
         """
         self._retry = retry
         self._connection.start()
 
     def send(self, pending: PendingRequest) -> bool:
-        """Sends a request; False if the engine has gone and the caller must send it elsewhere."""
+        """Sends a request; False if the engine has disconnected and the caller must send it
+        elsewhere.
+        """
         self.pending[pending.number] = pending
         if self._connection.send(pending.data):
             return True
@@ -72,7 +74,7 @@ class EngineClient:
             pending.fail(CancelledError("the request was cancelled"))
 
     def close(self) -> None:
-        """Disconnects; pending requests are answered with UNAVAILABLE, or given back."""
+        """Disconnects; pending requests are answered with UNAVAILABLE, or returned for a retry."""
         self._gone_text = "the model is being unloaded: try again"
         self._retry = PendingRequest.on_engine_lost
         self._connection.close()
@@ -113,7 +115,7 @@ class EngineClient:
             if pending is None:
                 continue
             if self._is_draining and not pending.has_begun:
-                # It answers what it has read before it hangs up: this came too late.
+                # It answers all it has read before it disconnects: this request came too late.
                 self._retry(pending, OverloadedError(self._gone_text))
             else:
                 pending.on_engine_lost(OverloadedError(self._gone_text))

@@ -48,7 +48,6 @@ class Connection:
         self._writer = threading.Thread(target=self._write, name="link writer", daemon=True)
 
     def start(self) -> None:
-        """Starts both threads."""
         self._writer.start()  # first: a reader that ends at once joins the writer
         self._reader.start()
 
@@ -78,7 +77,7 @@ class Connection:
                 thread.join()
 
     def _hang_up(self) -> None:
-        """Wakes both threads; the reader closes the socket."""
+        """Disconnects and wakes both threads; the reader closes the socket."""
         self._broken = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

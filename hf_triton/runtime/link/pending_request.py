@@ -58,7 +58,6 @@ class PendingRequest:
             self._responder.fail(error)
 
     def fail(self, error: RuntimeModelError) -> None:
-        """Sends the engine's error."""
         self._responder.fail(error)
 
     def on_engine_lost(self, error: RuntimeModelError) -> None:

@@ -82,7 +82,7 @@ def check_peer(sock: socket.socket) -> None:
 
 
 def hello() -> bytes:
-    """What both ends send first."""
+    """The first bytes that both ends send."""
     said = json.dumps({"kind": "hello", "version": VERSION}, separators=(",", ":")).encode()
     return _LENGTHS.pack(len(said), len(said)) + said
 

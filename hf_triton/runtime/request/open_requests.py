@@ -31,10 +31,10 @@ class Threads(Protocol):
 
 
 class Pool(Threads, Protocol):
-    """Threads that run functions."""
+    """Threads that run queued functions."""
 
     def submit(self, run: Callable[..., object], /, *arguments: Any) -> object:
-        """Raises RuntimeError after ``shutdown``."""
+        """Queues a function. Raises RuntimeError after ``shutdown``."""
 
 
 class OpenRequests:

@@ -20,8 +20,6 @@ Array = npt.NDArray[Any]
 
 
 class TensorLike(Protocol):
-    """An input tensor."""
-
     def as_numpy(self) -> Array:
         """The values; texts are objects of bytes."""
 

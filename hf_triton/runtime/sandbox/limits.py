@@ -37,5 +37,5 @@ def num_own_bytes() -> int:
 
 
 def _statm() -> list[int]:
-    """In bytes: proc(5), /proc/pid/statm."""
+    """The sizes of /proc/pid/statm (proc(5)), in bytes."""
     return [int(pages) * _PAGE for pages in Path("/proc/self/statm").read_bytes().split()]

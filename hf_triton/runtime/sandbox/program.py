@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def find_function(name: str) -> Callable[..., Any]:
-    """What ``module:function`` names."""
+    """Imports the function named ``module:function``."""
     module, _, function = name.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     return found
