@@ -29,7 +29,7 @@ _NEVER = 2**62
 @dataclass(frozen=True)
 class Texts:
     """Texts of a row, the shortest first: text i is tokens ``starts[i]`` to ``starts[i + 1] - 1``,
-    and each token has one of the ``positions`` in its text; int64 both.
+    int64, and each token has one of the ``positions`` in its text, int32.
     """
 
     lengths: list[int]

@@ -64,7 +64,7 @@ class FusedRunner(PackedRows):
         lengths = [len(encoding) for encoding in row]
         starts = torch.tensor(list(accumulate(lengths, initial=0)))
         places = (positions - self.first).clamp_(min=0) if self.first else positions
-        return Texts(lengths, starts, places)
+        return Texts(lengths, starts, places.int())
 
     def _layers(self, texts: Texts, wanted: list[int] | None, hidden: torch.Tensor) -> torch.Tensor:
         """Runs all layers over (tokens, hidden), in place; returns the ``wanted`` tokens."""

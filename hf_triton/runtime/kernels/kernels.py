@@ -425,10 +425,10 @@ def _place(a: Any, at: Any, angles_at: Any, in_pairs: Any) -> None:
     ``in_pairs``, which is None or not.
 
     2 tokens, 3 heads, 4 kv_heads, 5 dim, 6 rows of a head in the cache, 7 qkv (tokens, (heads +
-    2 kv_heads) * dim), 8 keys and 9 values (kv_heads, rows, dim), 10 rows and 11 positions
-    (tokens,) int32, 12 cos and 13 sin (positions, rotary dim), 14 rotary dim, 15 q norm's weight or
-    0, 16 k norm's, 17 eps, 18 whether qkv is interleaved: each head of keys follows its queries,
-    and its values follow it.
+    2 kv_heads) * dim), 8 keys and 9 values (kv_heads, rows, dim), or 0 where they stay in qkv,
+    10 rows and 11 positions (tokens,) int32, 12 cos and 13 sin (positions, rotary dim), 14 rotary
+    dim, 15 q norm's weight or 0, 16 k norm's, 17 eps, 18 whether qkv is interleaved: each head of
+    keys follows its queries, and its values follow it.
     """
     tokens, heads, kv_heads, dim = a[2], a[3], a[4], a[5]
     qkv, keys, values, q_norm, k_norm = at(a[7]), at(a[8]), at(a[9]), at(a[15]), at(a[16])
@@ -452,7 +452,7 @@ def _place(a: Any, at: Any, angles_at: Any, in_pairs: Any) -> None:
                 _rotate(qkv, here, cos, sin, angle, rotary // 2, qkv, here)
             else:
                 _rotate_pairs(qkv, here, cos, sin, angle, rotary // 2)
-        for head in range(kv_heads):
+        for head in range(kv_heads if a[8] != 0 else 0):
             to = (head * a[6] + rows[token]) * dim
             if a[18] != 0:
                 key_at = first + (head * (groups + 2) + groups) * dim
