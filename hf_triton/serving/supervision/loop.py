@@ -180,7 +180,7 @@ class Supervisor:
         if failure:
             delay_s = self._healer.load_failed(failure, folders, self._began_s)
             if delay_s is not None and not was_ready:
-                say(f"model '{model}': {self._states[model].reason}; it is loaded once more")
+                say(f"model '{model}' {self._states[model].reason}; it is loaded once more")
                 self._server.loader.begin([model])
                 return
         if model in self._loading:

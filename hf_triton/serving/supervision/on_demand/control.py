@@ -134,7 +134,7 @@ class OnDemandModels:
         if not outcome.is_of_server:
             began_s = time.monotonic() - outcome.seconds
             if self._healer.load_failed(failure, folders, began_s) is not None:
-                self._say(f"model '{outcome.model}': {model.reason}; it is loaded once more")
+                self._say(f"model '{outcome.model}' {model.reason}; it is loaded once more")
                 self._server.loader.begin([outcome.model], self._locked)
                 return
         del self._loading[owner]
