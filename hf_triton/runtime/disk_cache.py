@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import hf_triton.runtime
+from .. import runtime
 
 _DIGEST_BYTES = 32
 _MOST_WAIT_S, _BETWEEN_S = 60.0, 0.02  # for another process; between checks
@@ -86,7 +86,7 @@ def _wait_for(lock: int) -> None:
 
 def path_of(kind: str, key: tuple[Any, ...]) -> Path | None:
     """The file of a key; None where nothing can be stored."""
-    if hf_triton.runtime.version_folder is None:
+    if runtime.version_folder is None:
         return None
     folder = next(private_folders(kind, "kept"), None)
     return folder and folder / hashlib.sha256(_named(key).encode()).hexdigest()[:32]

@@ -114,7 +114,8 @@ class Served:
         while not (begun := _children(tritonserver) - known) and time.monotonic() < deadline:
             pass
         for pid in begun:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                os.kill(pid, signal.SIGKILL)
 
     def leaves_nothing(self) -> bool:
         """Whether all processes and all shared memory are gone, or go within seconds."""

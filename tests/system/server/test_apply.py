@@ -305,7 +305,9 @@ def test_an_ensemble_is_whole_again_after_some_of_its_steps_died(triton: Triton)
 
 def processes(triton: Triton) -> list[psutil.Process]:
     """The server's, its models' and its guard."""
-    return [p for p in psutil.process_iter() if _process_group(p.pid) == triton.server.pid]
+    return [
+        p for p in psutil.process_iter(["cmdline"]) if _process_group(p.pid) == triton.server.pid
+    ]
 
 
 def _process_group(pid: int) -> int:
@@ -318,7 +320,9 @@ def _process_group(pid: int) -> int:
 def held(triton: Triton) -> tuple[int, int, int]:
     """The processes, shared memory and open files of the server."""
     found = processes(triton)
-    server = next(p for p in found if any("--http-port=" in a for a in p.cmdline()[:9]))
+    server = next(
+        p for p in found if any("--http-port=" in a for a in (p.info["cmdline"] or ())[:9])
+    )
     regions = Path("/dev/shm").glob(f"{triton.server.shared_memory_prefix}*")
     return len(found), len(list(regions)), server.num_fds()
 
