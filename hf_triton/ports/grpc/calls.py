@@ -178,11 +178,20 @@ class _Call:
         with _Buffered(self._port, len(message)) as buffered:
             asked = Asked(message, model, self._port.repeats.is_ours(model), buffered.may_stay)
             async with aclosing(self._calls.stream(asked, self._metadata)) as responses:
-                async for response in responses:
-                    if must_wait:  # Triton answers in turn where each request has one answer
-                        await asyncio.wait(before)
-                    async with self._writing:
-                        await self._context.write(response)
+                if not must_wait:
+                    async for response in responses:
+                        await self._write(response)
+                    return
+                # Triton answers in turn where each request has one answer. All of it is taken
+                # first: one that runs alone ends then, for which those before may wait.
+                answer = [response async for response in responses]
+        await asyncio.wait(before)
+        for response in answer:
+            await self._write(response)
+
+    async def _write(self, response: bytes) -> None:
+        async with self._writing:
+            await self._context.write(response)
 
     async def _is_decoupled(self, model: str) -> bool:
         if model not in self._are_decoupled:
