@@ -30,6 +30,7 @@ _LEAST_SHARE = 64  # of a page: copying it for less costs more than it saves
 # What a page says: what is said before it (a content's number, or of a first page the adapter and
 # the salt), and its tokens.
 _Key = tuple[object, tuple[int, ...]]
+_Start = tuple[object, int]  # what is said before it, and its first token
 
 
 def num_pages_of(num_tokens: int, page_size: int) -> int:
@@ -174,7 +175,7 @@ class Pages:
         self._contents: dict[_Key, _Content] = {}
         self._content_of: dict[int, _Content] = {}  # by page
         self._unwritten: list[_Content] = []
-        self._following: dict[object, list[_Content]] = {}  # by what is said before
+        self._beginning: dict[_Start, list[_Content]] = {}
         self._num_contents = 0  # that ever were
         self._found: dict[Sequence, SharedPages] = {}  # until a content comes, is ready or goes
 
@@ -303,7 +304,7 @@ class Pages:
         end = min(num_full + self.page_size, sequence.num_shareable_tokens)
         best, most = None, self.page_size // _LEAST_SHARE
         token_ids = sequence.keys(num_full, end) if end > num_full + most else []
-        for content in self._following.get(start, ()) if token_ids else ():
+        for content in self._beginning.get((start, token_ids[0]), ()) if token_ids else ():
             pairs = enumerate(zip(token_ids, content.key[1], strict=False))
             num_common = next((at for at, (one, other) in pairs if one != other), len(token_ids))
             if content.is_written and num_common > most:
@@ -326,7 +327,7 @@ class Pages:
                 page = sequence.pages[index]
                 content = _Content(key, self._num_contents, page, end, is_ready, is_ready)
                 self._contents[key] = self._content_of[page] = content
-                self._following.setdefault(key[0], []).append(content)
+                self._beginning.setdefault(_start(key), []).append(content)
                 self._found.clear()
                 if not is_ready:
                     held.coming.append(content)
@@ -335,9 +336,10 @@ class Pages:
     def _forget(self, content: _Content) -> None:
         del self._contents[content.key]
         del self._content_of[content.page]
-        self._following[content.key[0]].remove(content)
-        if not self._following[content.key[0]]:
-            del self._following[content.key[0]]
+        start = _start(content.key)
+        self._beginning[start].remove(content)
+        if not self._beginning[start]:
+            del self._beginning[start]
         self._found.clear()
 
     def _extend(self, sequence: Sequence, num_more: int) -> None:
@@ -369,6 +371,10 @@ class Pages:
                 self._forget_oldest()
         else:
             self._free.add(page)
+
+
+def _start(key: _Key) -> _Start:
+    return key[0], key[1][0]
 
 
 def _key(sequence: Sequence, start: object, first: int, end: int) -> _Key:
