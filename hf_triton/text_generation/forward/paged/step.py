@@ -45,15 +45,17 @@ class StepShape:
         counts = (*[tokens] * 5, seqs + 1, seqs + 1, seqs, seqs, self.num_last)
         return dict(zip(_FIELDS, (*counts, seqs * self.most_pages), strict=True))
 
-    def views(self, buffer: torch.Tensor) -> dict[str, Any]:
-        """buffer (size,) -> its parts by name, views, with ``columns`` as the rest of it."""
+    def views(self, buffer: Any) -> dict[str, Any]:
+        """buffer (size,), of torch or numpy -> its parts by name, views, with ``columns`` as the
+        rest of it.
+        """
         sizes = self.sizes
         ends = list(accumulate(sizes.values()))
         parts = {
             name: buffer[end - size : end]
             for (name, size), end in zip(sizes.items(), ends, strict=True)
         }
-        table = parts["block_table"].view(self.num_seqs, self.most_pages)
+        table = parts["block_table"].reshape(self.num_seqs, self.most_pages)
         return {**parts, "block_table": table, "columns": buffer[ends[-1] :]}
 
 
@@ -236,7 +238,7 @@ def lay_out_pages(
     )
     size = sum(shape.sizes.values()) + len(columns)
     buffer = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
-    parts: dict[str, Int32s] = {name: part.numpy() for name, part in shape.views(buffer).items()}
+    parts: dict[str, Int32s] = shape.views(buffer.numpy())
 
     num_padded = shape.num_seqs - seqs
     np.cumsum(counts + [1] * num_padded, out=parts["starts"][1:])
