@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -41,9 +40,7 @@ def installer(pip: Sequence[str], python: str) -> list[str]:
     no index configured, which uv does not read; else ``pip``'s.
     """
     uv = shutil.which("uv")
-    if uv is None or _OWN_INDEX.search(
-        run_quietly([sys.executable, "-I", "-m", "pip", "config", "list"])
-    ):
+    if uv is None or _OWN_INDEX.search(run_quietly([*pip, "config", "list"])):
         return [*pip, "install", *PIP_OPTIONS]
     return [uv, "pip", "install", "--python", python]
 

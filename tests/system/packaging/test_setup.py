@@ -85,7 +85,7 @@ def test_uv_is_used_where_there_is_one(machine: Machine) -> None:
     machine.put("uv")
     assert machine.setup("serve", PYTHON="python3.12").returncode == 0
     made, torch, ours = machine.calls()
-    assert made == "uv venv --clear --python python3.12 .venv"
+    assert made == "uv venv --clear --seed --python python3.12 .venv"
     assert torch.startswith("uv pip install --python .venv/bin/python torch==")
     assert torch.endswith("+cpu --torch-backend cpu")
     assert ours == "uv pip install --python .venv/bin/python --editable .[serve]"

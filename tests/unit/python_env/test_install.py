@@ -27,8 +27,15 @@ def test_uv_installs_where_it_is_and_pip_has_no_index_of_its_own(
         (tmp_path / "uv").write_text("#!/bin/sh\n")
         (tmp_path / "uv").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(install, "run_quietly", lambda _: pip_config)
+    asked: list[list[str]] = []
+
+    def run_quietly(command: list[str]) -> str:
+        asked.append(command)
+        return pip_config
+
+    monkeypatch.setattr(install, "run_quietly", run_quietly)
     command = install.installer(PIP, "/env/bin/python3")
+    assert asked == [[*PIP, "config", "list"]] * has_uv, "the pip that would install, no other"
     assert Path(command[0]).name == first
     assert "install" in command
 
