@@ -121,3 +121,11 @@ def test_the_releases_are_those_that_are_installed() -> None:
     assert RELEASES["transformers"] == tuple(f"5.{n}" for n in range(int(lowest), int(past)))
     (pinned,) = re.findall(r'"torch==(\d+\.\d+)\.', text)
     assert RELEASES["torch"] == (pinned,)
+
+
+def test_a_process_without_a_gpu_does_not_import_what_only_gpus_need() -> None:
+    """torch's varlen_attn brings its compiler along: seconds of each load."""
+    names = "hf_triton.text_generation.engines.in_flight.runner_selection", "sys"
+    asked = f"import {', '.join(names)}; print('torch.nn.attention.varlen' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 from generator.render import manifest, model_folder
 from generator.render.manifest import MANIFEST_FILE
-from generator.repository import compare, writing
-from hf_triton.cli import main as cli
+from generator.repository import writing
 from tests.unit.generator.conftest import Run
-from tests.unit.generator.killing import is_killed
 from tests.unit.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL, snapshot
 
 TWO_MODELS = ONE_MODEL + ONE_MODEL.split("\n", 1)[1].replace("demo", "other")
@@ -325,36 +322,6 @@ def test_a_second_run_at_the_same_time_is_refused(made: Path, work: Path, run: R
     who = f"another hf-triton (process {os.getpid()})"
     assert err == f"hf-triton: model_repository: {who} is writing to it; wait for that one\n"
     assert run("generate")[0] == 0
-
-
-@pytest.mark.parametrize("start", ["nothing", "older"])
-def test_a_killed_run_leaves_the_old_files_or_the_new(start: str, work: Path, run: Run) -> None:
-    folder, num_writes, killed = work / "model_repository/demo", 0, True
-
-    def version() -> dict[str, bytes]:
-        return {path: text for path, text in snapshot(folder).items() if path.startswith("1/")}
-
-    (work / "mine.py").write_text("def preprocess(request): pass\n")
-    changed = ONE_MODEL.replace("org/name", "org/new") + "    hooks: mine.py\n"
-    (work / "models.yaml").write_text(changed)
-    run("generate")
-    new = version()
-    while killed:
-        shutil.rmtree(work / "model_repository")
-        (work / "models.yaml").write_text(ONE_MODEL)
-        if start == "older":
-            run("generate")
-        old = version() if folder.exists() else {}
-        (work / "models.yaml").write_text(changed)
-        killed = is_killed(lambda: cli.main(["generate"]), num_writes)
-        assert not folder.exists() or version() in (old, new)
-        # The next run is of a version that is newer still: old and new are ours.
-        (work / "models.yaml").write_text(ONE_MODEL.replace("org/name", "org/newer"))
-        assert run("generate")[::2] == (0, "")
-        assert run("diff")[0] == 0
-        assert not list(work.rglob(f"*{compare.TEMPORARY_SUFFIX}"))
-        num_writes += 1
-    assert num_writes > 10
 
 
 def test_an_interrupt_ends_in_130(work: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A version beside another, and back, whenever the process is killed."""
+"""A version beside another, and back."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from generator.repository import version_folders
-from generator.repository.compare import ModelPlan, folder_version, read_manifest
+from generator.repository.compare import ModelPlan, folder_version
 from generator.repository.plan import make_plan
 from generator.spec.triton_models import LAUNCHER_FILE
 from tests.unit.generator.conftest import Run
-from tests.unit.generator.killing import is_killed
 from tests.unit.generator.workspace import ONE_MODEL, snapshot
 
 WHOLE, HALF = "dtype: float32", "dtype: float16"
@@ -36,15 +35,6 @@ def folder(work: Path, run: Run) -> Path:
 def add(work: Path, dtype: str, number: int, *keep: int) -> None:
     say(work, dtype)
     version_folders.add_version(plan_of(work), number, keep)
-
-
-def served(folder: Path, version: int) -> dict[str, bytes]:
-    """What Triton reads of a version."""
-    return {
-        path: content
-        for path, content in snapshot(folder).items()
-        if path == "config.pbtxt" or path.startswith(f"{version}/")
-    }
 
 
 def test_the_version_before_stays_with_its_own_config(work: Path, folder: Path, run: Run) -> None:
@@ -123,67 +113,6 @@ def test_what_starts_an_environment_is_there_while_a_version_has_one(
     add(work, HALF, 4)
     assert not launcher.exists()
     assert run("diff")[0] == 0
-
-
-def assert_a_version_is_whole(folder: Path, wholes: list[dict[str, bytes]]) -> None:
-    """Triton, started now, would find the highest version whole, and either's config."""
-    number = version_folders.next_version(folder) - 1
-    files = served(folder, number)
-    config = files.pop("config.pbtxt")
-    assert config in [whole["config.pbtxt"] for whole in wholes]
-    code = {path.partition("/")[2]: content for path, content in files.items()}
-    code.pop("config.pbtxt", None)
-    assert code in [
-        {path[2:]: content for path, content in whole.items() if path != "config.pbtxt"}
-        for whole in wholes
-    ]
-
-
-@pytest.mark.parametrize("next_says", [WHOLE, HALF], ids=["undone", "finished"])
-def test_killed_while_a_version_is_added_the_next_run_ends_it(
-    work: Path, folder: Path, run: Run, next_says: str
-) -> None:
-    wholes = [served(folder, 1)]
-    num_writes = 0
-    while is_killed(lambda: add(work, HALF, 2), num_writes):
-        assert_a_version_is_whole(folder, [*wholes, _as_half(wholes[0], folder)])
-        say(work, next_says)
-        assert run("generate")[0] == 0
-        assert run("diff")[0] == 0
-        if folder_version(folder) == 2:
-            version_folders.drop_version(folder)
-        say(work, WHOLE)
-        run("generate")
-        assert run("diff") == (0, "model_repository: 1 identical\n", "")
-        assert not [path for path in folder.rglob("*") if path.name.endswith("tmp")]
-        assert not list(folder.glob("?/config.pbtxt"))
-        num_writes += 1
-    assert num_writes > 10
-
-
-def _as_half(whole: dict[str, bytes], folder: Path) -> dict[str, bytes]:
-    """The same model in half precision, whose config the folder may have already."""
-    json = whole["1/model.json"].replace(b"float32", b"float16")
-    return {**whole, "1/model.json": json, "config.pbtxt": served(folder, 1)["config.pbtxt"]}
-
-
-def test_killed_while_a_version_is_dropped_the_next_run_ends_it(
-    work: Path, folder: Path, run: Run
-) -> None:
-    before = snapshot(folder)
-    add(work, HALF, 2)
-    num_writes = 0
-    while is_killed(lambda: version_folders.drop_version(folder), num_writes):
-        version_folders.drop_last_version(folder, 2)
-        say(work, WHOLE)
-        assert run("generate")[0] == 0
-        assert snapshot(folder) == before
-        add(work, HALF, 2)
-        num_writes += 1
-    assert num_writes > 10
-    assert read_manifest(folder).files.keys() == {
-        path for path in snapshot(folder) if path[0] != "."
-    }
 
 
 def test_routing_that_the_old_version_reads_is_not_written(work: Path, folder: Path) -> None:

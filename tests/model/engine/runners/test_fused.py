@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -311,25 +309,6 @@ def test_torchs_libgomp_is_found_where_wheels_have_it(
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
     (tmp_path / "torch").mkdir(exist_ok=True)
     assert ThreadTeam(2).num_threads == 2
-
-
-COMPILE = """
-import sys
-sys.path[:0] = [".", "tests/stub"]
-from hf_triton.runtime.kernels.kernel_loading import load_kernel
-load_kernel("silu_mul", "float32")
-"""
-
-
-def test_a_kernel_is_compiled_once_for_all_processes_of_a_user(tmp_path: Path) -> None:
-    root = Path(kernel_loading.__file__).parents[3]
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", COMPILE], cwd=root, env=env, check=True)
-    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())
-    before = kept.stat().st_mtime_ns
-    again = f"{COMPILE}assert 'numba' not in sys.modules"
-    subprocess.run([sys.executable, "-c", again], cwd=root, env=env, check=True)
-    assert kept.stat().st_mtime_ns == before
 
 
 def test_copies_that_load_at_once_compile_a_kernel_once(
