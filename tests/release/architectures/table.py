@@ -43,19 +43,22 @@ _TITLES = {
     "sequence-to-sequence": "Encoder-decoders and audio-text models",
     "image-text": "Image-text models",
 }
+_PLAIN = ("fused", "packed", "packed, states", "fused, packed with images", "encoder-decoder")
 _HEAD = """# Model types
 
 After this page you know how your model's type runs before you serve it. `config.json` has the \
-type as `model_type`; [engines](engines.md#in_flight) explains the runners. Where two stand, the \
-second one is that of bfloat16.
+type as `model_type`; [engines](engines.md#in_flight) explains the runners.
 
 Every type of transformers {version} that generates text was built as a tiny model with random \
-weights and served: prompts of mixed lengths in chunks, some joining later or beginning alike, \
-with images where the type takes them. A type is wrong if its greedy tokens differ from \
-those of transformers' own `generate`, other than by ties within rounding. A type may fail to load \
-because its tiny model could not be built; `tests/release/architectures/rows.tsv` has the reasons.
+weights and served: prompts of mixed lengths, some joining later or beginning alike, with images \
+where the type takes them. A type is wrong if its greedy tokens differ from those of \
+transformers' own `generate`, other than by ties within rounding.
 
 {totals}
+
+A type that loads and is in no table below runs in flight: fused, packed or encoder-decoder. Where \
+two stand, the second one is that of bfloat16. `tests/release/architectures/rows.tsv` has all \
+types, and why one does not load: it may be that its tiny model could not be built.
 """
 
 
@@ -134,7 +137,8 @@ def text(rows: Collection[Row]) -> str:
     for kind, own in by_kind.items():
         parts.append(f"## {_TITLES[kind]}\n")
         parts.append("| the log says | types |\n|---|---|")
-        for runner in sorted({row.runner for row in own}, key=lambda one: (one == "-", one)):
+        others = {row.runner for row in own} - {*_PLAIN}
+        for runner in sorted(others, key=lambda one: (one == "-", one)):
             names = ", ".join(f"`{row.name}`" for row in own if row.runner == runner)
             parts.append(f"| {'does not load' if runner == '-' else runner} | {names} |")
         parts.append("")

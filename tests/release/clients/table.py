@@ -1,4 +1,4 @@
-"""The table in docs/clients.md: a row for each client, written by the run that drove it."""
+"""The list in docs/clients.md: a line for each client, written by the run that drove it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGE = Path(__file__).parents[3] / "docs" / "clients.md"
-_HEAD = "| client | version | result |\n| --- | --- | --- |\n"
+_HEAD = "## Tried\n\n"
 
 
 @dataclass(frozen=True)
@@ -19,26 +19,31 @@ class Tried:
     detail: str = ""
 
 
-def rows() -> dict[str, str]:
-    """The rows of the page, each with its line's end, by client."""
-    lines = PAGE.read_text(encoding="utf-8").partition(_HEAD)[2].splitlines(keepends=True)
-    return {line.split(" | ")[0].removeprefix("| "): line for line in lines if line[0] == "|"}
+def lines() -> dict[str, str]:
+    """The lines of the list, each with its line's end, by client."""
+    found = PAGE.read_text(encoding="utf-8").partition(_HEAD)[2].splitlines(keepends=True)
+    return {_client(line): line for line in found if line.startswith("- ")}
 
 
-def write_row(client: str, version: str, tried: Sequence[Tried], gaps: Mapping[str, str]) -> None:
-    """Puts a client's row in its place."""
-    found = {**rows(), client: f"| {client} | {version} | {_result(tried, gaps)} |\n"}
-    page = PAGE.read_text(encoding="utf-8").partition(_HEAD)
-    after = page[2][sum(map(len, rows().values())) :]
-    body = "".join(found[name] for name in sorted(found, key=str.lower))
-    PAGE.write_text(f"{page[0]}{_HEAD}{body}{after}", encoding="utf-8")
+def _client(line: str) -> str:
+    return line.removeprefix("- ").partition(":")[0].strip().rpartition(" ")[0]
+
+
+def write_line(client: str, version: str, tried: Sequence[Tried], gaps: Mapping[str, str]) -> None:
+    """Puts a client's line in its place."""
+    found = {**lines(), client: f"- {client} {version}{_result(tried, gaps)}\n"}
+    before, head, after = PAGE.read_text(encoding="utf-8").partition(_HEAD)
+    prose = "".join(line for line in after.splitlines(keepends=True) if line[:2] != "- ")
+    listed = "".join(found[name] for name in sorted(found, key=str.lower))
+    PAGE.write_text(f"{before}{head}{prose.rstrip()}\n\n{listed}", encoding="utf-8")
 
 
 def _result(tried: Sequence[Tried], gaps: Mapping[str, str]) -> str:
+    """What does not work, empty where all does."""
     failed = [one for one in tried if not one.ok]
-    told = [f"**{_cell(one.name)}**: {_cell(gaps.get(one.name, 'fails'))}" for one in failed]
-    return "; ".join(told) or "works"
+    told = [f"**{_line(one.name)}**: {_line(gaps.get(one.name, 'fails'))}" for one in failed]
+    return f": {'; '.join(told)}" if told else ""
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _line(text: str) -> str:
+    return text.replace("\n", " ")

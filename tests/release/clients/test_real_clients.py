@@ -1,5 +1,5 @@
 """The real clients, each in an environment of its own, below hf-triton/clients in the user's
-cache; a run writes their rows of docs/clients.md.
+cache; a run writes their lines of docs/clients.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from hf_triton.tritonserver.listen import Listen
 from tests.release.clients.agent.model import HOOKS, agent_model
 from tests.release.clients.real_clients import CLIENTS, DRIVERS, Client
-from tests.release.clients.table import Tried, write_row
+from tests.release.clients.table import Tried, write_line
 from tests.scenarios.reference import Reference
 from tests.support.installed import environment_with, run_in, version_in
 from tests.support.served import started
@@ -77,7 +77,7 @@ def served(folder: Path, models_yaml: str) -> Iterator[Listen]:
 def test_client(client: Client, environment: Mapping[str, str], tmp_path: Path) -> None:
     folder = environment_with(client.requirements)
     tried = driven(client, folder, {**environment, "OUTPUT": str(tmp_path)})
-    write_row(client.name, version_in(folder, client.requirements[0]), tried, client.gaps)
+    write_line(client.name, version_in(folder, client.requirements[0]), tried, client.gaps)
 
     failed = {one.name: one.detail for one in tried if not one.ok}
     assert tried
