@@ -200,19 +200,19 @@ def test_a_model_of_messages_in_its_folder_is_served(tmp_path: Path) -> None:
 
 
 def table() -> str:
-    """The tables of keys.py, as docs/encoders.md shows them."""
-    lines = ["| | followed | changes nothing | refused |", "|---|---|---|---|"]
+    """The keys of keys.py that are followed or refused, as docs/encoders.md shows them."""
+    lines = ["| | followed | refused |", "|---|---|---|"]
     for name, found in keys.TABLES.items():
-        harmless = [key for key in found.harmless if key not in keys.HUB]
-        columns = {"followed": [*found.followed], "harmless": harmless, "refused": [*found.refused]}
-        words = {column: [f"`{key}`" for key in given] for column, given in columns.items()}
-        if len(harmless) < len(found.harmless):
-            words["harmless"].append("the Hub's arguments")
-        words[found.others].append("others")
-        lines.append("".join(f"| {', '.join(row)} " for row in ([name], *words.values())) + "|")
+        given = {"followed": found.followed, "refused": found.refused}
+        words = {column: [f"`{key}`" for key in row] for column, row in given.items()}
+        if found.others in words:
+            words[found.others].append("others")
+        if any(words.values()):
+            cells = "".join(f"| {', '.join(row)} " for row in ([name], *words.values()))
+            lines.append(f"{cells}|")
     refused = ", ".join(f"`{name}`" for name in keys.REFUSED_MODULES)
     served = ", ".join(f"`{name}`" for name in keys.SERVED_MODULES)
-    return "\n".join([*lines, f"| modules | {served} | | {refused}, others |"])
+    return "\n".join([*lines, f"| modules | {served} | {refused}, others |"])
 
 
 def test_the_page_lists_every_key() -> None:

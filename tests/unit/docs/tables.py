@@ -78,12 +78,12 @@ def _kind(*, is_counter: bool) -> str:
 
 
 def _metric_rows(metrics: Iterable[tuple[str, str, str, list[str]]]) -> str:
-    lines = [
-        f"| `{name.removeprefix('hf_triton_')}` | {kind} | {told.rstrip('.')}"
+    rows = "".join(
+        f"| `{name.removeprefix('hf_triton_')}`{'¹' * (kind == 'histogram')} | {told.rstrip('.')}"
         f"{''.join(f', by `{label}`' for label in labels)} |\n"
         for name, kind, told, labels in metrics
-    ]
-    return "| name | | |\n|---|---|---|\n" + "".join(lines)
+    )
+    return f"| name | |\n|---|---|\n{rows}"
 
 
 def _engine_families() -> Iterator[Family]:
