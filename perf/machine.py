@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -13,40 +14,55 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import psutil
+
+from hf_triton.runtime.devices.cpu_quota import num_cores
+
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "nvidia-pytriton")
 NOTHING: Mapping[str, str] = MappingProxyType({})
 CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16")
 
 
-def hardware() -> dict[str, str | int | float]:
-    """Describes the machine; ``load_average`` shows whether it was idle."""
-    cpu = proc_value("/proc/cpuinfo", "model name") or platform.processor()
-    features = (proc_value("/proc/cpuinfo", "flags") or "").split()
-    memory_kib = (proc_value("/proc/meminfo", "MemTotal") or "0 kB").split()[0]
+def here(command: str, versions_too: Mapping[str, str] = NOTHING) -> dict[str, Any]:
+    """The fields of a Run (perf/report/schema.py) that describe this machine and this moment, with
+    further versions.
+    """
     return {
-        "cpu": cpu,
-        "cores": num_cores(),
-        "cpu_features": " ".join(name for name in CPU_FEATURES if name in features),
-        "memory_gib": round(int(memory_kib) / 2**20, 1),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "load_average": round(os.getloadavg()[0], 2),
+        "created": now(),
+        "command": command,
+        "commit": commit(),
+        "hardware": hardware(),
+        "versions": {**versions_too, **versions()},
     }
 
 
-def num_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def now() -> str:
+    """The time as ISO 8601, UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def proc_value(path: str, key: str) -> str | None:
-    """The first value of ``key`` in a ``key : value`` file of /proc; None without one."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
+def hardware() -> dict[str, str | int | float]:
+    """Describes the machine; ``load_average`` shows whether it was idle."""
+    features = _of_cpu("flags").split()
+    found: dict[str, str | int | float] = {
+        "cpu": _of_cpu("model name") or platform.processor(),
+        "cores": num_cores(),
+        "cpu_features": " ".join(name for name in CPU_FEATURES if name in features),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "load_average": round(os.getloadavg()[0], 2),
+    }
+    gpus = _printed("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
+    return {**found, **({"gpu": ", ".join(gpus)} if gpus else {})}
+
+
+def _of_cpu(key: str) -> str:
+    """The first value of ``key`` in /proc/cpuinfo; empty without one."""
+    lines = []
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     pairs = (line.partition(":") for line in lines)
-    return next((value.strip() for name, _, value in pairs if name.strip() == key), None)
+    return next((value.strip() for name, _, value in pairs if name.strip() == key), "")
 
 
 def versions() -> dict[str, str]:
@@ -60,33 +76,23 @@ def versions() -> dict[str, str]:
 
 def commit() -> str:
     """The checkout's commit, marked ``-dirty`` where files differ from it, or ``unknown``."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    words = ("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+    return _printed("git", *words) or "unknown"
+
+
+def _printed(program: str, *arguments: str) -> str:
+    """The output of a program; empty where it is not installed or fails."""
+    if shutil.which(program) is None:
+        return ""
     try:
-        answer = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        done = subprocess.run(
+            [program, *arguments],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
         )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return answer.stdout.strip()
-
-
-def here(
-    command: str,
-    hardware_too: Mapping[str, str] = NOTHING,
-    versions_too: Mapping[str, str] = NOTHING,
-) -> dict[str, Any]:
-    """The fields of a Run (perf/report/schema.py) that describe this machine and this moment, with
-    further hardware and versions.
-    """
-    return {
-        "created": now(),
-        "command": command,
-        "commit": commit(),
-        "hardware": {**hardware(), **hardware_too},
-        "versions": {**versions_too, **versions()},
-    }
-
-
-def now() -> str:
-    """The time as ISO 8601, UTC, to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""What only an NVIDIA GPU shows, of models with random weights that are made on the spot.
+"""Checks and times models on an NVIDIA GPU, with random weights that are made on the spot.
 
 ``check``: greedy tokens of each kind of decoder beside the CPU's ``generate``, decodes captured and
 eager, over pages full of NaN, and after a step that failed. ``time``: tokens/s of two Llamas
@@ -284,8 +284,10 @@ def _took_s(engine: InFlightEngine, prompts: Items[list[int]], num_tokens: int) 
     return time.perf_counter() - begun_s
 
 
-def main(command: str, device: str, only: str) -> int:
-    """Runs ``check`` or ``time``; returns the exit code."""
+def main(command: str = "check", device: str = "any", only: str = "") -> int:
+    """Runs ``check`` or ``time`` of the models in whose names ``only`` is found; returns the exit
+    code.
+    """
     device = device.replace("any", "cuda:0" if torch.cuda.is_available() else "cpu")
     logging.basicConfig(stream=sys.stdout, format="    log: %(message)s", level=logging.WARNING)
     logging.getLogger("hf_triton").setLevel(logging.INFO)

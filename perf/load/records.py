@@ -103,9 +103,9 @@ def figures(good: Sequence[Record], seconds: float) -> dict[str, Any]:
     tokens = sum(record.max_tokens or record.num_output_tokens for record in good)
     first = [record.chunk_s[0] - record.sent_s for record in good if record.chunk_s]
     return {
-        "duration_s": seconds,
+        "duration_s": round(seconds, 3),
         "num_requests": len(good),
-        "requests_per_s": len(good) / seconds if seconds else 0.0,
+        "requests_per_s": round(len(good) / seconds, 4) if seconds else 0.0,
         "output_tokens_per_s": tokens / seconds if seconds and tokens else None,
         "latency": percentiles([record.latency_s for record in good]),
         "time_to_first_token": percentiles(first),

@@ -84,10 +84,6 @@ def _completion(document: Mapping[str, Any]) -> tuple[str, int | None]:
     return text, (document.get("usage") or {}).get("completion_tokens")
 
 
-def _generated(document: Mapping[str, Any]) -> tuple[str, int | None]:
-    return document["generated_text"], None
-
-
 @dataclass(frozen=True)
 class Route:
     """A path, in which {model} stands for the model's name, and the function that reads text and
@@ -121,5 +117,4 @@ ROUTES = {
     "infer": Route("/v2/models/{model}/infer", _tensors),
     "stream": Route("/v2/models/{model}/generate_stream", _tensors),
     "completions": Route("/v1/completions", _completion),
-    "prompt": Route("/generate", _generated),
 }

@@ -12,13 +12,12 @@ from typing import Any
 
 from generator.errors import PerfError
 from perf.report import markdown
-from perf.report.metrics import ROOFLINE, Metric, main_metrics, shown
-from perf.report.noise import Difference, difference, rejected, together
+from perf.report.metrics import Metric, judged_metrics, shown
+from perf.report.noise import CONFIDENCE, Difference, difference, together
 from perf.report.points import Point, dimensions, load_words, points
 from perf.report.schema import Results, Run
 
 _RARE = ("load_average",)  # fields of the hardware that differ in every run
-_MAX_LISTED = 10
 NOT_JUDGED = (
     "With one measurement of a load there is no telling noise from a difference: measure both with "
     "`repeats: 3` or more in the scenario."
@@ -59,14 +58,9 @@ class Compared:
 class Pair:
     """A load that both runs measured."""
 
-    a: Point
-    b: Point
+    words: str
     compared: tuple[Compared, ...]
-
-    @property
-    def starts_to_fail(self) -> bool:
-        """Whether requests failed in B but not in A."""
-        return self.b.num_errors > 0 and not self.a.num_errors
+    starts_to_fail: bool  # requests failed in B but not in A
 
     @property
     def is_judged(self) -> bool:
@@ -76,12 +70,13 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    a: Results
-    b: Results
+    """``warnings`` are conditions that weaken it; ``overall`` are figures of all loads together."""
+
+    a: Run
+    b: Run
     pairs: Sequence[Pair]
-    overall: Sequence[Compared]  # of all loads together
-    only_a: Sequence[Point]
-    only_b: Sequence[Point]
+    overall: Sequence[Compared]
+    warnings: Sequence[str]
 
     @property
     def is_judged(self) -> bool:
@@ -93,78 +88,58 @@ def compare(a: Results, b: Results, ignored: Sequence[str] = ()) -> Comparison:
     load matches.
     """
     of_a, of_b = _by_identity(a, ignored, "A"), _by_identity(b, ignored, "B")
-    known = main_metrics(
-        [*a.measurements, *b.measurements]
-    )  # the roofline's share follows from tokens/s
-    metrics = [each for each in known if each.lower_is_better is not None and each != ROOFLINE]
-    pairs = [
-        Pair(point, of_b[key], tuple(_compared(point, of_b[key], metrics)))
-        for key, point in of_a.items()
-        if key in of_b
-    ]
+    metrics = judged_metrics([*a.measurements, *b.measurements])
+    pairs = [_pair(of_a[key], of_b[key], metrics) for key in of_a if key in of_b]
     if not pairs:
         firsts = [load_words(next(iter(each.values())).load) for each in (of_a, of_b)]
         raise PerfError(
             f"no load is in both runs; A's first is {firsts[0]!r}, B's first is {firsts[1]!r}. "
             "--ignore target,endpoint or another name matches loads that differ in it"
         )
-    only_a = [point for key, point in of_a.items() if key not in of_b]
-    only_b = [point for key, point in of_b.items() if key not in of_a]
-    return Comparison(a, b, pairs, list(_overall(pairs, metrics)), only_a, only_b)
+    warnings = [f"not the same: {line}" for line in _differing(a.run, b.run)]
+    for name, own, other in (("A", of_a, of_b), ("B", of_b, of_a)):
+        only = [load_words(point.load) for key, point in own.items() if key not in other]
+        warnings += [f"only in {name}: {words}" for words in only]
+    warnings += [f"requests fail in B only: {pair.words}" for pair in pairs if pair.starts_to_fail]
+    single = sum(not pair.is_judged for pair in pairs)
+    if 0 < single < len(pairs):
+        warnings.append(f"without repeats: {single} loads, of which noise can't be judged")
+    return Comparison(a.run, b.run, pairs, [*_overall(pairs, metrics)], warnings)
 
 
 def failures(found: Comparison, bound: float) -> list[str]:
     """A line for each regression: B fails, or is slower by more than ``bound`` (0.05: times 1.05
     times as long, rates as much lower) beyond noise. One-sided tests of every load and of all loads
-    together, held to 5 % for all tests at once.
+    together, held to 5 % for all tests at once by Bonferroni's rule.
     """
     tests = [("all loads together", each) for each in found.overall]
-    tests += [(load_words(p.a.load), each) for p in found.pairs for each in p.compared]
+    tests += [(pair.words, each) for pair in found.pairs for each in pair.compared]
     tests = [(where, each) for where, each in tests if each.difference.is_judged]
-    chances = [each.slowdown.chance_of_more_than(1 + bound) for _, each in tests]
     slower = [
         f"slower: {where}: {each.metric.label}: {each}"
-        for (where, each), stands in zip(tests, rejected(chances), strict=True)
-        if stands
+        for where, each in tests
+        if each.slowdown.chance_of_more_than(1 + bound) <= (1 - CONFIDENCE) / len(tests)
     ]
-    anew = [load_words(pair.a.load) for pair in found.pairs if pair.starts_to_fail]
+    anew = [pair.words for pair in found.pairs if pair.starts_to_fail]
     return slower + [f"fails in B only: {words}" for words in anew]
 
 
 def to_markdown(found: Comparison) -> str:
     """Writes the differences between the runs, all loads together, then each load."""
-    names = (markdown.escaped(f"{x.run.name} ({x.run.created})") for x in (found.a, found.b))
+    names = (markdown.escaped(f"{run.name} ({run.created})") for run in (found.a, found.b))
     lines = ["# A: {}, B: {}".format(*names), ""]
-    said = [f"- **{head}**: {markdown.escaped(text)}" for head, text in warnings(found)]
-    lines += [*said, ""] if said else []
-    count = len(found.pairs)
+    lines += [f"- {markdown.escaped(text)}" for text in found.warnings]
     for each in found.overall:
-        text = f"B/A over all {count} loads: {each.metric.label}: {each}"
+        text = f"B/A over all {len(found.pairs)} loads: {each.metric.label}: {each}"
         lines.append(f"- {markdown.escaped(text)}")
     metrics = list(dict.fromkeys(each.metric for p in found.pairs for each in p.compared))
     rows = []
     for pair in found.pairs:
         of_pair = {x.metric: f"{shown(x.a)} → {shown(x.b)}: {x}" for x in pair.compared}
-        cells = (of_pair.get(metric, "") for metric in metrics)
-        rows.append([load_words(pair.a.load), *cells])
+        rows.append([pair.words, *(of_pair.get(metric, "") for metric in metrics)])
     heads = ["load", *(metric.heading for metric in metrics)]
     lines += ["", *markdown.table(heads, rows, "<" * len(heads))]
     return "\n".join([*lines, "", RULE if found.is_judged else NOT_JUDGED]) + "\n"
-
-
-def warnings(found: Comparison) -> Iterator[tuple[str, str]]:
-    """Conditions that weaken the comparison, each with a heading and the loads it is about."""
-    yield from (("not the same", line) for line in _differing(found.a.run, found.b.run))
-    for name, only in (("A", found.only_a), ("B", found.only_b)):
-        yield from ((f"only in {name}", load_words(point.load)) for point in only[:_MAX_LISTED])
-        if len(only) > _MAX_LISTED:
-            yield f"only in {name}", f"{len(only) - _MAX_LISTED} more loads"
-    for pair in found.pairs:
-        if pair.starts_to_fail:
-            yield "requests fail in B only", load_words(pair.a.load)
-    single = sum(not pair.is_judged for pair in found.pairs)
-    if found.is_judged and single:
-        yield "without repeats", f"{single} loads, of which noise can't be judged"
 
 
 def _by_identity(
@@ -182,7 +157,8 @@ def _by_identity(
     return found
 
 
-def _compared(a: Point, b: Point, metrics: Sequence[Metric]) -> Iterator[Compared]:
+def _pair(a: Point, b: Point, metrics: Sequence[Metric]) -> Pair:
+    compared = []
     for metric in metrics:
         of_a, of_b = (  # only of repeats with answers
             [v for each in point.repeats if each.num_requests and (v := metric.value(each))]
@@ -190,7 +166,8 @@ def _compared(a: Point, b: Point, metrics: Sequence[Metric]) -> Iterator[Compare
         )
         if found := difference(of_a, of_b):
             means = (math.exp(math.fsum(map(math.log, each)) / len(each)) for each in (of_a, of_b))
-            yield Compared(metric, found, *means)
+            compared.append(Compared(metric, found, *means))
+    return Pair(load_words(a.load), tuple(compared), bool(b.num_errors and not a.num_errors))
 
 
 def _overall(pairs: Sequence[Pair], metrics: Sequence[Metric]) -> Iterator[Compared]:
@@ -208,13 +185,8 @@ def _differing(a: Run, b: Run) -> Iterator[str]:
         of_a, of_b = getattr(a, place), getattr(b, place)
         names = [name for name in dict.fromkeys((*of_a, *of_b)) if name not in _RARE]
         pairs += [(f"{place}: {name}", of_a.get(name), of_b.get(name)) for name in names]
-    for name, one, other in pairs:
-        if one != other:
-            yield f"{name}: {_short(one)} in A, {_short(other)} in B"
-
-
-def _short(value: object) -> str:
-    if value is None:
-        return "nothing"
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= 120 else text[:117] + "..."
+    for name, *both in pairs:
+        if both[0] != both[1]:
+            texts = (x if isinstance(x, str) else json.dumps(x, default=str) for x in both)
+            one, other = (text if len(text) <= 120 else text[:117] + "..." for text in texts)
+            yield f"{name}: {one} in A, {other} in B"

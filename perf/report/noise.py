@@ -9,12 +9,12 @@ mean. With n1 and n2 repeats, and variances s1 and s2 of their logarithms:
     interval of the ratio = exp(difference -/+ t(97.5 %) * standard error)
 
 A ratio whose 95 % interval holds 1 is noise. Several ratios are put together as their geometric
-mean; tests of many at once are held to 5 % for all of them together by Holm's rule.
+mean.
 
-Sources: B. L. Welch, Biometrika 34 (1947) 28-35; S. Holm, Scand. J. Statist. 6 (1979) 65-70; for
-intervals of ratios of computers' times T. Kalibera and R. Jones, Rigorous Benchmarking in
-Reasonable Time, ISMM 2013. Repeats of one run share a server and an hour: two runs may differ by
-more than their repeats say, which measuring the same twice shows.
+Sources: B. L. Welch, Biometrika 34 (1947) 28-35; for intervals of ratios of computers' times
+T. Kalibera and R. Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013. Repeats of one run
+share a server and an hour: two runs may differ by more than their repeats say, which measuring the
+same twice shows.
 """
 
 from __future__ import annotations
@@ -104,17 +104,6 @@ def _combined(shares: Sequence[tuple[float, float]]) -> tuple[float, float]:
     below = sum(variance**2 / freedom for variance, freedom in shares)
     freedom = total**2 / below if below > 0 else sum(freedom for _, freedom in shares)
     return math.sqrt(total), max(1.0, math.floor(freedom))
-
-
-def rejected(chances: Sequence[float]) -> list[bool]:
-    """Which of these p-values are significant when tested together, by Holm's rule."""
-    order = sorted(range(len(chances)), key=lambda at: chances[at])
-    stands = [False] * len(chances)
-    for done, at in enumerate(order):
-        if chances[at] > (1 - CONFIDENCE) / (len(chances) - done):
-            break
-        stands[at] = True
-    return stands
 
 
 def t_tail(t: float, freedom: float) -> float:

@@ -15,11 +15,7 @@ from perf.report.points import Point, grouped, varying, words_for
 
 MAX_LINES = 8  # more lines can't be told apart: the ones with the highest throughput are drawn
 _LOADS = ("concurrency", "request_rate")
-# Okabe and Ito's colours for all kinds of colour vision (https://jfly.uni-koeln.de/color/).
-_COLOURS = (
-    *("#0072b2", "#d55e00", "#009e73", "#b5528c"),
-    *("#8a6d00", "#5a5a5a", "#56b4e9", "#000000"),
-)
+_COLOURS = "petroff10"  # for all kinds of colour vision
 _MARKERS = "os^DvPX*"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -52,7 +48,9 @@ def plot(points: Sequence[Point]) -> Markup | None:
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         FigureCanvasSVG(figure)
         axes: Any = figure.add_subplot()
-        for name, colour, marker in zip(kept, _COLOURS, _MARKERS, strict=False):
+        for name, colour, marker in zip(
+            kept, mpl.color_sequences[_COLOURS], _MARKERS, strict=False
+        ):
             line = sorted(lines[name], key=lambda p: p.load.concurrency or p.load.request_rate or 0)
             spots = [(p.middle(rate) or 0.0, p.middle(latency) or 0.0) for p in line]
             axes.plot(*zip(*spots, strict=True), color=colour, marker=marker, label=name or "all")

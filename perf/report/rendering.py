@@ -13,8 +13,8 @@ from pathlib import Path
 import jinja2
 
 from perf.report import markdown
-from perf.report.best import Bounds, best
-from perf.report.metrics import Metric, every_metric, main_metrics, shown
+from perf.report.best import best
+from perf.report.metrics import Metric, shown, shown_metrics
 from perf.report.plot import plot
 from perf.report.points import (
     Point,
@@ -31,9 +31,6 @@ from perf.report.schema import Results, Run, read_results, write_text
 MARKDOWN_FILE, PAGE_FILE = "run.md", "run.html"
 RENDERINGS = (PAGE_FILE, MARKDOWN_FILE)
 _NAMES = ("target", "endpoint", "concurrency", "request_rate")
-COMPARES_TARGETS = ("baselines",)  # kinds of runs in which every target does the same work
-NO_BOUNDS = Bounds()
-_TEMPLATE = "page.html.j2"
 
 
 @dataclass(frozen=True)
@@ -45,34 +42,35 @@ class Table:
     num_names: int  # number of columns that name the load
     everywhere: str = ""
 
+    def markdown(self) -> list[str]:
+        return markdown.table(self.heads, self.rows, "<" * self.num_names)
 
-def write_renderings(folder: Path, bounds: Bounds = NO_BOUNDS) -> None:
+
+def write_renderings(folder: Path) -> None:
     """Writes every rendering of the run in ``folder``, each whole or not at all.
 
     Raises PerfError (not a run, or of a newer schema), OSError.
     """
     results = read_results(folder)
-    write_text(folder / MARKDOWN_FILE, to_markdown(results, bounds))
-    write_text(folder / PAGE_FILE, to_html(results, bounds))
+    write_text(folder / MARKDOWN_FILE, to_markdown(results))
+    write_text(folder / PAGE_FILE, to_html(results))
 
 
-def to_markdown(results: Results, bounds: Bounds = NO_BOUNDS) -> str:
+def to_markdown(results: Results) -> str:
     """The best loads, a table to decide by, and how the run was made; all texts are escaped."""
     found = points(results.measurements)
     lines = [f"# {markdown.escaped(results.run.name)}", ""]
-    lines += [*(f"- {markdown.escaped(each)}" for each in _best(results, found, bounds)), ""]
+    lines += [*(f"- {markdown.escaped(each)}" for each in best(found)), ""]
     if found:
-        shown_table = table(found, main_metrics(results.measurements))
-        lines += [*markdown.table(shown_table.heads, shown_table.rows, "<" * shown_table.num_names)]
-        lines += ["", f"{markdown.escaped(shown_table.everywhere)}", ""]
-    else:
-        lines += ["No measurements.", ""]
+        of_all = table(found)
+        lines += [*of_all.markdown(), "", markdown.escaped(of_all.everywhere), ""]
     for name, text in (*_problems(found), *facts(results.run)):
-        lines.append(f"- {name}: {markdown.code(text) if name == 'command' else _said(text)}")
+        said = markdown.code(text) if name == "command" else markdown.escaped(text[:1000])
+        lines.append(f"- {name}: {said}")
     return "\n".join(lines) + "\n"
 
 
-def to_html(results: Results, bounds: Bounds = NO_BOUNDS) -> str:
+def to_html(results: Results) -> str:
     """The whole page; equal results give equal text."""
     found = points(results.measurements)
     environment = jinja2.Environment(
@@ -83,40 +81,39 @@ def to_html(results: Results, bounds: Bounds = NO_BOUNDS) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template(_TEMPLATE).render(
+    return environment.get_template("page.html.j2").render(
         title=results.run.name,
-        said=list(_best(results, found, bounds)),
-        warnings=list(_problems(found)),
+        best=list(best(found)),
+        problems=list(_problems(found)),
         plot=plot(found),
-        tables={"All numbers": table(found, every_metric(results.measurements))} if found else {},
-        facts={"How it came about": list(facts(results.run))},
+        table=table(found) if found else None,
+        facts=list(facts(results.run)),
     )
 
 
-def table(found: Sequence[Point], metrics: Sequence[Metric]) -> Table:
-    """Medians of the repeats, in brackets minimum and maximum, for the ``metrics`` that any load
-    has.
-    """
+def table(found: Sequence[Point]) -> Table:
+    """Medians of the repeats, in brackets minimum and maximum, of what any load has."""
     loads = [point.load for point in found]
     names = varying(loads) or [n for n in _NAMES if dimensions(loads[0])[n]]
+    metrics = shown_metrics(each for point in found for each in point.repeats)
     had = [metric for metric in metrics if any(point.values(metric) for point in found)]
-    has_remarks = any(point.remarks() for point in found)
-    heads = [*map(word, names), *(metric.heading for metric in had)]
+    remarks = [["; ".join(point.remarks())] for point in found]
+    has_remarks = any(each != [""] for each in remarks)
     rows = [
         [
             *(number(dimensions(point.load).get(name)) for name in names),
             *(_cell(point, metric) for metric in had),
-            *(["; ".join(point.remarks())] if has_remarks else []),
+            *(remark if has_remarks else []),
         ]
-        for point in found
+        for point, remark in zip(found, remarks, strict=True)
     ]
+    heads = [*map(word, names), *(metric.heading for metric in had)]
     others = [name for name in dimensions(loads[0]) if name not in names]
     shared = words_for(loads[0], [n for n in others if dimensions(loads[0])[n] != 1])
     notes = [f"Everywhere: {shared}."] if shared else []
     if any(len(point.repeats) > 1 for point in found):
         notes.append("Figures are medians of the repeats, in brackets the least and the most.")
-    heads += ["remarks"] if has_remarks else []
-    return Table(heads, rows, len(names), " ".join(notes))
+    return Table([*heads, *["remarks"] * has_remarks], rows, len(names), " ".join(notes))
 
 
 def facts(run: Run) -> Iterator[tuple[str, str]]:
@@ -127,19 +124,10 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
         "commit": run.commit,
         "hardware": markdown.joined(run.hardware),
         "versions": markdown.joined(run.versions),
-        "roofline": markdown.joined(run.roofline),
         "scenario": json.dumps(run.scenario, ensure_ascii=False) if run.scenario else "",
     }
     yield from ((name, text) for name, text in told.items() if text)
     yield from (("note", note) for note in run.notes)
-
-
-def _said(text: str) -> str:
-    return markdown.escaped(text[:1000])
-
-
-def _best(results: Results, found: Sequence[Point], bounds: Bounds) -> Iterator[str]:
-    return best(found, bounds, compares_targets=results.run.kind in COMPARES_TARGETS)
 
 
 def _problems(found: Sequence[Point]) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,5 @@
-"""What a run is, on disk: ``report.json`` in a folder of its own says how it came about, and has
-every finished measurement in the order in which they were made.
+"""The file of a run: ``report.json`` in a folder of its own describes how it was made, and has
+every finished measurement in order.
 
 Whatever measures adds to it; whatever shows, compares or tunes reads it. It is replaced as a whole,
 so a run that was stopped keeps what it had, and goes on where it was. Knows no server, no clock and
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -28,12 +27,6 @@ SCHEMA_VERSION = 1
 REPORT_FILE = "report.json"
 
 _MOST_BYTES = 2**30
-_SECRETS = (
-    re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)"),  # a password in a URL
-    re.compile(r"(\bBearer\s+)[^\s'\"]+", re.I),
-    re.compile(r"(--[\w-]*(?:key|token|password|secret)(?:=|\s+))(?:'[^']*'|\"[^\"]*\"|\S+)"),
-    re.compile(r"(\b[\w-]*(?:admin|api)-key:\s*)[^\s'\"]+", re.I),
-)
 
 Value = str | int | float | bool | None
 Made = TypeVar("Made")
@@ -84,7 +77,6 @@ class Measurement:
     time_to_first_token: Percentiles | None = None
     inter_token_latency: Percentiles | None = None
     output_tokens_per_s: float | None = None  # all callers together
-    roofline_share: float | None = None  # 0 to 1: share of the roofline limit
     server: Mapping[str, float] = field(default_factory=dict)
     """From Triton's and our own metrics, as differences over the measurement: queue_share (0 to 1
     of the time in the server), batch_occupancy (mean rows computed together), queue_ms, compute_ms,
@@ -108,8 +100,6 @@ class Run:
     versions: Mapping[str, str]
     title: str = ""
     scenario: Mapping[str, Any] = field(default_factory=dict)  # as given, with defaults filled in
-    roofline: Mapping[str, float] = field(default_factory=dict)
-    """memory_gb_per_s, float32_gflop_per_s, bfloat16_gflop_per_s as measured on this machine."""
     notes: Sequence[str] = ()
     schema_version: int = SCHEMA_VERSION
 
@@ -224,11 +214,7 @@ def masked(value: Any) -> Any:
         return {name: masked(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [masked(each) for each in value]
-    if not isinstance(value, str):
-        return value
-    for pattern in _SECRETS:
-        value = pattern.sub(r"\1***", value)
-    return encodable(mask_tokens(value))
+    return encodable(mask_tokens(value)) if isinstance(value, str) else value
 
 
 def _made(kind: type[Made], data: bytes, where: str = "") -> Made:

@@ -18,11 +18,12 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from generator.errors import PerfError, mask_tokens
-from perf.orphans import end, killed_with_parent
+from perf.processes import end, end_with_parent
 from perf.sweep.plan import Planned
 
 EXPORT_FILE = "profile_export.json"
@@ -62,30 +63,19 @@ def find(given: str | None = None) -> Analyzer:
     candidates = {"PATH": shutil.which(NAME), "the installed tritonclient": installed}
     reasons = []
     for origin, path in {"--perf-analyzer": given}.items() if given else candidates.items():
-        found = _started(str(path), origin) if path else f"none in {origin}"
-        if isinstance(found, Analyzer):
-            return found
-        reasons.append(found)
-    lines = "".join(f"\n    {reason}" for reason in reasons)
+        said, environment = _ask(str(path), {}) if path else "none", dict[str, str]()
+        if any(library in said for library in _LIBRARIES):
+            environment = _with_libraries()
+            said = _ask(str(path), environment)
+        if path and (found := _VERSION.search(said)):
+            return Analyzer(str(Path(path).absolute()), found[1], origin, environment)
+        last = said.strip().rpartition("\n")[2] or "it says nothing"
+        reasons.append(f"\n    {origin}: {path or 'not there'}: {last}")
     raise PerfError(
-        f"no perf_analyzer runs here:{lines}\n"
+        f"no perf_analyzer runs here:{''.join(reasons)}\n"
         "pip install tritonclient==2.51.0 nvidia-pytriton brings one for Linux, NVIDIA's SDK "
         "container has one: --dry-run prints the commands to run there"
     )
-
-
-def _started(path: str, origin: str) -> Analyzer | str:
-    """Starts it to read its version, with our copies of its libraries if it needs them; returns why
-    it does not run otherwise.
-    """
-    said, environment = _ask(path, {}), dict[str, str]()
-    if any(library in said for library in _LIBRARIES):
-        environment = _with_libraries()
-        said = _ask(path, environment)
-    if found := _VERSION.search(said):
-        return Analyzer(str(Path(path).absolute()), found[1], origin, environment)
-    last = said.strip().splitlines()[-1] if said.strip() else "it says nothing"
-    return f"{path} ({origin}) does not run: {last}"
 
 
 def _ask(path: str, environment: Mapping[str, str]) -> str:
@@ -111,9 +101,7 @@ def _with_libraries() -> dict[str, str]:
     for name, pattern in _LIBRARIES.items():
         target, link = installed_file("nvidia-pytriton", pattern), folder / name
         if target and not (link.is_symlink() and link.resolve() == target.resolve()):
-            fresh = link.with_name(
-                f".{name}.{os.getpid()}"
-            )  # another process may have linked it meanwhile
+            fresh = link.with_name(f".{name}.{os.getpid()}")  # others may link it meanwhile
             fresh.symlink_to(target)
             fresh.replace(link)
     paths = [str(folder), os.environ.get("LD_LIBRARY_PATH", "")]
@@ -224,7 +212,7 @@ def run(
         text=True,
         errors="replace",
         start_new_session=True,  # we handle the terminal's Ctrl-C
-        preexec_fn=killed_with_parent(signal.SIGKILL),
+        preexec_fn=partial(end_with_parent, signal.SIGKILL),
     )
     with process:
         try:

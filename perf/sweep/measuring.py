@@ -9,7 +9,7 @@ import errno
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,10 +23,9 @@ from perf.sweep.analyzer import EXPORT_FILE, Analyzer, Ended, measuring_command,
 from perf.sweep.metrics import Difference, gpu_figures, server_figures
 from perf.sweep.plan import Planned
 from perf.sweep.server import TritonView
-from perf.sweep.watching import Look, Watch, between, machine_figures, watching
+from perf.sweep.watching import Watch, between, machine_figures, server_pids, watching
 
 _COUNTED = "num_output_tokens"
-_MAY_DIFFER = 0.02  # share of the server's count
 _SILENCE_S = 20.0  # silence of the server's metrics that ends a load
 _FULL_BYTES = 65_536  # perf_analyzer reports no error when it can't write its whole export
 _LEAST_TIMEOUT_S, _COUNTING_TIMEOUT_S = 120.0, 3600.0
@@ -61,7 +60,8 @@ class Measurer:
     def _once(self, planned: Planned) -> Measurement:
         self.say(planned.label)
         blank = Measurement(planned.load, planned.repeat, now(), 0.0, 0, 0, 0.0)
-        with watching(planned.server) as watch:
+        pids = server_pids(planned.server.http_port) if planned.server.is_local else []
+        with watching(planned.server.metrics, pids) as watch:
             command, ended, is_stable = self._loaded(planned, watch)
         blank = replace(blank, command=shlex.join(command), stable=is_stable)
         export = self.folder / EXPORT_FILE
@@ -121,35 +121,9 @@ def _measured(blank: Measurement, planned: Planned, export: Export, watch: Watch
     return replace(
         blank,
         **found,
-        doubts=tuple(doubts(export, watch.looks, planned)),
         server=server_figures(Difference(scrapes, planned.target.labels), latency_ms),
         machine={**gpu_figures(scrapes), **machine_figures(looks)},
     )
-
-
-def doubts(export: Export, looks: Sequence[Look], planned: Planned) -> Iterator[str]:
-    """Differences between the clients' and the server's counts, in words. Requests in flight when
-    the server was asked may count on either side.
-    """
-    start_ns, end_ns = export.windows[0], export.windows[-1]
-    inside = [one for one in looks if one.samples and start_ns <= one.at_ns <= end_ns]
-    if len(inside) < 2:
-        return
-    seen = Difference([one.samples for one in inside], planned.target.labels)
-    first_s, last_s = ((one.at_ns - start_ns) / 1e9 for one in (inside[0], inside[-1]))
-    answered = sum(first_s < one.done_s <= last_s for one in export.records)
-    mean_in_flight = sum(one.latency_s for one in export.records) * 1e9 / (end_ns - start_ns)
-    in_flight = max(planned.callers, mean_in_flight)
-    counted = seen.grown("nv_inference_request_success")
-    if counted and abs(answered - counted) > _MAY_DIFFER * counted + in_flight:
-        yield f"clients saw {answered:,} requests answered where the server counted {counted:,.0f}"
-    finished = seen.grown("hf_triton_finished_total")
-    # The server counts sequences; the client counts a request of several as one.
-    if planned.counts_tokens and in_flight < finished < 1.5 * answered:
-        had = sum(one.num_output_tokens for one in export.records) / len(export.records)
-        told = seen.grown("hf_triton_generated_tokens_total") / finished
-        if abs(had - told) > (_MAY_DIFFER + in_flight / finished) * told:
-            yield f"clients saw {had:,.1f} tokens a request where the server counted {told:,.1f}"
 
 
 def _failed(blank: Measurement, planned: Planned, ended: Ended) -> Measurement:
@@ -177,10 +151,7 @@ class Export:
 
     def figures(self) -> dict[str, Any]:
         """The client-side fields of a Measurement."""
-        seconds = (self.windows[-1] - self.windows[0]) / 1e9
-        found = figures(self.records, seconds)
-        found["duration_s"] = round(seconds, 3)
-        return {**found, "requests_per_s": round(found["requests_per_s"], 4)}
+        return figures(self.records, (self.windows[-1] - self.windows[0]) / 1e9)
 
 
 def read_export(file: Path, streams: bool, counts_tokens: bool) -> Export:
@@ -193,13 +164,12 @@ def read_export(file: Path, streams: bool, counts_tokens: bool) -> Export:
     try:
         (experiment,) = json.loads(file.read_text("utf-8", "replace"))["experiments"]
         windows, requests = experiment["window_boundaries"], experiment["requests"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        records = [_record(one, windows[0], streams, counts_tokens) for one in requests]
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise ExportError(f"perf_analyzer left no whole export: {error}") from error
     if len(windows) < 2:
         raise ExportError("perf_analyzer's export has no counted time")
-    records = [_record(one, windows[0], streams, counts_tokens) for one in requests]
-    answered = [record for record in records if record]
-    return Export(answered, windows)
+    return Export([record for record in records if record], windows)
 
 
 def _record(

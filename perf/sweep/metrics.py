@@ -18,7 +18,11 @@ _BY_GPU = {
     "nv_gpu_power_usage": ("gpu_power_w", 1.0),
 }
 # For caches the used share replaces the absolute numbers.
-_SHARES = {"tokens": "kv_cache_share", "slots": "kv_slots_share", "pages": "kv_pages_share"}
+_SHARES = {
+    "kv_tokens": "kv_cache_share",
+    "kv_slots": "kv_slots_share",
+    "kv_pages": "kv_pages_share",
+}
 
 
 @dataclass(frozen=True)
@@ -67,15 +71,6 @@ class Difference:
         count = self.grown(f"{histogram}_count")
         return self.grown(f"{histogram}_sum") / count if count else None
 
-    def gauges(self) -> dict[str, list[float]]:
-        """Our gauges in every scrape, summed over all instances, by short name."""
-        samples = [one for scrape in self.scrapes for one in scrape if one.kind == "gauge"]
-        names = sorted({one.name for one in samples if one.name.startswith(_OURS)})
-        return {
-            name.removeprefix(_OURS): [_total(scrape, name) for scrape in self.scrapes]
-            for name in names
-        }
-
 
 def _total(samples: Iterable[Sample], name: str) -> float:
     return sum(one.value for one in samples if one.name == name)
@@ -105,23 +100,27 @@ def server_figures(seen: Difference, latency_ms: float | None) -> dict[str, floa
         rows = seen.grown("nv_inference_count") / executions
     if rows is not None:
         figures["batch_occupancy"] = rows
-    figures |= _gauge_figures(seen.gauges())
+    figures |= _gauge_figures(seen.scrapes)
     for name in ("refused", "prompt_tokens", "generated_tokens"):
         figures[f"{name}_counted"] = seen.grown(f"{_OURS}{name}_total")
     return {name: round(value, 6) for name, value in figures.items()}
 
 
-def _gauge_figures(gauges: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    wholes = {f"kv_{kind}" for kind in _SHARES}
+def _gauge_figures(scrapes: Sequence[Sequence[Sample]]) -> dict[str, float]:
+    """Our gauges, summed over all instances; of a cache the used share in place of its numbers."""
+    samples = [one for scrape in scrapes for one in scrape if one.kind == "gauge"]
+    names = sorted({one.name for one in samples if one.name.startswith(_OURS)})
     figures: dict[str, float] = {}
-    for name, values in gauges.items():
-        whole = name.removesuffix("_used")
-        if whole != name and whole in wholes:
-            of = gauges.get(whole, ())
-            shares = [used / all_ for used, all_ in zip(values, of, strict=False) if all_]
-            figures |= mean_and_max(_SHARES[whole.removeprefix("kv_")], shares)
-        elif name not in wholes:
-            figures |= mean_and_max(name, values)
+    for name in names:
+        values = [_total(scrape, name) for scrape in scrapes]
+        short, whole = name.removeprefix(_OURS), name.removesuffix("_used")
+        if short in _SHARES:
+            continue
+        if whole in names and whole != name:
+            wholes = [_total(scrape, whole) for scrape in scrapes]
+            values = [used / of for used, of in zip(values, wholes, strict=True) if of]
+            short = _SHARES.get(whole.removeprefix(_OURS), f"{short}_share")
+        figures |= mean_and_max(short, values)
     return figures
 
 

@@ -208,7 +208,7 @@ Texts = Annotated[tuple[Lengths, ...], _said(lengths)]
 
 @dataclass(frozen=True)
 class Measuring(Keys):
-    """How long a load is measured, in perf_analyzer's terms."""
+    """The length of a measurement, in perf_analyzer's terms."""
 
     gone: ClassVar[Mapping[str, str]] = {
         "timeout_s": "leave it out: a load's time follows from its windows"

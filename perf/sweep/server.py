@@ -24,8 +24,7 @@ from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 from generator.yaml_file.schema import did_you_mean
 from hf_triton.tritonserver.state_file import running_servers
-from perf.orphans import our_environment
-from perf.serving import free_listen, running
+from perf.processes import free_listen, our_environment, running
 from perf.sweep.metrics import Sample, parse_metrics
 from perf.sweep.scenario import Addresses
 

@@ -19,6 +19,7 @@ from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError, S
 from generator.models_yaml.reading import load_unpinned
 from generator.spec.task_folders import find_tasks
 from perf.machine import here
+from perf.report.metrics import FIRST_TOKEN, LATENCY, TOKENS, shown, throughput_of
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE, write_renderings
 from perf.report.schema import (
     REPORT_FILE,
@@ -27,7 +28,6 @@ from perf.report.schema import (
     append,
     read_measurements,
 )
-from perf.roofline import Limits, is_countable, limits_in
 from perf.run_folder import continued_or_new, locked_folder
 from perf.sweep import analyzer
 from perf.sweep.analyzer import Analyzer, measuring_command
@@ -36,7 +36,6 @@ from perf.sweep.plan import Planned, input_files, plan
 from perf.sweep.requests import ConfigOf, Targets, of_json, of_repository
 from perf.sweep.scenario import Addresses, Source, Sweep, read_sweep, usual_sweep
 from perf.sweep.server import DEFAULT, TritonView, own_server, supervised
-from perf.usage import gpu_names
 
 # Seconds a server may take to recover; longer under `hf-triton serve`, which reloads its models.
 _RECOVERY_S, _HEALED_S = 20.0, 300.0
@@ -102,7 +101,7 @@ def run(options: Options) -> int:
             )
         found = _planned(sweep, source, options, server)
         done = _begun(sweep, options, program, server, found)
-        return _measure(options, program, server, found, done)
+        return _measure(options, program, found, done)
 
 
 def _serves(sweep: Sweep, options: Options) -> bool:
@@ -157,7 +156,6 @@ def _begun(
     if any(one.streams for one in found):
         notes.append("inter-token latency is the time between the chunks of an answer")
     notes += dict.fromkeys(one.requests.note for one in found if one.requests.note)
-    gpus = {"gpu": ", ".join(gpu_names())} if server.is_local and gpu_names() else {}
     if not server.is_local:
         notes.append("hardware and CPU are of the machine that sent the load, not the server's")
     sent = hashlib.sha256(json.dumps(sorted(input_files(found).items())).encode()).hexdigest()[:16]
@@ -166,7 +164,7 @@ def _begun(
     scenario |= {"url": options.url.http} if options.url else {}
     run = Run(
         kind="sweep",
-        **here(options.command, gpus, versions),
+        **here(options.command, versions),
         title=sweep.title or f"sweep of {models}",
         scenario=scenario,
         notes=notes,
@@ -192,7 +190,6 @@ def _write_inputs(folder: Path, found: Sequence[Planned]) -> None:
 def _measure(
     options: Options,
     program: Analyzer,
-    server: TritonView,
     found: Sequence[Planned],
     done: Sequence[Measurement],
 ) -> int:
@@ -212,10 +209,9 @@ def _measure(
 
     bar = tqdm(total=len(found), initial=begun, bar_format=_BAR, mininterval=0.5, miniters=0)
     try:
-        limits = _limits(missing, server, options)
         measurer = Measurer(program, folder.resolve(), recovery_s, bar.set_description_str)
         for one in missing:
-            measurement = limits.with_share(measurer.measure(one))
+            measurement = measurer.measure(one)
             append(folder, measurement)
             failed += not measurement.num_requests
             tqdm.write(f"{one.label}: {_in_words(measurement)}", file=sys.stderr)
@@ -242,25 +238,13 @@ def _in_words(measurement: Measurement) -> str:
     """The main figures in one line."""
     if not measurement.num_requests:
         return f"failed: {measurement.first_error}"
-    latency, first = measurement.latency, measurement.time_to_first_token
-    parts = [f"{measurement.requests_per_s:.1f} requests/s"]
-    if measurement.output_tokens_per_s:
-        parts.append(f"{measurement.output_tokens_per_s:,.0f} tokens/s")
-    if latency:
-        parts.append(f"p50 {latency.p50_ms:.0f} ms, p99 {latency.p99_ms:.0f}")
-    if first:
-        parts.append(f"first token p50 {first.p50_ms:.0f} ms")
-    return ", ".join(parts) + ("" if measurement.stable else " (not stable)")
-
-
-def _limits(missing: Sequence[Planned], server: TritonView, options: Options) -> Limits:
-    """This machine's limits for the decoders to be measured."""
-    names = [
-        one.load.target
-        for one in missing
-        if one.counts_tokens and is_countable(one.load) and server.is_local
-    ]
-    return limits_in(options.folder, names, options.repository)
+    known = (
+        *(throughput_of([measurement]), TOKENS, LATENCY["p50"], LATENCY["p99"]),
+        FIRST_TOKEN["p50"],
+    )
+    values = [(metric, metric.value(measurement)) for metric in known]
+    said = (f"{one.label} {shown(value)} {one.unit}" for one, value in values if value is not None)
+    return ", ".join(said) + ("" if measurement.stable else " (not stable)")
 
 
 def _say(text: str) -> None:

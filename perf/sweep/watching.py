@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import psutil
 
 from perf.sweep.metrics import Sample, mean_and_max
-from perf.sweep.server import TritonView
-from perf.usage import cpu_seconds, machine_cpu_seconds, memory_gib
 
 _EVERY_S = 0.5
 _MEMORY_EVERY = 4  # looks between two of memory, which costs more
@@ -23,11 +22,11 @@ _MEMORY_EVERY = 4  # looks between two of memory, which costs more
 
 @dataclass(frozen=True)
 class Look:
-    """One sample. CPU seconds count from an arbitrary start, for differences."""
+    """One sample."""
 
     at_ns: int  # since 1970
-    busy_s: float = 0.0  # all cores of the machine
-    server_s: float = 0.0
+    busy_share: float = 0.0  # 0 to 1 of all cores of the machine, since the look before
+    server_s: float = 0.0  # CPU time of the server's processes
     memory_gib: float | None = None  # the server's processes, shared pages counted once
     samples: Sequence[Sample] = ()  # the server's metrics; empty where it did not answer
 
@@ -38,7 +37,7 @@ class Watch:
     descendants.
     """
 
-    server: TritonView
+    metrics: Callable[[], Sequence[Sample]]
     pids: Sequence[int]
     looks: list[Look] = field(default_factory=list)
     silent_since: float | None = None
@@ -50,9 +49,9 @@ class Watch:
 
     def look(self, with_memory: bool = True) -> None:
         memory = sum(map(memory_gib, self.pids)) if with_memory and self.pids else None
-        server_s = sum(map(cpu_seconds, self.pids))
-        samples = self.server.metrics()  # scraped last, just before the clock is read
-        self.looks.append(Look(time.time_ns(), machine_cpu_seconds(), server_s, memory, samples))
+        server_s, busy = sum(map(cpu_seconds, self.pids)), psutil.cpu_percent() / 100
+        samples = self.metrics()  # scraped last, just before the clock is read
+        self.looks.append(Look(time.time_ns(), busy, server_s, memory, samples))
         if samples:
             self.silent_since = None
         elif self.silent_since is None:
@@ -68,10 +67,9 @@ def between(looks: Sequence[Look], start_ns: int, end_ns: int) -> list[Look]:
 
 
 @contextlib.contextmanager
-def watching(server: TritonView) -> Iterator[Watch]:
+def watching(metrics: Callable[[], Sequence[Sample]], pids: Sequence[int]) -> Iterator[Watch]:
     """Samples for the length of the block."""
-    watch = Watch(server, server_pids(server.http_port) if server.is_local else [])
-    ended = threading.Event()
+    watch, ended = Watch(metrics, pids), threading.Event()
 
     def look_on() -> None:
         number = 0
@@ -104,15 +102,46 @@ def server_pids(http_port: int) -> list[int]:
     return sorted(found - {os.getpid()})
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU time so far of process ``pid`` and its descendants; 0 where it has gone."""
+    total = 0.0
+    for process in _family(pid):
+        with contextlib.suppress(psutil.Error):
+            spent = process.cpu_times()
+            total += spent.user + spent.system
+    return total
+
+
+def memory_gib(pid: int) -> float:
+    """Memory of a process and its descendants, shared pages counted once (PSS); resident memory
+    where the system reports no PSS.
+    """
+    total = 0
+    for process in _family(pid):
+        with contextlib.suppress(psutil.Error):
+            try:
+                total += process.memory_full_info().pss
+            except (AttributeError, psutil.AccessDenied):
+                total += process.memory_info().rss
+    return total / 2**30
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """A process and all its descendants; empty where it has gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        leader = psutil.Process(pid)
+        return [leader, *leader.children(recursive=True)]
+    return []
+
+
 def machine_figures(looks: Sequence[Look]) -> dict[str, float]:
     """Means over the samples around and in the counted time."""
     if len(looks) < 2 or looks[-1].at_ns <= looks[0].at_ns:
         return {}
     first, last = looks[0], looks[-1]
-    seconds = (last.at_ns - first.at_ns) / 1e9
-    share = (last.busy_s - first.busy_s) / seconds / (psutil.cpu_count() or 1)
-    figures = {"cpu_share": min(1.0, share)}
+    figures = {"cpu_share": statistics.fmean(one.busy_share for one in looks[1:])}
     if last.server_s:
+        seconds = (last.at_ns - first.at_ns) / 1e9
         figures["server_cpu_cores"] = max(0.0, last.server_s - first.server_s) / seconds
     figures |= mean_and_max("memory_gib", [one.memory_gib for one in looks if one.memory_gib])
     return {name: round(value, 4) for name, value in figures.items()}

@@ -10,7 +10,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,19 @@ from generator.spec.task_folders import Task
 from generator.spec.triton_models import engine_name
 from generator.yaml_file.keys import plain
 from hf_triton.cli.verbs.generate import generate
+from hf_triton.runtime.devices.device import free_cpu_bytes
 from hf_triton.tritonserver.process import TritonServer
-from perf.load.process import Level, LevelError, records_of
+from perf.load.level import Level, LevelError, records_of
 from perf.load.records import Policy, Record, measurement_of
 from perf.load.routes import Sent
 from perf.machine import now
+from perf.processes import free_listen
 from perf.report.schema import Load, Measurement, read_measurements
-from perf.roofline import Limits, decoders_of, limits_in
-from perf.serving import free_listen
 from perf.sweep.requests import Target, of_repository, requests_of
 from perf.sweep.scenario import Inputs
+from perf.sweep.watching import machine_figures, watching
 from perf.tune.question import STREAM, Request
 from perf.tune.space import INSTANCES, OPTIONS, Settings, entry_with
-from perf.usage import available_gib, nvidia_smi, server_memory
 
 _LARGEST_COPY = 2**20  # bytes; larger files of the weights' cache are linked
 _PROCESS_GIB = 0.3  # memory of a stub that has imported torch and transformers
@@ -54,7 +54,7 @@ class TrialError(Exception):
 @dataclass
 class Bench:
     """Measures into ``folder`` and numbers the repeats. ``scratch`` is temporary, ``files`` has the
-    model's config.json and weights; ``show`` prints progress.
+    model's config.json and weights.
     """
 
     request: Request
@@ -65,8 +65,6 @@ class Bench:
     files: Path | None
     inputs: Inputs
     endpoint: str
-    show: Callable[[str], object] = lambda _: None
-    _limits: Limits | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if lock_path(self.request.config).is_file():
@@ -104,11 +102,8 @@ class Bench:
         need = sum(path.stat().st_size for path in files) / 2**30 + _PROCESS_GIB
         need += float(settings.get(f"{OPTIONS}kv_cache_gib") or 0)
         need *= float(settings.get(INSTANCES) or 1)
-        free = available_gib()
-        if all(group.kind != "KIND_CPU" for group in self.spec.instance_groups):
-            rows = nvidia_smi("gpu=memory.free")
-            free = sum(mib for (mib,) in rows) / 1024 if rows else free
-        if need <= free:
+        free = free_cpu_bytes() / 2**30
+        if need <= free or shutil.which("nvidia-smi"):  # a GPU's memory is for the trial to find
             return None
         return f"needs at least {need:.1f} GiB, and {free:.1f} GiB are free"
 
@@ -117,7 +112,6 @@ class Bench:
         """Serves the model with these settings, ready on entry. Raises ``TrialError`` where it does
         not load or stops answering.
         """
-        self.show("loading")
         name, streams = self.spec.name, self.endpoint == STREAM
         try:
             self.read(settings)
@@ -143,19 +137,18 @@ class Bench:
                         ) from None
 
                 self._warm_up(send)
-                limits = self._allowed()
 
                 def measure(seconds: float) -> Measurement:
-                    self.show("measuring")
                     load, started = self.load(settings), now()
                     policy = Policy(
                         3 * self.request.concurrency, seconds, _LONGEST * seconds, _ANSWER_TIMEOUT_S
                     )
-                    found = measurement_of(send(policy), load, self._num_measured(load), started)
+                    with watching(list, [server.pid]) as watch:
+                        records = send(policy)
+                    found = measurement_of(records, load, self._num_measured(load), started)
                     excess = self.request.goal.excess(found).items()
                     missed = tuple(f"{bound} missed by {by:.0%}" for bound, by in excess)
-                    memory = server_memory(server.pid)
-                    return limits.with_share(replace(found, machine=memory, doubts=missed))
+                    return replace(found, machine=machine_figures(watch.looks), doubts=missed)
 
                 yield measure
         except GeneratorError as error:
@@ -165,19 +158,11 @@ class Bench:
         """Sends two requests for each caller and discards their figures. Raises TrialError where
         none is answered.
         """
-        self.show("warming up")
         records = send(Policy(2 * self.request.concurrency, 0.0, _WARM_UP_S, _ANSWER_TIMEOUT_S))
         problems = [record.problem for record in records if record.problem is not None]
         if len(problems) == len(records):
             told = problems[0] if problems else "none was sent"
             raise TrialError(f"every request failed: {told}")
-
-    def _allowed(self) -> Limits:
-        """The roofline limit of the model as generated now; measured while its server is idle."""
-        names = [self.spec.name]
-        if self._limits is None:
-            self._limits = limits_in(self.folder, names, self._own, self.files)
-        return replace(self._limits, decoders=decoders_of(names, self._own, self.files))
 
     def load(self, settings: Settings) -> Load:
         """The load that a trial sends to the model with these settings."""

@@ -74,13 +74,13 @@ class _EndedError(Exception):
 
 @dataclass
 class Search:
-    """One search in one folder. After each trial ``tell`` gets all outcomes, for a progress bar."""
+    """One search in one folder. ``tell`` gets each trial's outcome."""
 
     space: Space
     request: Request
     bench: Trials
     folder: Path
-    tell: Callable[[Sequence[Outcome]], object] = lambda _: None
+    tell: Callable[[Outcome], object] = lambda _: None
     refused: list[tuple[Settings, str]] = field(default_factory=list)
 
     def run(self) -> str:
@@ -133,7 +133,7 @@ class Search:
         best = measured(outcomes, self.request.goal)[:1]
         append(self.folder, self._measure_trial(settings, best[0].measurement if best else None))
         outcomes = outcomes_in(self.folder)
-        self.tell(outcomes)
+        self.tell(outcomes[-1])
         return measured(outcomes, self.request.goal)[:1] == [outcomes[-1]]
 
     def _refuse_end(self, outcomes: Sequence[Outcome]) -> None:
@@ -153,10 +153,8 @@ class Search:
         try:
             with self.bench.serving(settings) as measure:
                 if best is not None:
-                    looked, bar = (
-                        measure(self.request.seconds * SHORT_SHARE),
-                        self.request.goal.loss(best),
-                    )
+                    looked = measure(self.request.seconds * SHORT_SHARE)
+                    bar = self.request.goal.loss(best)
                     if self.request.goal.loss(looked) > bar + _CLEARLY * abs(bar):
                         return replace(looked, stable=False)
                 return measure(self.request.seconds)
@@ -201,17 +199,10 @@ class Confirmation:
 
 
 def in_turns(
-    bench: Trials,
-    folder: Path,
-    winner: Outcome,
-    current: Outcome,
-    *,
-    repeats: int,
-    seconds: float,
-    advance: Callable[[], object] = lambda: None,
+    bench: Trials, folder: Path, winner: Outcome, current: Outcome, request: Request
 ) -> Confirmation:
-    """Measures both ``repeats`` times in turns, each on a new server; repeats that are in the
-    folder are not measured again. Raises TrialError, OSError.
+    """Measures both ``request.repeats`` times in turns, each on a new server; repeats that are in
+    the folder are not measured again. Raises TrialError, OSError.
     """
 
     def found(outcome: Outcome) -> list[Measurement]:
@@ -219,10 +210,9 @@ def in_turns(
         load = outcome.measurement.load
         return [each for each in read_measurements(folder) if each.load == load and each.repeat]
 
-    for turn in range(1, repeats + 1):
+    for turn in range(1, request.repeats + 1):
         for outcome in (current, winner):
             if len(found(outcome)) < turn:
                 with bench.serving(outcome.settings) as measure:
-                    append(folder, measure(seconds))
-            advance()
-    return Confirmation(found(winner)[:repeats], found(current)[:repeats])
+                    append(folder, measure(request.seconds))
+    return Confirmation(found(winner)[: request.repeats], found(current)[: request.repeats])

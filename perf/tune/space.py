@@ -216,15 +216,16 @@ def _values(where: str, text: str, *, may_be_many: bool) -> list[Value]:
     if not (may_be_many and ":" in text):
         values = [_value(where, word) for word in (text.split(",") if may_be_many else [text])]
     else:
-        *ends, step = [*text.split(":"), "x2"] if text.count(":") == 1 else text.split(":")
-        numbers = [_value(where, word) for word in (*ends, step.strip().removeprefix("x"))]
-        if len(numbers) != 3 or not all(type(each) in (int, float) for each in numbers):
+        low, high, step = [*text.split(":"), "x2"][:3]
+        times = step.startswith("x")
+        ends = [_value(where, word) for word in (low, high, step.removeprefix("x"))]
+        numbers = [each for each in ends if type(each) in (int, float)]
+        if len(numbers) < 3 or text.count(":") > 2:
             raise UsageError(f"{where}: got '{text}', {_SYNTAX['--search']}")
-        low, high, size = (each for each in numbers if isinstance(each, int | float))
-        times = step.strip().startswith("x")
+        first, last, size = (each for each in numbers if isinstance(each, int | float))
         try:  # 0 can't be doubled
-            begin = [0] if times and low == 0 else []
-            values = [*begin, *points(low or 1 if times else low, high, size, times), high]
+            begin = [0] if times and first == 0 else []
+            values = [*begin, *points(first or 1 if times else first, last, size, times), last]
         except ValueError as error:
             raise UsageError(f"{where}: got '{text}', {error}; {_SYNTAX['--search']}") from None
     if len(values) > MAX_VALUES:
@@ -235,15 +236,14 @@ def _values(where: str, text: str, *, may_be_many: bool) -> list[Value]:
 def _value(where: str, text: str) -> Value:
     """Parses a value as models.yaml does."""
     word = text.strip()
-    if word in ("null", "~"):
-        return None
     try:
-        value = reading.parse(word.encode(), where).value if word else ""
+        value = reading.parse(f"value: {word}".encode(), where).get("value")
     except SpecError:
-        value = word
-    if isinstance(value, list | dict) or value == "":
+        return word
+    found = value.value if value else None
+    if isinstance(found, list | dict) or word == "":
         raise UsageError(f"{where}: got '{word}', expected single values with commas between them")
-    return value
+    return found
 
 
 def _up_to(values: Iterable[int], callers: int) -> list[Value]:

@@ -6,22 +6,18 @@ import hashlib
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm  # type: ignore[import-untyped]
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK
 from generator.models_yaml.reading import load
 from generator.spec.task_folders import Task, find_tasks
 from generator.yaml_file.keys import plain
+from hf_triton.runtime.devices.cpu_quota import num_cores
 from hf_triton.tritonserver.state_file import running_servers
-from perf.machine import here, num_cores
-from perf.report import markdown
-from perf.report.best import Bounds
-from perf.report.metrics import main_metrics
+from perf.machine import here
 from perf.report.points import points
 from perf.report.rendering import table, write_renderings
 from perf.report.schema import Run, read_measurements
@@ -43,7 +39,6 @@ from perf.tune.write_back import write_settings
 
 RESULTS_FOLDER = Path("perf-results")
 _NUM_CONFIRMED = 2  # candidates to confirm, if the first misses the bounds when measured again
-_BAR = "{n}/{total} {unit} |{bar:20}| {elapsed} {desc}{postfix}"
 
 
 def tune(request: Request) -> int:
@@ -103,15 +98,15 @@ class Tuning:
 
     def run(self) -> int:
         request, goal = self.request, self.request.goal
-        search = Search(self.space, request, self.bench, self.folder)
+        search = Search(self.space, request, self.bench, self.folder, self._say_trial)
         try:
-            _say(f"ended after {self._search(search)}")
+            _say(f"ended after {search.run()}")
             winner, said = self._judged(outcomes_in(self.folder))
         except KeyboardInterrupt:
             _say("interrupted; the same command goes on from here")
             return EXIT_INTERRUPTED
         finally:
-            write_renderings(self.folder, Bounds(goal.max_p99_ms, goal.max_ttft_ms))
+            write_renderings(self.folder)
             now = f"now: {settings_text(self.space.current)}"
             lines = [f"goal: {goal.describe()}", now, "", *ranking(self.folder, goal), ""]
             print("\n".join(lines))
@@ -124,37 +119,14 @@ class Tuning:
             print(self._written(winner))
         return EXIT_INPUT if winner is None else EXIT_OK
 
-    def _search(self, search: Search) -> str:
-        goal, begun = self.request.goal, len(outcomes_in(self.folder))
-        with self._bar(self.request.trials, "trials", begun) as bar:
-
-            def tell(outcomes: Sequence[Outcome]) -> None:
-                bar.update()
-                if outcomes[-1].state == "failed":
-                    reason = outcomes[-1].measurement.first_error
-                    tqdm.write(f"trial {outcomes[-1].number} failed: {reason}", file=sys.stderr)
-                for best in measured(outcomes, goal)[:1]:
-                    unit = "ms p99" if goal.wanted == "latency" else "/s"
-                    met = "" if goal.is_met(best.measurement) else ", bounds missed"
-                    shown = f"{goal.value(best.measurement):,.0f} {unit}{met}"
-                    bar.set_description_str(f"best {shown} ({settings_text(best.settings)})")
-
-            search.tell = tell
-            return search.run()
-
-    def _bar(self, total: int, unit: str, begun: int = 0) -> tqdm:
-        """A progress bar that also shows the bench's current action."""
-        bar = tqdm(
-            total=total, initial=begun, unit=unit, bar_format=_BAR, mininterval=0.5, miniters=0
-        )
-
-        def show(what: str) -> None:
-            bar.set_postfix_str(what, refresh=False)
-            bar.update(0)
-
-        if isinstance(self.bench, Bench):
-            self.bench.show = show
-        return bar
+    def _say_trial(self, outcome: Outcome) -> None:
+        found, goal = outcome.measurement, self.request.goal
+        unit = "ms p99" if goal.wanted == "latency" else "/s"
+        said = f"failed: {found.first_error}"
+        if outcome.state != "failed":
+            met = "" if goal.is_met(found) else ", bounds missed"
+            said = f"{outcome.state}, {goal.value(found):,.0f} {unit}{met}"
+        _say(f"trial {outcome.number}: {settings_text(outcome.settings)}: {said}")
 
     def _judged(self, outcomes: list[Outcome]) -> tuple[Settings | None, list[str]]:
         """The settings to recommend, and the text about them: the current ones where none is better
@@ -183,16 +155,14 @@ class Tuning:
         return None, [*lines, f"nothing meets the bounds ({goal.describe()})", near]
 
     def _turns(self, best: Outcome, current: Outcome) -> Confirmation | None:
-        repeats, seconds = self.request.repeats, self.request.seconds
-        if not repeats:
+        if not self.request.repeats:
             return None
-        with self._bar(2 * repeats, "repeats") as bar:
-            both = (self.bench, self.folder, best, current)
-            try:
-                return in_turns(*both, repeats=repeats, seconds=seconds, advance=bar.update)
-            except TrialError as error:
-                _say(f"could not be measured again: {error}")
-                return None
+        _say(f"measuring trial {best.number} and the current settings again, in turns")
+        try:
+            return in_turns(self.bench, self.folder, best, current, self.request)
+        except TrialError as error:
+            _say(f"could not be measured again: {error}")
+            return None
 
     def _written(self, winner: Settings) -> str:
         config, name = self.request.config, self.request.model
@@ -210,14 +180,12 @@ def ranking(folder: Path, goal: Goal) -> Iterator[str]:
     lines = read_measurements(folder)
     failed = [each for each in lines if not each.num_requests]
     good = [each for each in lines if each.num_requests]
-    ranked = sorted(points(good), key=lambda point: goal.loss(point.repeats[0]))
-    if ranked:
-        shown = table(ranked, main_metrics(good))
-        yield from markdown.table(shown.heads, shown.rows, "<" * shown.num_names)
-        yield from ("", shown.everywhere)
+    if ranked := sorted(points(good), key=lambda point: goal.loss(point.repeats[0])):
+        shown = table(ranked)
+        yield from (*shown.markdown(), "", shown.everywhere)
     for each in failed:
         yield f"- failed: {settings_text(each.load.settings)}: {each.first_error}"
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    print(f"hf-triton: {text}", file=sys.stderr)

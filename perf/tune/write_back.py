@@ -8,7 +8,6 @@ import contextlib
 import difflib
 import json
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,35 +94,30 @@ def _replace(
     tasks: Mapping[str, Task],
 ) -> None:
     """Checks the new text as a file beside the old one (paths in it are relative), then replaces
-    it. Raises EditError where anything else would change, OSError.
+    it, or what it links to. Raises EditError where anything else would change, OSError.
     """
     scratch = config.with_suffix(_SCRATCH_SUFFIX)
     try:
         write(str(scratch), new.encode())
-        try:
-            after = {spec.name: spec for spec in load(scratch, dict(tasks))}
-        except SpecError as error:
-            problems = (f"{each.where}: {each.message}" for each in error.problems)
-            raise EditError("; ".join(problems)) from None
-        entries = [
-            entry_with({key: plain(node) for key, node in specs[name].places.items()}, wanted)
-            for specs in (before, after)
-        ]
-        others = [{**specs, name: None} for specs in (before, after)]
-        is_right = current(after[name], wanted) == dict(wanted)
-        if not is_right or entries[0] != entries[1] or others[0] != others[1]:
-            raise EditError("more than these keys would change")
-        target = config.resolve()  # a link's target
-        shutil.copymode(target, scratch)
-        if target.parent == scratch.resolve().parent:
-            scratch.replace(target)
-        else:
-            mode = target.stat().st_mode
-            write(str(target), new.encode())
-            target.chmod(mode)
+        after = {spec.name: spec for spec in load(scratch, dict(tasks))}
+    except SpecError as error:
+        problems = (f"{each.where}: {each.message}" for each in error.problems)
+        raise EditError("; ".join(problems)) from None
     finally:
         with contextlib.suppress(OSError):
             scratch.unlink(missing_ok=True)
+    entries = [
+        entry_with({key: plain(node) for key, node in specs[name].places.items()}, wanted)
+        for specs in (before, after)
+    ]
+    others = [{**specs, name: None} for specs in (before, after)]
+    is_right = current(after[name], wanted) == dict(wanted)
+    if not is_right or entries[0] != entries[1] or others[0] != others[1]:
+        raise EditError("more than these keys would change")
+    target = config.resolve()
+    mode = target.stat().st_mode
+    write(str(target), new.encode())
+    target.chmod(mode)
 
 
 def set_value(text: str, model: str, path: Sequence[str | int], value: object) -> str:

@@ -1,4 +1,4 @@
-"""``hf-triton perf``: how fast it is, what to choose, and how far that is from the limit.
+"""``hf-triton perf``: how fast it is, and what to choose.
 
 Each sub-verb is a module here with HELP, DESCRIPTION, ``add_arguments`` and ``run``: thin, for the
 work is in the rooms beside this one, which are imported when a sub-verb runs. Those of ``perf.lab``
@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import signal
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from types import FrameType
+from typing import NoReturn
 
 from generator.errors import PerfError, UsageError
 from hf_triton.version import pip_install
-from perf.verbs.stopping import stopping_as_interrupts
 
-VERBS = {name: f"perf.verbs.{name}" for name in ("sweep", "tune", "report", "compare")}
+VERBS = {name: f"perf.verbs.{name}" for name in ("sweep", "tune", "compare")}
 if find_spec("perf.lab"):
     VERBS |= {name: f"perf.lab.verbs.{name}" for name in ("baselines", "gpu")}
 # Of earlier releases; what to use instead.
 _GONE = {
-    "roofline": "`perf sweep` and `perf tune` show the share of what this machine allows in their "
-    "reports; other figures come from perf_analyzer, AIPerf or GuideLLM"
+    "report": "whatever measures writes run.html and run.md at its end; `perf tune --max-p99-ms` "
+    "looks for the best within a bound",
+    "roofline": "`perf sweep` measures a server; `perf gpu time` shows the share of what a GPU's "
+    "bandwidth allows",
 }
 # Modules that come with another extra than hf-triton[perf].
 _EXTRAS = dict.fromkeys(("torch", "transformers", "tokenizers", "numpy", "pytriton"), "serve")
@@ -50,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"hf-triton perf {args.perf_verb} is gone: {_GONE[args.perf_verb]}")
     module = importlib.import_module(VERBS[args.perf_verb])
     try:
-        with stopping_as_interrupts():
+        with _signals_as_interrupts():
             code: int = module.run(args)
     except ModuleNotFoundError as error:
         raise PerfError(_missing(f"hf-triton perf {args.perf_verb}", error)) from error
@@ -66,3 +75,30 @@ def _missing(command: str, error: ModuleNotFoundError) -> str:
         raise error
     extra = _EXTRAS.get(name, "perf")
     return f"{command} needs the Python package {name}: {pip_install(extra)}"
+
+
+@contextmanager
+def _signals_as_interrupts() -> Iterator[None]:
+    """SIGTERM, and SIGHUP unless nohup ignores it, raise KeyboardInterrupt in the block, so that a
+    measurement keeps its results and ends its child processes, which would outlive the terminal.
+    """
+    numbers = [signal.SIGTERM, signal.SIGHUP]
+    before = {number: signal.getsignal(number) for number in numbers}
+    if before[signal.SIGHUP] is signal.SIG_IGN:
+        numbers.remove(signal.SIGHUP)
+    for number in numbers:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number])
+
+
+def _interrupt(number: int, _: FrameType | None) -> NoReturn:
+    if number == signal.SIGHUP:  # the terminal is closed, where a write would fail
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, AttributeError, ValueError):
+                if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    raise KeyboardInterrupt

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Collection
 
 from generator.flag_values import number, whole
@@ -32,14 +31,6 @@ def counts(text: str) -> tuple[int, ...]:
             f"got {text!r}, expected numbers from 1, as in 1,8,32"
         ) from None
     return tuple(dict.fromkeys(found))
-
-
-def pattern(text: str) -> re.Pattern[str]:
-    """Compiles a regular expression. Raises ArgumentTypeError."""
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"got {text!r}, no regular expression: {error}") from None
 
 
 def share(text: str) -> float:

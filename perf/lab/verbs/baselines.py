@@ -18,11 +18,12 @@ Makes a Llama of 42 M random weights and measures it, served by this project and
 instead, all on this machine with the same requests in the same order: prompts of 8 to 64 tokens
 that ask for 8, 16, 32, 64 or 128, from N clients who send the next request when the last is
 answered. Servers are started one after the other, every other round in the opposite order.
-Useful tokens are those that were asked for. Prints a Markdown table, and keeps each level in the
+Useful tokens are those that were asked for. Prints a Markdown report, and keeps each level in the
 folder as soon as it is measured: the same command goes on where one was stopped. Peers run in
 environments of their own; --list says how to install those that are missing."""
 NAMES = tuple(server.name for server in SERVERS)
-GONE = ("in-process", "batching", "mlserver", "ours-vllm")  # of earlier releases
+# Of earlier releases.
+GONE = ("in-process", "batching", "fastapi", "mlserver", "ours-vllm", "tutorial")
 FULL_CLIENTS, QUICK_CLIENTS = (1, 8, 32, 64, 256), (1, 8)
 FULL, QUICK = (512, 3), (24, 1)  # requests, rounds
 LONGEST_LEVEL_S = 900
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         for server in SERVERS:
             missing = server.missing(environments)
             where = f"not installed: {missing}" if missing else "installed"
-            print(f"{server.name:20} {','.join(server.dtypes):17} {server.what}\n{'':39}{where}")
+            print(f"{server.name:20} {server.what}\n{'':21}{where}")
         return EXIT_OK
     from perf.lab.baselines.run import Plan, compare
 

@@ -61,9 +61,15 @@ def test_without_the_package_the_verb_is_refused_and_not_listed(
 @pytest.mark.parametrize(
     "words, told",
     [
-        (["roofline", "m", "--sequences", "1,8"], "perf roofline is gone: `perf sweep` and `perf "),
+        (["roofline", "m", "--sequences", "1,8"], "perf roofline is gone: `perf sweep` measures"),
         (["tune", "demo", "--model-analyzer", "f.yaml"], "--model-analyzer is gone: leave it out "),
         (["sweep", "--sdk-image", "i"], "--sdk-image is gone: --dry-run prints the commands"),
+        (
+            ["report", "a", "--p99-ms", "5"],
+            "perf report is gone: whatever measures writes run.html",
+        ),
+        (["gpu", "pack", "x"], "pack and --wheels are gone: `pip download --no-deps"),
+        (["gpu", "--wheels", "x"], "pack and --wheels are gone"),
         (["compare", "a", "b", "--html"], "--html is gone: the Markdown has all of it"),
     ],
 )

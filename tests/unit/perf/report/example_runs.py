@@ -21,7 +21,6 @@ RUN = Run(
     versions={"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "triton": "2.51.0"},
     title="Demo models on two cores",
     scenario={"models": [{"name": "demo"}], "concurrency": [1, 64], "repeats": 3},
-    roofline={"memory_gb_per_s": 21.4, "float32_gflop_per_s": 187.0},
     notes=("The machine was otherwise idle.",),
 )
 
@@ -79,7 +78,6 @@ def _as_stream(plain: Measurement, p50: float, rate: float, drawn: random.Random
         time_to_first_token=_percentiles(p50 / 6, drawn),
         inter_token_latency=_percentiles(p50 / 40, drawn),
         output_tokens_per_s=rate * 32,
-        roofline_share=min(0.9, rate * 32 / 2500),
     )
 
 

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perf.report.best import Bounds
 from perf.report.metrics import shown
-from perf.report.points import points
 from perf.report.rendering import RENDERINGS, write_renderings
 from perf.report.schema import Load, Measurement, Run, read_results
 from tests.unit.perf.report import example_runs
@@ -79,14 +77,14 @@ def test_the_page_needs_no_other_file_and_runs_nothing(sweep: Path) -> None:
 def test_page_and_markdown_say_what_was_best_and_on_what(sweep: Path) -> None:
     page = Page((sweep / "run.html").read_text())
     for words in (
-        *("highest throughput", "lowest latency p99", "lowest time to first token p99"),
-        *("of the roofline (%)", "batch occupancy (rows)", "CPU (% of all cores)"),
-        *("unstable 1 of 3 times", "AMD EPYC 9R14", "0123456789ab", "float32_gflop_per_s 187.0"),
+        *("highest throughput", "lowest latency p99", "lowest first token p99"),
+        *("batch occupancy (rows)", "CPU (% of all cores)"),
+        *("unstable 1 of 3 times", "AMD EPYC 9R14", "0123456789ab"),
     ):
         assert words in page.said
         assert words in (sweep / "run.md").read_text().replace("\\", "")
     assert "svg" in page.tags
-    assert "http-generate-stream" in page.said.partition("All numbers")[0], "a line's name"
+    assert "http-generate-stream" in page.said.partition("All loads")[0], "a line's name"
 
 
 def test_the_same_run_gives_the_same_bytes(sweep: Path) -> None:
@@ -110,8 +108,7 @@ def evil_measurements() -> Iterator[Measurement]:
             num_errors=3,
             first_error='=HYPERLINK("x")</code><script>alert(3)</script>\n\x00\x1b[31m\udc80',
             stable=False,
-            command="perf_analyzer --admin-key s3cret -u http://me:pa55@host "
-            "-H 'Authorization: Bearer abcdef'",
+            command="perf_analyzer -H hf_abcdefghijklmnopqrstuvwxyz -u http://me:pa55@host",
         )
 
 
@@ -130,7 +127,7 @@ def test_names_errors_and_commands_are_shown_and_never_run(tmp_path: Path) -> No
     assert "<script>" not in outside_code.replace("\\<", "")
     for file in tmp_path.iterdir():
         text = file.read_text()
-        assert not [secret for secret in ("s3cret", "pa55", "abcdef") if secret in text], file
+        assert not [each for each in ("hf_abcdef", "pa55") if each in text], file
 
 
 def test_a_load_that_only_failed_is_not_the_best(tmp_path: Path) -> None:
@@ -141,23 +138,13 @@ def test_a_load_that_only_failed_is_not_the_best(tmp_path: Path) -> None:
         assert words in page.said
 
 
-def test_bounds_choose_the_load_that_keeps_to_them(tmp_path: Path) -> None:
-    example_runs.write(tmp_path, example_runs.sweep(("demo",), ("http-infer",)))
-    write_renderings(tmp_path, Bounds(p99_ms=300.0))
-    text = (tmp_path / "run.md").read_text()
-    line = next(line for line in text.splitlines() if "at most 300 ms" in line)
-    found = points(read_results(tmp_path).measurements)
-    kept = [point for point in found if Bounds(p99_ms=300.0).hold(point)]
-    assert f"concurrency {max(point.load.concurrency or 0 for point in kept)}" in line
-
-
 def test_without_matplotlib_the_page_has_its_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     page = rendered(tmp_path, example_runs.sweep(("demo",), ("http-infer",), (1, 2), 1))
     assert "svg" not in page.tags
-    assert "All numbers" in page.said
+    assert "All loads" in page.said
 
 
 @pytest.mark.parametrize(

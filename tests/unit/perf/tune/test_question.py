@@ -137,8 +137,8 @@ def test_weights_that_were_not_fetched_are_asked_for(
 def test_settings_that_can_not_be_are_refused_with_the_reason(
     tmp_path: Path, tasks: Mapping[str, Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_module, "available_gib", lambda: 1.0)
-    monkeypatch.setattr(bench_module, "nvidia_smi", lambda _: [])
+    monkeypatch.setattr(bench_module, "free_cpu_bytes", lambda: 2**30)
+    monkeypatch.setattr("shutil.which", lambda _: None)
     found = bench(tmp_path, YAML, 0, tasks)
     assert found.refusal({"instance_group.count": 2}) is None
     assert found.refusal({"instance_group.count": 4}) == (

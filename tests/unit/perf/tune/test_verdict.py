@@ -8,6 +8,7 @@ import pytest
 
 from perf.report.schema import Measurement, append, write_run
 from perf.tune.goal import Goal
+from perf.tune.question import Request
 from perf.tune.search import Confirmation, Outcome, in_turns, measured
 from tests.unit.perf.tune.fake_bench import RUN, SEQS, FakeBench, measurement
 
@@ -59,7 +60,8 @@ def test_both_are_measured_in_turns_and_never_twice(tmp_path: Path) -> None:
         append(tmp_path, each.measurement)
     append(tmp_path, measurement(CURRENT, 41, 10.0, repeat=1))
     bench = FakeBench(folder=tmp_path)
-    confirmation = in_turns(bench, tmp_path, winner, current, repeats=2, seconds=1.0)
+    request = Request("demo", tmp_path, tmp_path, THROUGHPUT, 8, repeats=2, trials=9, seconds=1.0)
+    confirmation = in_turns(bench, tmp_path, winner, current, request)
     assert bench.served == [WINNER, CURRENT, WINNER]
     assert [len(confirmation.winner), len(confirmation.current)] == [2, 2]
 

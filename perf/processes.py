@@ -1,47 +1,58 @@
-"""Starts servers for a measurement: a tritonserver on one model repository, or any command with a
-readiness URL.
-"""
+"""Starts and ends child processes; on Linux the kernel ends them if we are killed."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-
-from tqdm import tqdm  # type: ignore[import-untyped]
+from typing import Any
 
 from generator.errors import PerfError
 from hf_triton.tritonserver.listen import Listen
-from hf_triton.tritonserver.process import TritonServer
-from perf.orphans import end, killed_with_parent
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_ROOT = Path(__file__).parents[1]
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _NUM_LAST_LINES = 8  # log lines quoted in an error
 _POLL_S = 0.3
 
 
-@contextmanager
-def serving(
-    repository: Path,
-    *models: str,
-    listen: Listen | None = None,
-    write_log: Callable[[str], None] | None = None,
-) -> Iterator[TritonServer]:
-    """Serves ``models`` of ``repository``, on free ports unless given. Raises ``ServerError``.
-    Models load one after the other, because each times its own kernels while it loads.
+def our_environment() -> dict[str, str]:
+    """An environment in which Python imports our packages from any working directory."""
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def end_with_parent(number: int) -> None:
+    """A ``preexec_fn``: the child gets signal ``number`` when the thread that started it ends, so
+    start it from a long-lived thread. Does nothing where the system is not Linux.
     """
-    write_log = write_log or write_beside_bar
-    with TritonServer(repository, listen or free_listen(), write_log=write_log) as server:
-        for model in models:
-            server.wait_ready([model])
-        yield server
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
-@contextmanager
+def end(process: subprocess.Popen[Any], grace_s: float) -> None:
+    """Ends a process group: by SIGTERM first, then by SIGKILL."""
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextlib.contextmanager
 def running(
     command: Sequence[str],
     is_ready: Callable[[], bool],
@@ -61,7 +72,7 @@ def running(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # we pass on the terminal's Ctrl-C
-            preexec_fn=killed_with_parent(signal.SIGTERM),
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),
         )
     try:
         deadline = time.monotonic() + start_timeout_s
@@ -79,13 +90,8 @@ def running(
 
 def free_listen() -> Listen:
     """Three free ports of this machine."""
-    with ExitStack() as held:
+    with contextlib.ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(3)]
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
         return Listen("127.0.0.1", *(probe.getsockname()[1] for probe in probes))
-
-
-def write_beside_bar(line: str) -> None:
-    """Writes a line of the server's log above the progress bar."""
-    tqdm.write(line, file=sys.stderr)

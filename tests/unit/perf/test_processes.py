@@ -12,9 +12,11 @@ import pytest
 
 PARENT = """\
 import signal, subprocess, sys
-from perf.orphans import killed_with_parent
+from functools import partial
+from perf.processes import end_with_parent
 command = [sys.executable, "-c", "input()"]
-subprocess.Popen(command, preexec_fn=killed_with_parent(signal.SIGKILL), start_new_session=True)
+end = partial(end_with_parent, signal.SIGKILL)
+subprocess.Popen(command, preexec_fn=end, start_new_session=True)
 print("up", flush=True)
 signal.pause()
 """
