@@ -1,5 +1,5 @@
-"""How Python processes of ours start without the working directory: a ``torch.py`` that lies where
-a command is typed is nobody's torch.
+"""Starts our Python processes without the working directory on their search path, so that a
+``torch.py`` there is not imported.
 
 ``python -m`` and ``python -c`` look there first, and so does whatever has an empty entry in its
 search path. -P and PYTHONSAFEPATH need Python 3.11, and -I leaves out the user's own packages.

@@ -87,7 +87,7 @@ class HooksUnderTest:
         return response
 
     def observed(self, name: str, **labels: object) -> list[float]:
-        """What the hooks have observed of a metric with these labels, in order."""
+        """The values that the hooks have observed of a metric with these labels, in order."""
         texts = {label: str(value) for label, value in labels.items()}
         return [
             value

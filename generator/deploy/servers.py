@@ -15,7 +15,7 @@ from generator.deploy.options import Options
 from generator.deploy.units import Unit, num_instances
 from generator.errors import UsageError
 from generator.render.memory import weight_bytes
-from generator.render.model_folder import model_values
+from generator.render.model_data import model_values
 from generator.spec import vllm_arguments
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_sets import COMPLETION_TASKS, SPEECH_TASKS

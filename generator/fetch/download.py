@@ -9,10 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
 
-from generator.fetch import client, hub_client, hub_errors
-from generator.fetch.hub_client import HubFile, InterruptedFetchError, WrongContentError
+from generator.fetch import hub_client, hub_errors, object_store
+from generator.fetch.hub_client import (
+    HubFile,
+    InterruptedFetchError,
+    Listing,
+    WrongContentError,
+)
 from generator.fetch.model_cache import ModelCache
 from generator.fetch.partial_file import PartialFile
+from generator.spec.runtime_rules import is_stored
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,13 @@ class DownloadEvents:
     stop: Event
     on_bytes: Callable[[int], None]
     on_wait: Callable[[BaseException, float], None]
+
+
+def list_files(repository: str, revision: str) -> Listing:
+    """Lists the files of a revision or of a store's folder. Raises the client's errors."""
+    if is_stored(repository):
+        return object_store.list_files(repository)
+    return hub_client.list_files(repository, revision)
 
 
 def download(wanted: Download, watcher: DownloadEvents) -> str:
@@ -90,8 +103,12 @@ def _complete(part: PartialFile, wanted: Download, watcher: DownloadEvents) -> b
 
 def _receive(part: PartialFile, wanted: Download, watcher: DownloadEvents) -> None:
     """Sends one request, from the end of the part, and receives until the connection ends."""
-    asked = (wanted.repository, wanted.commit, wanted.path, part.size, wanted.file)
-    with client.open_file(*asked) as (start, blocks):
+    source, path, file = wanted.repository, wanted.path, wanted.file
+    if is_stored(source):
+        opened = object_store.open_file(source, path, part.size, file)
+    else:
+        opened = hub_client.open_file(source, wanted.commit, path, part.size, file)
+    with opened as (start, blocks):
         if start != part.size:  # the server ignores ranges
             _restart(part, watcher)
         for block in blocks:

@@ -12,16 +12,16 @@ from functools import partial
 from pathlib import Path
 
 from generator.errors import FetchError
-from generator.fetch import client, hub_client, hub_errors
-from generator.fetch.download import Download, DownloadEvents, download
+from generator.fetch import hub_client, hub_errors
+from generator.fetch.download import Download, DownloadEvents, download, list_files
 from generator.fetch.hub_client import HubFile, InterruptedFetchError, Listing
 from generator.fetch.model_cache import CachedFile, caches_of
-from generator.fetch.names import hub_models
 from generator.fetch.plan import (
     ModelFetch,
     disk_spaces,
     downloads,
     find_cached,
+    hub_models,
     locked_snapshot,
     resolve,
     share,
@@ -98,7 +98,7 @@ class FetchRun:
         """Lists a revision's files once, so that models that share it get the same commit."""
         with self._listing[repository, revision]:
             if (repository, revision) not in self._listings:
-                ask = partial(client.list_files, repository, revision)
+                ask = partial(list_files, repository, revision)
                 found = hub_client.retried(ask, self._stop, partial(self._on_wait, name))
                 self._listings[repository, revision] = found
         return self._listings[repository, revision]

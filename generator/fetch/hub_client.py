@@ -103,7 +103,7 @@ def _hexadecimal(text: str | None, length: int) -> str:
 def open_file(
     repository: str, commit: str, path: str, offset: int, file: HubFile
 ) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """Where the bytes that follow begin, ``offset`` or 0, and the bytes as they come.
+    """Returns the offset at which the bytes begin, ``offset`` or 0, and the bytes as they come.
 
     Raises:
         WrongContentError: the file has another size than ``file``, or not these bytes come.

@@ -38,7 +38,7 @@ def _find(files: Any, root: str) -> Mapping[str, Any]:
 
 
 class _Store(NamedTuple):
-    """How one scheme is read: its pip requirement, its secrets, how folders are listed, the file
+    """Describes one scheme: its pip requirement, its secrets, how folders are listed, the file
     system's options, and whether it names files by whole addresses.
     """
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from generator.errors import FetchError
+from generator.errors import FetchError, ModelError
 from generator.fetch import hub_client
 from generator.fetch.download import Download
 from generator.fetch.hub_client import HubFile, Listing
@@ -20,6 +20,7 @@ from generator.fetch.partial_file import part_size
 from generator.models_yaml.models_lock import Lock, chosen_files, is_commit, lock_key
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
 from generator.spec.runtime_rules import LockedFile, NotServableError
+from generator.yaml_file.schema import did_you_mean
 
 
 @dataclass
@@ -162,3 +163,22 @@ def locked_snapshot(fetch: ModelFetch) -> LockedSnapshot:
         path: LockedFile(file.size, fetch.here[path].sha256) for path, file in fetch.files.items()
     }
     return LockedSnapshot(fetch.commit, files)
+
+
+def chosen_models(
+    specs: Sequence[ModelSpec], names: Sequence[str], config: Path
+) -> list[ModelSpec]:
+    """The models of these names; all of them without names. Raises ModelError for an unknown
+    name.
+    """
+    known = [spec.name for spec in specs]
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known, "models")
+            raise ModelError(f"{config} has no model named {name!r}{hint}")
+    return [spec for spec in specs if not names or spec.name in names]
+
+
+def hub_models(specs: Iterable[ModelSpec]) -> list[ModelSpec]:
+    """The models that come from the Hub; adapters are listed as models of their own."""
+    return [part for spec in specs for part in spec.parts if not part.source.is_local]

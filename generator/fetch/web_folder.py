@@ -29,8 +29,8 @@ _ABSENT = (_FORBIDDEN, 404, 410)
 
 
 def find(files: Any, folder: str) -> dict[str, Any]:
-    """As fsspec's ``find`` with details. Raises FetchError, PermissionError, or the error of a
-    failed request.
+    """Finds files with details, as fsspec's ``find`` does. Raises FetchError, PermissionError, or
+    the error of a failed request.
     """
     found, is_forbidden = _those_there(files, folder, _NAMES)
     named = [name for index in _INDEXES for name in _shards(files, folder, index, found)]

@@ -23,7 +23,7 @@ class Branch:
     arm: Arm
 
     def entry(self, owner: str) -> Node:
-        """What stands in models.yaml for it, as if it were a model's entry."""
+        """The arm's keys, as if they were a model's entry."""
         place = self.node.get("name") or self.node
         key = Key("name", place.line, place.column, place.where)
         name = place._replace(value=self.arm.model_of(owner), written="")
@@ -32,7 +32,7 @@ class Branch:
         return self.node._replace(value={key: name, **overrides})
 
     def inherited(self, whole: Node) -> Node:
-        """What it has from its model, of which ``whole`` is the entry."""
+        """The keys that the arm inherits from its model, whose entry is ``whole``."""
         left_out = {"name", "served_names", "canary"}
         if "model" in self.arm.overrides:
             left_out.add("revision")  # of another repository
@@ -51,7 +51,7 @@ def branches(whole: Node) -> list[Branch]:
 
 
 def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
-    """What of a model's keys does not go together with its canary: where, and what is wrong."""
+    """Yields keys that contradict the model's canary: where, and what is wrong."""
     if entry.keys.canary is not None and entry.keys.layout == "ensemble":
         why = "its requests pass through Triton's own scheduler, which knows no arms"
         yield entry.given["canary"], f"needs layout: single; of an ensemble {why}"

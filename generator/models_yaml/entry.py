@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     tasks: Mapping[str, Task]
 
     def option(self, name: str) -> Node | None:
-        """Where an option is given."""
+        """The place of an option in the file; None where it is not given."""
         options = self.given.get("options")
         return None if options is None else options.get(name)
 

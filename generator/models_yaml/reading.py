@@ -6,7 +6,8 @@ Knows tasks only by their tags and options, nothing of templates, output or serv
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,6 @@ from generator.models_yaml import canary, model_rules, models_lock, vllm_backend
 from generator.models_yaml.claims import MetricClaim, NameClaim, refuse_clashes, refuse_differences
 from generator.models_yaml.entry import Entry, merge
 from generator.models_yaml.server_settings import ServerSettings
-from generator.models_yaml.task_names import task_hint
 from generator.spec.model_source import names_gguf
 from generator.spec.model_spec import Ensemble, ModelKeys, ModelSpec
 from generator.spec.task_folders import Task
@@ -30,6 +30,26 @@ _RULES = (model_rules.broken_rules, canary.broken_rules, vllm_backend_rules.brok
 _REQUIRED = ("name", "task", "model")
 _ONE_MODEL_ONLY = ("name", "served_names", "canary")
 _EXPECTED = "a map with 'models:' and, if you like, 'defaults:' and 'server:'"
+# Other names that people have for tasks: the Hub's tags, and pipelines of transformers.
+_OTHER_NAMES = {
+    "sentence-similarity": "feature-extraction",
+    "embeddings": "feature-extraction",
+    "sentiment-analysis": "text-classification",
+    "text-ranking": "text-classification",
+    "reranking": "text-classification",
+    "ner": "token-classification",
+    "conversational": "text-generation",
+    **dict.fromkeys(("image-to-text", "visual-question-answering", "vqa"), "image-text-to-text"),
+    "asr": "automatic-speech-recognition",
+    "speech-to-text": "automatic-speech-recognition",
+}
+# What pipelines of transformers were called that no longer are: one model, several names.
+_TEXT_TO_TEXT = re.compile(r"(summarization|translation)(_\w+)?")
+_PIPELINES = re.compile(
+    r"(zero-shot-)?(image|audio|object|video|mask|depth|keypoint)-[a-z-]+"
+    r"|text-to-(audio|speech)|any-to-any"
+    r"|(document|table)-question-answering"
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +86,7 @@ def load_unpinned(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
 
 
 def load_settings(path: Path) -> ServerSettings:
-    """What a models.yaml says of the whole server. Raises SpecError for mistakes in that."""
+    """Reads the ``server:`` block of a models.yaml. Raises SpecError for mistakes in it."""
     report = Report()
     settings = _settings(reading.read(path), report)
     if report.problems:
@@ -81,8 +101,8 @@ def _settings(root: Node, report: Report) -> ServerSettings:
 
 
 def _is_something_else(root: Node) -> str:
-    """What a file is that is no models.yaml at all, "" for one. Nothing of it is shown: it may be
-    a file of secrets.
+    """Says what a file is that is not a models.yaml; empty for one. Shows nothing of it: it may
+    hold secrets.
     """
     if not isinstance(root.value, dict):
         return "a list" if isinstance(root.value, list) else "a text"
@@ -130,7 +150,7 @@ class _Loader:
         return specs
 
     def defaults(self, node: Node) -> Node | None:
-        """What models inherit; it is checked here too, for a model may override each key."""
+        """Checks the keys that models inherit, since a model may override each of them."""
         if not isinstance(node.value, dict):
             self.report.expected(node, "a map of keys that models share")
             return None
@@ -245,7 +265,7 @@ class _Loader:
 
 
 def folder_suffixes(found: ModelKeys) -> tuple[str, ...]:
-    """What a model's name is followed by in the names of its further folders."""
+    """The suffixes of the names of a model's further folders."""
     if found.layout == "ensemble":
         return STEP_SUFFIXES
     if found.layout == "vllm-backend":
@@ -263,3 +283,15 @@ def _spec(found: ModelKeys, options: Mapping[str, object], places: Mapping[str, 
         "gguf_file": source.folder.name if source.folder and is_file else found.gguf_file,
     }
     return ModelSpec(**values, places=places)
+
+
+def task_hint(tag: str, tasks: Collection[str]) -> str:
+    """``; did you mean ...`` for another name of one of ``tasks``; empty where it is none."""
+    other = _OTHER_NAMES.get(tag)
+    if _TEXT_TO_TEXT.fullmatch(tag):
+        other = "text2text-generation"
+    if other in tasks:
+        return f"; did you mean '{other}'?"
+    if "pipeline" in tasks and _PIPELINES.fullmatch(tag):
+        return f"; did you mean 'pipeline', with options: {{pipeline: {tag}}}?"
+    return ""

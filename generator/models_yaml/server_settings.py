@@ -68,7 +68,7 @@ _ORIGIN = Text(f"an origin such as {ORIGIN_EXAMPLE}, or '*'", ORIGIN)
 
 @dataclass(frozen=True)
 class Tracing(Keys):
-    """Where an OpenTelemetry collector takes traces, over HTTP, and how many: one of ``rate``
+    """Sends traces to an OpenTelemetry collector over HTTP: one of ``rate``
     requests, with 0 only those that come with a trace context of their own.
     """
 
@@ -81,7 +81,7 @@ class Tracing(Keys):
 
 @dataclass(frozen=True)
 class OnDemand(Keys):
-    """How models with ``load: on_demand`` share memory: of each device they may take together so
+    """Limits the memory that models with ``load: on_demand`` share: of each device they may take so
     many GiB, or such a share of all it has; where neither is given, what is free. A request waits
     ``load_wait_s`` seconds at most for its model; ``max_loads`` are loaded at once.
     """
@@ -125,7 +125,7 @@ class ServerSettings(Keys):
     )
 
     def flags(self) -> list[str]:
-        """What tritonserver is told of it."""
+        """The flags of tritonserver that carry these settings."""
         if self.tracing is None:
             return []
         settings = (

@@ -1,4 +1,4 @@
-"""What of a model's keys ``layout: vllm-backend`` can honour: NVIDIA's vLLM backend knows vLLM's
+"""Refuses keys that ``layout: vllm-backend`` can't honour: NVIDIA's vLLM backend knows vLLM's
 arguments, and runs none of our code.
 """
 
@@ -42,7 +42,7 @@ _OWN_CODE = "it runs none of our code around a request"
 
 
 def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
-    """What of a model's keys does not go together with this layout: where, and what is wrong."""
+    """Yields keys that contradict this layout: where, and what is wrong."""
     given, keys, task = entry.given, entry.keys, entry.task
     if keys.layout != "vllm-backend":
         return
@@ -63,7 +63,7 @@ def broken_rules(entry: Entry) -> Iterator[tuple[Node, str]]:
 
 
 def _left_out(name: str) -> object:
-    """What a key is where it is left out: such a model streams."""
+    """The value of a key that is left out: such a model streams."""
     return True if name == "streaming" else getattr(ModelKeys(), name)
 
 

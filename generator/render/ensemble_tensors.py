@@ -64,12 +64,12 @@ class EnsembleTensors:
 
     @property
     def tokens_of_rows(self) -> tuple[Tensor, ...]:
-        """What the tokenizer step answers: (rows, longest row)."""
+        """The tokenizer step's outputs, ``(rows, longest row)``."""
         return tuple(replace(tensor, dims=(-1, -1)) for tensor in self.tokens)
 
     @property
     def computed_of_rows(self) -> Tensor:
-        """What the postprocessing step takes; named so that it is none of the task's tensors."""
+        """The postprocessing step's input; its name is none of the task's tensors."""
         dims = self.computed.dims
         rows = dims if self.model_max_batch_size == 0 else (-1, *dims)
         return replace(self.computed, name="model_output", dims=rows)

@@ -1,6 +1,5 @@
-"""How much memory a model takes before it is ever loaded: its processes, and its weights by their
-files, by models.lock, or by what the Hub says of them. ``apply``, loads on demand and ``deploy``
-ask here.
+"""Estimates a model's memory before it is loaded: its processes, and its weights by their files, by
+models.lock, or by the Hub's sizes. ``apply``, loads on demand and ``deploy`` use it.
 
 Knows the layout of Hugging Face models: config.json, and model.safetensors or the parts that
 model.safetensors.index.json names.
@@ -43,8 +42,8 @@ Listed = Mapping[Key, Mapping[str, int]]
 def folder_bytes(
     folder: Path, values: Mapping[str, Any], gpus: Sequence[str] = (), listed: Listed | None = None
 ) -> dict[str, float]:
-    """By device, what the processes of a Triton model's ``folder`` take, whose model.json has these
-    ``values``; none are those of a front.
+    """Estimates the bytes on each device of the processes of a Triton model's ``folder``, whose
+    model.json has these ``values``; a front has none.
     """
     if not values:
         return {CPU: FRONT_BYTES}
@@ -118,7 +117,7 @@ def _key(values: Mapping[str, Any]) -> Key:
 
 
 def _chosen(values: Mapping[str, Any], names: Mapping[str, int]) -> list[str]:
-    """Those of a source's files that are read."""
+    """The files of a source that are loaded."""
     if values.get("gguf_file"):
         return [name for name in names if name == values["gguf_file"]]
     return choose_model_files(names, bool(values.get("allow_pickle")))
@@ -143,7 +142,7 @@ def _names(files: Path) -> set[str]:
 
 
 def _growth(files: Path, dtype: str) -> float:
-    """How much larger than in the files the weights are in ``dtype``."""
+    """The size of the weights in ``dtype``, as a multiple of their size in the files."""
     config = read_json(files / "config.json")
     stored = config.get("dtype", config.get("torch_dtype"))
     if dtype not in _ITEM_BYTES or stored not in _ITEM_BYTES or "quantization_config" in config:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
@@ -23,24 +22,12 @@ from markupsafe import Markup
 
 from generator.errors import TemplateError
 from generator.render import model_config
-from generator.render.digest import (
-    ADAPTERS_FILE,
-    CONFIG_FILE,
-    MODEL_FILE,
-    SOURCES_FILE,
-    parameter_line,
-    with_digest,
-)
-from generator.render.ensemble_tensors import NATIVE_FILES, EnsembleTensors, ensemble_tensors
-from generator.render.json_file import json_bytes
-from generator.render.labels import LABELS_FILE, labels
-from generator.render.python_env import environment_files
-from generator.render.routing_json import routing_files
+from generator.render.digest import CONFIG_FILE, MODEL_FILE, parameter_line, with_digest
+from generator.render.ensemble_tensors import EnsembleTensors, ensemble_tensors
+from generator.render.model_data import LABELS_FILE, data_files, labels
 from generator.render.strict_jinja import Filter, strict_environment
-from generator.render.vllm_model_json import engine_arguments
 from generator.spec import local_files
 from generator.spec.library import library_version
-from generator.spec.model_source import Source
 from generator.spec.model_spec import (
     DynamicBatching,
     Ensemble,
@@ -63,12 +50,9 @@ from generator.spec.triton_models import (
     ENGINE_PARAMETER,
     LOCAL_FILES_PARAMETER,
     ROLE_PARAMETER,
-    STEPS,
     TritonModel,
-    step_name,
 )
 
-VALUES_FILE = f"{VERSION_FOLDER}/model.json"
 HOOKS_FILE = f"{VERSION_FOLDER}/hooks.py"
 # What a form leaves open; every filter prints it as it is.
 _HOLE = re.compile("<<([a-z_]+)>>")
@@ -105,7 +89,7 @@ class _ModelOfForm(TritonModel):
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Those whose values model_config.py checks, and a hole for each other one."""
+        """The role and the engine, and a hole for each other parameter."""
         ruled = {ROLE_PARAMETER: self.role, ENGINE_PARAMETER: self.engine}
         return {name: ruled.get(name) or f"<<{name}>>" for name in self.parameter_names}
 
@@ -113,41 +97,14 @@ class _ModelOfForm(TritonModel):
 def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:
     """The model's files, sorted by path. Raises TemplateError where the task folder is broken."""
     config = render_config(model, task) + _library_line(model, task) + _local_files_line(model)
-    files = {
-        CONFIG_FILE: config.encode(),
-        VALUES_FILE: json_bytes(_values(model, repository)),
-        **_code(model, task, repository),
-        **routing_files(model),
-        **_adapters_files(model, repository),
-        **({LABELS_FILE: labels(model.spec)} if LABELS_FILE in config else {}),
-    }
+    files = {CONFIG_FILE: config.encode(), **data_files(model, repository)}
+    if LABELS_FILE in config:
+        files[LABELS_FILE] = labels(model.spec)
+    if model.runs_python:
+        files[MODEL_FILE] = _render_model(model, task).encode()
+        if model.role != "front" and model.spec.hooks is not None:
+            files[HOOKS_FILE] = model.spec.hooks.content
     return dict(sorted(with_digest(files).items()))
-
-
-def _adapters_files(model: TritonModel, repository: Path) -> dict[str, bytes]:
-    """The adapters of a model whose engine takes others while it serves, and where those may come
-    from that requests load.
-    """
-    if not (model.spec.takes_adapters and model.role in ("engine", "whole")):
-        return {}
-    files = {ADAPTERS_FILE: json_bytes(_adapters(model, repository))}
-    if model.spec.adapters_from:
-        files[SOURCES_FILE] = json_bytes(
-            [
-                {"model": _written_source(model, source, repository), "local": source.is_local}
-                for source in model.spec.adapters_from
-            ]
-        )
-    return files
-
-
-def _adapters(model: TritonModel, repository: Path) -> list[dict[str, object]]:
-    found = []
-    for part in (part for part in model.spec.parts if part.adapter):
-        look = local_files.look(part)
-        values = {"name": part.adapter, **_part_values(model, part, repository)}
-        found.append({**values, "look": look} if look else values)
-    return found
 
 
 def _library_line(model: TritonModel, task: Task) -> str:
@@ -164,27 +121,6 @@ def _local_files_line(model: TritonModel) -> str:
     return found and parameter_line(LOCAL_FILES_PARAMETER, found)
 
 
-def _code(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:
-    """What runs: model.py, the user's hooks, and what finds an environment of the model's own."""
-    if not model.runs_python:
-        return {}
-    files = {MODEL_FILE: _render_model(model, task).encode()}
-    if model.role != "front" and model.spec.hooks is not None:
-        files[HOOKS_FILE] = model.spec.hooks.content
-    if model.spec.python_env is not None and model.has_environment:
-        files |= environment_files(model.spec.python_env, repository / model.name)
-    return files
-
-
-def _values(model: TritonModel, repository: Path) -> dict[str, object]:
-    """What stands in model.json."""
-    if model.role == "front":
-        return front_values(model)
-    if model.role == "vllm":
-        return engine_arguments(model.spec, repository)
-    return model_values(model, repository) if model.runs_python else native_values(model)
-
-
 def _render_model(model: TritonModel, task: Task) -> str:
     """The text of model.py."""
     folder = FRONT_FOLDER if model.role == "front" else task.folder.name
@@ -194,7 +130,7 @@ def _render_model(model: TritonModel, task: Task) -> str:
 
 
 def _shown_values(spec: ModelSpec) -> dict[str, str]:
-    """What the head of a model.py says of its model."""
+    """The values in the docstring of a model.py."""
     commit = spec.locked.commit if spec.locked else spec.revision
     is_local = spec.source.is_local
     cached = f"cached in {spec.name}/hf_cache of the model repository"
@@ -268,105 +204,6 @@ def _of_form(model: TritonModel) -> _ModelOfForm:
 def _filled(form: str, values: Mapping[str, str], printed: Callable[[str], str]) -> str:
     """A form with its holes filled; what looks like a hole in a value is none."""
     return _HOLE.sub(lambda hole: printed(values[hole[1]]), form)
-
-
-def model_values(model: TritonModel, repository: Path) -> dict[str, object]:
-    """What model.py reads from model.json; a relative path starts from the model's folder."""
-    spec = model.spec
-    return {
-        "name": model.name,
-        "public_name": spec.name,
-        "decoupled": model.is_decoupled,
-        "task": spec.task,
-        "model": _written_source(model, spec.source, repository),
-        "local": spec.source.is_local,
-        "revision": spec.locked.commit if spec.locked else spec.revision,
-        "dtype": spec.dtype,
-        "device_map": spec.device_map,
-        "trust_remote_code": spec.trust_remote_code,
-        "max_batch_size": spec.max_batch_size,
-        "options": dict(spec.options),
-        **_added_values(model),
-    }
-
-
-def _written_source(model: TritonModel, source: Source, repository: Path) -> str:
-    """A Hub id, or a path; a relative one starts from the model's folder."""
-    if source.folder is None or Path(source.text).is_absolute():
-        return source.text
-    # The operating system takes `..` from where a linked repository really is.
-    folder = repository.resolve() / model.name
-    return Path(os.path.relpath(source.folder, folder)).as_posix()
-
-
-def _part_values(model: TritonModel, part: ModelSpec, repository: Path) -> dict[str, object]:
-    values: dict[str, object] = {
-        "model": _written_source(model, part.source, repository),
-        "local": part.source.is_local,
-        "revision": part.locked.commit if part.locked else part.revision,
-    }
-    return {**values, **_locked_values(part)}
-
-
-def _locked_values(spec: ModelSpec) -> dict[str, object]:
-    if spec.locked is None:
-        return {}
-    files = sorted(spec.locked.files.items())
-    return {"locked_files": {path: dataclasses.asdict(file) for path, file in files}}
-
-
-def _added_values(model: TritonModel) -> dict[str, object]:
-    """What stands in model.json only of models that have it."""
-    added: dict[str, object] = {}
-    spec = model.spec
-    if spec.ensemble is not None:
-        added["role"] = model.role
-        added["pad_to_multiple_of"] = spec.ensemble.pad_to_multiple_of
-    if spec.quantization is not None:
-        method = spec.quantization.method
-        added["quantization"] = {"method": method, **spec.quantization.arguments}
-    if spec.gguf_file is not None:
-        added["gguf_file"] = spec.gguf_file
-    if spec.allow_pickle:
-        added["allow_pickle"] = True
-    if spec.allow_missing_weights:
-        added["allow_missing_weights"] = True
-    added |= _locked_values(spec)
-    if spec.takes_adapters:
-        added["adapters_file"] = Path(ADAPTERS_FILE).name
-    if spec.max_loaded_adapters is not None:
-        added["max_loaded_adapters"] = spec.max_loaded_adapters
-    if spec.hooks is not None:
-        added["hooks"] = spec.hooks.path.name
-    if spec.metrics:
-        added["metrics"] = {
-            name: {
-                "type": metric.type,
-                "help": metric.help or name.replace("_", " "),
-                "labels": list(metric.labels),
-                "buckets": list(metric.buckets),
-            }
-            for name, metric in spec.metrics.items()
-        }
-    if spec.response_cache is not None:
-        added["response_cache_mib"] = spec.response_cache.size_mib
-    return added
-
-
-def native_values(model: TritonModel) -> dict[str, object]:
-    """What stands in model.json of a folder that runs no Python of ours: for whoever reads it."""
-    if model.role == "ensemble":
-        return {"name": model.name, "steps": [step_name(model.name, step) for step in STEPS]}
-    return {"name": model.name, "file": NATIVE_FILES[model.backend]}
-
-
-def front_values(model: TritonModel) -> dict[str, object]:
-    """What a front's model.py reads from model.json."""
-    return {
-        "name": model.name,
-        "engine": model.engine,
-        "max_batch_size": model.spec.max_batch_size,
-    }
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""What to send to a model to try it out: sample values for its inputs, by its task.
+"""Makes sample requests that try out a model: values for its inputs, by its task.
 
 Reads the model's folder in the repository, and for the word that stands for a mask the tokenizer's
 file beside its weights. Asks no server.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from generator.render import model_config
-from generator.render.model_folder import VALUES_FILE
+from generator.render.model_data import VALUES_FILE
 from generator.spec.runtime_rules import (
     SAMPLE_FILES,
     SAMPLE_MASK,
@@ -92,7 +92,7 @@ def _mask_token(folder: Path) -> str:
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """Beside a local model's weights, or in the cache that its first load filled."""
+    """The tokenizer files beside a local model's weights, or in a model's cache."""
     values = _values(folder)
     if values.get("local"):
         path = folder / values["model"] / "tokenizer.json"

@@ -21,7 +21,7 @@ def strict_environment(
     """The templates in ``folder``; ``unsafe`` ends the error on a value that passed no filter."""
 
     def printable(value: object) -> object:
-        """Whole numbers as they are, and text that a filter or macro made safe."""
+        """Passes whole numbers, and text that a filter or macro made safe."""
         if isinstance(value, jinja2.Undefined):
             str(value)  # raises, and says what is undefined
         if isinstance(value, Markup) or (isinstance(value, int) and not isinstance(value, bool)):

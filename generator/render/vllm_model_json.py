@@ -21,7 +21,7 @@ _BACKEND = b'\nbackend: "vllm"\n'
 
 
 def engine_arguments(spec: ModelSpec, repository: Path) -> dict[str, object]:
-    """What stands in model.json; the backend takes no other keys."""
+    """The content of model.json; the backend takes no other keys."""
     found: dict[str, object] = {"dtype": spec.dtype, **_source(spec, repository)}
     if spec.trust_remote_code:
         found["trust_remote_code"] = True
@@ -65,5 +65,5 @@ def _source(spec: ModelSpec, repository: Path) -> dict[str, object]:
 
 
 def _snapshot(spec: ModelSpec, commit: str) -> Path:
-    """Where ``fetch`` puts a commit's files, relative to the repository."""
+    """The folder in which ``fetch`` puts a commit's files, relative to the repository."""
     return snapshot_folder(Path(spec.name, WEIGHTS_FOLDER), spec.source.text, commit)

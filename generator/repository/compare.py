@@ -30,7 +30,7 @@ _END_OF_DOCSTRING = re.compile(rb'\n"""\r?\n')
 
 
 class Action(enum.Enum):
-    """What is to be done with a file."""
+    """The action that a plan has for a file."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -52,7 +52,7 @@ class Change:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """What generating one model means; ``blocked`` says why its folder can't be taken at all.
+    """Plans the generation of one model; ``blocked`` says why its folder can't be used at all.
 
     ``version`` is the one that is compared and written; the files of older ones stay as they are.
     ``kept`` has the hash of what was written of each file that holds the user's edits now, where
@@ -103,7 +103,7 @@ class ModelPlan:
 def compare(
     folder: Path, files: Mapping[str, bytes], *, keep_edits: bool = True, written: str = ""
 ) -> ModelPlan:
-    """What has to change for ``folder`` to hold the rendered ``files`` as its current version.
+    """Plans the changes after which ``folder`` holds the rendered ``files`` as its current version.
 
     An edited model.py stays as it is, unless its code would be rendered otherwise now: that is a
     conflict. Where ``files`` have the edits already, ``written`` is the hash of what was written.
@@ -272,7 +272,7 @@ def _is_runnable(path: str) -> bool:
 
 
 def temporary(path: str) -> str:
-    """Where a file is written before it takes its place."""
+    """The path at which a file is written before it is renamed to ``path``."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}{TEMPORARY_SUFFIX}"
 
@@ -301,8 +301,8 @@ def linked_parent(folder: Path, paths: frozenset[str]) -> str:
 
 
 def linked_parents(folder: Path, paths: frozenset[str]) -> dict[str, str]:
-    """Of the folders that these files stand in, those that can't be entered without leaving
-    ``folder``, and why; outer ones first.
+    """The parent folders of these files that can't be entered without leaving ``folder``, with the
+    reason; outer ones first.
     """
     found = ((parent, _not_a_folder(_joined(folder, parent))) for parent in _parents(paths))
     return {parent: reason for parent, reason in found if reason}

@@ -31,7 +31,7 @@ def place_models(
 
 
 def model_file(spec: ModelSpec, repository: Path) -> Path:
-    """Where Triton looks for the file."""
+    """The path at which Triton looks for the file."""
     backend = spec.ensemble.backend if spec.ensemble else ""
     folder = repository / step_name(spec.name, "model")
     return folder / str(folder_version(folder)) / NATIVE_FILES[backend]

@@ -18,7 +18,7 @@ from generator.spec.triton_models import triton_models
 
 @dataclass(frozen=True)
 class Plan:
-    """What generating means for each folder, and the folders of ours that no model needs.
+    """The plans of all folders, and the folders of ours that no model needs.
 
     ``groups`` has the folders of each spec together: they are of use only together.
     """

@@ -1,4 +1,5 @@
-"""What ``serve`` and ``apply`` last brought up: ``.hf-triton-served.json`` in the repository.
+"""Records the models that ``serve`` and ``apply`` last loaded: ``.hf-triton-served.json`` in the
+repository.
 
 A restarted tritonserver loads these models, whatever models.yaml says by then; ``apply --rollback``
 takes back the last change. Reading and writing only: knows neither a server nor models.yaml.
@@ -14,16 +15,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from generator.repository.atomic_files import write as write_file
 from generator.repository.compare import readable_errors
-from generator.yaml_file.regular_file import read_json
+from generator.yaml_file.regular_file import read_regular
 
 RECORD_FILE = ".hf-triton-served.json"
+_MOST_BYTES = 2**26
 
 
 @dataclass(frozen=True)
 class LastChange:
-    """What the last apply did. ``changed`` has the version that each folder served before, and
+    """The changes of the last apply. ``changed`` has the version that each folder served before,
     ``routing`` its routing.json from before, None where it had none; ``adapters`` has the
     adapters.json from before of models that took others while they served; ``added`` and
     ``removed`` are the folders that it loaded and unloaded.
@@ -60,20 +64,9 @@ class ServedRecord:
 
 def read(repository: Path) -> ServedRecord | None:
     """The record; None where there is none, or what is there is none of ours."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        value = read_json(repository / RECORD_FILE)
-        last, applied = value["last"], value.get("applied")
-        return ServedRecord(
-            tuple(map(str, value["models"])),
-            LastChange(
-                {str(folder): int(version) for folder, version in last["changed"].items()},
-                {str(folder): text for folder, text in last["routing"].items()},
-                {str(folder): text for folder, text in last.get("adapters", {}).items()},
-                tuple(map(str, last["added"])),
-                tuple(map(str, last["removed"])),
-            ),
-            applied and LastApply(bool(applied["is_good"]), float(applied["at_s"])),
-        )
+    with contextlib.suppress(OSError, ValueError):
+        raw = read_regular(repository / RECORD_FILE, _MOST_BYTES)
+        return msgspec.json.decode(raw, type=ServedRecord)
     return None
 
 

@@ -162,8 +162,8 @@ def _carry_on(
     old: Manifest,
     carried: int | None,
 ) -> None:
-    """What of a version folder stays as it is: a second name for the same bytes. Of an older
-    version only what is not ours.
+    """Links the files of a version folder that stay as they are; of an older version only the
+    user's own.
     """
     number = current_version(files)
     if not any(version_of(path) == number for path in new):

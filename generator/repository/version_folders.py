@@ -38,8 +38,8 @@ _BYTECODE = "__pycache__"
 
 
 def newest_json(folder: Path, name: str) -> Any:
-    """What the newest version in a model's folder has in its JSON file ``name``; None where nothing
-    can be read.
+    """Reads the JSON file ``name`` of the newest version in a model's folder; None where it can't
+    be read.
     """
     found = folder.glob(f"[1-9]*/{name}")
     with contextlib.suppress(OSError, ValueError):
@@ -125,7 +125,7 @@ def files_of_version(folder: Path, version: int) -> dict[str, bytes] | None:
 
 
 def current_files(folder: Path) -> dict[str, bytes]:
-    """What lies in the folder as its current version, under the paths of a rendering. Raises
+    """Reads the files of the current version, under the paths of a rendering. Raises
     RepositoryError where a file of ours is missing.
     """
     known = read_manifest(folder)
@@ -143,7 +143,7 @@ def current_files(folder: Path) -> dict[str, bytes]:
 
 
 def _files_at(plan: ModelPlan, number: int) -> dict[str, bytes]:
-    """What the plan wants, under the paths of version ``number``."""
+    """The files of the plan, under the paths of version ``number``."""
     wanted = {change.path: change.new for change in plan.changes if change.new is not None}
     wanted.pop(ROUTING_FILE, None)
     return renumbered(wanted, plan.version, number)

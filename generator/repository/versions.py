@@ -96,7 +96,7 @@ def leaves_out(config: bytes, version: int) -> str:
 
 
 def served_by(config: bytes, versions: Iterable[int]) -> set[int]:
-    """Those of the versions that Triton serves under the policy in this config.pbtxt of ours."""
+    """The versions that Triton serves under the policy in this config.pbtxt of ours."""
     parsed: Any = model_config.parse(config.decode())
     policy, found = parsed.version_policy, sorted(versions, reverse=True)
     chosen = policy.WhichOneof("policy_choice")

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import math
 import os
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +32,6 @@ from generator.repository.staging import finish, install
 
 _LOCKS = Path("/proc/locks")  # psutil knows of no locks
 _POLL_S = 0.05
-_VERB = re.compile(r"[a-z]{2,20}")
 
 
 @contextlib.contextmanager
@@ -53,7 +50,7 @@ def locked(repository: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_when_free(repository: Path) -> Iterator[None]:
-    """As ``locked``, after whoever has it now. Raises RepositoryError."""
+    """Locks the repository as ``locked`` does, but waits for it. Raises RepositoryError."""
     descriptor = _opened(repository)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -129,7 +126,7 @@ def apply(plan: ModelPlan) -> None:
 
 @dataclass(frozen=True)
 class Removal:
-    """What pruning a model's folder takes away and what it leaves; paths relative to the folder."""
+    """Plans the pruning of a model's folder: removed and kept paths, relative to the folder."""
 
     folder: Path
     removed: tuple[str, ...]
@@ -144,7 +141,7 @@ class Removal:
 
 
 def plan_removal(folder: Path, weights: bool, force: bool) -> Removal:
-    """What pruning ``folder`` means. Raises RepositoryError where its manifest is damaged."""
+    """Plans the pruning of ``folder``. Raises RepositoryError where its manifest is damaged."""
     known = read_manifest(folder)
     removed, kept = [], []
     linked = linked_parents(folder, known.paths)
@@ -212,24 +209,12 @@ def _foreign_entry(folder: Path, known: Manifest) -> str:
 
 
 def lock_holder(descriptor: int) -> str:
-    """Such as `` (apply, process 4711)``, to be put into a sentence."""
+    """Such as `` (process 4711)``, to be put into a sentence."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         info = os.fstat(descriptor)
         device = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
         for line in _LOCKS.read_text(encoding="utf-8").splitlines():
             fields = line.split()  # 1: FLOCK ADVISORY WRITE <pid> <device> ...
             if fields[1] == "FLOCK" and fields[5] == device and int(fields[4]) > 0:
-                return f" ({_verb(int(fields[4]))}process {fields[4]})"
-    return ""
-
-
-def _verb(pid: int) -> str:
-    """The verb that an hf-triton runs, with a comma; its other arguments are nobody's business."""
-    import psutil  # here: most runs wait for nobody
-
-    with contextlib.suppress(psutil.Error):
-        for program, word in itertools.pairwise(psutil.Process(pid).cmdline()):
-            is_ours = program.endswith(("hf-triton", "generator", "echo_cli"))
-            if is_ours and _VERB.fullmatch(word):
-                return f"{word}, "
+                return f" (process {fields[4]})"
     return ""

@@ -1,4 +1,4 @@
-"""What models.yaml says of who may ask, and how much."""
+"""The limits and certificates of callers in models.yaml."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Requests = Annotated[int, whole(1, 1_000_000, "requests of one caller")]
 
 @dataclass(frozen=True)
 class Limits(Keys):
-    """What one caller may do: who has a key, else an address. 0: as much as there is room for."""
+    """Limits each caller, identified by key, else by address. 0 means no limit."""
 
     expected: ClassVar[str] = "a map such as {requests_per_minute: 600, concurrent_requests: 16}"
     requests_per_minute: _Requests = 0

@@ -40,7 +40,7 @@ def find_hooks(value: str, base: Path) -> HooksFile:
 
 
 def problems_of(content: bytes, path: Path) -> Iterator[str]:
-    """What is wrong with a hooks file, each with its own name and line."""
+    """Yields the mistakes of a hooks file, each with the file's name and line."""
     try:
         tree = _parse(content, path.name)
     except SyntaxError as error:

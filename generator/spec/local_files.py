@@ -1,4 +1,4 @@
-"""What lies in the folder of a local model: what it lacks, and how its files look, so that a folder
+"""Checks the folder of a local model for missing files, and fingerprints it, so that a folder
 that was changed in place is loaded anew.
 
 Knows names, sizes and times; reads no file.
@@ -28,8 +28,8 @@ _WITH_MEDIA = ("image-text-to-text", "audio-text-to-text", "automatic-speech-rec
 
 
 def lacks(spec: ModelSpec) -> str:
-    """What a local model, or the adapter that ``spec`` stands for, has not and would
-    not load without; empty where nothing is missed, and of a task that is none of ours.
+    """Names a missing file without which a local model, or the adapter that ``spec`` stands for,
+    can't load; empty if none is missing, and for tasks that are not ours.
     """
     folder, is_ours = spec.source.folder, sample_values(spec.task, "", "") is not None
     if folder is None or not is_ours or spec.gguf_file is not None:
@@ -55,8 +55,8 @@ def lacks(spec: ModelSpec) -> str:
 
 
 def look(spec: ModelSpec) -> str:
-    """Such as ``3 files, 123 bytes, newest 2026-01-01T00:00:00Z, 1a2b3c4d`` of the local files of a
-    model, or of the adapter that ``spec`` stands for; empty where there are none.
+    """Fingerprints the local files of a model, or of the adapter that ``spec`` stands for, such as
+    ``3 files, 123 bytes, newest 2026-01-01T00:00:00Z, 1a2b3c4d``; empty where there are none.
 
     Times are whole seconds: layers of images keep no more.
     """
@@ -76,7 +76,7 @@ def look(spec: ModelSpec) -> str:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Those that a model may be loaded from: in its folder, and in the modules of
+    """Yields the files that a model may be loaded from: in its folder, and in the modules of
     sentence-transformers (``1_Pooling``) within; a path of a file is that file.
     """
     if folder.is_file():

@@ -1,4 +1,4 @@
-"""What a ``model:`` value names: a repository on the Hugging Face Hub, a folder or a file on this
+"""Resolves a ``model:`` value: a repository on the Hugging Face Hub, a folder or a file on this
 machine, or a folder of an object store or a web server.
 
 Looks at the file system only to tell the two apart; never asks the Hub.
@@ -63,7 +63,7 @@ class Source:
 
     @property
     def without_revisions(self) -> str:
-        """What it is, if that has no revisions; empty for a repository on the Hub."""
+        """Names the kind of source if it has no revisions; empty for a repository on the Hub."""
         stored = "an object store's folder" if is_stored(self.text) else ""
         return "a local path" if self.is_local else stored
 

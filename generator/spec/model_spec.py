@@ -141,7 +141,7 @@ class VersionPolicy(Keys):
 
 @dataclass(frozen=True)
 class ResponseCache(Keys):
-    """How much of its answers each instance of a model keeps."""
+    """Sizes the response cache of each instance of a model."""
 
     expected: ClassVar[str] = "true, false or a map"
     size_mib: Annotated[int, whole(1, 2**20, "MiB in each instance")] = 64
@@ -165,7 +165,7 @@ def _label(name: str) -> str:
 
 @dataclass(frozen=True)
 class Metric(Keys):
-    """What hooks may observe: a counter, gauge or histogram of Prometheus."""
+    """Declares a metric that hooks may observe: a Prometheus counter, gauge or histogram."""
 
     needs: ClassVar[Mapping[str, str]] = {"type": f"one of {', '.join(METRIC_TYPES)}"}
     type: Annotated[str, one_of(*METRIC_TYPES)]
@@ -232,7 +232,7 @@ _A_METHOD = f"one of {', '.join(_METHODS)}"
 
 @dataclass(frozen=True)
 class Quantization(Keys):
-    """How weights are stored in fewer bits: a method, and arguments of transformers' for it."""
+    """Stores weights in fewer bits: a method, and its arguments as transformers names them."""
 
     expected: ClassVar[str] = f"{_A_METHOD}, or a map with such a 'method'"
     needs: ClassVar[Mapping[str, str]] = {"method": _A_METHOD}
@@ -248,7 +248,7 @@ class Quantization(Keys):
 
     @property
     def arguments(self) -> dict[str, object]:
-        """Those that are given."""
+        """The arguments that models.yaml gives."""
         given = {key: value for key, value in vars(self).items() if value is not None}
         del given["method"]
         return given
@@ -416,7 +416,9 @@ class Arm(Keys):
 
 @dataclass(frozen=True)
 class Canary(Keys):
-    """Who shares a model's requests; ``sticky`` names what keeps like requests with one arm."""
+    """Splits a model's requests among arms; ``sticky`` names the value that keeps requests with one
+    arm.
+    """
 
     expected: ClassVar[str] = "a map with arms and sticky"
     needs: ClassVar[Mapping[str, str]] = {"arms": "the list of who shares the requests"}
@@ -617,7 +619,7 @@ class ModelSpec(ModelKeys):
 
     @property
     def instance_groups(self) -> tuple[InstanceGroup, ...]:
-        """Those that are given. Where a device map spreads one copy over the GPUs, Triton must not
+        """The instance groups of models.yaml. Where a device map spreads one copy, Triton must not
         make one on each.
         """
         if self.instance_group is not None:
@@ -632,7 +634,7 @@ class ModelSpec(ModelKeys):
 
     @property
     def local_folders(self) -> Iterator[tuple[Node, Path]]:
-        """What lies on this machine of what models.yaml names, each with its place there."""
+        """Folders and files on this machine that models.yaml names, each with its place there."""
         for part in self.parts:
             if part.source.folder is not None:
                 yield part.places["model"], part.source.folder

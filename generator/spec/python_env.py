@@ -214,7 +214,7 @@ def _is_package(line: str) -> bool:
 
 
 def _requirement_problem(line: str) -> str:
-    """What is wrong with the name of a package and its versions; uv or pip reads the rest."""
+    """Checks the name of a package and its versions; uv or pip reads the rest."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     if "${" in line or ("://" in line and "@" not in line.partition("://")[0]):

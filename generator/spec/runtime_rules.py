@@ -1,4 +1,4 @@
-"""What the server and the generator must agree on: files and tokens of the Hub, Python
+"""Rules that the server and the generator share: files and tokens of the Hub, Python
 environments, the parameters by which requests are kept apart, and how models write calls.
 
 The library's own modules for it, which need neither torch nor Triton.

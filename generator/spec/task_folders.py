@@ -54,7 +54,7 @@ class Option:
 
     @cached_property
     def annotation(self) -> Any:
-        """What models.yaml may say for it."""
+        """The check of its value in models.yaml."""
         checked: Any = Annotated[cast("Any", self.kind), self._check()]
         return checked | None if self.nullable else checked
 
@@ -80,6 +80,16 @@ class Option:
         return keys.whole(least, most, self.unit)
 
 
+class _Constant:
+    """Reads a constant of a task's options.py; ``default`` without one."""
+
+    def __init__(self, name: str, default: object = False) -> None:
+        self.name, self.default = name, default
+
+    def __get__(self, task: Task, _: object) -> Any:
+        return getattr(task.options_module, self.name, self.default)
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """One task folder."""
@@ -87,66 +97,27 @@ class Task:
     tag: str
     folder: Path
 
+    streams = _Constant("STREAMS")  # whether its engines can answer piece by piece
+    has_adapters = _Constant("ADAPTERS")  # whether its engines serve LoRA adapters
+    quantizes = _Constant("QUANTIZES")  # whether its models load with quantized weights
+    # Whether the same request always gets the same answer, which then may be kept.
+    is_deterministic = _Constant("DETERMINISTIC")
+    # Whether NVIDIA's vLLM backend answers requests of this task.
+    has_vllm_backend = _Constant("VLLM_BACKEND")
+    # One of OUTPUTS, where a model of this task can be a step of an ensemble.
+    output = _Constant("OUTPUT", None)
+    # The packages of hf_triton that its own uses beside the shared one.
+    packages = _Constant("PACKAGES", ())
+
     @property
     def options_file(self) -> Path:
         """Where its options are declared, for errors."""
-        return Path(str(self._options_module.__file__))
+        return Path(str(self.options_module.__file__))
 
     @cached_property
     def options_class(self) -> type[Any]:
         """The dataclass ``Options`` of its options.py."""
-        found = getattr(self._options_module, "Options", None)
-        if not isinstance(found, type) or not dataclasses.is_dataclass(found):
-            raise TemplateError(f"{self.options_file}: needs a dataclass named Options")
-        return found
-
-    @cached_property
-    def streams(self) -> bool:
-        """Whether its engines can answer piece by piece: ``STREAMS`` of its options.py."""
-        return self._flag("STREAMS")
-
-    @cached_property
-    def has_adapters(self) -> bool:
-        """Whether its engines serve LoRA adapters: ``ADAPTERS`` of its options.py."""
-        return self._flag("ADAPTERS")
-
-    @cached_property
-    def quantizes(self) -> bool:
-        """Whether its models load with quantized weights: ``QUANTIZES`` of the folder's
-        options.py.
-        """
-        return self._flag("QUANTIZES")
-
-    @cached_property
-    def is_deterministic(self) -> bool:
-        """Whether the same request always gets the same answer, which then may be kept:
-        ``DETERMINISTIC`` of its options.py.
-        """
-        return self._flag("DETERMINISTIC")
-
-    @cached_property
-    def has_vllm_backend(self) -> bool:
-        """Whether NVIDIA's vLLM backend answers requests of this task: ``VLLM_BACKEND`` of its
-        options.py.
-        """
-        return self._flag("VLLM_BACKEND")
-
-    def _flag(self, name: str) -> bool:
-        found = getattr(self._options_module, name, False)
-        if not isinstance(found, bool):
-            message = f"{name} is {found!r}, must be True or False"
-            raise TemplateError(f"{self.options_file}: {message}")
-        return found
-
-    @cached_property
-    def output(self) -> str | None:
-        """What a model of this task answers where it is a step of an ensemble: ``OUTPUT`` of its
-        options.py. None where the task has no such steps.
-        """
-        found = getattr(self._options_module, "OUTPUT", None)
-        if found is not None and found not in OUTPUTS:
-            message = f"OUTPUT is {found!r}, must be one of {', '.join(OUTPUTS)}"
-            raise TemplateError(f"{self.options_file}: {message}")
+        found: type[Any] = self.options_module.Options
         return found
 
     @cached_property
@@ -156,19 +127,13 @@ class Task:
         """
         return library_version((self.folder.name, *self.packages)) if self._is_ours else ""
 
-    @cached_property
-    def packages(self) -> tuple[str, ...]:
-        """The packages of hf_triton that its own uses beside the shared one: ``PACKAGES`` of its
-        options.py.
-        """
-        return tuple(getattr(self._options_module, "PACKAGES", ()))
-
     @property
     def _is_ours(self) -> bool:
         return not (self.folder / OPTIONS_FILE).exists()
 
     @cached_property
-    def _options_module(self) -> types.ModuleType:
+    def options_module(self) -> types.ModuleType:
+        """Raises TemplateError where it can't be loaded."""
         name = f"hf_triton.{self.folder.name}"
         if self._is_ours and importlib.util.find_spec(name) is not None:
             return importlib.import_module(f"{name}.options")
@@ -177,7 +142,7 @@ class Task:
     @cached_property
     def options(self) -> Mapping[str, Option]:
         """The task's options by name, in the order of the dataclass."""
-        hints = _type_hints(self.options_class, self.options_file)
+        hints = get_type_hints(self.options_class)
         fields = dataclasses.fields(self.options_class)
         return {
             field.name: _option(field, hints[field.name], self.options_file) for field in fields
@@ -223,13 +188,6 @@ def _load_options(path: Path) -> types.ModuleType:
     except Exception as error:
         raise TemplateError(f"{path}: can't be loaded: {error}") from error
     return module
-
-
-def _type_hints(options_class: type[Any], path: Path) -> dict[str, Any]:
-    try:
-        return get_type_hints(options_class)
-    except (NameError, TypeError) as error:
-        raise TemplateError(f"{path}: {error}") from error
 
 
 def _option(field: dataclasses.Field[Any], hint: Any, path: Path) -> Option:

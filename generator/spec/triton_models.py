@@ -115,7 +115,7 @@ class TritonModel:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """What programs that read config.pbtxt can know of it."""
+        """The parameters of config.pbtxt, for programs that read it."""
         found = {TASK_PARAMETER: self.spec.task, ROLE_PARAMETER: self.role}
         if self.engine is not None:
             found[ENGINE_PARAMETER] = self.engine

@@ -1,4 +1,4 @@
-"""What ``options:`` say to vLLM, under the names of its AsyncEngineArgs.
+"""Converts ``options:`` to vLLM's arguments, under the names of its AsyncEngineArgs.
 
 https://docs.vllm.ai/en/stable/configuration/engine_args.html. Knows no layout: NVIDIA's backend
 reads these from a file, and a deployment wants to know how many GPUs they ask for.
@@ -31,6 +31,6 @@ def num_gpus(options: Mapping[str, object]) -> int:
 
 
 def own_arguments(options: Mapping[str, object]) -> Mapping[str, Any]:
-    """What stands in ``options.vllm``, as it stands there."""
+    """The arguments of ``options.vllm``, unchanged."""
     own = options.get("vllm")
     return own if isinstance(own, Mapping) else {}

@@ -1,4 +1,4 @@
-"""What a map in YAML becomes: a dataclass, whose annotations say once what each key may hold.
+"""Reads a map in YAML into a dataclass, whose annotations declare once what each key may hold.
 
 An annotation is read by pydantic, which checks a value and describes it in JSON Schema, by the
 documentation and by whoever uses the dataclass. Every mistake is reported at the line and column
@@ -50,7 +50,7 @@ class Mistake(NamedTuple):
     beside: Place | None = None
 
     def below(self, place: Place) -> Mistake:
-        """The same, seen from a value that has this one at ``place``."""
+        """Rebases the mistake on a value that has this one at ``place``."""
         beside = None if self.beside is None else (*place, *self.beside)
         return self._replace(place=(*place, *self.place), beside=beside)
 
@@ -88,7 +88,7 @@ class Keys:
     gone: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def mistakes(self) -> Iterable[Mistake]:
-        """What is wrong between keys that are right by themselves."""
+        """Yields mistakes between keys that are right by themselves."""
         return ()
 
     @classmethod
@@ -98,7 +98,7 @@ class Keys:
 
     @classmethod
     def unknown(cls, name: str, known: Collection[str]) -> str:
-        """What is said of a key that is not ``known``; empty where it is let through."""
+        """The message for a key that is not ``known``; empty where it is allowed."""
         if name in cls.gone:
             return f"is no key any more: {cls.gone[name]}"
         if "token" in name.lower() and "tokens" not in name.lower():
@@ -154,8 +154,8 @@ def _key_names(kind: Any) -> Mapping[str, bool]:
 
 
 def read(kind: type[T], node: Node, report: Report, base: Path | None = None) -> T | None:
-    """What a node holds, None where anything in it is wrong, which is reported. What it names is
-    looked for from ``base``.
+    """Reads a node; reports its mistakes and returns None where it has any. Relative paths in it
+    start from ``base``.
     """
     try:
         found: T = _checked(kind, plain(node), base)
@@ -168,9 +168,7 @@ def read(kind: type[T], node: Node, report: Report, base: Path | None = None) ->
 def read_rest(
     kind: type[T], node: Node, report: Report, base: Path | None = None
 ) -> tuple[T, set[str]]:
-    """As ``read`` of a map whose keys all have defaults; those that are wrong are left out, and
-    returned beside it.
-    """
+    """Reads a map whose keys all have defaults; wrong keys get theirs, and are returned too."""
     given = plain(node)
     try:
         return _checked(kind, given, base), set()
@@ -182,7 +180,7 @@ def read_rest(
 
 
 def problem(kind: Any, value: object) -> str:
-    """What is wrong with a value that no YAML file holds; empty where nothing is."""
+    """Checks a value that is in no YAML file; returns the mistake, empty for none."""
     report, node = Report(), Node(value, 0, 0, written=str(value))  # type: ignore[arg-type]
     read(kind, node, report)
     return report.problems[0].message if report.problems else ""
@@ -198,7 +196,7 @@ def plain(node: Node) -> Any:
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """What pydantic says of a kind in JSON Schema."""
+    """The JSON Schema of a kind, by pydantic."""
     from pydantic.json_schema import GenerateJsonSchema
 
     class WithoutTitles(GenerateJsonSchema):
@@ -211,7 +209,7 @@ def json_schema(kind: Any) -> dict[str, Any]:
 
 
 def _core() -> Any:
-    """What pydantic's schemas are made of; imported late, as all of it."""
+    """Imports pydantic's schema functions, late as all of pydantic."""
     from pydantic_core import core_schema
 
     return core_schema
@@ -250,7 +248,9 @@ def _checked(kind: Any, value: object, base: Path | None) -> Any:
 def _joined(
     found: list[Mistake], made: Callable[[], T], rules: Callable[[T], Iterable[Mistake]]
 ) -> T:
-    """What is made. Raises Refused where that, its rules or what was ``found`` before is wrong."""
+    """Makes a value. Raises Refused with its mistakes, those of its ``rules``, and those ``found``
+    before.
+    """
     from pydantic import ValidationError
 
     try:
@@ -432,7 +432,7 @@ def listed(
 
 
 def repeated(values: Iterable[object], key: str) -> Iterator[Mistake]:
-    """What ``key`` of the maps in a list has twice, whatever the case."""
+    """Yields values of ``key`` that two maps of a list have, whatever the case."""
     first: dict[str, int] = {}
     for place, value in enumerate(values):
         other = place if value is None else first.setdefault(str(value).lower(), place)
@@ -446,7 +446,7 @@ def mapped(expected: str, check: Callable[[Any], Iterable[Mistake]] = lambda _: 
 
 
 def _json_mistakes(value: object, place: Place = ()) -> Iterator[Mistake]:
-    """What of a value JSON can't hold."""
+    """Yields the parts of a value that JSON can't represent."""
     if isinstance(value, dict | list):
         items: Iterable[tuple[Any, Any]]
         items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -471,7 +471,7 @@ AnyMap = Annotated[dict[str, Any], mapped("a map", _json_mistakes)]
 
 @dataclass(frozen=True)
 class As:
-    """What is written is of another kind than what is found."""
+    """The written value is of another kind than the value that is made of it."""
 
     kind: Any
 
@@ -530,7 +530,7 @@ Switch = Before(_switched, ({"type": "boolean"},))
 
 
 def name_pattern(longest: int) -> str:
-    """What a name must match that may become part of a path or a URL, whole."""
+    """The pattern of a name that may become part of a path or a URL."""
     inner = rf"[A-Za-z0-9_.-]{{0,{longest - 2}}}"
     return rf"(?!.*\.\.)[A-Za-z0-9]({inner}[A-Za-z0-9])?"
 

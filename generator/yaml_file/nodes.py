@@ -59,7 +59,7 @@ class Node(NamedTuple):
 
     @property
     def entries(self) -> dict[str, Node]:
-        """What this map has under each key; empty for anything else."""
+        """The values of this map by key; empty for anything else."""
         entries = self.value if isinstance(self.value, dict) else {}
         return {key.name: node for key, node in entries.items()}
 
@@ -103,7 +103,7 @@ def build(parser: Parser, problems: list[Problem]) -> Node | None:
 
 
 def _meaning(text: str) -> Scalar:
-    """What a plain (unquoted) scalar means. Raises ValueError for a number too long to be one."""
+    """Converts a plain (unquoted) scalar. Raises ValueError for a number that is too long."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in "+-.0123456789":

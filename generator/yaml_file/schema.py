@@ -1,4 +1,4 @@
-"""How mistakes in a YAML file are noted and worded. Knows nothing of models or tasks."""
+"""Collects and words mistakes in a YAML file. Knows nothing of models or tasks."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from typing import IO, Any
 
 from generator.errors import RepositoryError, ServerError
 from generator.render.digest import ADAPTERS_FILE
-from generator.render.json_file import json_bytes
 from generator.render.manifest import WEIGHTS_FOLDER
+from generator.render.model_data import json_bytes
 from generator.repository import writing as writer
 from generator.repository.compare import (
     Action,

@@ -17,7 +17,7 @@ from typing import Any
 from generator.errors import GeneratorError, PerfError, Problem
 from generator.render import model_config
 from generator.render.curl_lines import infer_input
-from generator.render.model_folder import VALUES_FILE
+from generator.render.model_data import VALUES_FILE
 from generator.render.sample_requests import sample_request, tokenizer_files
 from generator.spec.triton_models import ENGINE_SUFFIX
 from generator.yaml_file.regular_file import read_regular

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from generator.errors import FetchError
-from generator.fetch.names import chosen_models, hub_models
+from generator.fetch.plan import chosen_models, hub_models
 from generator.flag_values import whole
 from generator.models_yaml import models_lock
 from generator.models_yaml.reading import load_unpinned

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from generator.errors import FetchError
 from generator.fetch.model_cache import ModelCache, caches_of
-from generator.fetch.names import chosen_models, hub_models
+from generator.fetch.plan import chosen_models, hub_models
 from generator.fetch.progress import Progress, size
 from generator.fetch.threads import run_all
 from generator.models_yaml import models_lock

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from generator.errors import TemplateError
 from generator.render import model_config
 from generator.render.curl_lines import curl_lines
 from tests.unit.generator.conftest import Run
@@ -100,42 +99,3 @@ def test_a_model_file_of_the_users_stays_through_generate_and_prune(work: Path, 
     (work / "models.yaml").write_text(ONE_MODEL.replace("demo", "other"))
     run("prune")
     assert theirs.read_bytes() == b"onnx"
-
-
-@pytest.mark.parametrize(
-    "old, new, message",
-    [
-        ('platform: "ensemble"', 'backend: "python"', "belong to role ensemble, and only to it"),
-        ('"ensemble" }', '"whole" }', "belong to role ensemble, and only to it"),
-        (
-            'model_name: "demo_model"',
-            'model_name: "mine"',
-            "the steps must be <name>_tokenizer, <",
-        ),
-        ('output_map { key: "OUT" value: "OUT" }', "", "output OUT is made by no step"),
-        (
-            'output_map { key: "output" value: "_output" }',
-            "",
-            "step 3 reads _output, which no step before it makes",
-        ),
-        (
-            'input_map { key: "attention_mask" value: "_attention_mask" }',
-            "",
-            "_attention_mask is read by no step",
-        ),
-        (
-            'platform: "ensemble"',
-            'platform: "ensemble"\ninstance_group [{count: 1}]',
-            "no backend, instance_group or dynamic_batching of its own",
-        ),
-    ],
-)
-def test_what_triton_refuses_of_an_ensemble_is_refused_here(
-    old: str, new: str, message: str, work: Path, run: Run
-) -> None:
-    configs(ENSEMBLE, work, run)
-    text = (work / "model_repository/demo/config.pbtxt").read_text()
-    model_config.check(text, "demo")
-    assert text.count(old) == 1
-    with pytest.raises(TemplateError, match=message):
-        model_config.check(text.replace(old, new), "demo")

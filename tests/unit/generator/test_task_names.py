@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from generator.models_yaml.task_names import task_hint
+from generator.models_yaml.reading import task_hint
 from generator.spec.task_folders import find_tasks
 
 
