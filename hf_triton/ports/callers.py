@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import hmac
 import math
 import os
@@ -56,7 +57,7 @@ class Account:
 
 
 class Callers:
-    """The accounts of one port."""
+    """The accounts of those who ask, over all ports of a process."""
 
     def __init__(self, access: Access, clock: Callable[[], float] = time.monotonic) -> None:
         self._access, self._clock = access, clock
@@ -65,6 +66,14 @@ class Callers:
         }
         self._by_address: OrderedDict[str, Account] = OrderedDict()
         self._are_limited = access.limits != Limits()
+
+    def and_also(self, caller: Caller) -> Callers:
+        """The same accounts, and that of one who may not ask the other ports."""
+        both = copy.copy(self)
+        account = self._account_of(caller)
+        own = {_digest(caller.key.encode()): account}
+        both._by_digest = {**own, **self._by_digest}  # noqa: SLF001, of this class
+        return both
 
     @property
     def have_keys(self) -> bool:

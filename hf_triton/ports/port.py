@@ -1,35 +1,39 @@
-"""A public port of Triton's: its connections, who may ask, and how much is held for all of them.
+"""A public port: its connections, and what it has together with the other ports of its process.
 
-Knows no protocol.
+Says how long a client may take, and how ports stop. Knows no protocol.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from hf_triton.ports import connections
+from hf_triton.ports.bodies import Bodies
 from hf_triton.ports.callers import Callers
 from hf_triton.ports.repeats import Repeats
-from hf_triton.ports.settings import MIB, Access
+from hf_triton.ports.settings import EVERYBODY, Access
 from hf_triton.ports.time_limit import timeout
 from hf_triton.tritonserver.listen import listening_socket, most_connections
 
+# How long a client may take: for a head, between two pieces of a body, for a whole body, until its
+# next request, until it has read what was written, and to read a last answer.
+HEAD_S, PIECE_S, BODY_S, IDLE_S, UNREAD_S, LINGER_S = 10.0, 30.0, 600.0, 300.0, 120.0, 5.0
+GRACE_S = 60.0  # as long as Triton itself waits for what is in flight
 _BACKLOG = 1024
 _HANDSHAKE_S = 10.0
 _SWEEP_EVERY_S = 1.0
+_LATE_CONNECTIONS_S = 0.1
 _MAX_CONNECTIONS = 16_384
 _SPARE_DESCRIPTORS = 64
-# A client's connection and one to tritonserver on each of two HTTP ports, and on gRPC's the
-# client's and both ends of the one to its server.
-_DESCRIPTORS_EACH = 7
-_BUFFERED_MIB = 512  # but two of the largest requests at least
-SMALL_BYTES = 65_536  # of a request that there is always room for
+# A client's connection and one to tritonserver on each of two HTTP ports, on gRPC's the client's
+# and both ends of the one to its server, and on OpenAI's the client's.
+_DESCRIPTORS_EACH = 8
 
 
 class Connection(connections.Connection, Protocol):
@@ -42,39 +46,37 @@ class Connection(connections.Connection, Protocol):
         """Closes once what is under way is answered."""
 
 
-class Port:
-    """What the connections share, and the ``callers`` with other ports. ``num_buffered`` are the
-    bytes of all clients' requests that tritonserver does not have yet.
-    """
+@dataclass(frozen=True)
+class Shared:
+    """What the ports of a process have together, so that it counts once."""
 
-    def __init__(
-        self,
-        access: Access,
-        admin_key: str,
-        repeats: Repeats | None = None,
-        callers: Callers | None = None,
-    ) -> None:
-        self.access = access
-        self.repeats = repeats or Repeats()
-        self.callers = callers or Callers(access)
+    access: Access
+    callers: Callers
+    repeats: Repeats
+    bodies: Bodies
+    admin_key: str = ""
+
+
+def shared(
+    access: Access = EVERYBODY, admin_key: str = "", repeats: Repeats | None = None
+) -> Shared:
+    """That of a process in which nothing has been counted."""
+    callers, bodies = Callers(access), Bodies(access.max_body_mib)
+    return Shared(access, callers, repeats or Repeats(), bodies, admin_key)
+
+
+class Port:
+    """What the connections of a port share."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.access, self.callers = shared.access, shared.callers
+        self.repeats, self.bodies = shared.repeats, shared.bodies
         self.is_stopping = False
-        self.num_buffered = 0
-        self.max_body_bytes = access.max_body_mib * MIB
         self.now: Callable[[], float] = time.monotonic
-        self._admin_key = admin_key.encode()
-        self._max_buffered = max(_BUFFERED_MIB, 2 * access.max_body_mib) * MIB
+        self._admin_key = shared.admin_key.encode()
         most = most_connections(_MAX_CONNECTIONS, _SPARE_DESCRIPTORS, _DESCRIPTORS_EACH)
         self.connections = connections.Connections[Connection](most)
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def has_room(self, num_bytes: int, request_bytes: int) -> bool:
-        """Whether ``num_bytes`` more may be held, of a request of which there are then so many."""
-        is_full = self.num_buffered + num_bytes > self._max_buffered
-        return request_bytes <= SMALL_BYTES or not is_full
-
-    def may_keep(self, request_bytes: int) -> bool:
-        """Whether a request that tritonserver has may be held still, to be sent again."""
-        return request_bytes <= SMALL_BYTES or self.num_buffered <= self._max_buffered // 2
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs it beside the others."""
@@ -110,14 +112,10 @@ class Door(NamedTuple):
 
 
 async def serve(
-    doors: Sequence[Door],
-    host: str,
-    stop: asyncio.Event,
-    on_ready: Callable[[], None],
-    grace_s: float = math.inf,
+    doors: Sequence[Door], host: str, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
     """Serves until ``stop``; then accepts no client any more, and waits until what is under way has
-    ended, ``grace_s`` at most. Raises ServerError where a port can't be listened on.
+    ended, GRACE_S at most. Raises ServerError where a port can't be listened on.
     """
     servers = [await _accept(door, host) for door in doors]
     ports = [door.port for door in doors]
@@ -130,9 +128,10 @@ async def serve(
                 await stop.wait()
     for server in servers:
         server.close()
+    await asyncio.sleep(_LATE_CONNECTIONS_S)  # those that were accepted just now have asked then
     for port in ports:
         port.begin_stop()
-    ends_at_s = time.monotonic() + grace_s
+    ends_at_s = time.monotonic() + GRACE_S
     while any(port.connections for port in ports) and time.monotonic() < ends_at_s:
         for port in ports:
             port.sweep()

@@ -1,23 +1,20 @@
 """Requests that outlive the process that computes them.
 
 A request that a death has ended is sent again once its model is back. One that is suspected of the
-death goes alone from then on, over all ports: a death that it meets alone is its own work, and it
-is refused. The supervisor tells which models are to come back, and how often each has died; it is
-told how many requests wait for each model that is loaded on demand, and how many it has.
+death goes alone from then on: a death that it meets alone is its own work, and it is refused. The
+supervisor tells which models are to come back, and how often each has died; it is told how many
+requests wait for each model that is loaded on demand, and how many it has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import math
-import os
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
@@ -31,13 +28,12 @@ from hf_triton.tritonserver.triton_texts import AWAY
 DIED = "the process of this model died while it answered; ask again"  # of a stream
 GONE = "tritonserver ended while it had this request; try again"
 UNREACHABLE = "no connection to Triton; try again"
-_ALONE = "alone"  # the name of the file by which requests of all ports take turns
+STARTING = "tritonserver does not answer: it is being started; try again"
 WAIT_S = 300.0
 _TELL_AFTER_S = 0.1  # so often at most
 _SLACK_S = 1.0  # beyond its own time: a model that knows how long it has waited ends it itself
-NOTICED_S = 3.0  # after a death, until the supervisor knows of it
+NOTICED_S = 10.0  # after a death, until a supervisor on a busy machine knows of it
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
-_ASKS_LOCK_EVERY_S = 0.05
 # A process that ends itself does so because of a request: each that it had is suspected. A kill
 # counts half as much, for somebody else may kill.
 _SUSPECT = 2
@@ -105,15 +101,13 @@ def demand_of(line: bytes) -> Demand:
 
 
 class Repeats:
-    """The requests of one port. Paths of files that all ports of one server and its models share
-    begin with ``prefix``; without, no request waits for those of other ports, and no stream goes on
-    in another process.
+    """The requests of all ports of a process. Paths of files that they share with the models begin
+    with ``prefix``; without, no stream goes on in another process.
     """
 
     def __init__(self, prefix: str = "", say: Callable[[bytes], None] = lambda _line: None) -> None:
         """``say`` tells the supervisor."""
         self._prefix, self._say = prefix, say
-        self._lock_path = Path(f"{prefix}{_ALONE}") if prefix else None
         self._models: Models = {}
         self._changed = asyncio.Event()
         self._sent: dict[str, set[Held]] = defaultdict(set)
@@ -203,26 +197,15 @@ class Repeats:
             async with timeout(timeout_s):
                 await self._changed.wait()
 
-    async def alone(self, timeout_s: float) -> int:
-        """Waits until no other request runs alone. Returns what ``let_others`` takes back. Raises
+    async def alone(self, timeout_s: float) -> None:
+        """Waits until no other request runs alone, which this one does until ``let_others``. Raises
         asyncio.TimeoutError.
         """
-        file = -1
         async with timeout(timeout_s):
             await self._turn.acquire()
-            try:
-                if self._lock_path:
-                    file = os.open(self._lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-                    await _lock(file)
-            except BaseException:
-                self.let_others(file)
-                raise
-        return file
 
-    def let_others(self, file: int) -> None:
+    def let_others(self) -> None:
         """The one that ran alone has ended."""
-        if file >= 0:
-            os.close(file)
         self._turn.release()
 
     def wait(self, held: Held) -> None:
@@ -275,19 +258,6 @@ def _discard(held_by_model: dict[str, set[Held]], held: Held) -> None:
             del held_by_model[held.model]
 
 
-async def _lock(file: int) -> None:
-    while not _has_locked(file):
-        await asyncio.sleep(_ASKS_LOCK_EVERY_S)
-
-
-def _has_locked(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 class Held:
     """One request to a Triton model, until its answer ends, or may not be asked for again. While it
     is sent, ``on_lost`` is called when its model's process has died, or its own time is over.
@@ -317,7 +287,7 @@ class Held:
         self._is_lost = False
         self._num_deaths = self._suspicion = 0
         self._num_then = 0  # responses of its stream, at the death before
-        self._lock: int | None = None  # where it runs alone
+        self._is_alone = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -364,12 +334,13 @@ class Held:
         self._repeats.wait(self)
         try:
             await asyncio.sleep(self._pause_s)
-            if self._lock is not None:
+            if self._is_alone:
                 await self._verdict()
             await self._come()
             self._count_death()
             if self._suspicion >= _SUSPECT:
-                self._lock = await self._repeats.alone(self._left_s())
+                await self._repeats.alone(self._left_s())
+                self._is_alone = True
                 await self._come()
             self._left_s()
         except asyncio.TimeoutError:
@@ -401,7 +372,7 @@ class Held:
         if not AWAY.search(text) or told is None or not told.may_come_back:
             return False
         now = time.monotonic()
-        if self._is_coming() or self._has_died():
+        if self._is_coming() or self._has_died() or text in (UNREACHABLE, STARTING):
             self._away_since_s = None
         elif self._away_since_s is None:
             self._away_since_s = now
@@ -432,9 +403,9 @@ class Held:
             self._timer = None
 
     def _let_others(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            self._repeats.let_others(lock)
+        if self._is_alone:
+            self._is_alone = False
+            self._repeats.let_others()
 
     def _begin_trouble(self) -> None:
         if self._deadline_s is None:

@@ -1,8 +1,11 @@
-"""What a proxy is told: where it listens and where Triton does, who may ask, how much."""
+"""What the process of the ports is told: where it listens and where Triton does, who may ask, how
+much.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import msgspec
 
@@ -47,19 +50,45 @@ class Access(msgspec.Struct, frozen=True):
 EVERYBODY = Access()
 
 
-class ProxySettings(msgspec.Struct, frozen=True):
-    """``host`` and the ports are the public ones, the sockets tritonserver's; without
-    ``admin_key`` all its APIs are open. The files by which models learn who has left have paths
-    that begin with ``abandoned_requests``.
-    """
+class TritonPorts(msgspec.Struct, frozen=True):
+    """Triton's public ports, and the Unix sockets at which tritonserver itself listens."""
 
-    host: str
     http_port: int
     metrics_port: int
     grpc_port: int
     http_socket: str
     metrics_socket: str
     grpc_socket: str
-    abandoned_requests: str
+
+
+class OpenAiPort(msgspec.Struct, frozen=True):
+    """OpenAI's API on ``port``, in front of the gRPC target ``triton_address``; its repository and
+    the Unix socket of its metrics, where they are here. ``media_hosts`` are those from which images
+    and sounds are fetched; responses are kept for ``keep_s``; ``verbose`` shows the debug log. The
+    ``caller`` and the pages of ``cors`` may ask this port beside those that may ask all.
+    """
+
+    port: int
+    triton_address: str
+    repository: Path | None = None
+    metrics_socket: str = ""
+    media_hosts: tuple[str, ...] = ()
+    has_playground: bool = True
+    keep_s: float = 1800.0
+    verbose: bool = False
+    caller: Caller | None = None
+    cors: tuple[str, ...] = ()
+
+
+class ProxySettings(msgspec.Struct, frozen=True):
+    """The ports of one process, all of ``host``. Without ``admin_key`` Triton's admin APIs are
+    open. The files by which models learn who has left have paths that begin with
+    ``abandoned_requests``, empty where Triton is elsewhere.
+    """
+
+    host: str
+    triton: TritonPorts | None = None
+    openai: OpenAiPort | None = None
+    abandoned_requests: str = ""
     access: Access = EVERYBODY
     admin_key: str = ""

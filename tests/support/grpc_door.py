@@ -17,7 +17,6 @@ from hf_triton.ports.settings import Access
 from hf_triton.tritonserver.child_process import ChildProcess
 from hf_triton.tritonserver.listen import Listen, socket_folder
 from hf_triton.tritonserver.process import TritonServer
-from hf_triton.tritonserver.restart_policy import RestartPolicy
 from tests.support.triton import ADMIN_KEY, free_ports
 
 METHODS = "/inference.GRPCInferenceService/"
@@ -133,7 +132,7 @@ def _write_model(repository: Path, name: str, datatype: str, num_answers: int) -
 
 @contextlib.contextmanager
 def _proxy(listen: Listen, access: Access) -> Iterator[ChildProcess]:
-    proxy = proxy_of(listen, access, RestartPolicy())
+    proxy = proxy_of(listen, access)
     try:
         proxy.start()
         yield proxy

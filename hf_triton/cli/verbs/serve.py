@@ -23,7 +23,7 @@ from hf_triton.cli.verbs.generate import Outcome, generate, refuse_conflicts
 from hf_triton.cli.verbs.serve_arguments import HEALTH_PORT, add_arguments, settle
 
 if TYPE_CHECKING:
-    from hf_triton.ports.settings import Access, Caller
+    from hf_triton.ports.settings import Access, Caller, OpenAiPort
     from hf_triton.tritonserver.listen import Listen
 
 __all__ = ["add_arguments", "run"]
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     # Imported here: other verbs and --help need no HTTP and no processes.
     from hf_triton.ports.api_keys import take_api_keys
     from hf_triton.ports.child_process import proxy
-    from hf_triton.ports.openai.child_process import OpenAiProcess
+    from hf_triton.ports.openai.curl_lines import api_of
     from hf_triton.ports.openai.key import take_key
     from hf_triton.serving.apply.file_watch import WatchedFiles
     from hf_triton.serving.supervision.children import Children
@@ -51,10 +51,10 @@ def run(args: argparse.Namespace) -> int:
     if args.log_format == "json":
         json_log.start()
     config, repository = Path(args.given_config or CONFIG), Path(args.repository)
-    key = take_key(args.openai_key_file, os.environ)
+    openai_caller = take_key(args.openai_key_file, os.environ)
     callers = take_api_keys(args.api_keys_file, os.environ)
     if args.triton_url:
-        return _serve_openai_only(args, config, key, callers)
+        return _serve_openai_only(args, config, openai_caller, callers)
     admin_key = _admin_key(args)
     listen = _listen(args)  # checked before files are written
     watched = WatchedFiles(config) if args.watch else None
@@ -79,24 +79,47 @@ def run(args: argparse.Namespace) -> int:
             verbose=args.verbose,
             admin_key=admin_key,
         )
-        openai_api = (
-            OpenAiProcess(
-                *(listen, key, _with_origins(access, args.openai_cors), policy, repository),
-                args.openai_media_hosts,
-                has_playground=args.playground,
-                keep_s=args.openai_keep_minutes * 60,
-                verbose=args.verbose,
-                admin_key=admin_key,
-            )
+        openai = (
+            _openai(args, listen.triton_grpc, openai_caller, repository, listen.metrics_socket)
             if args.openai_port
             else None
         )
-        children = Children((proxy(listen, access, policy, admin_key),), openai_api, access)
+        children = Children(
+            (proxy(listen, access, policy, admin_key, openai),),
+            api_of(openai, listen, access) if openai else None,
+            access,
+        )
         return serve(server, models, options, children)
 
 
+def _openai(
+    args: argparse.Namespace,
+    triton_address: str,
+    caller: Caller | None,
+    repository: Path | None = None,
+    metrics_socket: str = "",
+) -> OpenAiPort:
+    from hf_triton.ports.settings import OpenAiPort
+
+    return OpenAiPort(
+        args.openai_port,
+        triton_address,
+        repository,
+        metrics_socket,
+        tuple(args.openai_media_hosts),
+        args.playground,
+        args.openai_keep_minutes * 60,
+        args.verbose,
+        caller,
+        args.openai_cors,
+    )
+
+
 def _serve_openai_only(
-    args: argparse.Namespace, config: Path, key: str | None, callers: tuple[Caller, ...]
+    args: argparse.Namespace,
+    config: Path,
+    openai_caller: Caller | None,
+    callers: tuple[Caller, ...],
 ) -> int:
     """Serves OpenAI's API for --triton-url. models.yaml is optional; only its ``server`` settings
     are read.
@@ -109,13 +132,9 @@ def _serve_openai_only(
     settings = _settings(config, args) if has_file else ServerSettings()
     return serve_openai_only(
         Listen(args.host, openai_port=args.openai_port),
-        args.triton_url,
-        _with_origins(_access(settings, callers, config), args.openai_cors),
-        key,
+        _openai(args, args.triton_url, openai_caller),
+        _access(settings, callers, config),
         stop_signals(),
-        args.openai_media_hosts,
-        has_playground=args.playground,
-        keep_s=args.openai_keep_minutes * 60,
     )
 
 
@@ -165,12 +184,6 @@ def _access(settings: ServerSettings, callers: tuple[Caller, ...], config: Path)
         tls=tls,
         max_body_mib=settings.max_body_mib,
     )
-
-
-def _with_origins(access: Access, origins: tuple[str, ...]) -> Access:
-    from msgspec.structs import replace
-
-    return replace(access, cors=(*access.cors, *origins))
 
 
 def _report(outcome: Outcome, repository: str) -> None:

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
 from generator.spec.runtime_rules import EMPTY_FINAL
+from hf_triton.ports.bodies import Bodies
 from hf_triton.ports.callers import Account, leave_after
 from hf_triton.ports.grpc.connection import ClientConnection
 from hf_triton.ports.grpc.messages import Output
@@ -23,6 +24,7 @@ from hf_triton.ports.refusal import RefusedError, refusal_of
 from hf_triton.ports.repeats import Held
 from hf_triton.ports.triton_calls import LEFT, STREAM, Asked, Metadata, TritonCalls, parameter
 
+Result = TypeVar("Result")
 _MOST_AT_ONCE = 64  # requests of one stream
 _WANTS_EMPTY_FINAL = b"triton_enable_empty_final_response"
 # A model that is told in vain sends no more than a flag.
@@ -134,7 +136,7 @@ class _Call:
         answer = self._port.own_answer(self._method, message)
         if answer is None:
             await self._check_classified(model, classified)
-            with _Buffered(self._port, len(message)) as buffered:
+            with _Buffered(self._port.bodies, len(message)) as buffered:
                 asked = Asked(message, model, self._port.repeats.is_ours(model), buffered.may_stay)
                 answer = await self._calls.unary(self._method, asked, self._metadata)
         return answer
@@ -175,7 +177,7 @@ class _Call:
         must_wait = before and not await self._is_decoupled(model)
         if _WANTS_EMPTY_FINAL in message:
             message += _SAYS_EMPTY_FINAL
-        with _Buffered(self._port, len(message)) as buffered:
+        with _Buffered(self._port.bodies, len(message)) as buffered:
             asked = Asked(message, model, self._port.repeats.is_ours(model), buffered.may_stay)
             async with aclosing(self._calls.stream(asked, self._metadata)) as responses:
                 if not must_wait:
@@ -195,7 +197,8 @@ class _Call:
 
     async def _is_decoupled(self, model: str) -> bool:
         if model not in self._are_decoupled:
-            self._are_decoupled[model] = await self._triton.is_decoupled(model)
+            ask = partial(self._triton.is_decoupled, model)
+            self._are_decoupled[model] = await self._asked(model, ask)
         return self._are_decoupled[model]
 
     async def _read(self) -> bytes | None:
@@ -208,28 +211,38 @@ class _Call:
 
     async def _check_classified(self, model: str, classified: Sequence[Output]) -> None:
         """Where tritonserver must be asked about the model first. Raises RefusedError."""
-        if classified and self._port.repeats.is_asleep(model):
-            held = Held(self._port.repeats, model, lambda: None)
-            try:
-                await held.turn()
-            finally:
-                held.end()
         for output in classified:
-            await self._triton.check_classified(output)
+            await self._asked(model, partial(self._triton.check_classified, output))
+
+    async def _asked(self, model: str, ask: Callable[[], Awaitable[Result]]) -> Result:
+        """What tritonserver says of a model, for which it is waited. Raises RefusedError."""
+        held = Held(self._port.repeats, model, lambda: None)
+        try:
+            if self._port.repeats.is_asleep(model):
+                await held.turn()
+            while True:
+                try:
+                    return await ask()
+                except RefusedError as error:
+                    if not held.is_away(error.text):
+                        raise
+                await held.turn()
+        finally:
+            held.end()
 
 
 class _Buffered:
     """A message that this process holds. Raises RefusedError where that is too much."""
 
-    def __init__(self, port: GrpcPort, num_bytes: int) -> None:
-        if not port.has_room(num_bytes, num_bytes):
+    def __init__(self, bodies: Bodies, num_bytes: int) -> None:
+        if not bodies.has_room(num_bytes, num_bytes):
             raise RefusedError(503, "too many large requests come at once; try again")
-        self._port, self._num_bytes = port, num_bytes
-        port.num_buffered += num_bytes
+        self._bodies, self._num_bytes = bodies, num_bytes
+        bodies.num_bytes += num_bytes
 
     def may_stay(self) -> bool:
         """Whether it may be held still, though tritonserver has it."""
-        stays = self._port.may_keep(self._num_bytes)
+        stays = self._bodies.may_keep(self._num_bytes)
         if not stays:
             self.__exit__()
         return stays
@@ -238,5 +251,5 @@ class _Buffered:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._port.num_buffered -= self._num_bytes
+        self._bodies.num_bytes -= self._num_bytes
         self._num_bytes = 0

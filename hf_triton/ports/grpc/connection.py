@@ -116,8 +116,8 @@ class ClientConnection(_End):
     def data_received(self, data: bytes) -> None:
         """The client sends: messages of which the last bytes are missing take up memory."""
         self._num_unread += len(data)
-        self._port.num_buffered += len(data)
-        if self._port.has_room(0, self._num_unread):
+        self._port.bodies.num_bytes += len(data)
+        if self._port.bodies.has_room(0, self._num_unread):
             super().data_received(data)
         else:
             self.abort()
@@ -126,7 +126,7 @@ class ClientConnection(_End):
         """A message of a call has been read as a whole."""
         num_read = min(self._num_unread, num_bytes + CALL_BYTES)
         self._num_unread -= num_read
-        self._port.num_buffered -= num_read
+        self._port.bodies.num_bytes -= num_read
 
     def _remove(self) -> None:
         self._port.connections.remove(self)

@@ -9,13 +9,12 @@ from tritonclient.grpc import service_pb2
 
 from generator.spec.runtime_rules import CALLER
 from hf_triton.ports.admin import GRPC_HEADER, needs_key
-from hf_triton.ports.callers import Account, Callers
+from hf_triton.ports.bodies import SMALL_BYTES
+from hf_triton.ports.callers import Account
 from hf_triton.ports.compressed import expanded
 from hf_triton.ports.grpc.messages import Output, checked, model_of
-from hf_triton.ports.port import SMALL_BYTES, Port
+from hf_triton.ports.port import Port, Shared
 from hf_triton.ports.refusal import NO_METHOD, RefusedError
-from hf_triton.ports.repeats import Repeats
-from hf_triton.ports.settings import Access
 from hf_triton.ports.triton_calls import INFER, SERVICE, STREAM, Metadata
 
 _METHODS_OF_TRITON = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
@@ -48,8 +47,8 @@ class GrpcPort(Port):
 
     stop_server: Callable[[], Coroutine[Any, Any, None]]
 
-    def __init__(self, access: Access, admin_key: str, repeats: Repeats, callers: Callers) -> None:
-        super().__init__(access, admin_key, repeats, callers)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
         self._not_passed_on = _NOT_PASSED_ON | ({_KEY} if self.callers.have_keys else set())
 
     def begin_stop(self) -> None:
@@ -96,7 +95,7 @@ class GrpcPort(Port):
         """
         is_zlib = message[:1] == b"x" and int.from_bytes(message[:2], "big") % 31 == 0
         is_compressed = is_zlib or message[:2] == b"\x1f\x8b"
-        return expanded(message, self.max_body_bytes, "message") if is_compressed else message
+        return expanded(message, self.bodies.max_bytes, "message") if is_compressed else message
 
     def check(self, method: str, message: bytes) -> tuple[str, list[Output]]:
         """The model that must be there, and the outputs to be classified. Raises RefusedError for

@@ -2,59 +2,48 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator
 from functools import partial
 
 import grpc
 
 from hf_triton.ports.abandoned_requests import AbandonedRequests
-from hf_triton.ports.callers import Callers
 from hf_triton.ports.grpc.calls import Handlers
 from hf_triton.ports.grpc.connection import ClientConnection
 from hf_triton.ports.grpc.port import GrpcPort
 from hf_triton.ports.grpc.triton import GrpcTriton
-from hf_triton.ports.port import Door, serve
-from hf_triton.ports.repeats import Repeats
-from hf_triton.ports.settings import ProxySettings
+from hf_triton.ports.port import GRACE_S, Door, Shared
+from hf_triton.ports.settings import TritonPorts
 from hf_triton.ports.tls import tls_context
 from hf_triton.ports.triton_calls import TritonCalls
 from hf_triton.ports.triton_channel import triton_channel
 
-_GRACE_S = 30.0  # as long as Triton itself waits for what is in flight
 _MAX_CALLS = 1024  # of one connection at once
 _HANDSHAKE_MS = 10_000
 _PING_EVERY_MS = 1000  # so often a client may ask whether its connection lives
 
 
-async def serve_grpc(
-    settings: ProxySettings,
-    stop: asyncio.Event,
-    on_ready: Callable[[], None],
-    repeats: Repeats,
-    callers: Callers,
-) -> None:
-    """Serves until ``stop``; then takes no more calls, and lets those in flight end.
-
-    Raises ServerError where the port can't be listened on.
-    """
-    channel = triton_channel(f"unix:{settings.grpc_socket}")
-    left = AbandonedRequests(settings.abandoned_requests)
-    calls = TritonCalls(channel, left, repeats)
-    port = GrpcPort(settings.access, settings.admin_key, repeats, callers)
+@contextlib.asynccontextmanager
+async def grpc_door(
+    ports: TritonPorts, shared: Shared, left: AbandonedRequests
+) -> AsyncIterator[Door]:
+    """What answers behind the port while the block runs; at its end no call is under way."""
+    channel = triton_channel(f"unix:{ports.grpc_socket}")
+    calls = TritonCalls(channel, left, shared.repeats)
+    port = GrpcPort(shared)
     handlers = Handlers(port, GrpcTriton(channel), calls)
-    server_socket = f"{settings.grpc_socket}.port"
-    server = grpc.aio.server(handlers=(handlers,), options=_options(port.max_body_bytes))
-    port.stop_server = partial(server.stop, _GRACE_S)
+    server_socket = f"{ports.grpc_socket}.port"
+    server = grpc.aio.server(handlers=(handlers,), options=_options(port.bodies.max_bytes))
+    port.stop_server = partial(server.stop, GRACE_S)
     server.add_insecure_port(f"unix:{server_socket}")
-    tls = tls_context(settings.access.tls)
+    tls = tls_context(shared.access.tls)
     if tls:
         tls.set_alpn_protocols(["h2"])
     await server.start()
     try:
         new = partial(ClientConnection, port, server_socket, handlers.by_peer)
-        door = Door(port, new, settings.grpc_port, "--grpc-port", tls)
-        await serve((door,), settings.host, stop, on_ready, _GRACE_S)
+        yield Door(port, new, ports.grpc_port, "--grpc-port", tls)
     finally:
         await server.stop(0)
         await calls.close()

@@ -16,17 +16,16 @@ from hf_triton.ports import cors
 from hf_triton.ports.callers import Account
 from hf_triton.ports.http.json_bodies import id_of, timeout_s_of
 from hf_triton.ports.http.proxy import HttpProxy, Payload
-from hf_triton.ports.http.reading import HEAD_S, RequestReader
+from hf_triton.ports.http.reading import RequestReader
 from hf_triton.ports.http.request import Request
 from hf_triton.ports.http.unchunked import Unchunked
 from hf_triton.ports.http.upstream import Upstream
+from hf_triton.ports.port import HEAD_S, LINGER_S, UNREAD_S
 from hf_triton.ports.refusal import RefusedError, refusal_of
 from hf_triton.ports.repeats import DIED, GONE, Held
 from hf_triton.tritonserver.http_api import error_in
 
 _MAX_WAITING = 64  # requests that a client sent before the one under way was answered
-_READ_S = 120.0  # for a client that does not read its answer
-_LINGER_S = 5.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _END_OF_CHUNK = b"\n\n\r\n"  # and of an event
 _ERROR_EVENT = re.compile(rb'[0-9a-f]+\r\ndata: \{"error":(.*)\}\n\n')
@@ -83,7 +82,7 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client reads slower than it is answered: nothing more is, until it has caught up."""
         self._is_full = True
-        self.deadline = self._proxy.now() + _READ_S
+        self.deadline = self._proxy.now() + UNREAD_S
         if self._upstream:
             self._upstream.pause()
 
@@ -158,7 +157,10 @@ class HttpConnection(asyncio.Protocol):
         try:
             if self._held and not may_go:
                 await self._held.turn()
-            upstream, ready = await self._proxy.prepared(payload)
+            ready = await self._proxy.prepared(payload)
+            if self._payload is not None:
+                self._payload = ready
+            upstream = await self._proxy.connected()
             if self._held and self._current and self._current.name:
                 ready = self._held.as_sent_again(ready, self._current.name)
         except Exception as error:  # noqa: BLE001, the edge of a request
@@ -201,7 +203,9 @@ class HttpConnection(asyncio.Protocol):
 
     def end_request(self) -> None:
         """Tritonserver has all of it."""
-        if self._current and not (self._held and self._proxy.may_keep(self._current.num_buffered)):
+        if self._current and not (
+            self._held and self._proxy.bodies.may_keep(self._current.num_buffered)
+        ):
             self._payload = None
             self._proxy.free(self._current)
 
@@ -377,7 +381,7 @@ class HttpConnection(asyncio.Protocol):
     def close(self) -> None:
         """Once the client has read what was written."""
         self._reader.is_over = True
-        self.deadline = self._proxy.now() + _READ_S
+        self.deadline = self._proxy.now() + UNREAD_S
         self._transport.close()
 
     def abort(self) -> None:
@@ -391,7 +395,7 @@ class HttpConnection(asyncio.Protocol):
         if self._current:
             self.deadline = math.inf
         elif self._reader.is_over:
-            self.deadline = self._proxy.now() + _LINGER_S
+            self.deadline = self._proxy.now() + LINGER_S
         else:
             self.deadline = self._reader.deadline(self._proxy.now())
 

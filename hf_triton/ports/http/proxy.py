@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -12,7 +13,6 @@ from urllib.parse import quote
 from hf_triton.ports import cors
 from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.admin import HTTP_HEADER, needs_key
-from hf_triton.ports.callers import Callers
 from hf_triton.ports.compressed import ENCODINGS, expanded
 from hf_triton.ports.http.json_bodies import (
     checked_generate,
@@ -24,14 +24,12 @@ from hf_triton.ports.http.json_bodies import (
 )
 from hf_triton.ports.http.request import Request
 from hf_triton.ports.http.upstream import LeftAnswer, Pool, Question, Upstream
-from hf_triton.ports.port import Port
+from hf_triton.ports.port import Port, Shared
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.repeats import Repeats
-from hf_triton.ports.settings import Access
+from hf_triton.ports.repeats import STARTING
 from hf_triton.ports.streams import first_text, new_name
 from hf_triton.tritonserver.http_api import error_in
 
-_STARTING = "tritonserver does not answer: it is being started; try again"
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
 _TOLD_BY_LOADED = ("", "config")  # "" is its metadata
 _INDEX_PATH = "/v2/repository/index"
@@ -40,6 +38,7 @@ _ADMIN_PATH = re.compile(
     r"/v2/(repository/|logging|trace/|systemsharedmemory/|cudasharedmemory/|models/[^/]+/trace/)"
 )
 
+_LARGE_BYTES = 1 << 18  # take a millisecond and more to read
 # What goes on to tritonserver, or what finds it out.
 Payload = bytes | Callable[[], Awaitable[bytes]]
 
@@ -48,16 +47,10 @@ class HttpProxy(Port):
     """One public port, and the connections to it."""
 
     def __init__(
-        self,
-        access: Access,
-        socket_path: str,
-        admin_key: str = "",
-        repeats: Repeats | None = None,
-        left: AbandonedRequests | None = None,
-        callers: Callers | None = None,
+        self, shared: Shared, socket_path: str, left: AbandonedRequests | None = None
     ) -> None:
         """``left`` tells models of requests that nobody waits for; without, Triton is told."""
-        super().__init__(access, admin_key, repeats, callers)
+        super().__init__(shared)
         self.pool, self._left = Pool(socket_path), left
 
     def judge(self, request: Request, address: str) -> None:
@@ -66,11 +59,10 @@ class HttpProxy(Port):
             if not cors.allows(self.access, request.text_of(b"origin")):
                 request.refuse(405, "got OPTIONS, allowed: GET, POST", {"Allow": "GET, POST"})
             return
-        if request.length > self.max_body_bytes:
-            request.refuse(413, self._too_large(f"{request.length} bytes"))
-        if request.path in _OPEN_PATHS and request.method == b"GET":
-            return
         try:
+            self.bodies.check_length(request.length)
+            if request.path in _OPEN_PATHS and request.method == b"GET":
+                return
             request.account = self.callers.of(request.noted.get(b"authorization"), address)
             if self._admin_key and _ADMIN_PATH.match(request.path):
                 self._judge_admin(request)
@@ -102,42 +94,28 @@ class HttpProxy(Port):
         """A piece of a body. Raises RefusedError where it is one too many."""
         if request.method != b"POST":
             return  # nobody reads it
-        num_bytes = len(request.body) + len(piece)
-        if num_bytes > self.max_body_bytes:
-            raise RefusedError(413, self._too_large("more"))
-        if not self.has_room(len(piece), num_bytes):
-            raise RefusedError(503, "too many large bodies come at once", {"Retry-After": "1"})
-        self.num_buffered += len(piece)
+        self.bodies.take(len(piece), len(request.body) + len(piece))
         request.num_buffered += len(piece)
         request.take_body(piece)
 
-    def _expand(self, request: Request) -> None:
-        """The body of a compressed request in its place: Triton gets it as it was checked. Raises
-        RefusedError.
-        """
-        body = expanded(bytes(request.body), self.max_body_bytes, "body")
-        self.free(request)
-        self.take_body(request, body)
-
-    def _too_large(self, got: str) -> str:
-        allowed = f"{self.access.max_body_mib} MiB"
-        return f"the body: got {got}, allowed: {allowed} (max_body_mib in models.yaml's server:)"
-
     def free(self, request: Request) -> None:
         """Its body is not here any more."""
-        self.num_buffered -= request.num_buffered
+        self.bodies.num_bytes -= request.num_buffered
         request.num_buffered, request.body = 0, b""
 
     def checked(self, request: Request) -> Payload:
-        """The request as it goes on to tritonserver; where that must be asked first, later. Raises
-        RefusedError.
+        """The request as it goes on to tritonserver; later where that must be asked first, or where
+        others would wait while it is read. Raises RefusedError.
         """
-        if request.body and request.encoding in ENCODINGS:
-            self._expand(request)
-        head_length = request.head_length()
+        self._note_model(request)
         body, request.body = bytes(request.body), b""
-        alias = request.account.alias if request.account else ""
-        classified, zero_bytes = list[str](), list[str]()
+        if len(body) > _LARGE_BYTES or (body and request.encoding in ENCODINGS):
+            return partial(self._checked_aside, request, body)
+        ready, *unknown = self._written(request, body)
+        return partial(self._checked_later, request, ready, *unknown) if any(unknown) else ready
+
+    def _note_model(self, request: Request) -> None:
+        """Which model is to answer, and how it knows the request."""
         model, endpoint = request.asks
         if request.method == b"POST" and endpoint in ("infer", *_GENERATE):
             request.asked, request.streams = model, endpoint == "generate_stream"
@@ -147,6 +125,29 @@ class HttpProxy(Port):
                 request.stream = request.name if may_go_on else ""
         elif endpoint in _TOLD_BY_LOADED and self.repeats.is_asleep(model):
             request.asked = model
+
+    async def _checked_aside(self, request: Request, body: bytes) -> bytes:
+        """From a thread, and as it was before it was compressed: Triton gets it as it was checked.
+        Raises RefusedError.
+        """
+        if request.encoding in ENCODINGS:
+            most = self.bodies.max_bytes
+            body = await asyncio.to_thread(expanded, body, most, "body")
+            self.bodies.num_bytes -= request.num_buffered
+            request.num_buffered = 0
+            self.bodies.take(len(body), len(body))
+            request.num_buffered = len(body)
+        ready, *unknown = await asyncio.to_thread(self._written, request, body)
+        return await self._checked_later(request, ready, *unknown) if any(unknown) else ready
+
+    def _written(self, request: Request, body: bytes) -> tuple[bytes, list[str], list[str]]:
+        """The request for tritonserver; the outputs to be classified, and the fields with a zero
+        byte, of which it must be asked. Raises RefusedError.
+        """
+        head_length = request.head_length(len(body))
+        alias = request.account.alias if request.account else ""
+        classified, zero_bytes = list[str](), list[str]()
+        endpoint = request.asks[1]
         if endpoint == "infer" and request.method == b"POST":
             end = len(body) if head_length is None else head_length
             call = first_text(request.name, streams=False)
@@ -157,10 +158,7 @@ class HttpProxy(Port):
             body, head_length = self._checked_other(request, endpoint, body, alias), None
             zero_bytes = texts_with_zero_byte(body) if endpoint in _GENERATE else []
         with_key = not self.callers.have_keys
-        ready = request.bytes_for_triton(body, head_length, with_key)
-        if classified or zero_bytes:
-            return partial(self._checked_later, request, classified, zero_bytes, ready)
-        return ready
+        return request.bytes_for_triton(body, head_length, with_key), classified, zero_bytes
 
     def _checked_other(self, request: Request, endpoint: str, body: bytes, alias: str) -> bytes:
         if endpoint in _GENERATE:
@@ -172,7 +170,7 @@ class HttpProxy(Port):
         return checked_object(body) if is_admin else b""  # others have no body to be read
 
     async def _checked_later(
-        self, request: Request, classified: list[str], zero_bytes: list[str], ready: bytes
+        self, request: Request, ready: bytes, classified: list[str], zero_bytes: list[str]
     ) -> bytes:
         """What only the model's metadata tell: Triton divides by the size of an element, which a
         string has not, and dies (24.10); and fields of /generate that are no tensors are
@@ -194,13 +192,19 @@ class HttpProxy(Port):
                 raise RefusedError(400, text)
         return ready
 
-    async def prepared(self, payload: Payload) -> tuple[Upstream, bytes]:
-        """A connection to tritonserver, and what goes on it. Raises RefusedError."""
+    async def prepared(self, payload: Payload) -> bytes:
+        """What goes on to tritonserver. Raises RefusedError."""
         try:
-            ready = payload if isinstance(payload, bytes) else await payload()
-            return self.pool.take() or await self.pool.connect(), ready
+            return payload if isinstance(payload, bytes) else await payload()
         except OSError as error:
-            raise RefusedError(503, _STARTING, {"Retry-After": "1"}) from error
+            raise RefusedError(503, STARTING, {"Retry-After": "1"}) from error
+
+    async def connected(self) -> Upstream:
+        """A connection to tritonserver. Raises RefusedError."""
+        try:
+            return self.pool.take() or await self.pool.connect()
+        except OSError as error:
+            raise RefusedError(503, STARTING, {"Retry-After": "1"}) from error
 
     def begin_stop(self) -> None:
         """Connections close after the answers that are under way."""

@@ -9,10 +9,8 @@ import httptools
 
 from hf_triton.ports.http.proxy import HttpProxy
 from hf_triton.ports.http.request import MAX_HEAD_BYTES, Request
+from hf_triton.ports.port import BODY_S, HEAD_S, IDLE_S, PIECE_S
 from hf_triton.ports.refusal import RefusedError, refusal_of
-
-HEAD_S = 10.0
-_BODY_S, _WHOLE_BODY_S, _IDLE_S = 30.0, 600.0, 300.0
 
 
 class Taker(Protocol):
@@ -82,14 +80,14 @@ class RequestReader:
     def deadline(self, now: float) -> float:
         """When the next bytes must have come, the last ones having come ``now``."""
         if self.incoming is None:
-            return now + _IDLE_S
+            return now + IDLE_S
         if self._is_in_head:
             return now + HEAD_S
-        return min(now + _BODY_S, self._ends_at_s)
+        return min(now + PIECE_S, self._ends_at_s)
 
     def begin_body(self, now: float) -> None:
         """The time of the whole body begins; that of one that comes early begins with its turn."""
-        self._ends_at_s = now + _WHOLE_BODY_S
+        self._ends_at_s = now + BODY_S
 
     def asks_to_continue(self) -> bool:
         """Whether the client waits to be told to send a body; says so once."""

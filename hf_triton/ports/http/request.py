@@ -156,18 +156,18 @@ class Request:
             line = b"Transfer-Encoding: " + encoding
         return b"POST / HTTP/1.1\r\n" + line + b"\r\n\r\n"
 
-    def head_length(self) -> int | None:
-        """Bytes of JSON before binary data; None where all is JSON. Raises RefusedError."""
+    def head_length(self, num_bytes: int) -> int | None:
+        """Bytes of JSON before binary data, in a body of ``num_bytes``; None where all is JSON.
+        Raises RefusedError.
+        """
         text = self.noted.get(b"inference-header-content-length")
         if text is None:
             return None
         length = int(text) if text.isdigit() and len(text) < 16 else math.inf
-        if length > len(self.body):
+        if length > num_bytes:
             shown = text[:32].decode("latin-1")
-            raise RefusedError(
-                400,
-                f"Inference-Header-Content-Length: got {shown}, of {len(self.body)} bytes",
-            )
+            told = f"Inference-Header-Content-Length: got {shown}, of {num_bytes} bytes"
+            raise RefusedError(400, told)
         return int(length)
 
     def bytes_for_triton(self, body: bytes, head_length: int | None, with_key: bool) -> bytes:

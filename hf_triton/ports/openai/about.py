@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from importlib.metadata import version
 
-import aiohttp
 from aiohttp import web
 
+from hf_triton.ports.http.upstream import Pool, Question
 from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.document import document
 from hf_triton.ports.openai.openapi_schema.operation import TEXT, Operation, Route
@@ -16,8 +16,9 @@ from hf_triton.ports.openai.openapi_schema.page import page
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.sending import json_response
 from hf_triton.ports.openai.triton.client import Triton
+from hf_triton.ports.time_limit import timeout
+from hf_triton.ports.triton_channel import QUESTION_TIMEOUT_S
 
-_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 _HTML = "text/html"
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
@@ -55,15 +56,15 @@ class About:
         """Prometheus' text, as Triton's metrics port has it."""
         if not self._metrics_socket:
             raise ApiError(404, "metrics: Triton is elsewhere; ask its own metrics port")
-        connector = aiohttp.UnixConnector(self._metrics_socket)
+        pool = Pool(self._metrics_socket)
         try:
-            async with (
-                aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT) as session,
-                session.get("http://triton/metrics") as found,
-            ):
-                return web.Response(text=await found.text(), status=found.status)
-        except (aiohttp.ClientError, asyncio.TimeoutError):
+            async with timeout(QUESTION_TIMEOUT_S):
+                status, text = await Question(pool).get("/metrics")
+            return web.Response(text=text.decode(), status=status)
+        except (OSError, asyncio.TimeoutError):
             raise ApiError(503, "no metrics of Triton; try again", code="unavailable") from None
+        finally:
+            pool.close()
 
 
 def with_schema(routes: Sequence[Route]) -> list[Route]:

@@ -9,29 +9,26 @@ from aiohttp import web
 
 from generator.spec.runtime_rules import CALLER
 from hf_triton.ports import cors
-from hf_triton.ports.callers import Account, Callers, leave_after
+from hf_triton.ports.callers import Account, leave_after
 from hf_triton.ports.openai.schema.errors import ApiError
-from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.settings import Access
+from hf_triton.ports.port import Port
 
 _ACCOUNT = web.RequestKey("hf_triton_account", Account)
-_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 # What tells nothing of models or callers.
 _OPEN_PATHS = ("/", "/health", "/ping", "/openapi.json", "/docs")
 
 
 class AccessCheck:
-    """One port's. ``enter`` comes before anything of a body is read, ``leave`` at the end;
-    ``pages`` are further paths that tell nothing.
+    """``enter`` comes before anything of a body is read, ``leave`` at the end; ``pages`` are
+    further paths that tell nothing.
     """
 
-    def __init__(self, access: Access, pages: Collection[str] = ()) -> None:
-        self._access = access
+    def __init__(self, port: Port, pages: Collection[str] = ()) -> None:
+        self._access, self._callers = port.access, port.callers
         self._open_paths = frozenset((*_OPEN_PATHS, *pages))
-        self._callers = Callers(access)
 
     def enter(self, request: web.Request) -> None:
-        """Counts the request to its caller. Raises ApiError (401, 429)."""
+        """Counts the request to its caller. Raises RefusedError (401, 429), ApiError."""
         if request.method in ("GET", "HEAD") and request.path in self._open_paths:
             return
         headers = _authorizations(request)
@@ -40,15 +37,8 @@ class AccessCheck:
             text = "Authorization, x-api-key: got two different ones, allowed: one, or both alike"
             raise ApiError(400, text)
         given = headers[0].encode(errors="surrogateescape") if headers else None
-        try:
-            account = self._callers.of(given, request.remote or "")
-            self._callers.enter(account)
-        except RefusedError as error:
-            where = "Authorization: " if error.status == 401 else ""
-            code = _CODES.get(error.status)
-            raise ApiError(
-                error.status, f"{where}{error.text}", code=code, more_headers=error.headers
-            ) from None
+        account = self._callers.of(given, request.remote or "")
+        self._callers.enter(account)
         if account:
             request[_ACCOUNT] = account
 

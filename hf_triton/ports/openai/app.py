@@ -26,8 +26,8 @@ from hf_triton.ports.hosts import WRONG_HOST, is_host
 from hf_triton.ports.openai.about import About, with_schema
 from hf_triton.ports.openai.access import AccessCheck, caller_of
 from hf_triton.ports.openai.adapters.changes import AdapterChanges
-from hf_triton.ports.openai.bodies import Bodies, check_encoding
-from hf_triton.ports.openai.connections import set_idle
+from hf_triton.ports.openai.bodies import check_encoding, read_body, read_form
+from hf_triton.ports.openai.connections import followed
 from hf_triton.ports.openai.media_hosts import MediaHosts
 from hf_triton.ports.openai.one_model import NAMED, OneModel, routes_of
 from hf_triton.ports.openai.openapi_schema import answers
@@ -58,8 +58,7 @@ from hf_triton.ports.openai.triton.catalog import KINDS, Catalog, ServedModel
 from hf_triton.ports.openai.triton.client import Triton
 from hf_triton.ports.openai.triton.context_lengths import ContextLengths
 from hf_triton.ports.openai.triton.request_headers import Metadata, id_of, send_id, trace_context
-from hf_triton.ports.repeats import Repeats
-from hf_triton.ports.settings import Access
+from hf_triton.ports.port import Port
 from hf_triton.ports.triton_calls import LEFT
 
 Asked = TypeVar("Asked")
@@ -80,10 +79,9 @@ class OpenAiApp:
     def __init__(
         self,
         triton: Triton,
-        access: Access,
+        port: Port,
         catalog: Catalog,
         media_hosts: MediaHosts,
-        repeats: Repeats,
         metrics_socket: str = "",
         playground: Playground | None = None,
         kept: KeptResponses = NONE_KEPT,
@@ -95,9 +93,9 @@ class OpenAiApp:
         self._playground = playground
         self._adapters = adapters or AdapterChanges(catalog, None, "")
         self._catalog = catalog
-        self._access = AccessCheck(access, playground.pages if playground else ())
-        self._repeats = repeats
-        self._lengths = ContextLengths(triton, repeats)
+        self._access = AccessCheck(port, playground.pages if playground else ())
+        self._repeats = port.repeats
+        self._lengths = ContextLengths(triton, port.repeats)
         self._kept = kept
         fitting = (
             (tgi.GENERATE_COMPAT.tasks, self._generating(tgi.GENERATE_COMPAT)),
@@ -105,12 +103,14 @@ class OpenAiApp:
             (SPEECH_TASKS, self._hearing(self._sound)),
         )
         self._hub = OneModel(catalog, self._lengths, fitting)
-        self._bodies = Bodies(access.max_body_mib)
+        self._bodies = port.bodies
         self._started = int(time.time())
 
     def application(self) -> web.Application:
         """Everything under its path."""
-        app = web.Application(middlewares=[errors_in_the_apis_format, self._check_headers])
+        app = web.Application(
+            middlewares=[followed, errors_in_the_apis_format, self._check_headers]
+        )
         app.on_response_prepare.extend((send_id, self._access.send_cors))
         for route in with_schema(self._routes()):
             add = getattr(app.router, f"add_{route.method.lower()}")
@@ -163,7 +163,6 @@ class OpenAiApp:
             return await handler(request)
         finally:
             self._access.leave(request, left)
-            set_idle(request, True)
 
     async def _asked(
         self, request: web.Request, read: Callable[[dict[str, Any]], Asked], more_bytes: int = 0
@@ -173,8 +172,7 @@ class OpenAiApp:
         """
         if request.method == "GET":
             return read(dict(request.query))
-        data = await self._bodies.read(request)
-        set_idle(request, False)
+        data = await read_body(request, self._bodies)
         path = request.match_info
 
         def read_named() -> Asked:
@@ -281,17 +279,16 @@ class OpenAiApp:
         return await answer(changed)
 
     async def _form(self, task: str, request: web.Request) -> speech.SpeechRequest:
-        return speech.read(task, await self._bodies.read_form(request))
+        return speech.read(task, await read_form(request, self._bodies))
 
     async def _sound(self, request: web.Request) -> speech.SpeechRequest:
-        data = await self._bodies.read(request)
+        data = await read_body(request, self._bodies)
         read = partial(speech.read_sound, data, request.match_info.get("model", ""))
         return await aside(len(data), read)
 
     def _hearing(self, read: Callable[[web.Request], Awaitable[speech.SpeechRequest]]) -> Handler:
         async def hear(request: web.Request) -> web.StreamResponse:
             asked = await read(request)
-            set_idle(request, False)
             model = await self._catalog.find(asked.model, SPEECH_TASKS)
             request_id = id_of(request, f"tr-{uuid.uuid4().hex}")
 

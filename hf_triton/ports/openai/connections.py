@@ -1,85 +1,118 @@
-"""The open connections of the port: how many there may be, and how long one may do nothing.
-
-Knows no paths and no bodies.
-"""
+"""A client's connection to OpenAI's port: how long it may do nothing. Knows no paths."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import time
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Awaitable, Callable
+from typing import cast
 
 from aiohttp import web
 
-from hf_triton.ports.connections import Connections
-from hf_triton.tritonserver import listen
+from hf_triton.ports.port import BODY_S, HEAD_S, IDLE_S, LINGER_S, PIECE_S, UNREAD_S, Port
 
-_MOST = 4096
-# At each turn of the event loop; it takes some turns until one that is to make room is closed.
-ACCEPTED_AT_ONCE = 8
-_KEPT_DESCRIPTORS = 128  # for those, and everything else that this process opens
-# As nginx: longer than the minute for which proxies in front keep theirs open.
-_IDLE_S = 75.0
-_LINGERING_S = 2.0
-# Who takes nothing of an answer for so long is gone.
-_UNREAD_MS = 60_000
 # aiohttp would log broken request lines as they came; what our handlers fail at, they tell.
 _SILENT = logging.getLogger("hf_triton.openai_api")
 _SILENT.setLevel(logging.CRITICAL + 1)
 
 
-def most_connections() -> int:
-    """How many may be open at once, by the descriptors that this process may have."""
-    return listen.most_connections(_MOST, _KEPT_DESCRIPTORS)
-
-
-class _Connection(web.RequestHandler):
-    """One that is counted. Headers that don't come in time end it as idleness does, and nothing
-    is decompressed: a body can be a thousand times as large as what was sent.
+class Connection(web.RequestHandler):
+    """From its start to its end. Nothing is decompressed: a body can be a thousand times as large
+    as what was sent.
     """
 
-    __slots__ = ("_connections", "deadline", "is_idle")
+    __slots__ = ("_is_between", "_port", "deadline", "is_idle")
 
-    def __init__(self, server: web.Server, connections: Connections[_Connection]) -> None:
+    def __init__(self, server: web.Server | None, port: Port) -> None:
         super().__init__(
-            server,
+            cast(web.Server, server),
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type]
             logger=_SILENT,
-            keepalive_timeout=_IDLE_S,
-            lingering_time=_LINGERING_S,
+            keepalive_timeout=IDLE_S,
+            lingering_time=LINGER_S,
             auto_decompress=False,
         )
-        self._connections = connections
-        self.set_idle(True)
+        self._port = port
+        self._is_between = False  # requests
+        self.is_idle, self.deadline = True, port.now() + HEAD_S
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come."""
         super().connection_made(transport)
-        connected = transport.get_extra_info("socket")
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
-        self._connections.add(self)
+        self._port.connections.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._connections.remove(self)
+        """It has gone."""
+        self._port.connections.remove(self)
         super().connection_lost(exc)
 
-    def set_idle(self, is_idle: bool) -> None:
-        self.is_idle, self.deadline = is_idle, time.monotonic() + _IDLE_S
+    def data_received(self, data: bytes) -> None:
+        """It sends."""
+        if self._is_between and data:
+            self._is_between, self.deadline = False, self._port.now() + HEAD_S
+        super().data_received(data)
+
+    def pause_writing(self) -> None:
+        """It reads slower than it is answered."""
+        super().pause_writing()
+        self.deadline = self._port.now() + UNREAD_S
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        super().resume_writing()
+        self.deadline = self._port.now() + IDLE_S if self._is_between else math.inf
+
+    def begin(self, *, has_body: bool) -> None:
+        """The head of a request is there."""
+        self._is_between, self.is_idle = False, has_body
+        self.deadline = self._port.now() + BODY_S + PIECE_S if has_body else math.inf
+
+    def compute(self) -> None:
+        """All of a request is there."""
+        self.is_idle, self.deadline = False, math.inf
+
+    def end(self) -> None:
+        """A request is answered, but perhaps not all has been read."""
+        self._is_between = self.is_idle = True
+        self.deadline = self._port.now() + IDLE_S
+
+    # Of the port.
+
+    def time_out(self, now: float) -> None:
+        """Ends what its deadline has passed for."""
+        if now > self.deadline:
+            self.abort()
+
+    def stop(self) -> None:
+        """Closes once what is under way is answered."""
+        if self._request_in_progress or self._messages:
+            self.close()
+        else:
+            self.force_close()
 
     def abort(self) -> None:
+        """Closes at once."""
+        transport = self.transport
         self.force_close()
+        if transport:
+            transport.abort()
 
 
-def set_idle(request: web.Request, is_idle: bool) -> None:
-    """Whether its connection waits for a request, or for the rest of one."""
-    if isinstance(request.protocol, _Connection):
-        request.protocol.set_idle(is_idle)
+def connection_of(request: web.Request) -> Connection:
+    """That over which it came."""
+    return cast(Connection, request.protocol)
 
 
-def protocol(server: Any, most: int) -> Callable[[], web.RequestHandler]:
-    """What an event loop makes for each connection to ``server``, of ``most`` at once."""
-    connections = Connections[_Connection](most)
-    return lambda: _Connection(server, connections)
+@web.middleware
+async def followed(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Tells its connection how far a request has got."""
+    connection = connection_of(request)
+    connection.begin(has_body=request.can_read_body)
+    try:
+        return await handler(request)
+    finally:
+        connection.end()

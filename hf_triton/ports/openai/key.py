@@ -1,4 +1,4 @@
-"""The key that clients must send."""
+"""The key that clients of OpenAI's API may send, and no others."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import re
 from collections.abc import MutableMapping
 from pathlib import Path
 
-import msgspec
-
-from hf_triton.ports.settings import Access, Caller
+from hf_triton.ports.settings import Caller
 from hf_triton.tritonserver.admin_key import KeySource
 
 VARIABLE = "HF_TRITON_OPENAI_KEY"
@@ -20,13 +18,9 @@ _SOURCE = KeySource(
 )
 
 
-def take_key(file: Path | None, environment: MutableMapping[str, str]) -> str | None:
-    """The key in ``file``, else in the environment, which loses it. Raises ServerError."""
-    return _SOURCE.take(file, environment)
-
-
-def with_key(access: Access, key: str | None) -> Access:
-    """``access`` for those too who have the key of this API alone."""
-    if key is None:
-        return access
-    return msgspec.structs.replace(access, callers=(*access.callers, Caller("openai", key)))
+def take_key(file: Path | None, environment: MutableMapping[str, str]) -> Caller | None:
+    """Who has the key in ``file``, else in the environment, which loses it; None without a key.
+    Raises ServerError.
+    """
+    key = _SOURCE.take(file, environment)
+    return None if key is None else Caller("openai", key)

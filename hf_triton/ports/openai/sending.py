@@ -15,8 +15,9 @@ from hf_triton.ports.openai.routes import messages
 from hf_triton.ports.openai.routes.answers import Chunks, to_json
 from hf_triton.ports.openai.routes.endpoint import Writer
 from hf_triton.ports.openai.schema import hub_errors
-from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.errors import ApiError, of_refusal
 from hf_triton.ports.openai.triton.request_headers import id_of
+from hf_triton.ports.refusal import RefusedError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -65,6 +66,8 @@ def _as_api_error(error: Exception, request_id: str) -> ApiError:
     """The error itself, or for a bug of ours one that says no more than its type."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, RefusedError):
+        return of_refusal(error)
     if isinstance(error, RecursionError):
         return ApiError(400, "the body: nested too deeply")
     # Only the place: the text could quote a prompt.

@@ -1,4 +1,4 @@
-"""The processes that one ``serve`` runs beside tritonserver: its proxies and the OpenAI API."""
+"""The processes that one ``serve`` runs beside tritonserver: that of its ports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hf_triton.ports.openai.child_process import OpenAiProcess
+from hf_triton.ports.openai.curl_lines import OpenAiApi
 from hf_triton.ports.repeats import Demand, Models, demand_of, line_of
 from hf_triton.ports.settings import EVERYBODY, Access
 from hf_triton.serving.supervision.health import Health
@@ -15,18 +15,13 @@ from hf_triton.tritonserver.child_process import STOP_TIMEOUT_S, ChildProcess
 
 @dataclass(frozen=True)
 class Children:
-    """``proxies`` listen while tritonserver starts, and answer that it does; the OpenAI API asks it
-    first. ``access`` is what their callers need.
+    """They listen while tritonserver starts, and answer that it does. ``openai_api`` is what they
+    show of OpenAI's API, and ``access`` what callers need.
     """
 
-    proxies: tuple[ChildProcess, ...] = ()
-    openai_api: OpenAiProcess | None = None
+    all: tuple[ChildProcess, ...] = ()
+    openai_api: OpenAiApi | None = None
     access: Access = EVERYBODY
-
-    @property
-    def all(self) -> tuple[ChildProcess, ...]:
-        """Every one of them."""
-        return (*self.proxies, *((self.openai_api,) if self.openai_api else ()))
 
     @property
     def have_ended(self) -> bool:
@@ -34,14 +29,12 @@ class Children:
         return all(child.has_ended for child in self.all)
 
     def begin_start(self) -> None:
-        """Starts those that need not wait for tritonserver."""
-        for child in self.proxies:
+        """Starts them without waiting."""
+        for child in self.all:
             child.begin_start()
 
     def wait_until_they_listen(self) -> None:
-        """Starts the others too, and waits for all. Raises ServerError where one does not start."""
-        if self.openai_api:
-            self.openai_api.begin_start()
+        """Raises ServerError where one does not start."""
         for child in self.all:
             child.wait_until_it_listens()
 

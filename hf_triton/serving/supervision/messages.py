@@ -54,7 +54,7 @@ def tell_serving(server: TritonServer, served: ServedModels, children: Children)
     scheme = "https" if children.access.tls else "http"
     where = f"{scheme} {listen.address(listen.http_port)}, grpc {listen.address(listen.grpc_port)}"
     if children.openai_api:
-        url = f"{scheme}://{listen.address(listen.openai_port)}"
+        url = children.openai_api.url
         where += f", OpenAI's API {url}/v1"
         where += f", playground {url}/playground" * children.openai_api.has_playground
     if listen.health_port:

@@ -7,60 +7,45 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+
+import uvloop
 
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK
-from hf_triton.ports.openai.child_process import curl_line
-from hf_triton.ports.openai.key import VARIABLE, with_key
-from hf_triton.ports.openai.process import serve
-from hf_triton.ports.openai.settings import Settings
-from hf_triton.ports.settings import Access
+from hf_triton.ports.openai.curl_lines import OpenAiApi, api_of, curl_line
+from hf_triton.ports.serving import serve_ports
+from hf_triton.ports.settings import Access, OpenAiPort, ProxySettings
 from hf_triton.serving.supervision import limits
 from hf_triton.tritonserver.listen import Listen
 
 
 def serve_openai_only(
-    listen: Listen,
-    triton_address: str,
-    access: Access,
-    key: str | None,
-    stop_signals: Iterable[signal.Signals],
-    media_hosts: Sequence[str] = (),
-    *,
-    has_playground: bool = True,
-    keep_s: float = Settings.keep_s,
+    listen: Listen, port: OpenAiPort, access: Access, stop_signals: Iterable[signal.Signals]
 ) -> int:
     """Serves until one of the signals; returns the exit code.
 
     Raises ServerError where it can't start.
     """
     limits.raise_all()
-    settings = Settings(
-        listen.host,
-        listen.openai_port,
-        triton_address,
-        with_key(access, key),
-        media_hosts=tuple(media_hosts),
-        has_playground=has_playground,
-        keep_s=keep_s,
-    )
-    scheme = "https" if access.tls else "http"
-    url = f"{scheme}://{listen.address(listen.openai_port)}"
-    key_variable = access.key_variable if key is None else VARIABLE
-    return asyncio.run(_serve(settings, url, key_variable, stop_signals))
+    settings = ProxySettings(listen.host, openai=port, access=access)
+    shown, triton = api_of(port, listen, access), port.triton_address
+    return uvloop.run(_serve(settings, shown, triton, stop_signals))
 
 
 async def _serve(
-    settings: Settings, url: str, key_variable: str, stop_signals: Iterable[signal.Signals]
+    settings: ProxySettings,
+    shown: OpenAiApi,
+    triton_address: str,
+    stop_signals: Iterable[signal.Signals],
 ) -> int:
     stop = asyncio.Event()
 
     def ready() -> None:
-        page = f", playground {url}/playground" if settings.has_playground else ""
-        _say(f"OpenAI API on {url}/v1{page}, for the Triton at {settings.triton_address}")
-        print(curl_line(url, "NAME", key_variable), flush=True)
+        page = f", playground {shown.url}/playground" * shown.has_playground
+        _say(f"OpenAI API on {shown.url}/v1{page}, for the Triton at {triton_address}")
+        print(curl_line(shown.url, "NAME", shown.key_variable), flush=True)
 
-    serving = asyncio.create_task(serve(settings, stop, ready))
+    serving = asyncio.create_task(serve_ports(settings, stop, ready))
 
     def on_signal() -> None:
         if stop.is_set():

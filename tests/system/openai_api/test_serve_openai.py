@@ -12,9 +12,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.support.served import Served, serve
 from tests.support.triton import Answer, eventually, free_ports, get
@@ -25,7 +28,7 @@ KEY = {"HF_TRITON_OPENAI_KEY": "secret-key"}
 
 
 def children(served: Served) -> list[int]:
-    """The translator's process."""
+    """The process of the ports."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -33,7 +36,7 @@ def children(served: Served) -> list[int]:
             line = (folder / "cmdline").read_text()
         except OSError:
             continue
-        if int(parent) == served.process.pid and "hf_triton.ports.openai" in line:
+        if int(parent) == served.process.pid and "hf_triton.ports" in line:
             found.append(int(folder.name))
     return found
 
@@ -133,7 +136,7 @@ def test_the_api_lives_and_ends_with_its_triton(tmp_path: Path) -> None:
 
         killed = [kill_api(served), kill_api(served)]
         assert (
-            "the OpenAI API died (exit code -9) and is started again in 1 s (2 deaths within"
+            "the ports' process died (exit code -9) and is started again in 1 s (2 deaths within"
             in served.err
         )
         assert not {*killed} & {*children(served)}
@@ -168,9 +171,28 @@ def test_the_api_lives_and_ends_with_its_triton(tmp_path: Path) -> None:
             get(f"{url}/health")
 
 
+def test_a_caller_s_requests_count_once_whichever_port_they_come_to(tmp_path: Path) -> None:
+    listen = replace(free_ports(), openai_port=free_ports().http_port)
+    settings = "{limits: {requests_per_minute: 6}}"
+    with serve(tmp_path, "- name: plain\n", listen=listen, settings=settings) as served:
+        served.wait_for("Ctrl-C stops")
+        openai = f"http://127.0.0.1:{listen.openai_port}/v1/models"
+        with grpc.insecure_channel(listen.address(listen.grpc_port)) as channel:
+            metadata = service_pb2_grpc.GRPCInferenceServiceStub(channel).ServerMetadata
+            for _ in range(2):
+                assert served.generate("plain", "x").status == 200
+                assert get(openai).status == 200
+                metadata(service_pb2.ServerMetadataRequest())
+            assert served.generate("plain", "x").status == 429
+            assert get(openai).status == 429
+            with pytest.raises(grpc.RpcError) as refused:
+                metadata(service_pb2.ServerMetadataRequest())
+            assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 def kill_api(served: Served) -> int:
     """Returns once there is another one."""
-    back = "the OpenAI API is back"
+    back = "the ports' process is back"
     times = served.err.count(back)
     [child] = children(served)
     os.kill(child, signal.SIGKILL)
@@ -190,20 +212,22 @@ def test_an_api_that_hangs_or_does_not_start_is_told_of_and_ends_with_a_killed_s
         ready = f"http://127.0.0.1:{served.listen.health_port}/ready"
         [child] = children(served)
         os.kill(child, signal.SIGSTOP)
-        served.wait_for("the OpenAI API was stopped and is started again (1 death")
-        served.wait_for("the OpenAI API is back")
+        served.wait_for("the ports' process was stopped and is started again (1 death")
+        served.wait_for("the ports' process is back")
         assert get(health).status == 200
         assert child not in children(served)
 
         [child] = children(served)
         os.kill(child, signal.SIGKILL)
         assert eventually(lambda: not Path(f"/proc/{child}").exists())
-        served.wait_for("the OpenAI API died (exit code -9) and is started again in 1 s (2 deaths")
-        while "the OpenAI API did not start (see above)" not in served.err:
+        served.wait_for(
+            "the ports' process died (exit code -9) and is started again in 1 s (2 deaths"
+        )
+        while "the ports' process did not start (see above)" not in served.err:
             for child in children(served):
                 os.kill(child, signal.SIGKILL)
             time.sleep(0.01)
-        assert "OpenAI API did not start" in get(ready).body["reason"]
+        assert "the ports' process did not start" in get(ready).body["reason"]
         assert get(ready).status == 503
         assert served.generate("plain", "x").status == 200
         assert get(health).status == 200, "who comes meanwhile waits"

@@ -16,17 +16,21 @@ from typing import Any, TypeVar
 
 import grpc
 import pytest
+import uvloop
 from tritonclient.grpc import service_pb2_grpc
 
-from hf_triton.ports.callers import Callers
-from hf_triton.ports.grpc.server import serve_grpc
-from hf_triton.ports.openai.child_process import OpenAiProcess
-from hf_triton.ports.openai.key import with_key
-from hf_triton.ports.openai.process import serve
-from hf_triton.ports.openai.settings import Settings
+from hf_triton.ports.child_process import proxy
 from hf_triton.ports.repeats import Model as Told
 from hf_triton.ports.repeats import Repeats, line_of
-from hf_triton.ports.settings import EVERYBODY, Access, ProxySettings
+from hf_triton.ports.serving import serve_ports
+from hf_triton.ports.settings import (
+    EVERYBODY,
+    Access,
+    Caller,
+    OpenAiPort,
+    ProxySettings,
+    TritonPorts,
+)
 from tests.support.triton import ADMIN_KEY, Triton, free_ports
 from tests.unit.openai_api.fake_triton import FakeTriton, Model
 
@@ -122,8 +126,11 @@ class Translator:
 def openai_port(triton: Triton, key: str | None) -> Iterator[str]:
     """The translator of ``serve`` in front of a real server; its address."""
     listen = replace(triton.server.listen, openai_port=free_ports().http_port)
-    repository = triton.server.repository
-    process = OpenAiProcess(listen, key, repository=repository, admin_key=ADMIN_KEY)
+    caller = Caller("openai", key) if key else None
+    openai = OpenAiPort(
+        listen.openai_port, listen.triton_grpc, triton.server.repository, caller=caller
+    )
+    process = proxy(listen, admin_key=ADMIN_KEY, openai=openai)
     process.start()
     try:
         yield f"http://{listen.address(listen.openai_port)}"
@@ -136,7 +143,7 @@ class Loop:
     """An event loop in a thread."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
 
@@ -174,14 +181,19 @@ class Starter:
         repository: Path | None = None,
         media_hosts: tuple[str, ...] = (),
         access: Access = EVERYBODY,
+        abandoned_requests: str = "",
+        admin_key: str = "",
         **further: Any,
     ) -> Translator:
         port = free_ports().http_port
-        settings = Settings(
-            *("127.0.0.1", port, address, with_key(access, key), repository, media_hosts),
-            **further,
+        caller = Caller("openai", key) if key else None
+        openai = OpenAiPort(
+            port, address, repository, media_hosts=media_hosts, caller=caller, **further
         )
-        return self.loop.run(self._translator(triton, settings))
+        settings = ProxySettings(
+            *("127.0.0.1", None, openai, abandoned_requests, access, admin_key)
+        )
+        return self.loop.run(self._translator(triton, settings, port))
 
     def end(self) -> None:
         while self._endings:
@@ -210,15 +222,14 @@ class Starter:
         server.add_insecure_port(f"unix:{folder}/grpc")
         await server.start()
         ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
-        proxy = ProxySettings(
-            "127.0.0.1", *ports, "", "", f"{folder}/grpc", fake.abandoned_requests
+        sockets = [f"{folder}/{kind}" for kind in ("http", "metrics", "grpc")]
+        settings = ProxySettings(
+            *("127.0.0.1", TritonPorts(*ports, *sockets), None, fake.abandoned_requests)
         )
         stop, ready = asyncio.Event(), asyncio.Event()
         repeats = Repeats()
         repeats.follow(line_of({name: Told(is_ours=True) for name in fake.models}))
-        serving = asyncio.create_task(
-            serve_grpc(proxy, stop, ready.set, repeats, Callers(proxy.access))
-        )
+        serving = asyncio.create_task(serve_ports(settings, stop, ready.set, repeats))
         await ready.wait()
 
         async def end() -> None:
@@ -229,9 +240,11 @@ class Starter:
         self._endings.append(end())
         return listen.address(listen.grpc_port)
 
-    async def _translator(self, triton: FakeTriton, settings: Settings) -> Translator:
+    async def _translator(
+        self, triton: FakeTriton, settings: ProxySettings, port: int
+    ) -> Translator:
         stop, ready, repeats = asyncio.Event(), asyncio.Event(), Repeats()
-        serving = asyncio.create_task(serve(settings, stop, ready.set, repeats))
+        serving = asyncio.create_task(serve_ports(settings, stop, ready.set, repeats))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
@@ -244,7 +257,7 @@ class Starter:
 
         self._endings.append(end())
         loop = asyncio.get_running_loop()
-        return Translator(f"http://127.0.0.1:{settings.port}", triton, loop, stop, repeats)
+        return Translator(f"http://127.0.0.1:{port}", triton, loop, stop, repeats)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from hf_triton.ports.openai.child_process import OpenAiProcess
+from hf_triton.ports.child_process import proxy
+from hf_triton.ports.settings import OpenAiPort
 from tests.support.triton import free_ports
 from tests.unit.openai_api.conftest import Starter
 
@@ -19,7 +20,8 @@ def test_a_verbose_port_tells_the_names_that_are_left_out(
 ) -> None:
     _, port = starter.triton()
     listen = replace(free_ports(), grpc_port=port, openai_port=free_ports().http_port)
-    process = OpenAiProcess(listen, None, verbose=True)
+    openai = OpenAiPort(listen.openai_port, listen.triton_grpc, verbose=True)
+    process = proxy(listen, openai=openai)
     process.start()
     try:
         body = {"model": "echo", "prompt": "a", "from_elsewhere": "secret"}

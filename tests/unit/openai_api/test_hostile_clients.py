@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 from aiohttp import web
 
-from hf_triton.ports.openai import connections, process
+from hf_triton.ports import port as port_module
+from hf_triton.ports.openai import connections
 from hf_triton.ports.settings import Access
 from tests.support.triton import eventually
 from tests.unit.openai_api.conftest import Starter, Translator
@@ -155,7 +157,7 @@ def test_a_larger_body_is_read_where_models_yaml_allows_it(
     starter: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake, port = starter.triton()
-    monkeypatch.setattr("hf_triton.ports.openai.bodies._ALL_MIB", 1)
+    monkeypatch.setattr("hf_triton.ports.bodies._ALL_MIB", 1)
     api = starter.translator(fake, f"127.0.0.1:{port}", access=Access(max_body_mib=3))
     spaces = b" " * (2 * 2**20)  # more than all large ones have otherwise
     reply = api.send("POST", "/v1/completions", b'{"model": "echo", "prompt": "a"' + spaces + b"}")
@@ -167,7 +169,8 @@ def test_a_larger_body_is_read_where_models_yaml_allows_it(
 def test_who_sends_no_whole_request_is_hung_up_on(
     sent: bytes, api: Translator, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "_IDLE_S", 0.3)
+    monkeypatch.setattr(connections, "IDLE_S", 0.3)
+    monkeypatch.setattr(connections, "HEAD_S", 0.3)
     client = opened(api, closing, sent)
     if sent.startswith(b"GET"):
         assert status_of(client) == 400  # no Host; then it is as idle as after any other answer
@@ -178,7 +181,7 @@ def test_who_sends_no_whole_request_is_hung_up_on(
 def test_headers_that_drip_do_not_keep_a_connection(
     api: Translator, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "_IDLE_S", 0.5)
+    monkeypatch.setattr(connections, "HEAD_S", 0.5)
     client = opened(api, closing, HEAD)
 
     def drip_until_closed() -> bool:
@@ -193,7 +196,7 @@ def test_headers_that_drip_do_not_keep_a_connection(
 def test_slow_senders_keep_nobody_out(
     starter: Starter, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(process, "most_connections", lambda: 8)
+    monkeypatch.setattr(port_module, "most_connections", lambda *_: 8)
     fake, port = starter.triton()
     fake.abandoned_requests = f"{tmp_path}/left_"
     api = starter.translator(fake, f"127.0.0.1:{port}", abandoned_requests=fake.abandoned_requests)
@@ -209,8 +212,8 @@ def test_slow_senders_keep_nobody_out(
 
 @pytest.mark.threat("slow-openai-clients")
 def test_who_takes_nothing_of_an_answer_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_UNREAD_MS", 500)
-    assert asyncio.run(asyncio.wait_for(an_endless_answer_ends(), SOON_S))
+    monkeypatch.setattr(connections, "UNREAD_S", 0.5)
+    assert uvloop.run(asyncio.wait_for(an_endless_answer_ends(), SOON_S))
 
 
 async def an_endless_answer_ends() -> bool:
@@ -225,33 +228,39 @@ async def an_endless_answer_ends() -> bool:
         finally:
             ended.set()
 
-    application = web.Application()
+    application = web.Application(middlewares=[connections.followed])
     application.router.add_get("/", answer)
     runner = web.AppRunner(application, handler_cancellation=True)
     await runner.setup()
-    new = connections.protocol(runner.server, 9)
-    server = await asyncio.get_running_loop().create_server(new, "127.0.0.1", 0)
+    port = port_module.Port(port_module.shared())
+    server = await asyncio.get_running_loop().create_server(
+        lambda: connections.Connection(runner.server, port), "127.0.0.1", 0
+    )
     with socket.create_connection(server.sockets[0].getsockname()) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-        await ended.wait()
+        while not ended.is_set():
+            await asyncio.sleep(0.05)
+            port.sweep()
     server.close()
     await runner.cleanup()
     return True
 
 
-@pytest.mark.parametrize("soft,most", [(1024, 896), (2**20, 4096), (resource.RLIM_INFINITY, 4096)])
+@pytest.mark.parametrize(
+    "soft, most", [(1024, 120), (2**20, 16_384), (resource.RLIM_INFINITY, 16_384)]
+)
 def test_connections_leave_descriptors_for_the_rest(
     soft: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _limit: (soft, soft))
-    assert connections.most_connections() == most
+    assert port_module.Port(port_module.shared()).connections.most == most
 
 
 @pytest.mark.threat("openai-bodies")
 def test_large_bodies_together_are_bounded_and_small_ones_are_read(
     starter: Starter, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_triton.ports.openai.bodies._ALL_MIB", 1)
+    monkeypatch.setattr("hf_triton.ports.bodies._ALL_MIB", 1)
     api = of_one_mib(starter)  # two of which have room
     part = HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 990_000
     held = [opened(api, closing, part) for _ in range(2)]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from hf_triton.cli.verbs.generate import generate
-from hf_triton.ports.openai.child_process import OpenAiProcess, curl_line
+from hf_triton.ports.openai.curl_lines import api_of, curl_line
 from hf_triton.ports.openai.schema.media import take_media
+from hf_triton.ports.settings import EVERYBODY, Caller, OpenAiPort
 from hf_triton.tritonserver.listen import Listen
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/every-task.yaml"
@@ -31,9 +32,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("key", [None, "secret"])
 def test_each_task_has_its_path_and_others_none(repository: Path, key: str | None) -> None:
-    process = OpenAiProcess(Listen("127.0.0.1", 8000, 8001, 8002, openai_port=9000), key)
+    port = OpenAiPort(9000, "", caller=Caller("openai", key) if key else None)
+    api = api_of(port, Listen("127.0.0.1", 8000, 8001, 8002), EVERYBODY)
     for model in ("text", "embedding", "translate", "classifier", "image"):
-        lines = process.curl_lines(model, repository / model / "config.pbtxt")
+        lines = api.curl_lines(model, repository / model / "config.pbtxt")
         assert len(lines) == (model in EXPECTED)
         for line in lines:
             words = shlex.split(line)

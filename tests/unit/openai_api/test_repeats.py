@@ -9,6 +9,7 @@ import pytest
 
 from generator.render.digest import CONFIG_FILE
 from generator.repository import served_record
+from hf_triton.ports import repeats
 from hf_triton.ports.openai.triton.catalog import Catalog
 from hf_triton.ports.repeats import Model
 from tests.support.triton import eventually, free_ports
@@ -96,4 +97,21 @@ def test_a_port_that_was_started_while_triton_is_away_knows_what_comes_back(
         assert not eventually(waiting.done, 0.5)
         starter.triton(port)
         api.tell(echo_stream=READY)
+        assert waiting.result(60).status == 200
+
+
+def test_a_tritonserver_that_has_died_is_waited_for_before_anybody_says_so(
+    starter: Starter, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeats, "NOTICED_S", 0.1)
+    fake, port = starter.triton()
+    stop_triton = starter._endings.pop()
+    api = starter.translator(fake, f"127.0.0.1:{port}", repository=repository)
+    api.tell(echo_stream=READY)
+    assert api.completion().status == 200
+    starter.loop.run(stop_triton)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(api.completion)
+        assert not eventually(waiting.done, 1.0)
+        starter.triton(port)
         assert waiting.result(60).status == 200

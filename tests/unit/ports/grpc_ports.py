@@ -13,10 +13,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from generator.spec.runtime_rules import CALL, EMPTY_FINAL
 from hf_triton.ports.admin import GRPC_HEADER
-from hf_triton.ports.callers import Callers
-from hf_triton.ports.grpc.server import serve_grpc
 from hf_triton.ports.repeats import Repeats
-from hf_triton.ports.settings import EVERYBODY, Access, ProxySettings
+from hf_triton.ports.serving import serve_ports
+from hf_triton.ports.settings import EVERYBODY, Access, ProxySettings, TritonPorts
 from tests.support.triton import free_ports
 from tests.unit.ports.http_ports import Supervisor
 
@@ -170,14 +169,13 @@ async def grpc_port(
     triton.relay = Relay(f"{folder}/fake")
     relaying = await asyncio.start_unix_server(triton.relay.serve, socket)
     ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
+    triton_ports = TritonPorts(*ports, f"{folder}/http", f"{folder}/metrics", socket)
     settings = ProxySettings(
-        "127.0.0.1", *ports, "", "", socket, triton.abandoned_requests, access, admin_key
+        *("127.0.0.1", triton_ports, None, triton.abandoned_requests, access, admin_key)
     )
     ready, triton.address = asyncio.Event(), f"127.0.0.1:{listen.grpc_port}"
     triton.supervisor = Supervisor(repeats := Repeats(triton.abandoned_requests))
-    serving = asyncio.create_task(
-        serve_grpc(settings, triton.stop, ready.set, repeats, Callers(access))
-    )
+    serving = asyncio.create_task(serve_ports(settings, triton.stop, ready.set, repeats))
     await ready.wait()
     try:
         async with grpc.aio.insecure_channel(triton.address) as channel:

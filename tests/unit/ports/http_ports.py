@@ -16,6 +16,7 @@ from generator.spec.access import Limits
 from hf_triton.ports.abandoned_requests import AbandonedRequests
 from hf_triton.ports.http.connection import HttpConnection
 from hf_triton.ports.http.proxy import HttpProxy
+from hf_triton.ports.port import shared
 from hf_triton.ports.repeats import Model, Repeats, line_of
 from hf_triton.ports.settings import EVERYBODY, Access
 
@@ -247,7 +248,8 @@ async def open_port(
         path = str(Path(folder, "triton"))
         behind = await asyncio.start_unix_server(triton.serve, path)
         left = AbandonedRequests(f"{folder}/left_")
-        proxy = HttpProxy(access, path, admin_key, Repeats(f"{folder}/left_"), left)
+        together = shared(access, admin_key, Repeats(f"{folder}/left_"))
+        proxy = HttpProxy(together, path, left)
         server = await loop.create_server(lambda: HttpConnection(proxy), "127.0.0.1", 0, ssl=tls)
         port = Port(proxy, triton, server.sockets[0].getsockname()[1])
         port.folder = Path(folder)
@@ -261,5 +263,5 @@ async def open_port(
             proxy.pool.close()
             behind.close()
             await port.until(lambda: triton.num_open == 0)
-    assert proxy.num_buffered == 0
+    assert proxy.bodies.num_bytes == 0
     assert not failures

@@ -71,7 +71,7 @@ async def test_a_stopped_port_takes_no_call_and_finishes_those_in_flight(tmp_pat
         await call.write(request)
         await call.read()
         triton.stop.set()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.4)
         async with grpc.aio.insecure_channel(triton.address) as channel:
             other = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
             assert (await refusal(other(b"")))[0] == grpc.StatusCode.UNAVAILABLE

@@ -98,16 +98,16 @@ async def send_part(port: Port, num_bytes: int) -> Client:
     """A client that has sent so much of a body that is twice as long."""
     client = await port.client()
     head = f"POST {GENERATE} HTTP/1.1\r\nHost: a\r\nContent-Length: {2 * num_bytes}\r\n\r\n"
-    before = port.proxy.num_buffered
+    before = port.proxy.bodies.num_bytes
     client.send(head.encode() + b" " * num_bytes)
-    await port.until(lambda: port.proxy.num_buffered == before + num_bytes)
+    await port.until(lambda: port.proxy.bodies.num_bytes == before + num_bytes)
     return client
 
 
 @pytest.mark.threat("http-bodies")
 async def test_bodies_that_wait_have_a_room_of_bounded_size() -> None:
     async with open_port() as port:
-        port.proxy._max_buffered = MIB
+        port.proxy.bodies._most_bytes = MIB
         waiting = await send_part(port, MIB - 1000)
         client = await port.client()
         client.post(GENERATE, b" " * 100_000)
@@ -117,7 +117,7 @@ async def test_bodies_that_wait_have_a_room_of_bounded_size() -> None:
         small = b'{"text_input": "%s"}' % (b"x" * 2000)
         assert (await port.post(GENERATE, small)).status == 200
         waiting.writer.close()
-        await port.until(lambda: port.proxy.num_buffered == 0)
+        await port.until(lambda: port.proxy.bodies.num_bytes == 0)
 
 
 @pytest.mark.threat("http-bodies")
@@ -137,13 +137,13 @@ async def test_a_body_counts_until_tritonserver_has_read_it() -> None:
         clients = [await port.client() for _ in range(2)]
         for client in clients:
             client.post(GENERATE, b'{"text_input": "%s"}' % (b"x" * 4 * MIB))
-        await port.until(lambda: port.proxy.num_buffered > 8 * MIB)
+        await port.until(lambda: port.proxy.bodies.num_bytes > 8 * MIB)
         clients[0].writer.transport.abort()
-        await port.until(lambda: port.proxy.num_buffered < 5 * MIB)
-        assert port.proxy.num_buffered > 4 * MIB
+        await port.until(lambda: port.proxy.bodies.num_bytes < 5 * MIB)
+        assert port.proxy.bodies.num_bytes > 4 * MIB
         reading.set()
         assert (await clients[1].answer()).status == 200
-        assert port.proxy.num_buffered == 0
+        assert port.proxy.bodies.num_bytes == 0
         server.close()
 
 

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from hf_triton.ports.callers import Callers
 from hf_triton.ports.http.proxy import HttpProxy
-from hf_triton.ports.http.server import serve_http
-from hf_triton.ports.repeats import Repeats
-from hf_triton.ports.settings import Access, Caller, ProxySettings
+from hf_triton.ports.serving import serve_ports
+from hf_triton.ports.settings import Access, Caller, ProxySettings, TritonPorts
 from tests.support.triton import free_ports
 from tests.unit.ports.http_ports import (
     GENERATE,
@@ -236,14 +234,12 @@ async def test_stopping_ends_what_is_idle_and_lets_the_rest_end() -> None:
 async def test_metrics_need_no_key(tmp_path: Path) -> None:
     listen, stop, ready = free_ports(), asyncio.Event(), asyncio.Event()
     ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
-    paths = (str(tmp_path / "http"), str(tmp_path / "metrics"), str(tmp_path / "grpc"))
+    paths = [str(tmp_path / kind) for kind in ("http", "metrics", "grpc")]
     access = Access(callers=(Caller("alice", "a-key-of-alice-123"),))
     triton = FakeTriton()
     behind = [await asyncio.start_unix_server(triton.serve, path) for path in paths]
-    settings = ProxySettings("127.0.0.1", *ports, *paths, "", access=access)
-    serving = asyncio.ensure_future(
-        serve_http(settings, stop, ready.set, Repeats(), Callers(access))
-    )
+    settings = ProxySettings("127.0.0.1", TritonPorts(*ports, *paths), access=access)
+    serving = asyncio.ensure_future(serve_ports(settings, stop, ready.set))
     await asyncio.wait_for(ready.wait(), PATIENCE_S)
     found = []
     for port in ports[:2]:

@@ -184,7 +184,7 @@ async def test_bodies_that_nobody_reads_take_no_room() -> None:
         )
         client.send(b" " * (MIB - 1))
         await port.pass_time(0)
-        assert port.proxy.num_buffered == 0
+        assert port.proxy.bodies.num_bytes == 0
         client.send(b" ")
         assert (await client.answer()).status == 200
         assert port.triton.asked[0].body == b""
@@ -201,7 +201,7 @@ async def test_one_too_many_is_refused_and_costs_nothing_for_good() -> None:
                 *(status, "keep-alive"),
             )
         assert 0 < int(got.headers["retry-after"]) <= 60
-        assert port.proxy.num_buffered == 0
+        assert port.proxy.bodies.num_bytes == 0
         client.get("/v2/health/live")
         assert (await client.answer()).status == 200
 

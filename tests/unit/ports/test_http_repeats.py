@@ -11,7 +11,7 @@ import pytest
 
 from generator.spec.access import Limits
 from generator.spec.runtime_rules import CALL
-from hf_triton.ports import port as port_module
+from hf_triton.ports import bodies, repeats
 from hf_triton.ports.settings import Access
 from tests.unit.ports.http_ports import (
     GENERATE,
@@ -190,11 +190,25 @@ async def test_a_whole_answer_that_has_begun_is_not_cut_off() -> None:
 async def test_a_large_body_is_not_held_where_there_is_no_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(port_module, "SMALL_BYTES", 10)
+    monkeypatch.setattr(bodies, "SMALL_BYTES", 10)
     lost = answering(then=lambda writer: writer.close())
     async with open_port(Access(limits=Limits()), script=lost) as port:
         port.supervisor.tell()
-        port.proxy._max_buffered = 2 * len(BODY) - 1
+        port.proxy.bodies._most_bytes = 2 * len(BODY) - 1
         got = await port.post(GENERATE, BODY)
         assert (got.status, got.headers["retry-after"]) == (503, "1")
         assert len(port.triton.asked) == 1
+
+
+async def test_a_tritonserver_that_has_died_is_waited_for_before_anybody_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(repeats, "NOTICED_S", 0.05)
+    async with open_port() as port:
+        port.supervisor.tell()
+        path, port.proxy.pool._path = port.proxy.pool._path, "nowhere"
+        waiting = asyncio.create_task(port.post(GENERATE, BODY))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        port.proxy.pool._path = path
+        assert (await waiting).status == 200

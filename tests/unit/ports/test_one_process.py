@@ -13,7 +13,6 @@ from generator.spec.access import Limits
 from hf_triton.ports.child_process import proxy
 from hf_triton.ports.settings import Access
 from hf_triton.tritonserver.listen import socket_folder
-from hf_triton.tritonserver.restart_policy import RestartPolicy
 from tests.support.triton import free_ports, get
 
 
@@ -21,7 +20,7 @@ def test_a_caller_is_counted_once_over_http_and_grpc() -> None:
     access = Access(limits=Limits(requests_per_minute=3))
     with socket_folder() as sockets:
         listen = dataclasses.replace(free_ports(), sockets=sockets)
-        child = proxy(listen, access, RestartPolicy())
+        child = proxy(listen, access)
         child.start()
         try:
             url = f"http://{listen.address(listen.http_port)}/v2"

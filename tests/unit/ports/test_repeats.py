@@ -10,7 +10,7 @@ import pytest
 
 from hf_triton.ports import repeats as module
 from hf_triton.ports.refusal import RefusedError
-from hf_triton.ports.repeats import Held, Model, Repeats, line_of
+from hf_triton.ports.repeats import UNREACHABLE, Held, Model, Repeats, line_of
 from hf_triton.tritonserver.model_state import Cause
 
 CRASH = "its Python process died (exit code 3)"
@@ -22,15 +22,13 @@ AWAY = "the engine m_stream went away before it answered: try again"
 class Supervisor:
     """Tells ports of one model; as ``Held`` waits for it, a death is told and the model is back."""
 
-    def __init__(self, *ports: Repeats) -> None:
-        self.ports, self.num_deaths = ports, 0
+    def __init__(self, port: Repeats) -> None:
+        self.port, self.num_deaths = port, 0
         self.tell()
 
     def tell(self, why: str = "", *, is_coming: bool = False) -> None:
         cause = CAUSES.get(why, Cause.HUNG)
-        line = line_of({"m": Model(is_coming, self.num_deaths, why, cause)})
-        for port in self.ports:
-            port.follow(line)
+        self.port.follow(line_of({"m": Model(is_coming, self.num_deaths, why, cause)}))
 
     def kill(self, why: str) -> None:
         """The process dies, and is back at once."""
@@ -54,7 +52,6 @@ def held_of(port: Repeats, timeout_s: float = 60.0, name: str = "") -> tuple[Hel
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NOTICED_S", 0.2)
-    monkeypatch.setattr(module, "_ASKS_LOCK_EVERY_S", 0.005)
 
 
 async def test_a_request_goes_at_once_and_waits_only_for_what_comes_back() -> None:
@@ -121,13 +118,10 @@ async def test_a_stream_that_gets_on_is_not_what_is_killed(
 
 
 @pytest.mark.threat("requests-that-kill")
-async def test_suspects_of_all_ports_go_one_by_one_and_neighbours_are_cleared(
-    tmp_path: Path,
-) -> None:
-    lock = str(tmp_path / "alone")
-    supervisor = Supervisor(*(ports := [Repeats(lock), Repeats(lock)]))
-    culprit, _ = held_of(ports[0])
-    neighbours = [held_of(port)[0] for port in (*ports, *ports)]
+async def test_suspects_go_one_by_one_and_neighbours_are_cleared() -> None:
+    supervisor = Supervisor(port := Repeats())
+    culprit, _ = held_of(port)
+    neighbours = [held_of(port)[0] for _ in range(4)]
     running: list[Held] = []
     assert all(held.may_go() for held in (culprit, *neighbours))
     supervisor.kill(CRASH)
@@ -185,6 +179,7 @@ async def test_an_error_says_that_a_model_is_away_only_where_it_may_come_back() 
     assert held.is_away(AWAY)
     await asyncio.sleep(0.25)
     assert not held.is_away(AWAY)  # nobody brings it back
+    assert held.is_away(UNREACHABLE)  # whoever tells of models starts tritonserver again
     supervisor.tell(is_coming=True)
     assert held.is_away(AWAY)
 
@@ -212,20 +207,18 @@ async def test_nothing_waits_where_the_server_stops() -> None:
 
 
 @pytest.mark.parametrize("num_passes", range(4))
-async def test_who_leaves_as_its_turn_comes_keeps_nobody_waiting(
-    num_passes: int, tmp_path: Path
-) -> None:
-    port = Repeats(str(tmp_path / "lock"))
-    first = await port.alone(5)
+async def test_who_leaves_as_its_turn_comes_keeps_nobody_waiting(num_passes: int) -> None:
+    port = Repeats()
+    await port.alone(5)
     waiting = asyncio.create_task(port.alone(5))
     await asyncio.sleep(0.02)
-    port.let_others(first)
+    port.let_others()
     if await leave(waiting, num_passes):
-        port.let_others(waiting.result())
+        port.let_others()
     await port.alone(1)
 
 
-async def leave(waiting: asyncio.Task[int] | asyncio.Task[None], num_passes: int) -> bool:
+async def leave(waiting: asyncio.Task[None], num_passes: int) -> bool:
     """The caller leaves after so many passes of the loop. Returns whether it had its turn before;
     a task that is cancelled ends as cancelled.
     """

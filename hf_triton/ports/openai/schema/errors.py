@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hf_triton.ports.refusal import RefusedError
+
 _RETRY_AFTER_S = 1
+_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 503: "unavailable"}
 # What the clients of OpenAI and Anthropic obey.
 _NO_RETRY = {"x-should-retry": "false"}
 
@@ -33,6 +36,13 @@ class ApiError(Exception):
         """What goes with the status: when to come again, how to identify oneself."""
         again = {"Retry-After": str(_RETRY_AFTER_S)} if self.status == 503 else {}
         return {**(_NO_RETRY if self.stays else again), **self.more_headers}
+
+
+def of_refusal(refusal: RefusedError) -> ApiError:
+    """What a port refuses, whichever of its APIs is asked."""
+    where = "Authorization: " if refusal.status == 401 else ""
+    code = _CODES.get(refusal.status)
+    return ApiError(refusal.status, f"{where}{refusal.text}", None, code, refusal.headers)
 
 
 def bad_field(name: str, got: str, allowed: str, param: str | None = None) -> ApiError:

@@ -10,7 +10,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from generator.spec.task_sets import (
     CHAT_TASKS,
@@ -35,7 +36,7 @@ from hf_triton.ports.openai.schema.errors import (
     served_elsewhere,
     wrong_task,
 )
-from hf_triton.ports.repeats import NOTICED_S, NotReady
+from hf_triton.ports.repeats import NOTICED_S, UNREACHABLE, WAIT_S, NotReady
 from hf_triton.tritonserver.model_state import State
 
 TRUNCATED = "truncated"  # of encoders, whether a text was cut
@@ -55,6 +56,8 @@ _GOOD_FOR_S = 2.0
 # A name that is not there may have come since, but not every such request asks Triton.
 _MISSES_GOOD_FOR_S = 0.2
 _LONGEST_NAME = 255  # of a folder
+_ASK_AGAIN_S = 0.5
+Told = TypeVar("Told")
 ToBeServed = Callable[[], Collection[str] | None]
 AdaptersNow = Callable[[str], tuple[str, ...] | None]
 
@@ -140,8 +143,20 @@ class Catalog:
         if not self._is_younger_than(good_for_s):
             async with self._reading:
                 if not self._is_younger_than(good_for_s):  # another request has read them
-                    await self._read()
+                    await self._while_away(self._read)
         return self._models
+
+    async def _while_away(self, ask: Callable[[], Awaitable[Told]]) -> Told:
+        """Asks again while there is no tritonserver, where it is started again. Raises ApiError."""
+        ends_at_s = time.monotonic() + WAIT_S
+        while True:
+            try:
+                return await ask()
+            except ApiError as error:
+                is_away = error.message == UNREACHABLE and self._may_come_back()
+                if not is_away or time.monotonic() > ends_at_s:
+                    raise
+            await self._change(_ASK_AGAIN_S)
 
     async def find(self, name: str, tasks: Sequence[str] = ()) -> ServedModel:
         """The model of that name; without a name the only one. Raises ApiError: 400 where several
@@ -182,7 +197,8 @@ class Catalog:
         served = self._to_be_served()
         if len(name) > _LONGEST_NAME or (served is not None and name not in served):
             return False
-        ready = [await self._source.is_ready(one) for one in (name, name + ENGINE_SUFFIX)]
+        parts = (name, name + ENGINE_SUFFIX)
+        ready = [await self._while_away(partial(self._source.is_ready, one)) for one in parts]
         return False in ready or (served is not None and ready[0] is None)
 
     async def changed(self, model: ServedModel) -> ServedModel | None:
@@ -211,7 +227,7 @@ class Catalog:
             # that has died comes back with them.
             if self._models and (error.status == 504 or self._may_come_back()):
                 return
-            if not (self._may_come_back() and await self._are_coming()):
+            if not (self._may_come_back() and self._coming()):
                 raise
         configs = list(filter(None, ready))
         are_ready = {config.name for config in configs}
@@ -230,13 +246,6 @@ class Catalog:
         self._own_names.update((one.name, one.alias_of) for one in found if one.alias_of)
         self._elsewhere = {one.name: one.task for one in found if one.task not in ALL_TASKS}
         self._read_at_s = now
-
-    async def _are_coming(self) -> bool:
-        """Whether any come back, once that is told of a Triton that has died just now."""
-        ends_at_s = time.monotonic() + NOTICED_S
-        while not self._coming() and (left_s := ends_at_s - time.monotonic()) > 0:
-            await self._change(left_s)
-        return bool(self._coming())
 
     def _lost(self, models: Collection[str]) -> dict[str, ServedModel]:
         """Those that are gone though they are to be served: nobody has told yet that they died."""

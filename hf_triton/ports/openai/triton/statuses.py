@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import grpc
 
-from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.errors import ApiError, of_refusal
 from hf_triton.ports.openai.schema.names import HEAD, top
 from hf_triton.ports.openai.triton.request_headers import without_label
 from hf_triton.ports.refusal import RefusedError
@@ -52,8 +52,7 @@ def errors_translated() -> Iterator[None]:
     try:
         yield
     except RefusedError as refusal:
-        code = _CODES.get(refusal.status) if refusal.status == 503 else None
-        raise ApiError(refusal.status, refusal.text, code=code) from None
+        raise of_refusal(refusal) from None
     except grpc.aio.AioRpcError as error:
         if is_unreachable(error):
             raise ApiError(503, UNREACHABLE, code="unavailable") from None
