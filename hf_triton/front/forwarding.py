@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hf_triton.runtime.link.engine_pool import EnginePool
-from hf_triton.runtime.link.link_request import LinkRequest
+from hf_triton.runtime.link.frames import LinkRequest
 from hf_triton.runtime.request.responder import TritonResponder, answer_failure
 
 

@@ -55,7 +55,6 @@ class StubEndpoint:
         """Loads a model where the others of this repository find it."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(protocol, "server_identity", lambda: self._server_identity)
-            patch.setattr("hf_triton.runtime.link.client._CONNECT_TIMEOUT_S", 60.0)
             server.load()
 
     def close(self) -> None:

@@ -15,21 +15,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import LoadError, not_as_generated
+from ..errors import LoadError
 from ..hooking.hook_file import Functions, HookFile
-from ..hooking.hook_runner import HookRunner, PassOn
+from ..hooking.hook_runner import HookRunner
 from ..link.listener import EngineListener, ForwardedRequest
 from ..metrics.observations import Metric, Observations
 from ..metrics.publishing import Family, MetricsPublisher, instance_labels
 from ..request.declared_tensor import declared_tensors
-from ..request.plain_request import PlainRequest, RequestLike, read_plain
+from ..request.plain_request import RequestLike, read_plain
 from ..request.responder import Responder, answer_failure
 from ..request.response_cache import ResponseCache
-from ..routing.live_router import LiveRouter, RoutedModel
+from ..routing.router import Router
 from ..weights.served_model import ServedModel
 
 HOOKS_FILE = "hooks.py"
-TakeRequest = Callable[[RequestLike, Iterable[str], Responder], None]
+# With a request, the outputs that it lists, and its responder.
+TakeRequest = Callable[[Any, Iterable[str], Responder], None]
 _CLOSE_S = 5.0
 _MIB = 2**20
 
@@ -54,24 +55,26 @@ class Intake:
         """
         config = json.loads(args["model_config"])
         self._inputs = declared_tensors(config["input"])
-        self._observations = Observations(_metrics(served))
+        self._observations = Observations(Metric(n, **told) for n, told in served.metrics.items())
         self._hooking: HookRunner | None = None
         self._cache: ResponseCache | None = None
+        self._steps: list[Callable[..., None]] = []  # the last one gets a request first
+        if served.response_cache_mib is not None:
+            self._cache = ResponseCache(served.response_cache_mib * _MIB)
+            self._steps.append(self._cache.receive)
         file = self._hook_file(served, args["model_version"], methods)
         if file is not None:
             outputs = declared_tensors(config["output"])
             batched = served.max_batch_size > 0
             self._hooking = HookRunner(file, self._inputs, outputs, batched=batched)
-        if served.response_cache_mib is not None:
-            self._cache = ResponseCache(served.response_cache_mib * _MIB)
+            self._steps.append(self._hooking.receive)
         publish = partial(MetricsPublisher, pb_utils, instance_labels(served.public_name, args))
         self._publisher: MetricsPublisher | None = None
         if self._cache is not None or served.metrics:
             self._publisher = publish(self._families)
         self._name = served.name
         self._listener: EngineListener | None = None
-        routed = RoutedModel(served.folder, served.name, served.public_name, tuple(self._inputs))
-        self._routing = LiveRouter(routed, publish)
+        self._router = Router(served, self._inputs, publish)
 
     def _hook_file(self, served: ServedModel, version: str, methods: Functions) -> HookFile | None:
         if served.hooks is None and not methods:
@@ -95,7 +98,7 @@ class Intake:
             OSError: it can't listen.
         """
         self._listener = EngineListener(self._name, take_forwarded)
-        self._routing.start()
+        self._router.start()
 
     def receive(
         self,
@@ -114,13 +117,13 @@ class Intake:
         several responses; ``is_routed`` where another model has chosen this one for it.
         """
         here = partial(self._receive_here, take)
-        table = self._routing.table
+        routing = self._router.routing
         try:
-            if table is None or is_routed:
+            if routing is None or is_routed:
                 here(request, listed, responder)
             else:
-                self._routing.receive(
-                    table, request, listed, responder, here, may_stream=may_stream
+                self._router.receive(
+                    routing, request, listed, responder, here, may_stream=may_stream
                 )
         except Exception as error:
             answer_failure(responder, error)
@@ -128,10 +131,11 @@ class Intake:
     def _receive_here(
         self, take: TakeRequest, request: RequestLike, listed: Iterable[str], responder: Responder
     ) -> None:
-        if self._hooking is None and self._cache is None:
-            take(request, listed, responder)
-        else:
-            self._receive(read_plain(request, self._inputs), listed, responder, take)
+        if self._steps:
+            request = read_plain(request, self._inputs)
+        for step in self._steps:
+            take = partial(step, pass_on=take)
+        take(request, listed, responder)
 
     def drain(self, timeout_s: float) -> None:
         """Before the engine stops: takes no more from other processes, waits for other arms'
@@ -140,13 +144,13 @@ class Intake:
         deadline_s = time.monotonic() + timeout_s
         if self._listener is not None:
             self._listener.drain()
-        self._routing.drain(timeout_s)
+        self._router.drain(timeout_s)
         if self._hooking is not None:
             self._hooking.drain(max(0.0, deadline_s - time.monotonic()))
 
     def close(self) -> None:
         """After the engine has stopped: sends what hooks still hold, and ends every thread."""
-        self._routing.close()
+        self._router.close()
         if self._hooking is not None:
             self._hooking.close(_CLOSE_S)
         if self._listener is not None:
@@ -154,39 +158,6 @@ class Intake:
         if self._publisher is not None:
             self._publisher.close()
 
-    def _receive(
-        self, plain: PlainRequest, listed: Iterable[str], responder: Responder, take: PassOn
-    ) -> None:
-        if self._cache is not None:
-            take = partial(self._through_cache, take)
-        if self._hooking is not None:
-            self._hooking.receive(plain, listed, responder, take)
-        else:
-            take(plain, listed, responder)
-
-    def _through_cache(
-        self, take: PassOn, request: PlainRequest, listed: Iterable[str], responder: Responder
-    ) -> None:
-        assert self._cache is not None
-        self._cache.receive(request, listed, responder, take)
-
     def _families(self) -> Iterable[Family]:
         cached = self._cache.families() if self._cache is not None else ()
         return itertools.chain(cached, self._observations.families())
-
-
-def _metrics(served: ServedModel) -> list[Metric]:
-    try:
-        return [
-            Metric(
-                name,
-                values["type"],
-                values["help"],
-                tuple(values["labels"]),
-                tuple(values["buckets"]),
-            )
-            for name, values in served.metrics.items()
-        ]
-    except (KeyError, TypeError, AttributeError) as error:
-        wrong = "its metrics are not what the generator writes"
-        raise not_as_generated("model.json", wrong) from error

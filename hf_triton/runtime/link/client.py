@@ -2,22 +2,72 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-from collections.abc import Callable
-from typing import BinaryIO
+from collections.abc import Callable, Iterable, Mapping
 
-from ..errors import CancelledError, OverloadedError, RuntimeModelError
+from .. import log
+from ..errors import CancelledError, OverloadedError, RuntimeModelError, place
+from ..request.request_ids import labelled
+from ..request.responder import Responder
 from . import frames, protocol
 from .connection import Connection
-from .frames import Frame
-from .pending_request import EngineAnswerError, PendingRequest
+from .frames import Array, Frame
 from .protocol import LinkError
 
-_CONNECT_TIMEOUT_S = 2.0
 _STATUSES = frozenset(
     ("INVALID_ARG", "NOT_FOUND", "UNSUPPORTED", "UNAVAILABLE", "INTERNAL", "CANCELLED")
 )
+
+
+class EngineAnswerError(RuntimeModelError):
+    """The error that the engine answered with, with the engine's Triton status."""
+
+    def __init__(self, status: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class PendingRequest:
+    """A forwarded request until an engine has answered it: the first to do so, if it is sent again.
+
+    ``data`` is its frame, ``requested_outputs`` are those that it lists. ``on_lost`` is called
+    instead of sending an error if the engine is lost before it has answered.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        data: bytes,
+        requested_outputs: Iterable[str],
+        responder: Responder,
+        on_lost: Callable[[RuntimeModelError], None] | None,
+    ) -> None:
+        self.number, self.data = number, data
+        self.has_begun = False
+        self.fail, self.is_cancelled = responder.fail, responder.is_cancelled
+        self._requested_outputs = frozenset(requested_outputs)
+        self._responder = responder
+        self._on_lost = on_lost or responder.fail
+
+    def answer(self, outputs: Mapping[str, Array], *, final: bool) -> None:
+        """Sends the requested outputs only: any other could kill the stub (Triton drops it without
+        holding Python's GIL).
+        """
+        self.has_begun = True
+        try:
+            wanted = {
+                name: array for name, array in outputs.items() if name in self._requested_outputs
+            }
+            self._responder.send(wanted, final=final)
+        except Exception as error:
+            text = f"an answer was not sent: {place(error)}"
+            log.error(labelled(self._responder.request_id, text))
+            self.fail(error)
+
+    def on_engine_lost(self, error: RuntimeModelError) -> None:
+        """Sends an error if an answer has begun, else calls ``on_lost``."""
+        (self.fail if self.has_begun else self._on_lost)(error)
+
 
 Retry = Callable[[PendingRequest, RuntimeModelError], None]
 
@@ -34,12 +84,12 @@ class EngineClient:
         on_drain: Callable[[], None],
         on_gone: Callable[[EngineClient, LinkError | None], None],
     ) -> None:
-        """Connects within ``_CONNECT_TIMEOUT_S``. ``on_drain`` is called when the engine takes no
-        more requests, ``on_gone`` when the connection has ended.
+        """Connects. ``on_drain`` is called when the engine takes no more requests, ``on_gone`` when
+        the connection has ended.
 
         Raises:
-            LinkError: the peer is of another user, or of another version of the protocol.
-            OSError: it does not listen, or does not answer.
+            LinkError: the peer is another user's process.
+            OSError: it does not listen.
         """
         self.address = address
         self.pending: dict[int, PendingRequest] = {}  # changed one key at a time, which is atomic
@@ -48,8 +98,7 @@ class EngineClient:
         self._on_drain, self._on_gone = on_drain, on_gone
         self._retry: Retry = PendingRequest.on_engine_lost
         self._gone_text = f"the engine {engine} went away before it answered: try again"
-        sock, stream = _connected(address)
-        self._connection = Connection(sock, self._on_frame, self._on_end, stream=stream)
+        self._connection = Connection(_connected(address), self._on_frame, self._on_end)
 
     def start(self, retry: Retry) -> None:
         """Starts to read; ``retry`` gets each request that the engine returned because it is
@@ -114,24 +163,20 @@ class EngineClient:
             pending = self.pending.pop(number, None)
             if pending is None:
                 continue
-            if self._is_draining and not pending.has_begun:
-                # It answers all it has read before it disconnects: this request came too late.
-                self._retry(pending, OverloadedError(self._gone_text))
-            else:
-                pending.on_engine_lost(OverloadedError(self._gone_text))
+            # A draining engine answers all it has read before it disconnects: this came too late.
+            may_retry = self._is_draining and not pending.has_begun
+            end = self._retry if may_retry else PendingRequest.on_engine_lost
+            end(pending, OverloadedError(self._gone_text))
 
 
-def _connected(address: str) -> tuple[socket.socket, BinaryIO]:
-    """A socket on which both hellos were exchanged, and its reading end."""
-    with contextlib.ExitStack() as stack:
-        sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        stream = stack.enter_context(sock.makefile("rb"))
-        sock.settimeout(_CONNECT_TIMEOUT_S)
+def _connected(address: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)  # a full queue of connections is an error, not a wait
         sock.connect(f"\0{address}")
+        sock.setblocking(True)
         protocol.check_peer(sock)
-        sock.sendall(protocol.hello(), socket.MSG_NOSIGNAL)
-        if not protocol.read_hello(stream):
-            raise ConnectionResetError("it hung up")
-        sock.settimeout(None)
-        stack.pop_all()
-    return sock, stream
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -10,9 +10,8 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
-from typing import BinaryIO
 
-from . import frames, protocol
+from . import frames
 from .frames import Frame
 from .protocol import LinkError
 
@@ -23,8 +22,8 @@ _MAX_QUEUED_BYTES = 2 * frames.MAX_FRAME_BYTES
 class Connection:
     """Our end of a connected socket, whose peer has been checked.
 
-    The reader's thread calls ``on_frame`` for every frame after the hello, and ``on_end`` once when
-    the connection has ended: with a LinkError if the peer broke the protocol, else None.
+    The reader's thread calls ``on_frame`` for every frame, and ``on_end`` once when the connection
+    has ended: with a LinkError if the peer broke the protocol, else None.
     """
 
     def __init__(
@@ -32,12 +31,8 @@ class Connection:
         sock: socket.socket,
         on_frame: Callable[[Frame], None],
         on_end: Callable[[LinkError | None], None],
-        *,
-        stream: BinaryIO | None = None,
     ) -> None:
-        """``stream`` is the reading end of ``sock`` where the peer's hello was already read."""
         self._socket = sock
-        self._stream = stream
         self._on_frame, self._on_end = on_frame, on_end
         self._changed = threading.Condition()
         self._queue: list[bytes] = []
@@ -85,12 +80,9 @@ class Connection:
     def _read(self) -> None:
         fault: LinkError | None = None
         try:
-            if self._stream is None:
-                self._stream = self._socket.makefile("rb")
-                if not protocol.read_hello(self._stream):
-                    return
-            while (frame := frames.read_frame(self._stream)) is not None:
-                self._on_frame(frame)
+            with self._socket.makefile("rb") as stream:
+                while (frame := frames.read_frame(stream)) is not None:
+                    self._on_frame(frame)
         except LinkError as error:
             fault = error
         except OSError:
@@ -105,8 +97,6 @@ class Connection:
         self._on_end(fault)
         if self._writer is not threading.current_thread():
             self._writer.join()
-        if self._stream is not None:
-            self._stream.close()
         self._socket.close()
 
     def _write(self) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable
 
 from .. import log
@@ -15,13 +14,11 @@ from ..errors import OverloadedError, RuntimeModelError
 from ..request.cancellation import CancellationWatch
 from ..request.responder import Responder
 from . import protocol
-from .client import EngineClient
-from .link_request import LinkRequest
-from .pending_request import PendingRequest
+from .client import EngineClient, PendingRequest
+from .frames import LinkRequest
 from .protocol import LinkError
 
 _DISCOVER_EVERY_S = 1.0
-_REFUSED_FOR_S = 5.0
 
 
 class EnginePool:
@@ -34,7 +31,7 @@ class EnginePool:
         self.engine = engine
         self._identity = protocol.server_identity()
         self._clients: dict[str, EngineClient] = {}  # by address
-        self._refusals: dict[str, tuple[float, str]] = {}  # by address: when, and the reason
+        self._refusals: dict[str, str] = {}  # reasons by address
         self._discovery_lock = threading.Lock()
         self._closing = False
         self._wake = threading.Event()
@@ -160,15 +157,8 @@ class EnginePool:
             addresses = protocol.find_addresses(self._identity, self.engine)
             self._refusals = {a: self._refusals[a] for a in addresses if a in self._refusals}
             for address in addresses:
-                if address not in self._clients and not self._is_refused(address):
+                if address not in self._clients:
                     self._connect(address)
-
-    def _is_refused(self, address: str) -> bool:
-        """Whether connecting failed less than ``_REFUSED_FOR_S`` ago: an engine that hangs must not
-        delay every request by a timeout.
-        """
-        refused_s, _ = self._refusals.get(address, (-_REFUSED_FOR_S, ""))
-        return time.monotonic() - refused_s < _REFUSED_FOR_S
 
     def _connect(self, address: str) -> None:
         try:
@@ -176,7 +166,7 @@ class EnginePool:
         except (LinkError, OSError) as error:
             if address not in self._refusals:
                 log.warn(f"the engine {self.engine} can't be reached: {error}")
-            self._refusals[address] = (time.monotonic(), str(error))
+            self._refusals[address] = str(error)
             return
         self._refusals.pop(address, None)
         self._clients[address] = client
@@ -191,11 +181,7 @@ class EnginePool:
     def _why_none(self) -> str:
         if self._closing:
             return "the model is being unloaded: try again"
-        refusals = list(self._refusals.values())  # a copy: the discovery thread changes it
-        if refusals:
-            _, why = refusals[0]
-            return (
-                f"the engine {self.engine} can't be reached ({why}): if this lasts, write both "
-                "models anew with `hf-triton generate` and load both"
-            )
+        why = next(iter(list(self._refusals.values())), None)  # the discovery thread changes it
+        if why is not None:
+            return f"the engine {self.engine} can't be reached: {why}"
         return f"no engine runs that could answer: load the model {self.engine}"

@@ -17,8 +17,7 @@ from ..errors import EngineError, OverloadedError
 from ..request.responder import Responder, answer_failure, status_and_text
 from . import frames, protocol
 from .connection import Connection
-from .frames import Array, Frame, FrameTooLargeError
-from .link_request import LinkRequest, read_request
+from .frames import Array, Frame, FrameTooLargeError, LinkRequest, read_request
 from .protocol import LinkError
 
 _BACKLOG = 16
@@ -89,19 +88,14 @@ class EngineListener:
                 return  # draining
             try:
                 protocol.check_peer(sock)
-                # Before its hello is checked, so that a peer of another version can say which.
-                sock.sendall(protocol.hello(), socket.MSG_NOSIGNAL)
-            except (LinkError, OSError) as error:
+            except LinkError as error:
                 log.warn(f"a connection to the engine was refused: {error}")
                 sock.close()
                 continue
-            self._add_caller(sock)
-
-    def _add_caller(self, sock: socket.socket) -> None:
-        caller = _Caller(self, sock)
-        with self._lock:
-            self._callers.add(caller)
-        caller.connection.start()
+            caller = _Caller(self, sock)
+            with self._lock:
+                self._callers.add(caller)
+            caller.connection.start()
 
     def _stop_listening(self) -> None:
         with contextlib.suppress(OSError):
@@ -129,15 +123,15 @@ class _Caller:
             if responder is not None:
                 responder.cancel()
         elif frame.kind == frames.REQUEST:
-            self._take(frame.number, frame)
+            self._take(frame)
         else:
             raise LinkError("a frame of no known kind")
 
-    def _take(self, number: int, frame: Frame) -> None:
+    def _take(self, frame: Frame) -> None:
         read = read_request(frame)
-        responder = _LinkResponder(self, number, read.request_id)
+        responder = _LinkResponder(self, frame.number, read.request_id)
         request = ForwardedRequest(**vars(read), responder=responder)
-        self.open[number] = responder
+        self.open[frame.number] = responder
         try:
             self.listener.dispatch(request)
         except Exception as error:

@@ -1,9 +1,8 @@
-"""The addresses of engines, and how the engine link between them and their clients begins: fronts,
-and models that route requests to other models.
+"""The addresses of engines, which fronts and models that route requests to other models connect to.
 
 All are Triton models of one server, each in a process of its own. An engine listens at an abstract
-Unix socket (man 7 unix), which leaves no file behind. Both ends first say which version of the
-frames (``frames.py``) they use.
+Unix socket (man 7 unix), which leaves no file behind. Its address names the version of the frames
+(``frames.py``), so no two versions ever connect.
 
 BLS, Triton's own calls from model to model, does not do: it holds a thread for each waiting request
 (of 200 requests 6 ran at a time) and does not pass cancellations on.
@@ -13,27 +12,22 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
 import re
 import socket
 import struct
 from pathlib import Path
-from typing import BinaryIO
 
 # To be incremented whenever a frame changes its meaning: generated folders of two releases can be
-# connected for the moment between two reloads.
-VERSION = 4
-# Of the hello, which is the same in every version: of all that follows, and of the JSON in it.
-_LENGTHS = struct.Struct("!II")
-_LONGEST_HELLO = 1024  # bytes
+# loaded for the moment between two reloads.
+VERSION = 5
 _STARTTIME = 22 - 3  # man 5 proc_pid_stat: field 22, counted from the one after the name
 _LISTENS = "00010000"  # the flag __SO_ACCEPTCON in /proc/net/unix
 _listener_numbers = itertools.count()
 
 
 class LinkError(Exception):
-    """The peer is of another user or version, or sent something that is no frame."""
+    """The peer is another user's process, or sent something that is no frame."""
 
 
 def server_identity() -> str:
@@ -53,7 +47,7 @@ def address_prefix(identity: str, model: str) -> str:
     address has at most 107 bytes.
     """
     digest = hashlib.sha256(model.encode()).hexdigest()[:16]
-    return f"hf_triton-{identity}-{digest}-"
+    return f"hf_triton-{VERSION}-{identity}-{digest}-"
 
 
 def new_address(model: str) -> str:
@@ -79,29 +73,3 @@ def check_peer(sock: socket.socket) -> None:
     _, uid, _ = struct.unpack("3i", credentials)
     if uid != os.geteuid():
         raise LinkError(f"peer is of user {uid}, allowed: {os.geteuid()}")
-
-
-def hello() -> bytes:
-    """The first bytes that both ends send."""
-    said = json.dumps({"kind": "hello", "version": VERSION}, separators=(",", ":")).encode()
-    return _LENGTHS.pack(len(said), len(said)) + said
-
-
-def read_hello(stream: BinaryIO) -> bool:
-    """Whether the peer has said hello; False if it has closed the connection before.
-
-    Raises:
-        LinkError: it uses another version of the frames, or said something else.
-        OSError: the connection broke.
-    """
-    head = stream.read(_LENGTHS.size)
-    if not head:
-        return False
-    size = _LENGTHS.unpack(head)[0] if len(head) == _LENGTHS.size else 0
-    try:
-        version = json.loads(stream.read(size) if size <= _LONGEST_HELLO else b"")["version"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise LinkError("the first frame is not a hello") from error
-    if version != VERSION:
-        raise LinkError(f"version {version} of the link, here: {VERSION}")
-    return True

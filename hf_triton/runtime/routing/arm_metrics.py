@@ -1,14 +1,13 @@
-"""Counts each arm's requests by outcome, and how long they took; metrics/publishing.py publishes.
-
-Knows nothing of how requests reach an arm.
+"""Counts each arm's requests by outcome, and how long they took. Knows nothing of how requests
+reach an arm.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from ..metrics.histogram import SECONDS, Histogram, histogram_families
 from ..metrics.publishing import Family, Sample
@@ -24,75 +23,53 @@ _BY_STATUS = {
 }
 
 
-def outcome_of(error: Exception) -> str:
-    """The outcome of a request that was answered with an error."""
-    return _BY_STATUS.get(status_and_text(error)[0], "failed")
-
-
-@dataclass
-class _Series:
-    """The numbers of one arm."""
-
-    outcomes: dict[str, int]
-    durations: Histogram = field(default_factory=lambda: Histogram(SECONDS))
-
-
 class ArmMetrics:
     """The counts of each arm since the model's load. Every method may be called from any thread."""
 
     def __init__(self) -> None:
-        self._arms: dict[str, _Series] = {}
+        self._outcomes: dict[str, Counter[str]] = {}
+        self._durations: dict[str, Histogram] = {}
         self._lock = threading.Lock()
 
     def begin(self, arm: str) -> None:
         """Publishes an arm from here on, with zeros."""
         with self._lock:
-            self._of(arm)
+            self._outcomes.setdefault(arm, Counter(dict.fromkeys(_OUTCOMES, 0)))
+            self._durations.setdefault(arm, Histogram(SECONDS))
 
     def ended(self, arm: str, outcome: str, seconds: float | None = None) -> None:
         """Counts a request, and its duration if it was answered."""
         with self._lock:
-            series = self._of(arm)
-            series.outcomes[outcome] = series.outcomes.get(outcome, 0) + 1
+            self._outcomes[arm][outcome] += 1
             if seconds is not None:
-                series.durations.observe(seconds)
+                self._durations[arm].observe(seconds)
 
     def names(self) -> list[str]:
-        """Every arm that was ever counted."""
+        """Every arm that has begun."""
         with self._lock:
-            return list(self._arms)
+            return list(self._outcomes)
 
     def families(self) -> Iterator[Family]:
         """Requests and durations, for MetricsPublisher."""
         with self._lock:
             samples = [
                 Sample({"arm": arm, "outcome": outcome}, float(number))
-                for arm, series in self._arms.items()
-                for outcome, number in series.outcomes.items()
+                for arm, outcomes in self._outcomes.items()
+                for outcome, number in outcomes.items()
             ]
-            durations: dict[tuple[tuple[str, str], ...], Histogram] = {
-                (("arm", arm),): series.durations for arm, series in self._arms.items()
-            }
+            durations = {(("arm", arm),): found for arm, found in self._durations.items()}
             text = "Requests of each arm, by how they ended"
             yield Family("hf_triton_arm_requests_total", text, True, tuple(samples))
             text = "Seconds from a request to the whole answer of its arm"
             yield from histogram_families("hf_triton_arm_duration_seconds", text, durations)
 
-    def _of(self, arm: str) -> _Series:
-        if arm not in self._arms:
-            self._arms[arm] = _Series(dict.fromkeys(_OUTCOMES, 0))
-        return self._arms[arm]
-
 
 class CountedResponder:
-    """Passes responses on to ``inner``, and calls ``on_end`` once: with the request's outcome, and
-    the seconds it took if it was answered.
-    """
+    """Passes responses on to ``inner``, and counts the request of an arm once it has ended."""
 
-    def __init__(self, inner: Responder, on_end: Callable[[str, float | None], None]) -> None:
-        self.request_id = inner.request_id
-        self._inner = inner
-        self._on_end = on_end
+    def __init__(self, inner: Responder, metrics: ArmMetrics, arm: str) -> None:
+        self.request_id, self.is_cancelled = inner.request_id, inner.is_cancelled
+        self._inner, self._metrics, self._arm = inner, metrics, arm
         self._began_s = time.monotonic()
         self._open = [True]  # pop is atomic: the thread that gets the item counts
 
@@ -102,15 +79,12 @@ class CountedResponder:
         self._inner.send(outputs, final=final)
 
     def fail(self, error: Exception) -> None:
-        self._end(outcome_of(error), None)
+        self._end(_BY_STATUS.get(status_and_text(error)[0], "failed"), None)
         self._inner.fail(error)
-
-    def is_cancelled(self) -> bool:
-        return self._inner.is_cancelled()
 
     def _end(self, outcome: str, seconds: float | None) -> None:
         try:
             self._open.pop()
         except IndexError:
             return  # counted before
-        self._on_end(outcome, seconds)
+        self._metrics.ended(self._arm, outcome, seconds)

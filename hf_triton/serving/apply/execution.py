@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 _POLL_S = 0.25
 _REMIND_EVERY_S = 10.0
 # Long enough for running models to take up a new routing.json: they read it twice a second
-# (hf_triton/runtime/routing/live_router.py).
+# (hf_triton/runtime/routing/router.py).
 ROUTING_IS_READ_S = 2.0
 
 

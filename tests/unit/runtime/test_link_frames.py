@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from hf_triton.runtime.link import frames, protocol
-from hf_triton.runtime.link.frames import Frame, FrameTooLargeError
-from hf_triton.runtime.link.link_request import LinkRequest, read_request
+from hf_triton.runtime.link import frames
+from hf_triton.runtime.link.frames import Frame, FrameTooLargeError, LinkRequest, read_request
 from hf_triton.runtime.link.protocol import LinkError
 
 
@@ -138,22 +137,6 @@ _OF_FLOATS, _OF_BYTES = frames._CODES[np.dtype("float32")], frames._BYTES
 def test_a_broken_frame_is_an_error_of_the_link(data: bytes) -> None:
     with pytest.raises(LinkError):
         frames.read_frame(io.BytesIO(data))
-
-
-@pytest.mark.parametrize(
-    "said, error",
-    [
-        (b"\0\0", "not a hello"),
-        (struct.pack("!II", 2, 2) + b"{}", "not a hello"),
-        (struct.pack("!II", 2, 2) + b"[]", "not a hello"),
-        (struct.pack("!II", 100_000, 100_000) + b"[" * 100_000, "not a hello"),
-        (frames.encode(Frame(frames.DRAIN)), "not a hello"),
-        (protocol.hello().replace(b"4", b"3"), "version 3 of the link, here: 4"),
-    ],
-)
-def test_what_is_no_hello_of_our_version_is_an_error_of_the_link(said: bytes, error: str) -> None:
-    with pytest.raises(LinkError, match=error):
-        protocol.read_hello(io.BytesIO(said))
 
 
 def test_a_frame_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from hf_triton.runtime.routing.router import TrafficSplit, sticky_share
+from hf_triton.runtime.routing.routing import TrafficSplit, sticky_share
 
 VALUES = [f"user-{number}" for number in range(4_000)]
 

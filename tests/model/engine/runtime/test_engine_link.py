@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +13,7 @@ import pytest
 
 from hf_triton.runtime.link import frames, protocol
 from hf_triton.runtime.link.connection import Connection
-from hf_triton.runtime.link.frames import Frame
-from hf_triton.runtime.link.link_request import LinkRequest
+from hf_triton.runtime.link.frames import Frame, LinkRequest
 from hf_triton.runtime.link.listener import EngineListener, ForwardedRequest
 from tests.support.triton import eventually
 
@@ -40,15 +38,12 @@ def listener(taken: list[ForwardedRequest]) -> Iterator[EngineListener]:
 class Peer:
     """A front, frame by frame."""
 
-    def __init__(self, identity: str, *, says_hello: bool = True) -> None:
+    def __init__(self, identity: str) -> None:
         (address,) = protocol.find_addresses(identity, "m_stream")
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(60)
         self.socket.connect(f"\0{address}")
         self._stream = self.socket.makefile("rb")
-        assert protocol.read_hello(self._stream)
-        if says_hello:
-            self.socket.sendall(protocol.hello())
 
     def __enter__(self) -> Peer:
         return self
@@ -92,6 +87,9 @@ def test_an_address_fits_and_is_found_whatever_the_models_name(identity: str) ->
             assert len(address) < 108
         assert protocol.find_addresses(f"{identity}0", "m") == []
         assert protocol.find_addresses(identity, "n") == []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(protocol, "VERSION", protocol.VERSION + 1)  # another release's
+            assert protocol.find_addresses(identity, "m") == []
     finally:
         for listener in listeners:
             listener.close()
@@ -180,11 +178,9 @@ def test_the_requests_of_a_front_that_vanishes_count_as_cancelled(
     "garbage",
     [
         b"GET / HTTP/1.1\r\n\r\n",
-        struct.pack("!II", 2, 2) + b"{}",
-        protocol.hello().replace(b"4", b"5"),
-        protocol.hello() + frames._HEAD.pack(1, 1, 0, frames.CANCEL, 0, 0) + b"x",
-        protocol.hello() + frames.encode(Frame(99, 1)),
-        protocol.hello() + frames.encode(Frame(frames.REQUEST, 1)),
+        frames._HEAD.pack(1, 1, 0, frames.CANCEL, 0, 0) + b"x",
+        frames.encode(Frame(99, 1)),
+        frames.encode(Frame(frames.REQUEST, 1)),
     ],
 )
 def test_garbage_ends_its_own_connection_only(
@@ -194,7 +190,7 @@ def test_garbage_ends_its_own_connection_only(
     identity: str,
     log_lines: list[str],
 ) -> None:
-    with Peer(identity) as peer, Peer(identity, says_hello=False) as bad:
+    with Peer(identity) as peer, Peer(identity) as bad:
         bad.socket.sendall(garbage)
         assert bad.is_hung_up_on()
         assert eventually(lambda: len(log_lines) == 1)
