@@ -53,8 +53,8 @@ class HookRunner:
         self.sending: dict[HookedResponder, None] = {}  # whose postprocess has not returned yet
         self._inputs = inputs
         self._batched = batched
-        self._preprocess_threads = HookThreadPool("preprocess", NUM_THREADS)
-        self.postprocess_threads = HookThreadPool("postprocess", NUM_THREADS)
+        self._preprocess_threads = HookThreads("preprocess")
+        self.postprocess_threads = HookThreads("postprocess")
         self._open: dict[Responder, None] = {}  # changed one key at a time, which is atomic
         self._closing = False
 
@@ -85,9 +85,8 @@ class HookRunner:
             )
         else:
             self._open[responder] = None
-            self._preprocess_threads.submit(
-                partial(self._preprocess, plain, request, responder, pass_on)
-            )
+            work = partial(self._preprocess, plain, request, responder, pass_on)
+            self._preprocess_threads.submit(work)
 
     def drain(self, timeout_s: float) -> None:
         """Refuses new requests from here on; requests whose ``preprocess`` does not return in time
@@ -155,9 +154,8 @@ class HookedResponder:
         self._inner = inner
         self._request = request
         self._hooking = hooking
-        self._in_order = SerialExecutor(hooking.postprocess_threads)
         self._has_failed = False
-        self._num_waiting = 0
+        self._waiting: deque[Work] = deque()  # the first one runs
         self._lock = threading.Lock()
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
@@ -177,22 +175,27 @@ class HookedResponder:
         if not had_failed:
             self._inner.fail(error)
 
-    def _submit(self, work: Callable[[], None]) -> None:
+    def _submit(self, work: Work) -> None:
         with self._lock:
-            self._num_waiting += 1
+            self._waiting.append(work)
+            if len(self._waiting) > 1:
+                return
             self._hooking.sending[self] = None
-        self._in_order.submit(partial(self._run, work))
+        self._hooking.postprocess_threads.submit(self._run_first)
 
-    def _run(self, work: Callable[[], None]) -> None:
+    def _run_first(self) -> None:
         try:
-            work()
+            self._waiting[0]()
         except Exception as error:
             log.error(labelled(self.request_id, f"a response failed: {place(error)}"))
             self.fail_now(error)
         with self._lock:
-            self._num_waiting -= 1
-            if not self._num_waiting:
+            self._waiting.popleft()
+            if not self._waiting:
                 self._hooking.sending.pop(self, None)
+                return
+        # At the end of the queue: other requests wait too.
+        self._hooking.postprocess_threads.submit(self._run_first)
 
     def _postprocess(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         if self._has_failed:
@@ -217,68 +220,28 @@ def _wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
         time.sleep(0.01)
 
 
-class HookThreadPool:
-    """Runs work on at most ``num_threads`` threads, in the order of its arrival.
-
-    Work must not raise. A thread is started when there is work and none of them is idle.
+class HookThreads:
+    """Runs work, which must not raise, in the order of its arrival.
 
     The threads are daemons, which concurrent.futures' are not: a hook that never returns does not
     keep the process alive.
     """
 
-    def __init__(self, name: str, num_threads: int) -> None:
-        self._name = name
-        self._num_threads = num_threads
+    def __init__(self, name: str) -> None:
         self._waiting: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        self._num_started = 0
-        self._lock = threading.Lock()
+        for _ in range(NUM_THREADS):
+            threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, work: Work) -> None:
         """Runs ``work`` as soon as a thread is free."""
-        with self._lock:
-            if not self._idle.acquire(blocking=False) and self._num_started < self._num_threads:
-                self._num_started += 1
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
         self._waiting.put(work)
 
     def close(self) -> None:
         """Ends every thread when it has done what was submitted; waits for none."""
-        with self._lock:
-            for _ in range(self._num_started):
-                self._waiting.put(None)
+        for _ in range(NUM_THREADS):
+            self._waiting.put(None)
 
     def _run(self) -> None:
         while (work := self._waiting.get()) is not None:
             work()
             del work  # holds a request's arrays
-            self._idle.release()
-
-
-class SerialExecutor:
-    """Runs work on a pool's threads, one piece at a time and in the order of ``submit``: the
-    responses of one request.
-    """
-
-    def __init__(self, threads: HookThreadPool) -> None:
-        self._threads = threads
-        self._waiting: deque[Work] = deque()
-        self._is_running = False
-        self._lock = threading.Lock()
-
-    def submit(self, work: Work) -> None:
-        """Runs ``work`` after what was submitted before."""
-        with self._lock:
-            self._waiting.append(work)
-            if self._is_running:
-                return
-            self._is_running = True
-        self._threads.submit(self._run_next)
-
-    def _run_next(self) -> None:
-        self._waiting.popleft()()
-        with self._lock:
-            self._is_running = bool(self._waiting)
-            if not self._is_running:
-                return
-        self._threads.submit(self._run_next)  # at the end of the queue: other requests wait too
