@@ -19,7 +19,7 @@ from torch import nn
 from hf_triton.encoder.sentence_transformers.activations import activation
 from hf_triton.encoder.sentence_transformers.reading import Step
 from hf_triton.runtime.errors import LoadError, reason
-from hf_triton.runtime.weights.declared_size import WithinFiles
+from hf_triton.runtime.weights.declared_size import within_files
 
 # (tokens, hidden) and the place of each token in its text, from 1 on -> (hidden,)
 _Pool = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
@@ -163,12 +163,12 @@ def module_of(step: Step, size: int) -> tuple[nn.Module, int]:
     }[step.kind]
     where = step.folder.name
     try:
-        with WithinFiles(step.folder):
+        with within_files(step.folder):
             module = kind(step.config)
         given, answered = int(step.config[size_in]), int(step.config[size_out])
     except LoadError as error:
         raise LoadError(f"{where}/{error}") from None
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise LoadError(f"{where}/config.json: {reason(error)} is missing or no number") from error
     if given != size:
         raise LoadError(f"{where}/config.json: {size_in} is {given}, but vectors of {size} come in")

@@ -20,7 +20,8 @@ import torch
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.errors import LoadError, RequestError
 from hf_triton.runtime.request.tensors import RequestFields
-from hf_triton.runtime.weights.loading import load_on_meta_device, within_files
+from hf_triton.runtime.weights.declared_size import within_files
+from hf_triton.runtime.weights.loading import load_on_meta_device
 from hf_triton.runtime.weights.served_model import ServedModel
 
 from ..engine.engine import EncoderEngine
@@ -174,7 +175,7 @@ def weightless_task(
 ) -> EncoderTask:
     """The task with its tokenizer, but without the model's weights."""
     saved, config = read_files(served, task_class)
-    with within_files(served, saved.folder):
+    with within_files(saved.folder):
         model = load_on_meta_device(served, auto_class_of(task_class, config), config)
     return make_task(served, options, task_class, saved, model)
 

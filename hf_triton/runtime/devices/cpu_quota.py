@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-_PROC = Path("/proc/self")
+# Of cgroups of version 2, and of version 1's controller for processor time.
+_ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/cpu"))
 
 
 def num_cores() -> int:
@@ -21,55 +21,33 @@ def num_cores() -> int:
     return max(1, math.ceil(min(cpu_quota(), cores)))
 
 
-def cpu_quota(proc: Path = _PROC) -> float:
+def cpu_quota(roots: tuple[Path, ...] = _ROOTS, cgroups: Path = Path("/proc/self/cgroup")) -> float:
     """Seconds of processor time that the process may use in a second, by the quotas of its cgroup
-    and of those above; infinite without any. ``proc`` is the process's folder in /proc.
+    and of those above; infinite without any. ``cgroups`` is as cgroups(7) has it.
+
+    A container often sees its own cgroup alone, at the root, whatever its path is.
     """
-    quotas = [math.inf]
+    paths = [""]
     with suppress(OSError, ValueError):
-        for folder in _cgroup_folders(proc):
-            with suppress(OSError, ValueError):
-                quotas.append(_quota_of(folder))
-    return min(quotas)
+        for line in cgroups.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers or "cpu" in controllers.split(","):
+                paths.append(path.strip("/"))
+    folders = {above for root in roots for path in paths for above in _up_to(root, root / path)}
+    return min(map(_quota_of, folders), default=math.inf)
 
 
-def _cgroup_folders(proc: Path) -> Iterator[Path]:
-    """The folders of the process's cgroups for processor time, each with those above it.
-
-    A container may see its own cgroup alone, as the root of what is mounted: its path is then
-    either the namespace's root or begins with the root of the mount (cgroups(7), proc(5)).
-    """
-    paths = {}
-    for line in (proc / "cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        paths.update(dict.fromkeys(controllers.split(","), path))
-    for line in (proc / "mountinfo").read_text().splitlines():
-        mount, _, source = line.partition(" - ")
-        kind, *_, options = source.split(" ")
-        controller = {"cgroup2": "", "cgroup": "cpu"}.get(kind)
-        if controller not in paths or (controller and controller not in options.split(",")):
-            continue
-        root, mounted_at = (part.replace("\\040", " ") for part in mount.split(" ")[3:5])
-        top = Path(mounted_at)
-        below = _below(paths[controller], root)
-        yield from (top / folder for folder in (below, *below.parents))
-
-
-def _below(path: str, root: str) -> PurePosixPath:
-    """A cgroup's path relative to a mount of ``root``; nothing for one outside of it."""
-    with suppress(ValueError):
-        below = PurePosixPath(path).relative_to(root)
-        if ".." not in below.parts:
-            return below
-    return PurePosixPath()
+def _up_to(root: Path, folder: Path) -> list[Path]:
+    return [above for above in (folder, *folder.parents) if above.is_relative_to(root)]
 
 
 def _quota_of(folder: Path) -> float:
-    """The quota of one cgroup. Raises OSError or ValueError where it states none."""
-    both = folder / "cpu.max"
-    if both.exists():
-        quota, period = both.read_text().split()
-    else:
+    """The quota of one cgroup; infinite where it states none."""
+    with suppress(OSError, ValueError):
+        quota, period = (folder / "cpu.max").read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    with suppress(OSError, ValueError):
         quota = (folder / "cpu.cfs_quota_us").read_text().strip()
         period = (folder / "cpu.cfs_period_us").read_text().strip()
-    return math.inf if quota in ("max", "-1") else int(quota) / int(period)
+        return math.inf if quota == "-1" else int(quota) / int(period)
+    return math.inf

@@ -38,14 +38,15 @@ class LayoutTimes:
     def __init__(self, rows: tuple[int, ...], others: torch.Tensor) -> None:
         self._rows, self._others = rows, others
         self._conditions = _conditions(rows, len(others))
-        self._before = self._kept()
-        self._seconds = {key: seconds for key, (seconds, left) in self._before.items() if not left}
+        # Seconds, and how often they are still to be measured again: the least of several
+        # disturbed times is near that of an idle machine.
+        self._stored: dict[str, tuple[float, int]] = self._look_up()
+        self._seconds = {key: seconds for key, (seconds, left) in self._stored.items() if not left}
         self._timed: set[str] = set()
         self._timed_s, self._num_interruptions = 0.0, 0
         self._alone: ExitStack | None = None
 
-    def _kept(self) -> dict[str, tuple[float, int]]:
-        """The stored seconds, and how often they are still to be measured again."""
+    def _look_up(self) -> dict[str, tuple[float, int]]:
         return disk_cache.get(_KIND, self._conditions) or {}
 
     def known(self, key: str) -> float:
@@ -59,11 +60,12 @@ class LayoutTimes:
         if key not in self._seconds:
             begun_s, num_before = time.perf_counter(), num_interruptions()
             seconds = seconds_of(run, weight, self._rows, self._others)
-            before, _ = self._before.get(key, (seconds, 0))
-            self._seconds[key] = min(seconds, before)
-            self._timed.add(key)
+            best, num_left = self._stored.get(key, (seconds, _MOST_TIMINGS))
+            self._seconds[key] = min(seconds, best)
             self._timed_s += time.perf_counter() - begun_s
             self._num_interruptions += num_interruptions() - num_before
+            self._stored[key] = self._seconds[key], num_left - 1
+            self._timed.add(key)
         return self._seconds[key]
 
     def _wait_for_others(self) -> None:
@@ -72,10 +74,9 @@ class LayoutTimes:
         """
         self._alone = ExitStack()
         self._alone.enter_context(disk_cache.exclusive(disk_cache.path_of(_KIND, self._conditions)))
-        now = self._kept()
-        if now != self._before:
-            self._before = now
-            self._seconds = {key: seconds for key, (seconds, _) in now.items()} | self._seconds
+        before, self._stored = self._stored, self._look_up()
+        if self._stored != before:
+            self._seconds = {key: s for key, (s, _) in self._stored.items()} | self._seconds
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -84,23 +85,13 @@ class LayoutTimes:
         """
         try:
             yield
-            self._keep()
+            if self._timed:
+                is_quiet = self._num_interruptions <= max(1.0, _MOST_INTERRUPTIONS * self._timed_s)
+                known = {key: (self._seconds[key], 0) for key in self._timed if is_quiet}
+                disk_cache.put(_KIND, self._conditions, self._stored | known)
         finally:
             if self._alone is not None:
                 self._alone.close()
-
-    def _keep(self) -> None:
-        """Stores a time; a disturbed one is measured again by the next models, because the minimum
-        of several is near that of an idle machine.
-        """
-        if not self._timed:
-            return
-        is_quiet = self._num_interruptions <= max(1.0, _MOST_INTERRUPTIONS * self._timed_s)
-        new: dict[str, tuple[float, int]] = {}
-        for key in self._timed:
-            _, num_left = self._before.get(key, (0.0, _MOST_TIMINGS))
-            new[key] = self._seconds[key], 0 if is_quiet else num_left - 1
-        disk_cache.put(_KIND, self._conditions, self._kept() | new)
 
 
 def num_interruptions() -> int:

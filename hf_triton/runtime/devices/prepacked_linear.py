@@ -32,7 +32,6 @@ from .layout_times import LayoutTimes
 from .linear_layouts import Float16StoredLinear, PrepackedLinear, is_int8
 
 _ROWS = (1, 32)  # decoding one sequence, and many: the shapes of generation
-_USUAL_SIZE = 2048
 _MOST_OTHER_BYTES = 2**26  # more than a core keeps in its caches
 # Joined layers save calls, and compiled loops the copying of their outputs into one.
 _JOINING_SAVES = 1.25
@@ -124,18 +123,6 @@ def prepack(model: nn.Module, rows: tuple[int, ...] = _ROWS) -> int:
         return sum(_prepack_layers(parent, choice, joins) for parent in list(model.modules()))
 
 
-def seconds_of_products(dtype: torch.dtype, num_rows: int) -> float:
-    """Seconds of a layer of usual size for this many rows, in the fastest layout of weights saved
-    in 16 bits.
-    """
-    linear = nn.Linear(_USUAL_SIZE, _USUAL_SIZE, bias=False)
-    weight = linear.weight.detach().bfloat16().to(dtype)
-    linear.weight = nn.Parameter(weight, requires_grad=False)
-    choice = _Choice((num_rows,), torch.zeros(_MOST_OTHER_BYTES, dtype=torch.uint8))
-    with choice.times.keeping():
-        return choice.best_seconds(_Layer("linear", linear, weight, None))
-
-
 def _prepack_layers(parent: nn.Module, choice: _Choice, joins: tuple[tuple[str, ...], ...]) -> int:
     """As ``prepack``, of a module's own layers."""
     replaced = 0
@@ -193,7 +180,9 @@ class _Choice:
             return None
         linear, joined_s = self._fastest(layers)
         if key not in self._joins:
-            apart_s = sum(map(self.best_seconds, layers))
+            apart_s = sum(
+                min(self._plain_seconds(layer), self._fastest([layer])[1]) for layer in layers
+            )
             self._joins[key] = joined_s <= apart_s * _JOINING_SAVES
         return linear if self._joins[key] else None
 
@@ -213,9 +202,6 @@ class _Choice:
             if seconds < fastest[1]:
                 fastest = (linear, seconds)
         return fastest
-
-    def best_seconds(self, layer: _Layer) -> float:
-        return min(self._plain_seconds(layer), self._fastest([layer])[1])
 
     def _plain_seconds(self, layer: _Layer) -> float:
         return self.times.of(repr(("plain", layer.key)), layer.module, layer.weight)

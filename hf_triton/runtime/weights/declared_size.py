@@ -1,90 +1,64 @@
-"""Compares the model that a configuration describes with its weight files while it is built: counts
-requested tensors and refuses those that exceed the files. A configuration with a thousand times as
-many layers, or tables of a billion positions, would otherwise fill memory.
+"""Compares the model that a configuration describes with its weight files while it is built, and
+reads what the headers of the files say. A configuration with a thousand times as many layers would
+otherwise fill memory.
 """
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from itertools import zip_longest
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch.overrides import TorchFunctionMode
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ..errors import LoadError, reason
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-# A byte of a file holds four weights of 2 bits, and some models make a shared table several times
-# before they tie it.
+# A byte of a file holds four weights of 2 bits, each is registered when it is made and when it is
+# read, and some models make a shared table several times before they tie it.
 _ELEMENTS_OF_A_BYTE = 8
-_TIMES_UNPACKED = 8  # blocks of GGUF become numbers in several steps
-_ALWAYS = 2**26  # elements: tables of positions and masks, heads that a file may lack
-_MOST_TENSORS = 500_000
+_TIMES_UNPACKED = 8  # blocks of GGUF become numbers
+_ALWAYS = 2**26  # elements: heads that a file may lack
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # safetensors' names
-_SIZED = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)
-_OF_ALL_PAIRS = (torch.meshgrid, torch.einsum, torch.outer, torch.cartesian_prod, torch.kron)
 
 
-class WithinFiles(TorchFunctionMode):
-    """While it is entered, this thread makes no more and no larger tensors than the model whose
-    files lie in a folder can need. Raises LoadError where the weights themselves are broken.
+@contextmanager
+def within_files(files: Path) -> Iterator[None]:
+    """While it is entered, no model is made that is many times larger than the files of a folder:
+    LoadError.
     """
+    num_bytes = weight_bytes(files)
+    config = next((path.name for path in files.rglob("*.gguf")), "config.json")
+    times = 1 if config == "config.json" else _TIMES_UNPACKED
+    left = num_bytes * _ELEMENTS_OF_A_BYTE * times + _ALWAYS
 
-    def __init__(self, files: Path) -> None:
-        super().__init__()
-        check_headers(files)
-        self._num_bytes = weight_bytes(files)
-        self._config = next((path.name for path in files.rglob("*.gguf")), "config.json")
-        times = 1 if self._config == "config.json" else _TIMES_UNPACKED
-        self._left = self._num_bytes * _ELEMENTS_OF_A_BYTE * times + _ALWAYS
-        self._num_left = _MOST_TENSORS
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Raises LoadError before ``func`` makes a tensor that is too large."""
-        kwargs = kwargs or {}
-        with suppress(TypeError, ValueError, RuntimeError):  # func reports the wrong arguments
-            self._count(num_made(func, args, kwargs))
-        return func(*args, **kwargs)
-
-    def _count(self, made: int) -> None:
-        if made > 0:
-            self._left -= made
-            self._num_left -= 1
-        at_once = self._num_bytes + _ALWAYS - made
-        if min(at_once, self._left, self._num_left) < 0:
+    def count(_module: object, _name: str, parameter: torch.Tensor | None) -> None:
+        nonlocal left
+        left -= 0 if parameter is None else parameter.numel()
+        if left < 0:
             raise LoadError(
-                f"{self._config}: the model that it describes is many times larger than its "
-                f"weights, which are {self._num_bytes} bytes"
+                f"{config}: the model that it describes is many times larger than its weights, "
+                f"which are {num_bytes} bytes"
             )
 
+    counting = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        counting.remove()
 
-def check_headers(files: Path) -> None:
-    """Raises LoadError for a file of safetensors in the folder that is not whole, or for more
-    tensors than a model has.
-    """
-    num_tensors = 0
+
+def check_headers(source: str, files: Path) -> None:
+    """Raises LoadError for a file of safetensors in the folder that is not whole."""
     for path in sorted(files.glob("*.safetensors")):
         try:
-            with safe_open(path, framework="pt") as file:
-                num_tensors += len(file.keys())
+            with safe_open(path, framework="pt"):
+                pass
         except (SafetensorError, OSError, MemoryError) as error:
-            raise LoadError(f"{path.name}: {reason(error)}") from None
-        if num_tensors > _MOST_TENSORS:
-            raise LoadError(
-                f"{path.name}: got {num_tensors} tensors up to here, allowed: {_MOST_TENSORS}"
-            )
+            raise LoadError(f"{source}: {path.name}: {reason(error)}") from None
 
 
 def weight_bytes(files: Path) -> int:
@@ -106,57 +80,3 @@ def saved_dtype(files: Path) -> torch.dtype | None:
                 if found is not None:
                     return found
     return None
-
-
-def num_made(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """How many elements a function of torch makes a tensor of, before it does; 0 for those that
-    make none larger than what they are given.
-    """
-    if func in _SIZED or func is torch.full:
-        size = kwargs.get("size", args[:1] if func is torch.full else args)
-        return math.prod(_numbers(size))
-    if func is torch.arange:
-        start, end, step = _range(args, kwargs)
-        return int(abs((end - start) / (step or 1)))
-    if func is torch.linspace:
-        return int(kwargs.get("steps", args[2] if len(args) > 2 else 0))
-    if func is torch.eye:
-        rows = int(kwargs.get("n", args[0] if args else 0))
-        return rows * int(kwargs.get("m", args[1] if len(args) > 1 else rows))
-    shapes = [one.shape for one in _tensors(args)]
-    if func in _OF_ALL_PAIRS:
-        return math.prod(map(math.prod, shapes))
-    return _num_broadcast(shapes) if len(shapes) > 1 else 0
-
-
-def _num_broadcast(shapes: list[torch.Size]) -> int:
-    """The elements of an element-wise result with the tensors' common shape; 0 where it is no
-    larger than one of them. torch's own function would import its operators on meta tensors.
-    """
-    axes = [{*axis} for axis in zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)]
-    if any(len(axis - {1}) > 1 for axis in axes):
-        return 0
-    common = math.prod(map(max, axes))
-    return common if common > max(map(math.prod, shapes)) else 0
-
-
-def _range(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[float, float, float]:
-    given = dict(zip(("end",) if len(args) == 1 else ("start", "end", "step"), args, strict=False))
-    given.update(kwargs)
-    return float(given.get("start", 0)), float(given.get("end", 0)), float(given.get("step", 1))
-
-
-def _numbers(size: Any) -> list[int]:
-    if isinstance(size, tuple | list):
-        return [number for one in size for number in _numbers(one)]
-    return [int(size)]
-
-
-def _tensors(args: Any) -> list[torch.Tensor]:
-    found = []
-    for one in args:
-        if isinstance(one, torch.Tensor):
-            found.append(one)
-        elif isinstance(one, tuple | list):
-            found += _tensors(one)
-    return found

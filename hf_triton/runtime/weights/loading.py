@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,13 +106,16 @@ def load_model(
     """
     from transformers.utils.logging import disable_progress_bar
 
+    from .declared_size import check_headers, within_files
+
     disable_progress_bar()  # a log would get a line for each update
     choose_attention_kernels(placement.device)
     device_map = None if placement.device_map == {"": "cpu"} else placement.device_map
     dtype = _dtype(served, files, config, placement)
     options = {"config": config, "dtype": dtype, **_quantized(served, config, placement)}
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # check_report's
-    with within_files(served, files):
+    check_headers(served.source, files)
+    with within_files(files):
         model, report = load_part(served, auto_class, files, device_map=device_map, **options)
     check_report(served, model, report)
     if served.gguf_file is not None:
@@ -127,29 +131,26 @@ def _dtype(served: ServedModel, files: Path, config: Any, placement: Placement) 
     """The torch dtype to load in; logs a line where there was a choice."""
     import torch
 
-    is_cpu = placement.device == "cpu"
-    if served.gguf_file is not None and served.dtype == "auto":
-        return torch.float32 if is_cpu else torch.bfloat16  # its files name none to compute in
-    saved = _saved_dtype(config, files)
-    if not is_cpu or not isinstance(saved, torch.dtype) or is_of_a_package(served, config):
-        return resolve_dtype(served.dtype, config, placement.device)
     from ..devices.cpu_dtype import fastest_dtype, slowness
-    from .declared_size import weight_bytes
+    from .declared_size import saved_dtype, weight_bytes
 
-    if served.dtype == "auto":
-        dtype, why = fastest_dtype(saved, weight_bytes(files))
-        if why:
-            saved_in = "as" if dtype == saved else f"and not in {_name(saved)}, as"
-            info(f"{served.name}: computes in {_name(dtype)}, {saved_in} its weights are: {why}")
+    is_ours = placement.device == "cpu" and not is_of_a_package(served, config)
+    if served.dtype != "auto":
+        dtype = getattr(torch, served.dtype)
+        if is_ours and (why := slowness(dtype)):
+            warn(f"{served.name}: dtype: {served.dtype} is slow on this processor: {why}")
         return dtype
-    dtype = getattr(torch, served.dtype)
-    if slow := slowness(dtype, saved):
-        warn(f"{served.name}: dtype: {served.dtype} is slow on this processor: {slow}")
+    if served.gguf_file is not None:  # its files name none to compute in
+        return torch.float32 if placement.device == "cpu" else torch.bfloat16
+    saved = _configured_dtype(config) or saved_dtype(files)
+    if not is_ours or saved is None:
+        return resolve_dtype(served.dtype, config, placement.device)
+    dtype, why = fastest_dtype(saved, weight_bytes(files))
+    if why:
+        name, saved_name = (str(one).removeprefix("torch.") for one in (dtype, saved))
+        saved_in = "as" if dtype == saved else f"and not in {saved_name}, as"
+        info(f"{served.name}: computes in {name}, {saved_in} its weights are: {why}")
     return dtype
-
-
-def _name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _forget_blocks(model: Any) -> None:
@@ -157,20 +158,6 @@ def _forget_blocks(model: Any) -> None:
     model.hf_quantizer = None
     for config in (model.config, model.config.get_text_config()):
         vars(config).pop("quantization_config", None)
-
-
-def within_files(served: ServedModel, files: Path) -> Any:
-    """A context in which no model is made that is many times larger than its files.
-
-    Raises:
-        LoadError: the files of weights are broken.
-    """
-    from .declared_size import WithinFiles
-
-    try:
-        return WithinFiles(files)
-    except LoadError as error:
-        raise LoadError(f"{served.source}: {error}") from None
 
 
 def _quantized(served: ServedModel, config: Any, placement: Placement) -> dict[str, Any]:
@@ -192,14 +179,8 @@ def load_on_meta_device(served: ServedModel, auto_class: Any, config: Any) -> An
     """
     import torch
 
-    try:
-        with torch.device("meta"):
-            return auto_class.from_config(config, trust_remote_code=served.trust_remote_code)
-    except LoadError as error:
-        raise LoadError(f"{served.source}: {error}") from None
-    except Exception as error:
-        # Transformers raises many types; the operator gets one line for any of them.
-        raise LoadError(f"{served.source}: {error_line(error)}") from error
+    with _failing_in_one_line(served), torch.device("meta"):
+        return auto_class.from_config(config, trust_remote_code=served.trust_remote_code)
 
 
 def resolve_dtype(dtype: str, config: Any, device: str) -> Any:
@@ -224,32 +205,26 @@ def _configured_dtype(config: Any) -> Any:
     return getattr(torch, stored, None) if isinstance(stored, str) else stored
 
 
-def _saved_dtype(config: Any, files: Path) -> Any:
-    """As ``_configured_dtype``; where the configuration names none, that of the first numbers of
-    the files.
-    """
-    stored = _configured_dtype(config)
-    if stored is not None:
-        return stored
-    from .declared_size import saved_dtype
-
-    return saved_dtype(files)
-
-
 def load_part(
     served: ServedModel, auto_class: Any, files: Path, part: str = "", **options: Any
 ) -> Any:
     """What a class of transformers makes of the files; ``part`` names it where that fails."""
     if served.gguf_file is not None:
         options["gguf_file"] = served.gguf_file
-    try:
+    with _failing_in_one_line(served, part):
         return auto_class.from_pretrained(
             files, local_files_only=True, trust_remote_code=served.trust_remote_code, **options
         )
+
+
+@contextmanager
+def _failing_in_one_line(served: ServedModel, part: str = "") -> Iterator[None]:
+    """Makes a LoadError of the many types that transformers raises, and of a panic of Rust code."""
+    try:
+        yield
     except LoadError as error:
         raise LoadError(f"{served.source}: {error}") from None
     except BaseException as error:
-        # Transformers raises many types; the operator gets one line for any of them.
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         if "trust_remote_code" in str(error) and not served.trust_remote_code:

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.regular_file import MOST_JSON_BYTES
-from hf_triton.runtime.weights import declared_size
 from hf_triton.runtime.weights.loading import load_config, load_model
 from hf_triton.runtime.weights.model_files import model_files
 from hf_triton.runtime.weights.untrusted_files import check_files
@@ -260,42 +258,3 @@ def test_weights_that_are_not_whole_are_refused_by_the_name_of_their_file(
     rewritten(folder, change)
     with pytest.raises(LoadError, match=f"/model: model.safetensors: .*{said}"):
         loaded(folder)
-
-
-@pytest.mark.threat("oversized-configurations")
-def test_more_tensors_than_a_model_has_are_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(declared_size, "_MOST_TENSORS", 3)
-    with pytest.raises(
-        LoadError, match=r"model.safetensors: got \d+ tensors up to here, allowed: 3$"
-    ):
-        loaded(folder)
-
-
-@pytest.mark.threat("oversized-configurations")
-@pytest.mark.parametrize(
-    "make, num",
-    [
-        (lambda: torch.empty(3, 4), 12),
-        (lambda: torch.zeros((3, 4), dtype=torch.int8), 12),
-        (lambda: torch.ones(size=(5,)), 5),
-        (lambda: torch.full((2, 3), 1.0), 6),
-        (lambda: torch.arange(7), 7),
-        (lambda: torch.arange(2, 10, 2), 4),
-        (lambda: torch.linspace(0, 1, 9), 9),
-        (lambda: torch.eye(3), 9),
-        (lambda: torch.meshgrid(torch.arange(3), torch.arange(4), indexing="ij"), 7 + 12),
-        (lambda: torch.einsum("i,j->ij", torch.arange(3), torch.arange(4)), 7 + 12),
-        (lambda: torch.zeros(3, 1) - torch.zeros(1, 4), 7 + 12),
-        (lambda: torch.zeros(3, 4) + torch.zeros(4), 12 + 4),
-    ],
-)
-def test_what_torch_makes_is_counted_before_it_is_made(
-    tmp_path: Path, make: Callable[[], object], num: int
-) -> None:
-    counted = declared_size.WithinFiles(tmp_path)
-    before = counted._left
-    with counted:
-        make()
-    assert before - counted._left == num
