@@ -7,24 +7,25 @@ import os
 import select
 import socket
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hf_triton.python_env.find_environment import LIBRARY_PATH
 
 from ..python_program import python_program
-from . import program
+from . import worker
 
 _START_S = 60.0
 _REAPED_S = 0.1  # after a fork's socket has closed
 _MOST_ENDED = 1024
 _PROGRAM = (
-    "import sys; sys.path[:0] = sys.argv[4:]; "
-    "from hf_triton.runtime.sandbox.program import main; main()"
+    "import sys; sys.path[:0] = sys.argv[3:]; "
+    "from hf_triton.runtime.sandbox.worker import main; main()"
 )
-_OPTIONS = ("-IS", "-c", _PROGRAM)
 
 
 class ForkServerError(Exception):
@@ -34,11 +35,9 @@ class ForkServerError(Exception):
 class ForkServer:
     """One program and its forks, without torch, secrets, or descriptors of this process."""
 
-    def __init__(
-        self, prepare: Callable[[bytes], Callable[[socket.socket], object]], folders: Iterable[str]
-    ) -> None:
-        """``prepare`` is called in the program; ``folders`` have the packages that it imports."""
-        self._arguments = [name_of(prepare), str(LIBRARY_PATH), *folders]
+    def __init__(self, ready: Callable[..., object] | None) -> None:
+        """``ready`` is called in the program, before it forks."""
+        self._ready = "" if ready is None else name_of(ready)
         self._program: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._ended: dict[int, bool] = {}  # by number: whether somebody else has killed it
@@ -55,21 +54,24 @@ class ForkServer:
         return self._program is not None and self._program.poll() is None
 
     def start(self, content: bytes) -> None:
-        """Starts the program, in the place of one that ended, and has ``content`` prepared.
+        """Starts the program, in the place of one that ended; ``ready`` is called with ``content``,
+        if there is any.
 
         Raises:
             ForkServerError: why it can't be prepared; no text where the program does not start.
         """
         self.close()
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with there, _memory_file(content) as file:
-            descriptors = (there.fileno(), file.fileno())
+        with there, os.fdopen(os.memfd_create("prepared"), "w+b") as file:
+            file.write(content)
+            file.seek(0)
+            arguments = [str(there.fileno()), self._ready, str(LIBRARY_PATH), *_import_folders()]
             try:
                 self._program = subprocess.Popen(
-                    [python_program(), *_OPTIONS, *map(str, descriptors), *self._arguments],
-                    pass_fds=descriptors,
+                    [python_program(), "-IS", "-c", _PROGRAM, *arguments],
+                    pass_fds=[there.fileno()],
                     env=_environment(),
-                    stdin=subprocess.DEVNULL,
+                    stdin=file,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,  # a panic would print the caller's text there
                 )
@@ -95,7 +97,7 @@ class ForkServer:
             try:
                 if self._control is None:
                     raise BrokenPipeError
-                order = program.CONTROL.pack(program.FORK, number)
+                order = worker.CONTROL.pack(worker.FORK, number)
                 socket.send_fds(self._control, [order], [there.fileno()], socket.MSG_NOSIGNAL)
             except OSError:
                 here.close()
@@ -121,18 +123,20 @@ class ForkServer:
             if len(self._ended) > _MOST_ENDED:
                 self._ended.clear()
             with contextlib.suppress(OSError):
-                while told := control.recv(program.CONTROL.size, socket.MSG_DONTWAIT):
-                    kind, number = program.CONTROL.unpack(told)
-                    self._ended[number] = kind == program.KILL
+                while told := control.recv(worker.CONTROL.size, socket.MSG_DONTWAIT):
+                    kind, number = worker.CONTROL.unpack(told)
+                    self._ended[number] = kind == worker.KILL
             return True
 
-    def kill(self, number: int) -> None:
-        """Ends a fork. Takes no lock: it may be called by a collection, within anything."""
-        self._order(program.KILL, number)
-
-    def slow_down(self, number: int) -> None:
-        """Gives a fork a low priority, for good."""
-        self._order(program.YIELD, number)
+    def order(self, kind: int, number: int) -> None:
+        """KILL ends a fork, YIELD gives it a low priority, for good. Takes no lock: it may be
+        called by a collection, within anything.
+        """
+        control = self._control
+        if control is not None:
+            with contextlib.suppress(OSError):
+                order = worker.CONTROL.pack(kind, number)
+                control.send(order, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def close(self) -> None:
         """Ends the program, and with it all forks."""
@@ -142,13 +146,6 @@ class ForkServer:
             self._program.kill()
             self._program.wait()
         self._control = self._program = None
-
-    def _order(self, kind: int, number: int) -> None:
-        control = self._control
-        if control is not None:
-            with contextlib.suppress(OSError):
-                order = program.CONTROL.pack(kind, number)
-                control.send(order, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -163,8 +160,7 @@ def _environment() -> dict[str, str]:
     return {**kept, **dict.fromkeys(single, "1"), "PYTHONUTF8": "1"}
 
 
-def _memory_file(content: bytes) -> Any:
-    file = os.fdopen(os.memfd_create("prepared"), "w+b")
-    file.write(content)
-    file.flush()
-    return file
+def _import_folders() -> list[str]:
+    """Where this process finds its packages; never the working directory."""
+    folders = [folder for folder in sys.path if Path(folder).is_absolute()]
+    return [folder for folder in dict.fromkeys(folders) if Path(folder) != Path.cwd()]

@@ -11,13 +11,11 @@ import itertools
 import select
 import socket
 import struct
-import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
 from ..errors import CancelledError, OverloadedError, RequestError
 from . import worker
@@ -51,8 +49,7 @@ class Sandbox:
         """``ready`` is called once, before there is a process, with the content that ``start`` is
         given, if any: processes share what it imports and makes.
         """
-        self._server = ForkServer(worker.prepare, _import_folders())
-        self._ready = b"" if ready is None else name_of(ready).encode()
+        self._server = ForkServer(ready)
         self._lock = threading.Lock()  # guards what follows
         self._idle: list[Process] = []
         self._numbers = itertools.count(1)
@@ -111,7 +108,7 @@ class Sandbox:
         with self._lock:
             if not self._closed and not self._server.runs:
                 _end(self._server, self._idle)
-                self._server.start(self._ready + (b"\0" + content if content else b""))
+                self._server.start(content)
 
     def new_process(self) -> Process:
         """A process for its caller alone. Raises OverloadedError where none can be had."""
@@ -211,7 +208,7 @@ class Process:
         while (found := self.next_answer(_TURN_S)) is None:
             if not self.is_slow and not self._unsent and not self._heard_s:
                 self.is_slow = True
-                self._server.slow_down(self._number)
+                self._server.order(worker.YIELD, self._number)
             if has_left():
                 raise CancelledError("the caller has left")
             if time.monotonic() > max(until_s, self._heard_s + _STOPPED_S):
@@ -242,7 +239,7 @@ class Process:
     def end(self) -> None:
         """Ends it, whatever it does; may be called from any thread."""
         self.has_ended, self.num_bytes = True, 0
-        self._server.kill(self._number)
+        self._server.order(worker.KILL, self._number)
 
     def close(self) -> None:
         """Ends it and the connection; by the thread that uses it."""
@@ -295,9 +292,3 @@ class _Connection(socket.socket):
 
     def __del__(self) -> None:
         self.close()
-
-
-def _import_folders() -> list[str]:
-    """Where this process finds its packages; never the working directory."""
-    folders = [folder for folder in sys.path if Path(folder).is_absolute()]
-    return [folder for folder in dict.fromkeys(folders) if Path(folder) != Path.cwd()]
