@@ -26,8 +26,8 @@ from hf_triton.encoder.engine.engine import WaitingQueue
 from hf_triton.encoder.reception import give_way
 from hf_triton.encoder.texts.encoding import Encoding
 from hf_triton.runtime.devices.device import check_device_works
+from hf_triton.runtime.engine.thread import Watchdog
 from hf_triton.runtime.engine.thread_count import ThreadCount
-from hf_triton.runtime.engine.watchdog import Watchdog
 from hf_triton.runtime.engine.work import Work
 from hf_triton.runtime.errors import (
     CancelledError,
@@ -231,7 +231,7 @@ def test_a_step_that_ends_while_it_is_found_to_be_late_leaves_nothing_stuck(
         return now + 5
 
     monkeypatch.setattr(
-        "hf_triton.runtime.engine.watchdog.time", types.SimpleNamespace(monotonic=clock)
+        "hf_triton.runtime.engine.thread.time", types.SimpleNamespace(monotonic=clock)
     )
     watchdog._finds_late()
     ending.join(60)

@@ -14,7 +14,6 @@ from typing import Generic, Protocol, TypeVar
 
 from hf_triton.runtime import log
 from hf_triton.runtime.engine.thread_count import StepThreads
-from hf_triton.runtime.engine.watchdog import Watchdog
 from hf_triton.runtime.errors import (
     DeviceLostError,
     LoadError,
@@ -30,6 +29,7 @@ _SWITCH_INTERVAL_S = 0.0005
 # How long the current step may exceed a stop's grace: max_num_batched_tokens take a second or
 # two.
 LAST_STEP_S = 5.0
+_LOOK_EVERY_S = 1.0  # of the watchdog
 UNLOADED = "the model was unloaded before it answered: try again later"
 
 T = TypeVar("T")
@@ -257,3 +257,54 @@ class EngineThread(Generic[T]):
         text = f"the engine is stuck: its step takes longer than {stuck_s:g} s (watchdog_s)"
         log.error(text)
         self._steps.give_up(self.unfinished(), OverloadedError(f"{text}: try again later"))
+
+
+class Watchdog:
+    """Times the steps. Calls ``give_up`` from its own thread once for each that takes longer than
+    ``limit_s``, for a step may never end: a hung GPU, a waiting driver.
+    """
+
+    def __init__(self, limit_s: float, give_up: Callable[[float], None]) -> None:
+        self._limit_s = limit_s
+        self._give_up = give_up
+        self._began_s: float | None = None
+        # Or a step that ends while it is found to be late would leave ``is_stuck`` behind.
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self.is_stuck = False
+        self.last_step_s = 0.0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def begin_step(self) -> None:
+        with self._lock:
+            self._began_s = time.monotonic()
+
+    def end_step(self) -> None:
+        """Stops a step's time, even if it is late."""
+        with self._lock:
+            if self._began_s is not None:
+                self.last_step_s = time.monotonic() - self._began_s
+            self._began_s = None
+            self.is_stuck = False
+
+    def _run(self) -> None:
+        while not self._stopping.wait(min(_LOOK_EVERY_S, self._limit_s / 4)):
+            if self._finds_late():
+                self._give_up(self._limit_s)
+
+    def _finds_late(self) -> bool:
+        """Whether the step has become late since the last check."""
+        with self._lock:
+            began_s = self._began_s
+            is_late = began_s is not None and time.monotonic() - began_s > self._limit_s
+            found = is_late and not self.is_stuck
+            self.is_stuck = self.is_stuck or is_late
+            return found

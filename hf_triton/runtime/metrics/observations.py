@@ -9,8 +9,8 @@ import contextlib
 import contextvars
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, SupportsFloat
 
 from .. import log
@@ -37,69 +37,59 @@ class Metric:
     name: str
     type: str
     help: str
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
+    labels: Sequence[str] = ()
+    buckets: Sequence[float] = ()
 
 
-@dataclass
 class _Series:
     """The numbers of one metric by their labels, sorted (name, value) pairs."""
 
-    metric: Metric
-    numbers: dict[Labels, float] = field(default_factory=dict)
-    histograms: dict[Labels, Histogram] = field(default_factory=dict)
-    is_full: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.metric.labels:  # published as 0 from the load on
+    def __init__(self, metric: Metric) -> None:
+        self.metric = metric
+        self._numbers: dict[Labels, float] = {}
+        self._histograms: dict[Labels, Histogram] = {}
+        # The most sets of labels that are counted separately.
+        self._limit = min(MAX_LABEL_SETS, MAX_NUMBERS // (len(metric.buckets) + 3))
+        self._is_full = False
+        if not metric.labels:  # published as 0 from the load on
             self._start(())
 
-    @property
-    def limit(self) -> int:
-        """The most sets of labels that are counted separately."""
-        return min(MAX_LABEL_SETS, MAX_NUMBERS // (len(self.metric.buckets) + 3))
-
-    def pairs(self, labels: Mapping[str, str]) -> Labels:
-        """The labels to count under: OTHER for a new set beyond the limit."""
+    def add(self, labels: Mapping[str, str], value: float) -> None:
+        """Counts under OTHER for a new set of labels beyond the limit."""
         pairs = tuple(sorted(labels.items()))
-        if pairs in self.numbers or pairs in self.histograms:
-            return pairs
-        if len(self.numbers) + len(self.histograms) >= self.limit:
+        known = self._histograms if self.metric.type == "histogram" else self._numbers
+        if pairs not in known and len(known) >= self._limit:
             pairs = tuple((name, OTHER) for name, _ in pairs)
             self._warn_once()
-        if pairs not in self.numbers and pairs not in self.histograms:
+        if pairs not in known:
             self._start(pairs)
-        return pairs
-
-    def add(self, pairs: Labels, value: float) -> None:
         if self.metric.type == "histogram":
-            self.histograms[pairs].observe(value)
-        elif self.metric.type == "gauge":
-            self.numbers[pairs] = value
+            self._histograms[pairs].observe(value)
         else:
-            self.numbers[pairs] += value
+            before = self._numbers[pairs] if self.metric.type == "counter" else 0.0
+            self._numbers[pairs] = before + value
 
     def families(self) -> Iterator[Family]:
         metric = self.metric
         if metric.type == "histogram":
-            for family in histogram_families(metric.name, metric.help, self.histograms):
+            for family in histogram_families(metric.name, metric.help, self._histograms):
                 # A sum of negative values falls, which Triton's counters refuse.
                 yield replace(family, counter=not family.name.endswith("_sum"))
         else:
-            samples = tuple(Sample(dict(pairs), n) for pairs, n in self.numbers.items())
+            samples = tuple(Sample(dict(pairs), n) for pairs, n in self._numbers.items())
             yield Family(metric.name, metric.help, metric.type == "counter", samples)
 
     def _start(self, pairs: Labels) -> None:
         if self.metric.type == "histogram":
-            self.histograms[pairs] = Histogram(self.metric.buckets)
+            self._histograms[pairs] = Histogram(tuple(self.metric.buckets))
         else:
-            self.numbers[pairs] = 0.0
+            self._numbers[pairs] = 0.0
 
     def _warn_once(self) -> None:
-        if not self.is_full:
-            self.is_full = True
+        if not self._is_full:
+            self._is_full = True
             log.warn(
-                f"metric {self.metric.name} has {self.limit} sets of labels; more are counted "
+                f"metric {self.metric.name} has {self._limit} sets of labels; more are counted "
                 f"under {OTHER!r}"
             )
 
@@ -122,7 +112,7 @@ class Observations:
         number = _number(series.metric, value)
         texts = _label_texts(series.metric, labels)
         with self._lock:
-            series.add(series.pairs(texts), number)
+            series.add(texts, number)
 
     def families(self) -> list[Family]:
         """Every metric with its numbers, for MetricsPublisher."""
