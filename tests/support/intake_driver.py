@@ -84,7 +84,7 @@ def echo(request: PlainRequest, listed: Iterable[str], responder: Responder) -> 
     """A task that answers with its text and a score."""
     tensor = request.tensor("text_input")
     assert tensor is not None
-    text = tensor.as_numpy()
+    text = tensor
     score = np.full(text.shape, 0.5, dtype=np.float32)
     outputs = {"text_output": text, "score": score}
     responder.send({name: outputs[name] for name in listed if name in outputs}, final=True)

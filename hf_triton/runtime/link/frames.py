@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import RequestError
-from ..request.plain_request import Tensor
 from .protocol import LinkError
 
 Array = npt.NDArray[Any]
@@ -80,9 +79,8 @@ class LinkRequest:
     def parameters(self) -> str:
         return self.parameter_text
 
-    def tensor(self, name: str) -> Tensor | None:
-        array = self.inputs.get(name)
-        return None if array is None else Tensor(array)
+    def tensor(self, name: str) -> Array | None:
+        return self.inputs.get(name)
 
     def encode(self, number: int) -> bytes:
         """The frame; ``number`` tells the connection's requests apart. Raises RequestError: it is

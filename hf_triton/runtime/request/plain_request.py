@@ -6,7 +6,7 @@ hooks may have changed. Knows neither hooks nor caches.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,56 +19,32 @@ from .cache_salt import read_parameters
 Array = npt.NDArray[Any]
 
 
-class TensorLike(Protocol):
-    def as_numpy(self) -> Array:
-        """The values; texts are objects of bytes."""
-
-
 class RequestLike(Protocol):
     """The methods by which every task reads a request."""
 
     def parameters(self) -> str:
         """The request's parameters, a JSON object; empty where there are none."""
 
-    def tensor(self, name: str) -> TensorLike | None:
-        """The input of that name, or None."""
+    def tensor(self, name: str) -> Array | None:
+        """The input of that name, or None; texts are objects of bytes."""
 
     @property
     def request_id(self) -> str:
         """The id that the client gave the request; empty where it gave none."""
-
-
-class Tensor:
-    """An input held as an array, with the method of Triton's tensors."""
-
-    def __init__(self, array: Array) -> None:
-        self._array = array
-
-    def as_numpy(self) -> Array:
-        """The values; texts are objects of bytes."""
-        return self._array
 
 
 class DirectRequest:
     """Triton's own request; its tensors are valid until ``execute`` returns."""
 
     def __init__(self, request: Any) -> None:
-        self._request = request
+        self.request_id: str = request.request_id()
+        self.parameters: Callable[[], str] = request.parameters
         # pb_utils.get_input_tensor_by_name lists them anew for each name.
-        self._tensors: dict[str, TensorLike] = {one.name(): one for one in request.inputs()}
+        self._tensors = {one.name(): one for one in request.inputs()}
 
-    def parameters(self) -> str:
-        parameters: str = self._request.parameters()
-        return parameters
-
-    def tensor(self, name: str) -> TensorLike | None:
-        return self._tensors.get(name)
-
-    @property
-    def request_id(self) -> str:
-        """The id that the client gave the request; empty where it gave none."""
-        found: str = self._request.request_id()
-        return found
+    def tensor(self, name: str) -> Array | None:
+        found = self._tensors.get(name)
+        return None if found is None else found.as_numpy()
 
 
 @dataclass(frozen=True)
@@ -85,9 +61,8 @@ class PlainRequest:
     def parameters(self) -> str:
         return json.dumps({**self.parameter_values, **({CALL: self.call} if self.call else {})})
 
-    def tensor(self, name: str) -> Tensor | None:
-        array = self.inputs.get(name)
-        return None if array is None else Tensor(array)
+    def tensor(self, name: str) -> Array | None:
+        return self.inputs.get(name)
 
     @property
     def num_bytes(self) -> int:
@@ -106,7 +81,7 @@ def read_plain(request: RequestLike, names: Iterable[str]) -> PlainRequest:
     if isinstance(request, PlainRequest):
         return request
     tensors = ((name, request.tensor(name)) for name in names)
-    inputs = {name: tensor.as_numpy().copy() for name, tensor in tensors if tensor is not None}
+    inputs = {name: tensor.copy() for name, tensor in tensors if tensor is not None}
     parameters = request.parameters()
     call = call_in(parameters)
     values = read_parameters(parameters)

@@ -110,8 +110,7 @@ class RequestFields:
 
     def array(self, name: str) -> Any:
         """The numpy array of a tensor, with all its dimensions; None where the request has none."""
-        tensor = self._request.tensor(name)
-        return None if tensor is None else tensor.as_numpy()
+        return self._request.tensor(name)
 
     def has_tensor(self, name: str) -> bool:
         """Whether the request has an input of that name."""
@@ -160,8 +159,7 @@ class RequestFields:
             return self._rows(name, tensor)
         return [[] if given is None else [given]] * self.num_rows
 
-    def _rows(self, name: str, tensor: Any) -> list[Sequence[Any]]:
-        array = tensor.as_numpy()
+    def _rows(self, name: str, array: Any) -> list[Sequence[Any]]:
         if self._list is not None:
             return self._rows_of_list(name, array.ravel().tolist())
         rows = array.reshape(array.shape[0], -1) if self._batched else array.reshape(1, -1)

@@ -169,7 +169,7 @@ class Router:
             return request, request.request_id or None
         tensor = request.tensor(sticky)
         if tensor is not None:
-            values = tensor.as_numpy().reshape(-1)[:1].tolist()
+            values = tensor.reshape(-1)[:1].tolist()
             return request, _text(values[0]) if values else None
         parameters = read_parameters(request.parameters())
         if sticky not in parameters:

@@ -90,7 +90,7 @@ class Answering:
     ) -> None:
         tensor = request.tensor("text_input")
         assert tensor is not None
-        (text,) = tensor.as_numpy().tolist()
+        (text,) = tensor.tolist()
         self.asked.append(text.decode())
         if self.asked[-1] == self._answered:
             responder.send({}, final=True)
