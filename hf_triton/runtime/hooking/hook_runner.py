@@ -28,11 +28,10 @@ from ..request.responder import Responder, answer_failure
 from .hook_file import HookFile
 
 Work = Callable[[], None]
-
 Array = npt.NDArray[Any]
 PassOn = Callable[[PlainRequest, Iterable[str], Responder], None]
 
-NUM_THREADS = 8
+NUM_THREADS = 8  # for each of the two functions
 MAX_WAITING = 1024
 _UNLOADING = "the model is being unloaded: try again"
 
@@ -48,14 +47,13 @@ class HookRunner:
         *,
         batched: bool,
     ) -> None:
-        self.file = file
-        self.outputs = outputs
-        self.sending: dict[HookedResponder, None] = {}  # whose postprocess has not returned yet
-        self._inputs = inputs
-        self._batched = batched
-        self._preprocess_threads = HookThreads("preprocess")
+        self.file, self.outputs = file, outputs
+        self._inputs, self._batched = inputs, batched
+        self.preprocess_threads = HookThreads("preprocess")
         self.postprocess_threads = HookThreads("postprocess")
-        self._open: dict[Responder, None] = {}  # changed one key at a time, which is atomic
+        # Requests whose function has not returned yet; changed one key at a time, which is atomic.
+        self.preprocessing: dict[HookedRequest, None] = {}
+        self.postprocessing: dict[HookedRequest, None] = {}
         self._closing = False
 
     def receive(
@@ -68,95 +66,75 @@ class HookRunner:
         """Calls ``pass_on`` with the preprocessed request, on another thread if there is a
         ``preprocess``.
         """
+        num_rows = next((array.shape[0] for array in plain.inputs.values()), 1)
         request = HookRequest(
             plain.inputs,
             self._inputs,
-            self._num_rows(plain),
+            num_rows if self._batched else None,
             parameters=plain.parameter_values,
             outputs=tuple(requested_outputs),
         )
+        hooked = HookedRequest(self, plain, request, responder)
         if not self.file.defines("preprocess"):
-            self._pass_on(plain, request, responder, pass_on)
+            hooked.pass_on(pass_on)
         elif self._closing:
             responder.fail(OverloadedError(_UNLOADING))
-        elif len(self._open) >= MAX_WAITING:
-            responder.fail(
-                OverloadedError(f"{MAX_WAITING} requests wait for preprocess: try again")
-            )
+        elif len(self.preprocessing) >= MAX_WAITING:
+            text = f"{MAX_WAITING} requests wait for preprocess: try again"
+            responder.fail(OverloadedError(text))
         else:
-            self._open[responder] = None
-            work = partial(self._preprocess, plain, request, responder, pass_on)
-            self._preprocess_threads.submit(work)
+            self.preprocessing[hooked] = None
+            self.preprocess_threads.submit(partial(hooked.preprocess, pass_on))
 
     def drain(self, timeout_s: float) -> None:
         """Refuses new requests from here on; requests whose ``preprocess`` does not return in time
         are answered with UNAVAILABLE.
         """
         self._closing = True
-        _wait_until(lambda: not self._open, timeout_s)
-        for responder in list(self._open):
-            if self._claim(responder):
-                responder.fail(OverloadedError(_UNLOADING))
+        _end(self.preprocessing, timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Ends the threads; a response whose ``postprocess`` does not return in time becomes an
         error.
         """
-        _wait_until(lambda: not self.sending, timeout_s)
-        for responder in list(self.sending):
-            responder.fail_now(OverloadedError(_UNLOADING))
-        self._preprocess_threads.close()
+        _end(self.postprocessing, timeout_s)
+        self.preprocess_threads.close()
         self.postprocess_threads.close()
 
-    def _preprocess(
-        self, plain: PlainRequest, request: HookRequest, responder: Responder, pass_on: PassOn
+
+class HookedRequest:
+    """A request on its way through the hooks, and the responder that the task gets where there is a
+    ``postprocess``: that runs on each response, in order, before it is sent.
+    """
+
+    def __init__(
+        self, runner: HookRunner, plain: PlainRequest, request: HookRequest, inner: Responder
     ) -> None:
-        if responder not in self._open:
-            return  # answered while it waited: the model is being unloaded
-        try:
-            self.file.run("preprocess", request, request_id=responder.request_id)
-        except RuntimeModelError as error:
-            if self._claim(responder):
-                responder.fail(error)
-            return
-        # Claimed only after the task has the request: a drain waits for that.
-        if responder in self._open:
-            self._pass_on(plain, request, responder, pass_on)
-            self._claim(responder)
-
-    def _pass_on(
-        self, plain: PlainRequest, request: HookRequest, responder: Responder, pass_on: PassOn
-    ) -> None:
-        plain = replace(plain, inputs=dict(request), parameter_values=request.parameters)
-        hooked: Responder = responder
-        if self.file.defines("postprocess"):
-            hooked = HookedResponder(responder, request, self)
-        try:
-            pass_on(plain, request.outputs, hooked)
-        except Exception as error:
-            answer_failure(responder, error)
-
-    def _claim(self, responder: Responder) -> bool:
-        """True for exactly one thread: the one that may answer a request in ``preprocess``."""
-        return self._open.pop(responder, self) is None
-
-    def _num_rows(self, plain: PlainRequest) -> int | None:
-        if not self._batched:
-            return None
-        return next((array.shape[0] for array in plain.inputs.values()), 1)
-
-
-class HookedResponder:
-    """Runs ``postprocess`` on each response, in order, on the hooks' threads, and sends it."""
-
-    def __init__(self, inner: Responder, request: HookRequest, hooking: HookRunner) -> None:
         self.request_id = inner.request_id
-        self._inner = inner
-        self._request = request
-        self._hooking = hooking
+        self._runner, self._plain, self._request, self._inner = runner, plain, request, inner
         self._has_failed = False
         self._waiting: deque[Work] = deque()  # the first one runs
         self._lock = threading.Lock()
+
+    def preprocess(self, pass_on: PassOn) -> None:
+        """Passes the request on, unless it has been answered while it waited."""
+        try:
+            if not self._has_failed:
+                self._runner.file.run("preprocess", self._request, request_id=self.request_id)
+                if not self._has_failed:
+                    self.pass_on(pass_on)
+        except RuntimeModelError as error:
+            self.fail_now(error)
+        self._runner.preprocessing.pop(self, None)  # a drain waits until the task has it
+
+    def pass_on(self, pass_on: PassOn) -> None:
+        request = self._request
+        plain = replace(self._plain, inputs=dict(request), parameter_values=request.parameters)
+        is_hooked = self._runner.file.defines("postprocess")
+        try:
+            pass_on(plain, request.outputs, self if is_hooked else self._inner)
+        except Exception as error:
+            answer_failure(self._inner, error)
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         self._submit(partial(self._postprocess, outputs, final=final))
@@ -180,8 +158,8 @@ class HookedResponder:
             self._waiting.append(work)
             if len(self._waiting) > 1:
                 return
-            self._hooking.sending[self] = None
-        self._hooking.postprocess_threads.submit(self._run_first)
+            self._runner.postprocessing[self] = None
+        self._runner.postprocess_threads.submit(self._run_first)
 
     def _run_first(self) -> None:
         try:
@@ -192,18 +170,17 @@ class HookedResponder:
         with self._lock:
             self._waiting.popleft()
             if not self._waiting:
-                self._hooking.sending.pop(self, None)
+                self._runner.postprocessing.pop(self, None)
                 return
         # At the end of the queue: other requests wait too.
-        self._hooking.postprocess_threads.submit(self._run_first)
+        self._runner.postprocess_threads.submit(self._run_first)
 
     def _postprocess(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         if self._has_failed:
             return
-        hooking = self._hooking
-        response = HookResponse(outputs, hooking.outputs, self._request, is_final=final)
+        response = HookResponse(outputs, self._runner.outputs, self._request, is_final=final)
         try:
-            hooking.file.run("postprocess", response, request_id=self.request_id)
+            self._runner.file.run("postprocess", response, request_id=self.request_id)
         except RuntimeModelError as error:
             self.fail_now(error)
             return
@@ -214,10 +191,13 @@ class HookedResponder:
             self._inner.send(wanted, final=final)
 
 
-def _wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
+def _end(requests: dict[HookedRequest, None], timeout_s: float) -> None:
+    """Waits for these requests, and fails those that are left."""
     deadline_s = time.monotonic() + timeout_s
-    while not condition() and time.monotonic() < deadline_s:
+    while requests and time.monotonic() < deadline_s:
         time.sleep(0.01)
+    for request in list(requests):
+        request.fail_now(OverloadedError(_UNLOADING))
 
 
 class HookThreads:
