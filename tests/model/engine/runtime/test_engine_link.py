@@ -105,28 +105,6 @@ def test_the_servers_identity_is_its_process(monkeypatch: pytest.MonkeyPatch) ->
     assert protocol.server_identity() != first
 
 
-def test_a_request_reaches_the_engine_and_is_answered_once(
-    listener: EngineListener, taken: list[ForwardedRequest], identity: str
-) -> None:
-    with Peer(identity) as peer:
-        peer.ask(7, text_input=np.array([b"\xff hi"], dtype=np.object_))
-        peer.ask(8)
-        assert eventually(lambda: len(taken) == 2)
-        text = taken[0].tensor("text_input")
-        assert text is not None
-        assert text.tolist() == [b"\xff hi"]
-        assert taken[0].tensor("seed") is None
-        for _ in range(2):  # the second is ignored
-            taken[0].responder.send({"text_output": np.array([1.5])}, final=True)
-        taken[0].responder.fail(ValueError("late"))
-        taken[1].responder.fail(ValueError("a secret"))
-        answer, error = peer.read(), peer.read()
-    assert (answer.kind, answer.number, answer.flags) == (frames.ANSWER, 7, frames.FINAL)
-    assert answer.tensors["text_output"].tolist() == [1.5]
-    assert (error.kind, error.number, error.flags) == (frames.ERROR, 8, 0)
-    assert error.texts == ["INTERNAL", "internal error: ValueError"]
-
-
 def test_an_answer_too_large_is_an_error(
     listener: EngineListener,
     taken: list[ForwardedRequest],
@@ -216,26 +194,6 @@ def test_another_users_process_is_refused(
     assert eventually(lambda: wanted in log_lines)
 
 
-def test_a_stream_travels_piece_by_piece_and_ends_once(
-    listener: EngineListener, taken: list[ForwardedRequest], identity: str
-) -> None:
-    with Peer(identity) as peer:
-        ask(peer, taken, 1, 2)
-        first, second = (request.responder for request in taken)
-        first.send({"x": np.array([1])}, final=False)
-        second.send({"x": np.array([2])}, final=False)
-        first.send({"x": np.array([3])}, final=True)
-        first.send({"x": np.array([4])}, final=False)  # too late, and ignored
-        second.fail(ValueError("broke off"))
-        found = [peer.read() for _ in range(4)]
-    assert [(frame.kind, frame.number, frame.flags) for frame in found] == [
-        (frames.ANSWER, 1, 0),
-        (frames.ANSWER, 2, 0),
-        (frames.ANSWER, 1, frames.FINAL),
-        (frames.ERROR, 2, 0),
-    ]
-
-
 def test_a_handler_that_raises_costs_one_request(identity: str, log_lines: list[str]) -> None:
     taken: list[ForwardedRequest] = []
 
@@ -253,24 +211,6 @@ def test_a_handler_that_raises_costs_one_request(identity: str, log_lines: list[
         assert peer.read().number == 2
     listener.close()
     assert not any("prompt" in line for line in log_lines)
-
-
-def test_a_draining_engine_answers_what_it_has_and_takes_no_more(
-    listener: EngineListener, taken: list[ForwardedRequest], identity: str
-) -> None:
-    with Peer(identity) as peer:
-        ask(peer, taken, 1)
-        listener.drain()
-        assert protocol.find_addresses(identity, "m_stream") == []
-        peer.ask(2)
-        assert peer.read().kind == frames.DRAIN
-        refusal = peer.read()
-        assert (refusal.number, refusal.flags) == (2, frames.UNLOADING)
-        assert refusal.texts[0] == "UNAVAILABLE"
-        taken[0].responder.send({}, final=True)
-        listener.close()
-        assert peer.read().number == 1
-    assert len(taken) == 1
 
 
 def test_closing_sends_the_last_answers_and_leaves_no_thread(identity: str) -> None:
