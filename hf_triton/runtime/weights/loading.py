@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..devices.device import Placement, choose_attention_kernels
+from ..devices.device import Placement, choose_attention_kernels, fastest_dtype, slowness
 from ..errors import LoadError, is_panic
 from ..log import info, warn
 from ..tokenizing.chat_templates import render_in_sandbox
@@ -131,7 +131,6 @@ def _dtype(served: ServedModel, files: Path, config: Any, placement: Placement) 
     """The torch dtype to load in; logs a line where there was a choice."""
     import torch
 
-    from ..devices.cpu_dtype import fastest_dtype, slowness
     from .declared_size import saved_dtype, weight_bytes
 
     is_ours = placement.device == "cpu" and not is_of_a_package(served, config)

@@ -13,7 +13,8 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from hf_triton.runtime.devices import cpu_dtype, layout_times
+from hf_triton.runtime.devices import device as devices
+from hf_triton.runtime.devices import layout_times
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.devices.linear_layouts import Float16StoredLinear
 from hf_triton.runtime.devices.prepacked_linear import prepack
@@ -29,8 +30,8 @@ def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A function that gives this machine another processor, and so much free memory."""
 
     def become(*, multiplies: bool, free_bytes: int = 2**40) -> None:
-        monkeypatch.setattr(cpu_dtype, "multiplies_bfloat16", lambda: multiplies)
-        monkeypatch.setattr(cpu_dtype, "free_cpu_bytes", lambda: free_bytes)
+        monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: multiplies)
+        monkeypatch.setattr(devices, "free_cpu_bytes", lambda: free_bytes)
 
     return become
 
@@ -55,7 +56,7 @@ def test_auto_is_the_fastest_that_memory_allows(
     why: str,
 ) -> None:
     processor(multiplies=multiplies, free_bytes=free_bytes)
-    found, told = cpu_dtype.fastest_dtype(saved, num_bytes=10)
+    found, told = devices.fastest_dtype(saved, num_bytes=10)
     assert found == chosen
     assert why in told
     assert bool(why) == bool(told)

@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from hf_triton.runtime.metrics import load, publishing
+from hf_triton.runtime.devices import device as devices
+from hf_triton.runtime.engine.triton_model import LoadMetrics
+from hf_triton.runtime.metrics import publishing
 from hf_triton.runtime.metrics.histogram import Histogram, histogram_families
 from hf_triton.runtime.metrics.publishing import Family, MetricsPublisher, Sample, settled
 from tests.support.triton import eventually
@@ -134,8 +136,8 @@ def test_a_loaded_model_tells_what_it_took_and_what_is_free(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: [0, 4 * gib, 0][index])
     free = {"cpu": 5 * gib + 7, "cuda:1": 9 * gib - 1}
-    monkeypatch.setattr(load, "free_bytes", lambda device: free[str(device)])
-    memory, seconds = load.LoadMetrics().families()
+    monkeypatch.setattr(devices, "free_bytes", lambda device: free[str(device)])
+    memory, seconds = LoadMetrics().families()
     found = {(one.labels["device"], one.labels["kind"]): one.value for one in memory.samples}
     assert found.pop(("cpu", "loaded")) > 50 * 2**20  # torch, if nothing else
     assert found == {
