@@ -87,7 +87,7 @@ def _check(served: ServedModel, files: Path) -> None:
 def _local_files(served: ServedModel) -> Path:
     folder = served.local_path
     kind, config = ("adapter", ADAPTER_CONFIG) if served.is_adapter else ("model", "config.json")
-    names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    names = _names_in(folder)
     if not has_config(names, config):
         other = None if served.is_adapter else other_kind(names)
         why = f"no {config} in {folder}" if other is None else f"{folder} {other}"
@@ -95,6 +95,10 @@ def _local_files(served: ServedModel) -> Path:
     if needed_pickles(names):
         _choose_files(served, names)
     return folder
+
+
+def _names_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
 def _choose_files(served: ServedModel, names: Iterable[str]) -> list[str]:
@@ -132,7 +136,7 @@ def _is_complete(served: ServedModel, files: Path) -> bool:
     Raises:
         LoadError: it holds pickles, which the model may not load.
     """
-    present = {path.relative_to(files).as_posix() for path in files.rglob("*") if path.is_file()}
+    present = _names_in(files)
     # huggingface_hub follows links on the way to the cache.
     folder = snapshot_folder(served.cache_dir, served.model, files.name)
     if FileHashes(served.cache_dir).names(folder) - present:
@@ -153,9 +157,7 @@ def _listed_files(served: ServedModel) -> list[str]:
         listed = get_cached_repo_tree(
             served.model, revision=served.revision, cache_dir=served.cache_dir
         )
-    except (
-        CachedRepoTreeNotFoundError
-    ):  # made by `hf-triton fetch`, which links complete files only
+    except CachedRepoTreeNotFoundError:  # made by `hf-triton fetch`: links to complete files only
         return []
     return [file.path for file in listed]
 
@@ -201,7 +203,7 @@ def _users_snapshot(served: ServedModel) -> Path | None:
         files = Path(
             snapshot_download(served.model, revision=served.revision, local_files_only=True)
         )
-        names = {path.relative_to(files).as_posix() for path in files.rglob("*") if path.is_file()}
+        names = _names_in(files)
         chosen = _choose_files(served, names)
         indexes = [name for name in chosen if name.endswith(".index.json")]
         shards = {shard for name in indexes for shard in _shards(files / name)}
@@ -314,20 +316,18 @@ def adapter_folders(served: ServedModel) -> dict[str, Path]:
     return {adapter.name: _adapter_folder(served, adapter) for adapter in served.adapters}
 
 
-def _served_part(served: ServedModel, part: ServedAdapter) -> ServedModel:
-    return replace(
+def _adapter_folder(served: ServedModel, adapter: ServedAdapter) -> Path:
+    part = replace(
         served,
-        model=part.model,
-        local=part.local,
-        revision=part.revision,
-        locked_files=part.locked_files,
+        model=adapter.model,
+        local=adapter.local,
+        revision=adapter.revision,
+        locked_files=adapter.locked_files,
         adapters=(),
         gguf_file=None,
+        is_adapter=True,
     )
-
-
-def _adapter_folder(served: ServedModel, adapter: ServedAdapter) -> Path:
     try:
-        return model_files(replace(_served_part(served, adapter), is_adapter=True))
+        return model_files(part)
     except LoadError as error:
         raise LoadError(f"adapter {adapter.name}: {error}") from error
