@@ -57,7 +57,9 @@ class ArmMetrics:
                 for arm, outcomes in self._outcomes.items()
                 for outcome, number in outcomes.items()
             ]
-            durations = {(("arm", arm),): found for arm, found in self._durations.items()}
+            durations: dict[tuple[tuple[str, str], ...], Histogram] = {
+                (("arm", arm),): found for arm, found in self._durations.items()
+            }
             text = "Requests of each arm, by how they ended"
             yield Family("hf_triton_arm_requests_total", text, True, tuple(samples))
             text = "Seconds from a request to the whole answer of its arm"

@@ -220,7 +220,7 @@ def test_what_draining_engines_give_back_goes_to_others_while_there_are_any(
     for taken in second.taken:
         taken.responder.fail(OverloadedError("unloading, too"))
     third.waits_for(3)
-    third.taken.sort(key=lambda taken: str(taken.tensor("text_input")))  # type: ignore[union-attr]
+    third.taken.sort(key=lambda taken: str(taken.tensor("text_input")))
     echo(third.taken[0])
     third.listener.drain()
     third.taken[1].responder.fail(OverloadedError("the last"))
