@@ -317,7 +317,7 @@ class SilentProcess:
     def fork(self, number: int) -> socket.socket:
         return self._here
 
-    def kill(self, number: int) -> None:
+    def order(self, kind: int, number: int) -> None:
         pass
 
     def was_killed(self, number: int) -> bool:
