@@ -80,8 +80,7 @@ def _logits(
     scheduler.add(sequences)
     while not all(sequence.token_ids for sequence in sequences):
         step = scheduler.schedule()
-        runner.cache.copy(step.copies)
-        runner.forward(step)
+        runner.compute(step)
         for sequence in step.sampled:
             sequence.token_ids = [forced[sequences.index(sequence)][0]]
     step = scheduler.schedule()

@@ -109,8 +109,8 @@ class InFlightEngine(Engine):
         self._plan = plan(setup)
         self._storage, self.size = self._plan.storage, self._plan.storage.size
         self._vocab_size = int(setup.model.config.get_text_config().vocab_size)
-        self._cache = self._storage.new_cache()
-        runner = self._plan.make_runner(setup.model, self._cache, setup.device)
+        cache = self._storage.new_cache()
+        runner = self._plan.make_runner(setup.model, cache, setup.device)
         ahead = self._plan.async_scheduling
         self._takes_snapshots = runner.takes_snapshots
         self._drafter = make_drafter(setup, runner, self.size.max_num_seqs, async_scheduling=ahead)
@@ -153,7 +153,7 @@ class InFlightEngine(Engine):
         if held is not None:
             longest = held.max_source_len or 0
             sources = sources or tuple(text_source([0] * min(n, longest)) for n in (3, 16))
-        warm_up(self._scheduler, self.runner, self._sampler, self._cache, sources)
+        warm_up(self._scheduler, self.runner, self._sampler, sources)
 
     @property
     def _max_num_batched_tokens(self) -> int:
@@ -301,8 +301,6 @@ class InFlightEngine(Engine):
         for token_ids in filter(None, sequence.begins_with):
             for token_id in token_ids:
                 self._append_one(sequence, Token(token_id))
-                if sequence.grammar is not None and sequence.finish_reason is None:
-                    sequence.grammar.mask()  # or it would be taken for that of the next token
             self._publish([sequence])
         sequence.preempt()
 
@@ -320,7 +318,6 @@ class InFlightEngine(Engine):
         self.metrics.num_preempted = self._scheduler.num_preempted
         failed: dict[Sequence, EngineError] = {}
         if step.num_tokens:
-            self._cache.copy(step.copies)
             step, failed = self._encoded(step)
         if drafter is not None and self._launched is None:
             drafter.draft(step, self._space.append)
@@ -331,7 +328,7 @@ class InFlightEngine(Engine):
                 step.inputs.pending_tokens = self._launched.token_ids
             if self.setup.device.type == "cpu":
                 self.thread.cpu_threads.computes(step.num_tokens)
-            logits = self.runner.forward(step)
+            logits = self.runner.compute(step)
             forget_embeddings(step)
             if len(logits) > len(step.rows):
                 complete, doubted = read_prompt_logprobs(step, logits[len(step.rows) :])

@@ -121,8 +121,7 @@ def logits_after(
     logits: dict[tuple[int, int], torch.Tensor] = {}
     while scheduler.has_work:
         step = scheduler.schedule()
-        runner.cache.copy(step.copies)
-        for sequence, row_logits in zip(step.sampled, runner.forward(step), strict=True):
+        for sequence, row_logits in zip(step.sampled, runner.compute(step), strict=True):
             row, num_forced = sequences.index(sequence), len(sequence.token_ids)
             logits[row, num_forced] = row_logits.float()
             sequence.token_ids += forced[row][num_forced : num_forced + 1]

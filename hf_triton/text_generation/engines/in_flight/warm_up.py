@@ -9,7 +9,6 @@ from collections.abc import Sequence as Items
 
 from hf_triton.text_generation.engine.scheduler import Scheduler
 from hf_triton.text_generation.forward.transformers.runner import Runner
-from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.detokenizer import Detokenizer
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
@@ -60,13 +59,12 @@ def warm_up(
     scheduler: Scheduler,
     runner: Runner,
     sampler: Sampler,
-    cache: PagedCache,
     sources: Items[Source] = (),
 ) -> None:
     """Runs prompts of several lengths, greedy and sampled ones, through every part of a step; with
     ``sources``, an encoder-decoder's, after the first token.
     """
-    room = cache.size.max_model_len - _OUTPUT_TOKENS
+    room = runner.cache.size.max_model_len - _OUTPUT_TOKENS
     lengths = [min(length, room) for length in _PROMPT_TOKENS][: scheduler.max_num_seqs]
     if room < 1:
         return
@@ -84,8 +82,7 @@ def warm_up(
     scheduler.add(sequences)
     while scheduler.has_work:
         step = scheduler.schedule()
-        cache.copy(step.copies)
-        logits, sampled = runner.forward(step), step.sampled
+        logits, sampled = runner.compute(step), step.sampled
         tokens = sampler.sample(logits, sampled) if sampled else []
         for sequence, token in zip(sampled, tokens, strict=True):
             sequence.append(Token(max(token.id, 0)), frozenset())

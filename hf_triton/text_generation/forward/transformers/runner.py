@@ -42,6 +42,11 @@ class Runner(ABC):
         """
         return forward(step)
 
+    def compute(self, step: Step) -> torch.Tensor:
+        """Copies what the step's prompts begin with, and computes it as ``forward`` does."""
+        self.cache.copy(step.copies)
+        return self.forward(step)
+
     @abstractmethod
     def forward(self, step: Step) -> torch.Tensor:
         """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""

@@ -164,7 +164,7 @@ def test_prompts_of_several_pages_share_them_and_give_generates_tokens(
 def test_padding_writes_to_page_0_only(engine_with: MakeEngine) -> None:
     engine, answers = engine_with(tiny_model("llama"), Captures()), Answers()
     with running(engine):
-        stored = (*engine._cache.keys, *engine._cache.values)
+        stored = (*engine.runner.cache.keys, *engine.runner.cache.values)
         for pages in stored:
             pages.zero_()  # the warm-up has been here
         engine.submit([answers.sequence(n, [5, 6, 7], max_tokens=9) for n in range(3)])
