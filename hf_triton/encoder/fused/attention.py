@@ -15,8 +15,9 @@ import torch.nn.functional as F
 
 from hf_triton.runtime.fused.parts import Attention, Body
 from hf_triton.runtime.fused.row_loops import RowLoops
+from hf_triton.runtime.kernels import layout
 from hf_triton.runtime.kernels.kernel_loading import TEXT_KERNELS, load_kernel
-from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of
+from hf_triton.runtime.kernels.thread_team import ThreadTeam, bits_of, kept_arguments
 
 # At least as many numbers as the kernel's blocks have rows and columns.
 _ROWS, COLUMNS = 8, 32
@@ -56,7 +57,10 @@ class TextAttention:
         self._loops, self._team = loops, team
         self._kv_heads, self._dim = encoder.kv_heads, encoder.dim
         attentions = {id(layer.attention): layer.attention for layer in encoder.layers}
-        self._placing = {key: loops.placing(one) for key, one in attentions.items()}
+        self._placing = {
+            key: kept_arguments(loops.placing(one, encoder.kv_heads, encoder.dim))
+            for key, one in attentions.items()
+        }
         self._relative = {
             key: [None if table is None else table.float() for table in _relative(one)]
             for key, one in attentions.items()
@@ -75,12 +79,10 @@ class TextAttention:
         if attention.query_norm is not None and attention.query_norm.is_wide:
             self._loops.norm_heads(attention, qkv, self._dim)
         if attention.rotary is not None or attention.query_norm is not None:
-            kernel, arguments = self._placing[id(attention)]
-            sizes = attention.num_heads, self._kv_heads, self._dim, 0
-            where = texts.positions.data_ptr()
-            self._team.run(
-                kernel, *(len(qkv), *sizes, qkv.data_ptr(), 0, 0, where, where), *arguments
-            )
+            arguments = self._placing[id(attention)]
+            arguments[layout.TOKENS], arguments[layout.QUERIES] = len(qkv), qkv.data_ptr()
+            arguments[layout.POSITIONS] = texts.positions.data_ptr()
+            self._team.run_with(self._loops.kernel("place"), arguments)
         out = qkv.new_empty(len(qkv), attention.num_heads * self._dim)
         num_short = len(texts.lengths)
         if _is_plain(attention):

@@ -23,7 +23,6 @@ from ..kernels.thread_team import ThreadTeam
 from .linear_layouts import PrepackedLinear, is_int8
 
 _ZERO_POINT = {1: 128, 2: 32768}
-_MIN_PARALLEL_SIZE = 4096  # numbers; for fewer, starting the threads costs more than it saves
 
 _MAX_INPUTS = 2**31 // (255 * 128)  # more products could overflow the int32 that sums them
 
@@ -136,7 +135,7 @@ class RowKernels:
         self._team.run(
             self._digits[x.dtype],
             *(rows, size, x.data_ptr(), scales.data_ptr(), out.data_ptr(), num_digits),
-            parallel=rows > 1 and rows * size > _MIN_PARALLEL_SIZE,
+            numbers=rows * size if rows > 1 else 0,
         )
         return out, scales
 
@@ -157,6 +156,6 @@ class RowKernels:
             self._combine[dtype],
             *(rows, size, products.data_ptr(), scales.data_ptr(), offsets.data_ptr()),
             *(bias.data_ptr(), out.data_ptr(), len(products) // rows),
-            parallel=rows > 1 and rows * size > _MIN_PARALLEL_SIZE,
+            numbers=rows * size if rows > 1 else 0,
         )
         return out

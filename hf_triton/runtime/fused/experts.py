@@ -68,7 +68,7 @@ class _Pairs:
             load_kernel("group", "float32", EXPERT_KERNELS),
             *(self.count, num_experts, chosen.data_ptr()),
             *(self.starts.data_ptr(), self.order.data_ptr()),
-            parallel=False,
+            numbers=0,
         )
 
 

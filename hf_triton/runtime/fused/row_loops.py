@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from hf_triton.runtime.kernels import layout
 from hf_triton.runtime.kernels.kernel_loading import load_kernel
 from hf_triton.runtime.kernels.thread_team import Kernel, ThreadTeam, bits_of
 
 from .parts import Attention, Embedding, Layer, Linear, Mlp, Norm
 from .reading.layers import ACTIVATIONS
 
-MIN_PARALLEL_SIZE = 4096  # numbers; for fewer, starting the threads costs more than it saves
 # The loops that activate and multiply. What only activates, torch does in as little time, in place:
 # where the operating system has to give memory for the result, that takes as long.
 _GATED = {"silu": "silu_mul", "gelu_tanh": "gelu_tanh_mul", "gelu": "gelu_mul"}
@@ -59,13 +59,8 @@ class RowLoops:
         if norm.is_wide:
             self._wide(norm, hidden, delta, out)
             return out
-        rows, size = hidden.shape
-        self._team.run(
-            self.kernel("norm"),
-            *(rows, size, hidden.data_ptr(), 0 if delta is None else delta.data_ptr()),
-            *(norm.weight.data_ptr(), out.data_ptr(), bits_of(norm.eps)),
-            parallel=rows * size > MIN_PARALLEL_SIZE,
-        )
+        rest = norm.weight.data_ptr(), out.data_ptr(), bits_of(norm.eps)
+        self._run("norm", hidden, 0 if delta is None else delta.data_ptr(), *rest)
         return out
 
     def _wide(
@@ -81,26 +76,40 @@ class RowLoops:
             *(norm.weight.data_ptr(), 0 if norm.bias is None else norm.bias.data_ptr()),
             *(out.data_ptr(), size if norm.weight.numel() > size else 0),
             *(int(norm.has_mean), bits_of(norm.eps), x.stride(1) if parts > 1 else 0),
-            parallel=rows * parts * size > MIN_PARALLEL_SIZE,
+            numbers=rows * parts * size,
         )
 
-    def placing(self, attention: Attention) -> tuple[Kernel, tuple[int, ...]]:
-        """The loop that norms and rotates queries and keys, and those of its arguments that
-        stay: from the rotary embedding's on.
+    def placing(self, attention: Attention, kv_heads: int, dim: int) -> dict[int, int]:
+        """The arguments of ``place`` that stay: where queries, keys and values lie in their
+        product, and what normalises and rotates them.
         """
-        name, rotary = "place", attention.rotary
-        if rotary is not None:
-            name += "_pairs" if rotary.in_pairs else ""
-            name += "_wide" if rotary.cos.dtype != self.dtype else ""
-        q_norm, k_norm = attention.query_norm, attention.key_norm
-        if q_norm is None or k_norm is None or q_norm.is_wide:
-            norms = (0, 0, 0)
+        heads, rotary = attention.num_heads, attention.rotary
+        width, groups = (heads + 2 * kv_heads) * dim, heads // kv_heads
+        if attention.is_interleaved:  # each head of keys follows its queries, its values follow it
+            steps, new = (width // kv_heads, width // kv_heads), (groups * dim, (groups + 1) * dim)
         else:
-            norms = (q_norm.weight.data_ptr(), k_norm.weight.data_ptr(), bits_of(q_norm.eps))
-        return self.kernel(name), (
-            *((rotary.cos.data_ptr(), rotary.sin.data_ptr()) if rotary else (0, 0)),
-            *(rotary.cos.shape[1] if rotary else 0, *norms, int(attention.is_interleaved)),
-        )
+            steps, new = (groups * dim, dim), (heads * dim, (heads + kv_heads) * dim)
+        found = {
+            layout.HEADS: heads,
+            layout.KV_HEADS: kv_heads,
+            layout.DIM: dim,
+            layout.TOKEN_STEP: width,
+            layout.HEAD_STEP: steps[0],
+            layout.KEY_STEP: steps[1],
+            layout.NEW_KEYS: new[0],
+            layout.NEW_VALUES: new[1],
+        }
+        if rotary is not None:
+            found |= {layout.COS: rotary.cos.data_ptr(), layout.SIN: rotary.sin.data_ptr()}
+            found |= {layout.ROTARY_DIM: rotary.cos.shape[1], layout.IN_PAIRS: rotary.in_pairs}
+            found[layout.WIDE_ANGLES] = rotary.cos.dtype != self.dtype
+        q_norm, k_norm = attention.query_norm, attention.key_norm
+        if q_norm is not None and k_norm is not None and not q_norm.is_wide:
+            found[layout.Q_NORM], found[layout.K_NORM] = (
+                norm.weight.data_ptr() for norm in (q_norm, k_norm)
+            )
+            found[layout.EPS] = bits_of(q_norm.eps)
+        return found
 
     def norm_heads(self, attention: Attention, qkv: torch.Tensor, dim: int) -> None:
         """Norms queries and keys of ``qkv`` (tokens, width) in place."""
@@ -144,13 +153,8 @@ class RowLoops:
         if mlp.activation is None:
             return mlp.down(up)
         if mlp.is_gated and isinstance(mlp.activation, str) and mlp.activation in _GATED:
-            rows, size = up.shape[0], up.shape[1] // 2
-            out = up.new_empty(rows, size)
-            self._team.run(
-                self.kernel(_GATED[mlp.activation]),
-                *(rows, size, up.data_ptr(), out.data_ptr()),
-                parallel=rows * size > MIN_PARALLEL_SIZE,
-            )
+            out = up.new_empty(len(up), up.shape[1] // 2)
+            self._run(_GATED[mlp.activation], up, out.data_ptr())
             return mlp.down(out)
         if not mlp.is_gated and isinstance(mlp.activation, str) and mlp.activation in _IN_PLACE:
             kind = _IN_PLACE[mlp.activation]
@@ -167,7 +171,12 @@ class RowLoops:
         """logits (rows, vocab) -> the first of the largest in each row, (rows,) int64."""
         if logits.dtype != self.dtype or not logits.is_contiguous():
             return logits.argmax(dim=-1)
-        rows, size = logits.shape
-        out = torch.empty(rows, dtype=torch.int64)
-        self._team.run(self.kernel("argmax"), rows, size, logits.data_ptr(), out.data_ptr())
+        out = torch.empty(len(logits), dtype=torch.int64)
+        self._run("argmax", logits, out.data_ptr())
         return out
+
+    def _run(self, name: str, x: torch.Tensor, *arguments: int) -> None:
+        """Runs a kernel over x (rows, size), whose rows are its tasks."""
+        rows, size = x.shape
+        numbers = rows * size if rows > 1 else 0
+        self._team.run(self.kernel(name), rows, size, x.data_ptr(), *arguments, numbers=numbers)

@@ -20,6 +20,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from . import layout as of
 from .layout import COUNTERS
 
 # What may be computed in another order, and no promise that all is a finite number, as
@@ -381,9 +382,9 @@ def _silu(x: Any) -> Any:
 
 @njit(fastmath=FAST, error_model="numpy")
 def _gated(a: Any, at: Any, activate: Any) -> None:
-    """2 rows, 3 size, 4 x (rows, 2 * size) gate and up, 5 out (rows, size): activate(gate) * up."""
+    """2 rows, 3 size, 4 x (rows, size) gate and up, 5 out (rows, size / 2): activate(gate) * up."""
     take_wide_vectors()
-    rows, size, x, out = a[2], a[3], at(a[4]), at(a[5])
+    rows, size, x, out = a[2], a[3] // 2, at(a[4]), at(a[5])
     while True:
         row = take(a, 0)
         if row >= rows:
@@ -393,25 +394,20 @@ def _gated(a: Any, at: Any, activate: Any) -> None:
             store(out, to + i, rounded(out, activate(load(x, gate + i))) * load(x, up + i))
 
 
-@njit(fastmath=FAST, error_model="numpy", inline="always")
-def _rotate(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any, out: Any, to: Any) -> None:
-    """Rotary position embedding of the first ``2 * half`` numbers;
-    https://arxiv.org/abs/2104.09864, in the order of halves that Llama has.
+@njit(fastmath=FAST, error_model="numpy")
+def _rotate(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any, in_pairs: Any) -> None:
+    """Rotary position embedding of the first ``2 * half`` numbers, in place;
+    https://arxiv.org/abs/2104.09864, in the order of halves that Llama has, or in GPT-J's of pairs.
     """
-    for i in range(half):
+    for i in range(half if in_pairs == 0 else 0):
         low, high = load(x, at + i), load(x, at + half + i)
-        first = rounded(out, low * load(cos, angle + i)) - rounded(out, high * load(sin, angle + i))
-        second = rounded(out, high * load(cos, angle + half + i)) + rounded(
-            out, low * load(sin, angle + half + i)
+        first = rounded(x, low * load(cos, angle + i)) - rounded(x, high * load(sin, angle + i))
+        second = rounded(x, high * load(cos, angle + half + i)) + rounded(
+            x, low * load(sin, angle + half + i)
         )
-        store(out, to + i, first)
-        store(out, to + half + i, second)
-
-
-@njit(fastmath=FAST, error_model="numpy", inline="always")
-def _rotate_pairs(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any) -> None:
-    """As _rotate, in place, in GPT-J's order of pairs."""
-    for i in range(half):
+        store(x, at + i, first)
+        store(x, at + half + i, second)
+    for i in range(half if in_pairs != 0 else 0):
         low, high = load(x, at + 2 * i), load(x, at + 2 * i + 1)
         c, s = load(cos, angle + i), load(sin, angle + i)
         store(x, at + 2 * i, low * c - high * s)
@@ -419,103 +415,129 @@ def _rotate_pairs(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any) ->
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _place(a: Any, at: Any, angles_at: Any, in_pairs: Any) -> None:
-    """Normalises (where the model does) and rotates queries and keys in place, and writes keys and
-    values to their rows. ``angles_at`` reads the rotary embedding. Numba compiles one branch of
-    ``in_pairs``, which is None or not.
-
-    2 tokens, 3 heads, 4 kv_heads, 5 dim, 6 rows of a head in the cache, 7 qkv (tokens, (heads +
-    2 kv_heads) * dim), 8 keys and 9 values (kv_heads, rows, dim), or 0 where they stay in qkv,
-    10 rows and 11 positions (tokens,) int32, 12 cos and 13 sin (positions, rotary dim), 14 rotary
-    dim, 15 q norm's weight or 0, 16 k norm's, 17 eps, 18 whether qkv is interleaved: each head of
-    keys follows its queries, and its values follow it.
-    """
-    tokens, heads, kv_heads, dim = a[2], a[3], a[4], a[5]
-    qkv, keys, values, q_norm, k_norm = at(a[7]), at(a[8]), at(a[9]), at(a[15]), at(a[16])
-    cos, sin = angles_at(a[12]), angles_at(a[13])
-    rows, positions = _int32_at(a[10]), _int32_at(a[11])
-    rotary, eps = a[14], float_of(a[17])
-    width, groups = (heads + 2 * kv_heads) * dim, heads // kv_heads
-    while True:
-        token = take(a, 0)
-        if token >= tokens:
-            break
-        first, angle = token * width, positions[token] * rotary
-        for head in range(heads + kv_heads):
-            here = first + head * dim
-            if a[18] != 0:
-                here += head // (groups + 1) * dim  # past the values of the heads before
-            is_key = head % (groups + 1) == groups if a[18] != 0 else head >= heads
-            if a[15] != 0:
-                _normalised(qkv, here, dim, k_norm if is_key else q_norm, eps, qkv, here)
-            if in_pairs is None:
-                _rotate(qkv, here, cos, sin, angle, rotary // 2, qkv, here)
-            else:
-                _rotate_pairs(qkv, here, cos, sin, angle, rotary // 2)
-        for head in range(kv_heads if a[8] != 0 else 0):
-            to = (head * a[6] + rows[token]) * dim
-            if a[18] != 0:
-                key_at = first + (head * (groups + 2) + groups) * dim
-                value_at = key_at + dim
-            else:
-                key_at = first + (heads + head) * dim
-                value_at = key_at + kv_heads * dim
-            for i in range(dim):
-                store(keys, to + i, load(qkv, key_at + i))
-            for i in range(dim):
-                store(values, to + i, load(qkv, value_at + i))
+def _turn(a: Any, at: Any, x: Any, here: Any, weight: Any, angle: Any) -> None:
+    """Normalises a head's numbers, where ``weight`` is not 0, and rotates them, in place."""
+    if weight != 0:
+        _normalised(x, here, a[of.DIM], at(weight), float_of(a[of.EPS]), x, here)
+    half = a[of.ROTARY_DIM] // 2
+    if a[of.WIDE_ANGLES] != 0:
+        _rotate(
+            x,
+            here,
+            float32_at(a[of.COS]),
+            float32_at(a[of.SIN]),
+            angle,
+            half,
+            a[of.IN_PAIRS],
+        )
+    else:
+        _rotate(x, here, at(a[of.COS]), at(a[of.SIN]), angle, half, a[of.IN_PAIRS])
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _attend(a: Any, at: Any, changed: Any) -> None:
-    """Each token's queries over its own sequence's keys up to its position, which lie in pages.
-    Numba compiles one branch of ``changed``, which is None or not: whether scores have a soft cap
-    or sinks.
+def _place_head(a: Any, at: Any, token: Any, head: Any) -> None:
+    """Places a token's key and value of one head, and turns them and its queries."""
+    dim, size = a[of.DIM], a[of.PAGE_ROWS]
+    qkv, first = at(a[of.QUERIES]), token * a[of.TOKEN_STEP]
+    position = _int32_at(a[of.POSITIONS])[token]
+    angle, query = position * a[of.ROTARY_DIM], first + head * a[of.HEAD_STEP]
+    for _ in range(a[of.HEADS] // a[of.KV_HEADS]):
+        _turn(a, at, qkv, query, a[of.Q_NORM], angle)
+        query += dim
+    key = first + a[of.NEW_KEYS] + head * a[of.KEY_STEP]
+    value = first + a[of.NEW_VALUES] + head * a[of.KEY_STEP]
+    _turn(a, at, qkv, key, a[of.K_NORM], angle)
+    if a[of.KEYS] != 0:
+        keys, values = at(a[of.KEYS]), at(a[of.VALUES])
+        pages = _int32_at(a[of.SEQUENCES])[token] * a[of.TABLE_PAGES]
+        page = _int32_at(a[of.TABLE])[pages + position // size]
+        to = (head * a[of.HEAD_ROWS] + page * size + position % size) * dim
+        for i in range(dim):
+            store(keys, to + i, load(qkv, key + i))
+        for i in range(dim):
+            store(values, to + i, load(qkv, value + i))
 
-    2 tokens, 3 heads, 4 kv_heads, 5 dim, 6 rows of a head in the cache, 7 queries, 8 keys and
-    9 values (kv_heads, rows, dim), 10 sequences and 11 positions (tokens,) int32, 12 out (tokens,
-    heads * dim), 13 scratch (threads, longest + dim) float32, 14 window or 0, 15 scale, 16 numbers
-    beside the queries of each head of keys, 17 soft cap, 18 sinks (heads,) float32 or 0, 19 block
-    table (sequences, 20 pages) int32, 21 rows of a page, 22 numbers from one token's queries to the
-    next's, 23 the longest sequence.
+
+@njit(fastmath=FAST, error_model="numpy")
+def _place(a: Any, at: Any) -> None:
+    """Normalises (where the model does) and rotates queries and keys in place, and writes keys and
+    values to the pages of their sequences.
+
+    Arguments, by their names in layout.py: TOKENS, HEADS, KV_HEADS and DIM; HEAD_ROWS of a head in
+    the cache, PAGE_ROWS of a page; QUERIES (the address of the first), numbers from one token's to
+    the next's (TOKEN_STEP) and from those of one head of keys to the next's (HEAD_STEP); where a
+    token's NEW_KEYS and NEW_VALUES begin, and numbers from one head's to the next's (KEY_STEP);
+    KEYS and VALUES (kv_heads, rows, dim), or 0 where they stay where they are; SEQUENCES and
+    POSITIONS (tokens,) int32; the block TABLE (sequences, TABLE_PAGES) int32; COS and SIN
+    (positions, ROTARY_DIM), whether they are IN_PAIRS, and float32 in a model that is not
+    (WIDE_ANGLES); the weights Q_NORM and K_NORM or 0, EPS.
     """
-    tokens, heads, kv_heads, dim, size, longest = a[2], a[3], a[4], a[5], a[21], a[23]
-    queries, keys, values, out = at(a[7]), at(a[8]), at(a[9]), at(a[12])
-    sequences, positions, table = _int32_at(a[10]), _int32_at(a[11]), _int32_at(a[19])
-    window, scale, groups = a[14], float_of(a[15]), heads // kv_heads
-    scores = float32_at(a[13] + 4 * take(a, 1) * (longest + dim))
+    while True:
+        token = take(a, 0)
+        if token >= a[of.TOKENS]:
+            break
+        for head in range(a[of.KV_HEADS]):
+            _place_head(a, at, token, head)
+
+
+@njit(fastmath=FAST, error_model="numpy")
+def _attend(a: Any, at: Any) -> None:
+    """Each token's queries over its own sequence's keys up to its position, which lie in pages.
+
+    Beside the arguments of ``_place``: LONGEST, the tokens of the longest sequence; OUT (tokens,
+    heads * dim); SCRATCH (threads, longest + dim) float32; WINDOW or 0; SCALE; SOFTCAP or 0; SINKS
+    (heads,) float32 or 0; PLACES, whether each token, the last of its sequence, is placed first.
+    """
+    num_tasks, kv_heads = a[of.TOKENS] * a[of.KV_HEADS], a[of.KV_HEADS]
+    scores = float32_at(a[of.SCRATCH] + 4 * take(a, 1) * (a[of.LONGEST] + a[of.DIM]))
     while True:
         task = take(a, 0)
-        if task >= tokens * kv_heads:
+        if task >= num_tasks:
             break
-        token, kv_head = task // kv_heads, task % kv_heads
-        end = positions[token] + 1
-        begin = max(0, end - window) if window else 0
-        first = sequences[token] * a[20] + begin // size
-        skipped, head_at = begin % size, kv_head * a[6]
-        for head in range(kv_head * groups, (kv_head + 1) * groups):
-            query = token * a[22] + head * dim + kv_head * a[16]
-            done, page, skip = 0, first, skipped
-            while done < end - begin:
-                count = _run(table, page, skip, size, end - begin - done)
-                row = head_at + table[page] * size + skip
-                _score(queries, query, keys, row * dim, count, dim, scale, scores, done)
-                done, page, skip = done + count, page + (skip + count) // size, 0
-            if changed is None:
-                total = softmax(scores, end - begin)
-            else:
-                total = _softmax_changed(a, scores, end - begin, head)
-            for i in range(dim):
-                store(scores, longest + i, _ZERO)
-            done, page, skip = 0, first, skipped
-            while done < end - begin:
-                count = _run(table, page, skip, size, end - begin - done)
-                row = head_at + table[page] * size + skip
-                _weigh(values, row * dim, count, dim, scores, done, longest)
-                done, page, skip = done + count, page + (skip + count) // size, 0
-            to = (token * heads + head) * dim
-            for i in range(dim):
-                store(out, to + i, load(scores, longest + i) / total)
+        if a[of.PLACES] != 0:
+            _place_head(a, at, task // kv_heads, task % kv_heads)
+        _attend_head(a, at, task // kv_heads, task % kv_heads, scores)
+
+
+@njit(fastmath=FAST, error_model="numpy")
+def _attend_head(a: Any, at: Any, token: Any, kv_head: Any, scores: Any) -> None:
+    """Attention of the queries of one head of keys."""
+    heads, dim, size, longest = a[of.HEADS], a[of.DIM], a[of.PAGE_ROWS], a[of.LONGEST]
+    queries, keys, values = at(a[of.QUERIES]), at(a[of.KEYS]), at(a[of.VALUES])
+    out, scale = at(a[of.OUT]), float_of(a[of.SCALE])
+    table, window, groups = (
+        _int32_at(a[of.TABLE]),
+        a[of.WINDOW],
+        heads // a[of.KV_HEADS],
+    )
+    end = _int32_at(a[of.POSITIONS])[token] + 1
+    begin = max(0, end - window) if window else 0
+    first = _int32_at(a[of.SEQUENCES])[token] * a[of.TABLE_PAGES] + begin // size
+    skipped, head_at = begin % size, kv_head * a[of.HEAD_ROWS]
+    query = token * a[of.TOKEN_STEP] + kv_head * a[of.HEAD_STEP]
+    for head in range(kv_head * groups, (kv_head + 1) * groups):
+        done, page, skip = 0, first, skipped
+        while done < end - begin:
+            count = _run(table, page, skip, size, end - begin - done)
+            row = head_at + table[page] * size + skip
+            _score(queries, query, keys, row * dim, count, dim, scale, scores, done)
+            done, page, skip = done + count, page + (skip + count) // size, 0
+        if a[of.SOFTCAP] == 0 and a[of.SINKS] == 0:
+            total = softmax(scores, end - begin)
+        else:
+            total = _softmax_changed(a, scores, end - begin, head)
+        for i in range(dim):
+            store(scores, longest + i, _ZERO)
+        done, page, skip = 0, first, skipped
+        while done < end - begin:
+            count = _run(table, page, skip, size, end - begin - done)
+            row = head_at + table[page] * size + skip
+            _weigh(values, row * dim, count, dim, scores, done, longest)
+            done, page, skip = done + count, page + (skip + count) // size, 0
+        to = (token * heads + head) * dim
+        for i in range(dim):
+            store(out, to + i, load(scores, longest + i) / total)
+        query += dim
 
 
 @njit(error_model="numpy")
@@ -534,17 +556,17 @@ def _softmax_changed(a: Any, scores: Any, count: Any, head: Any) -> Any:
     """As softmax, of capped scores, https://arxiv.org/abs/2408.00118, and with a sink beside them,
     https://arxiv.org/abs/2309.17453.
     """
-    softcap, sinks = float_of(a[17]), float32_at(a[18])
-    if a[17] != 0:
+    softcap, sinks = float_of(a[of.SOFTCAP]), float32_at(a[of.SINKS])
+    if a[of.SOFTCAP] != 0:
         for j in range(count):
             power = exp(load(scores, j) * (_TWO / softcap))
             store(scores, j, softcap - softcap * _TWO / (power + _ONE))
     largest = load(scores, 0)
-    if a[18] != 0:
+    if a[of.SINKS] != 0:
         largest = max(largest, load(sinks, head))
     for j in range(1, count):
         largest = larger(largest, load(scores, j))
-    total = exp(load(sinks, head) - largest) if a[18] != 0 else _ZERO
+    total = exp(load(sinks, head) - largest) if a[of.SINKS] != 0 else _ZERO
     for j in range(count):
         weight = exp(load(scores, j) - largest)
         store(scores, j, weight)
@@ -698,15 +720,6 @@ def _combine(a: Any, at: Any) -> None:
                 store(out, first + i, whole * part + load(bias, i))
 
 
-def _placing(in_pairs: Any) -> Callable[..., None]:
-    return njit(lambda a, at: _place(a, at, at, in_pairs))
-
-
-def _placing_wide(in_pairs: Any) -> Callable[..., None]:
-    """With angles in float32, as OLMo 2 has them."""
-    return njit(lambda a, at: _place(a, at, float32_at, in_pairs))
-
-
 # Each is given the arguments, and what makes pointers to numbers of the dtype at hand.
 ENTRIES: dict[str, Callable[..., None]] = {
     "digits": _digits,
@@ -717,10 +730,6 @@ ENTRIES: dict[str, Callable[..., None]] = {
     "gelu_mul": njit(lambda a, at: _gated(a, at, _gelu)),
     "gelu_tanh_mul": njit(lambda a, at: _gated(a, at, _gelu_tanh)),
     "silu_mul": njit(lambda a, at: _gated(a, at, _silu)),
-    "place": _placing(None),
-    "place_pairs": _placing(1),
-    "place_wide": _placing_wide(None),
-    "place_pairs_wide": _placing_wide(1),
-    "attend": njit(lambda a, at: _attend(a, at, None)),
-    "attend_changed": njit(lambda a, at: _attend(a, at, 1)),
+    "place": _place,
+    "attend": _attend,
 }

@@ -11,14 +11,19 @@ is not libgomp the loops run on the calling thread alone.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .layout import NUM_ARGUMENTS
+from .layout import COUNTERS, NUM_ARGUMENTS
 
+# Numbers that a kernel computes. Of few, starting the threads costs more than it saves. While it
+# computes no more than some, other Python threads wait: to give them the interpreter's lock and
+# wait for it would take longer.
+_FEW, _MANY = 2**12, 2**17
 Arguments = ctypes.c_int64 * NUM_ARGUMENTS
 
 
@@ -29,22 +34,46 @@ class ThreadTeam:
 
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
-        self._parallel = gomp_parallel() if num_threads > 1 else None
+        self._parallel = self._brief = None
+        if num_threads > 1:
+            self._parallel, self._brief = map(gomp_parallel, (ctypes.CDLL, ctypes.PyDLL))
         if self._parallel is None:
             self.num_threads = 1
+        self._scratch: dict[int, torch.Tensor] = {}
 
-    def run(self, kernel: Kernel, *arguments: int, parallel: bool = True) -> None:
-        """Runs a kernel to its end, on one thread where splitting it would cost more than it saves.
+    def scratch(self, size: int) -> torch.Tensor:
+        """(num_threads, size) float32 for kernels to write in; one for all of a size."""
+        if size not in self._scratch:
+            self._scratch[size] = torch.empty(self.num_threads, size)
+        return self._scratch[size]
+
+    def run(self, kernel: Kernel, *arguments: int, numbers: int = _MANY) -> None:
+        """Runs a kernel that computes about so many ``numbers`` to its end: of few on one thread.
 
         ``arguments`` are integers: sizes, addresses of contiguous memory that outlives the call, or
         ``bits_of`` a float.
         """
-        values = Arguments(0, 0, *arguments)
-        num_threads = min(self.num_threads, torch.get_num_threads()) if parallel else 1
-        if num_threads > 1 and self._parallel is not None:
-            self._parallel(kernel.address, values, num_threads, 0)
+        self.run_with(kernel, Arguments(0, 0, *arguments), numbers=numbers)
+
+    def run_with(self, kernel: Kernel, arguments: Any, *, numbers: int = _MANY) -> None:
+        """The same with ``Arguments`` that are kept: their counters begin anew."""
+        arguments[COUNTERS] = arguments[COUNTERS + 1] = 0
+        num_threads = 1
+        if numbers > _FEW:
+            num_threads = min(self.num_threads, torch.get_num_threads())
+        if num_threads == 1:
+            (kernel.call if numbers >= _MANY else kernel.call_briefly)(arguments)
         else:
-            kernel.call(values)
+            parallel: Any = self._parallel if numbers >= _MANY else self._brief
+            parallel(kernel.address, arguments, num_threads, 0)
+
+
+def kept_arguments(numbers: Mapping[int, int]) -> Any:
+    """``Arguments`` by their places."""
+    arguments = Arguments()
+    for place, number in numbers.items():
+        arguments[place] = number
+    return arguments
 
 
 class Kernel:
@@ -56,7 +85,9 @@ class Kernel:
         """``owner`` is what the machine code lives as long as."""
         self.address = address
         self.owner = owner
-        self.call = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64))(address)
+        types = None, ctypes.POINTER(ctypes.c_int64)
+        self.call = ctypes.CFUNCTYPE(*types)(address)
+        self.call_briefly = ctypes.PYFUNCTYPE(*types)(address)  # keeps the interpreter's lock
 
 
 @cache
@@ -65,8 +96,10 @@ def bits_of(value: float) -> int:
     return ctypes.c_int64.from_buffer(ctypes.c_double(value)).value
 
 
-def gomp_parallel() -> Any:
-    """libgomp's entry, of the copy that torch has loaded; None where there is none."""
+def gomp_parallel(kind: type[ctypes.CDLL]) -> Any:
+    """libgomp's entry, of the copy that torch has loaded; None where there is none. ``kind``: CDLL,
+    or PyDLL, which keeps the interpreter's lock.
+    """
     torch_folder = Path(torch.__file__).parent
     copies = [
         *torch_folder.glob("lib/libgomp*"),
@@ -75,7 +108,7 @@ def gomp_parallel() -> Any:
     for path in copies:
         try:
             # RTLD_NOLOAD: the copy that is there, never a second one.
-            entry = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL | 4).GOMP_parallel
+            entry = kind(str(path), mode=ctypes.RTLD_LOCAL | 4).GOMP_parallel
         except (OSError, AttributeError):
             continue
         entry.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)

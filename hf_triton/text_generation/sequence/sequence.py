@@ -7,7 +7,7 @@ import time
 from array import array
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hf_triton.runtime.errors import (
     CancelledError,
@@ -42,8 +42,7 @@ class TokenLogprobs:
     alternatives: tuple[tuple[int, float, int], ...] = ()
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """A sampled token; ``logprobs`` where its sequence asks for them. ``id`` is NO_TOKEN where the
     model's scores are no numbers.
     """

@@ -223,10 +223,7 @@ def _small_step(sequences: Sequence[tuple[int, int]], device: torch.device) -> P
         "key_starts": [0, *accumulate(lengths)],
         "lengths": lengths,
         "block_table": table,
-        **{
-            name: [0] * sum(counts)
-            for name in ("token_ids", "positions", "rows", "sequences", "adapters")
-        },
+        **{name: [0] * sum(counts) for name in ("token_ids", "positions", "sequences", "adapters")},
         **{name: [0] for name in ("slots", "last", "columns")},
     }
     tensors: dict[str, Any] = {

@@ -4,110 +4,105 @@ where they are, and nothing is gathered or padded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import torch
 
+from hf_triton.runtime.kernels import layout
 from hf_triton.runtime.kernels.kernel_loading import load_kernel
-from hf_triton.runtime.kernels.thread_team import Kernel, ThreadTeam, bits_of
+from hf_triton.runtime.kernels.thread_team import Kernel, ThreadTeam, bits_of, kept_arguments
 
 from .attention import AttentionRule
 from .plain_attention import attend_chunk, plain_attention
 from .step import PagedStep
 
-# Chunks of at least 48 tokens that attend to at least 256 are bound by computing, not by reading
-# memory: there SDPA's blocked matrix products are faster than the loop.
-_LONG_CHUNK, _LONG_PREFIX = 48, 256
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-@dataclass(frozen=True)
-class Queries:
-    """Where a row's queries are: ``address`` of the first, numbers from one token's to the next's,
-    and numbers beside those of each head of keys.
-    """
-
-    address: int
-    stride: int
-    beside: int = 0
-
-
 class AttendLoop:
-    """The loop for a cache whose layers are alike: ``heads`` of queries, ``kv_heads`` of keys."""
+    """Attention of ``heads`` of queries over one layer's ``keys`` and ``values``, which are of one
+    size. ``placing`` are the arguments of what places a step's own there, where that has to be
+    done: they say too where queries lie in a row, else in (tokens, heads, dim).
+    """
 
     def __init__(
-        self, team: ThreadTeam, heads: int, keys: torch.Tensor, rule: AttentionRule, longest: int
+        self,
+        team: ThreadTeam,
+        heads: int,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        rule: AttentionRule,
+        longest: int,
+        placing: dict[int, int] | None = None,
     ) -> None:
         num_pages, page_size, kv_heads, dim = keys.shape
-        self._team, self.heads = team, heads
-        self._kernel = _kernel(rule, keys.dtype)
-        self.sizes = (heads, kv_heads, dim, num_pages * page_size)
-        self._page_size, self._longest = page_size, longest
-        self._scratch = torch.empty(team.num_threads, longest + dim)
-        sinks = None if rule.sinks is None else rule.sinks.float().contiguous()
-        self._kept = rule, sinks  # whose addresses are in use
-        self._rule = (rule.window, bits_of(rule.scale))
-        self._changes = (
-            bits_of(rule.softcap) if rule.softcap else 0,
-            0 if sinks is None else sinks.data_ptr(),
-        )
+        self._team, self._keys, self._values, self._rule = team, keys, values, rule
+        self._sinks = None if rule.sinks is None else rule.sinks.float().contiguous()
+        dtype = str(keys.dtype).removeprefix("torch.")
+        self._place, self._attend = load_kernel("place", dtype), load_kernel("attend", dtype)
+        groups = heads // kv_heads
+        numbers = {
+            layout.HEADS: heads,
+            layout.KV_HEADS: kv_heads,
+            layout.DIM: dim,
+            layout.TOKEN_STEP: heads * dim,
+            layout.HEAD_STEP: groups * dim,
+            layout.HEAD_ROWS: num_pages * page_size,
+            layout.PAGE_ROWS: page_size,
+            layout.KEYS: keys.data_ptr(),
+            layout.VALUES: values.data_ptr(),
+            layout.LONGEST: longest,
+            layout.SCRATCH: team.scratch(longest + dim).data_ptr(),
+            layout.WINDOW: rule.window,
+            layout.SCALE: bits_of(rule.scale),
+            layout.SOFTCAP: bits_of(rule.softcap) if rule.softcap else 0,
+            layout.SINKS: 0 if self._sinks is None else self._sinks.data_ptr(),
+            **(placing or {}),
+        }
+        self._arguments = kept_arguments(numbers)
+        self._token_bytes = numbers[layout.TOKEN_STEP] * keys.itemsize
+        sizes, steps = (kv_heads, groups, dim), (numbers[layout.HEAD_STEP], dim, 1)
+        self._view = sizes, (numbers[layout.TOKEN_STEP], *steps)
 
-    def run(
-        self, num_tokens: int, queries: Queries, stored: tuple[int, int], where: Where, out: int
-    ) -> None:
-        """Attends for ``num_tokens`` whose queries, numbers and results (tokens, heads * dim) begin
-        at these addresses.
+    def place(self, row: torch.Tensor, step: PagedStep) -> None:
+        """Turns queries and keys of a ``row`` (tokens, ...) in place, and puts its keys and values
+        where the step says.
         """
-        self._team.run(
-            self._kernel,
-            *(num_tokens, *self.sizes, queries.address, *stored, where.sequences, where.positions),
-            *(out, self._scratch.data_ptr(), *self._rule, queries.beside, *self._changes),
-            *(where.table, where.table_width, self._page_size, queries.stride, self._longest),
-        )
+        self._run(self._place, row, step, 0, len(row), numbers=row.numel())
 
+    def attend(
+        self, row: torch.Tensor, step: PagedStep, out: torch.Tensor, *, places: bool = False
+    ) -> None:
+        """``row`` (tokens, ...) has the queries, ``out`` is (tokens, heads * dim). ``places``, of
+        decodes alone: does what ``place`` does first.
+        """
+        self._arguments[layout.PLACES] = places
+        address, size = out.data_ptr(), out.stride(0) * out.itemsize
+        for first, end, sequence in step.stretches:
+            if sequence is not None and self._rule.sinks is None:
+                sizes, steps = self._view
+                queries = row[first:end].as_strided((end - first, *sizes), steps).flatten(1, 2)
+                stored = self._keys, self._values
+                attended = attend_chunk(queries, *stored, step, sequence, self._rule)
+                out[first:end] = attended.flatten(1)
+            else:
+                self._arguments[layout.OUT] = address + first * size
+                self._run(self._attend, row, step, first, end)
 
-@dataclass(frozen=True)
-class Where:
-    """The addresses of a step's numbers (tokens,) int32, and of its block table."""
-
-    sequences: int
-    positions: int
-    table: int
-    table_width: int
-
-    def after(self, num_tokens: int) -> Where:
-        """From a later token on."""
-        offset = 4 * num_tokens
-        return Where(self.sequences + offset, self.positions + offset, self.table, self.table_width)
-
-
-def where_of(step: PagedStep) -> Where:
-    table = step.block_table
-    addresses = step.sequences.data_ptr(), step.positions.data_ptr(), table.data_ptr()
-    return Where(*addresses, table.shape[1])
-
-
-def stretches(step: PagedStep) -> Iterator[tuple[int, int, int | None]]:
-    """A step's tokens (first, end), cut where long chunks begin and end; with the number of the
-    sequence of such a one.
-    """
-    starts, lengths = step.on_host
-    done = 0
-    for sequence, length in enumerate(lengths):
-        start, end = starts[sequence : sequence + 2]
-        if end - start >= _LONG_CHUNK and length >= _LONG_PREFIX:
-            if done < start:
-                yield done, start, None
-            yield start, end, sequence
-            done = end
-    if done < starts[-1]:
-        yield done, starts[-1], None
-
-
-def _kernel(rule: AttentionRule, dtype: torch.dtype) -> Kernel:
-    name = "attend_changed" if rule.is_spelled_out else "attend"
-    return load_kernel(name, str(dtype).removeprefix("torch."))
+    def _run(
+        self,
+        kernel: Kernel,
+        row: torch.Tensor,
+        step: PagedStep,
+        first: int,
+        end: int,
+        **size: int,
+    ) -> None:
+        arguments, (sequences, positions, table) = self._arguments, step.addresses
+        arguments[layout.TOKENS] = end - first
+        arguments[layout.QUERIES] = row.data_ptr() + first * self._token_bytes
+        arguments[layout.SEQUENCES] = sequences + 4 * first
+        arguments[layout.POSITIONS] = positions + 4 * first
+        arguments[layout.TABLE], arguments[layout.TABLE_PAGES] = table, step.block_table.shape[1]
+        self._team.run_with(kernel, arguments, **size)
 
 
 class CompiledAttention:
@@ -131,28 +126,23 @@ class CompiledAttention:
         if rule.chunk or keys.shape != values.shape or not q.dtype == keys.dtype in DTYPES:
             return plain_attention(q, keys, values, step, rule)
         q = q.contiguous()
-        (_, heads, dim), loop = q.shape, self._loop(q.shape[1], keys, step, rule)
-        out, where, stored = (
-            torch.empty_like(q),
-            where_of(step),
-            (keys.data_ptr(), values.data_ptr()),
-        )
-        for first, end, sequence in stretches(step):
-            if sequence is not None and rule.sinks is None:
-                out[first:end] = attend_chunk(q[first:end], keys, values, step, sequence, rule)
-            else:
-                queries = Queries(q[first:].data_ptr(), heads * dim)
-                address = out[first:].data_ptr()
-                loop.run(end - first, queries, stored, where.after(first), address)
+        out = torch.empty_like(q)
+        loop = self._loop(q.shape[1], keys, values, step, rule)
+        loop.attend(q.flatten(1), step, out.flatten(1))
         return out
 
     def _loop(
-        self, heads: int, keys: torch.Tensor, step: PagedStep, rule: AttentionRule
+        self,
+        heads: int,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        step: PagedStep,
+        rule: AttentionRule,
     ) -> AttendLoop:
         sinks = 0 if rule.sinks is None else rule.sinks.data_ptr()
         longest = step.cache.size.max_model_len
         numbers = rule.scale, rule.window, rule.softcap, sinks
-        key = (heads, keys.shape, keys.dtype, longest, *numbers)
+        key = (heads, keys.data_ptr(), values.data_ptr(), keys.shape, longest, *numbers)
         if key not in self._loops:
-            self._loops[key] = AttendLoop(self._team, heads, keys, rule, longest)
+            self._loops[key] = AttendLoop(self._team, heads, keys, values, rule, longest)
         return self._loops[key]

@@ -100,7 +100,7 @@ class GraphedRunner(Runner):
         if graph is None:
             return self.inner.forward(step)
         pinned = self._buffer.is_cuda
-        host = lay_out_pages(step, self.cache.size.page_size, graph.shape, pinned=pinned)
+        host = lay_out_pages(step, graph.shape, pinned=pinned)
         if len(host.buffer) > len(self._buffer):
             return self.inner.forward(step)
         self._buffer[: len(host.buffer)].copy_(host.buffer, non_blocking=True)

@@ -24,7 +24,7 @@ from ..transformers.positions import CountedPositions
 from ..transformers.runner import Runner
 from .attention import Attend, row_attention
 from .plain_attention import plain_attention
-from .step import PagedStep, lay_out_pages
+from .step import Decodes, PagedStep, lay_out_pages
 
 
 class PageRunner(Runner):
@@ -35,14 +35,19 @@ class PageRunner(Runner):
     def __init__(self, model: Any, cache: PagedCache, device: torch.device) -> None:
         self.model, self.cache, self.device = model, cache, device
         self._is_pinned = device.type == "cuda" and torch.cuda.is_available()
+        self._decodes: Decodes | None = None  # of the last step that had nothing else
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
         """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``; what
         ``StepInputs`` asks for is on the device then.
         """
-        host = lay_out_pages(step, self.cache.size.page_size, pinned=self._is_pinned)
-        return self.run(host.to(self.device, self.cache))
+        if self.device.type != "cpu" or step.chunks or step.inputs.adapters:
+            host = lay_out_pages(step, pinned=self._is_pinned)
+            return self.run(host.to(self.device, self.cache))
+        if self._decodes is None or not self._decodes.go_on(step):
+            self._decodes = Decodes(step, self.cache)
+        return self.run(self._decodes.step)
 
     @abstractmethod
     def run(self, step: PagedStep) -> torch.Tensor:

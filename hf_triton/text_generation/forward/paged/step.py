@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
+from operator import is_
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,8 +22,12 @@ from hf_triton.text_generation.memory.paged_cache import PagedCache
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
+_Kept = TypeVar("_Kept")
+# Chunks of at least 48 tokens that attend to at least 256 are bound by computing, not by reading
+# memory: there SDPA's blocked matrix products are faster than a loop.
+_LONG_CHUNK, _LONG_PREFIX = 48, 256
 _FIELDS = (
-    *("token_ids", "positions", "rows", "sequences", "adapters"),
+    *("token_ids", "positions", "sequences", "adapters"),
     *("starts", "key_starts", "lengths", "slots", "last", "block_table"),
 )
 
@@ -42,7 +47,7 @@ class StepShape:
     def sizes(self) -> dict[str, int]:
         """The parts of the buffer, in their order; the sampler's columns follow."""
         tokens, seqs = self.num_tokens, self.num_seqs
-        counts = (*[tokens] * 5, seqs + 1, seqs + 1, seqs, seqs, self.num_last)
+        counts = (*[tokens] * 4, seqs + 1, seqs + 1, seqs, seqs, self.num_last)
         return dict(zip(_FIELDS, (*counts, seqs * self.most_pages), strict=True))
 
     def views(self, buffer: Any) -> dict[str, Any]:
@@ -98,9 +103,8 @@ class HostStep:
 class PagedStep:
     """Where each token of a step belongs. All tensors are int32 on one device.
 
-    ``token_ids``, ``positions``, ``rows``, ``sequences`` and ``adapters`` are (num_tokens,): a row
-    is ``page * page size + offset``, where the token's key and value go; an adapter's number is 0
-    for none.
+    ``token_ids``, ``positions``, ``sequences`` and ``adapters`` are (num_tokens,); an adapter's
+    number is 0 for none.
     Sequence ``i`` has the tokens ``starts[i] .. starts[i + 1] - 1`` and attends to ``lengths[i]``
     tokens, its own of this step included, which lie in the pages ``block_table[i]``, (num_seqs,
     most_pages), 0 behind its last. ``key_starts`` (num_seqs + 1,) are sums of the lengths before.
@@ -113,7 +117,6 @@ class PagedStep:
     cache: PagedCache
     token_ids: torch.Tensor
     positions: torch.Tensor
-    rows: torch.Tensor
     sequences: torch.Tensor
     adapters: torch.Tensor
     starts: torch.Tensor
@@ -141,15 +144,34 @@ class PagedStep:
     @property
     def on_host(self) -> tuple[list[int], list[int]]:
         """``starts`` and ``lengths``; of a captured step, the host waits for them."""
-        if "on_host" not in self.kept:
-            self.kept["on_host"] = self.starts.tolist(), self.lengths.tolist()
-        found: tuple[list[int], list[int]] = self.kept["on_host"]
-        return found
+        return self._once("on_host", lambda: (self.starts.tolist(), self.lengths.tolist()))
 
     @property
     def long_rows(self) -> torch.Tensor:
-        """``rows`` as int64, which index_copy_ takes."""
-        return self._once("rows", lambda: self.rows.long())
+        """(num_tokens,) int64: ``page * page size + offset``, where a token's key and value go."""
+
+        def rows() -> torch.Tensor:
+            positions, size = self.long_positions, self.cache.size.page_size
+            pages = self.block_table[self.sequences.long(), positions // size]
+            return pages * size + positions % size
+
+        return self._once("rows", rows)
+
+    @property
+    def addresses(self) -> tuple[int, int, int]:
+        """Those of ``sequences``, ``positions`` and ``block_table``."""
+
+        def addresses() -> tuple[int, int, int]:
+            return self.sequences.data_ptr(), self.positions.data_ptr(), self.block_table.data_ptr()
+
+        return self._once("addresses", addresses)
+
+    @property
+    def stretches(self) -> list[tuple[int, int, int | None]]:
+        """Its tokens (first, end), cut where long chunks begin and end; with the number of the
+        sequence of such a one.
+        """
+        return self._once("stretches", lambda: _stretches(*self.on_host))
 
     @property
     def long_positions(self) -> torch.Tensor:
@@ -194,10 +216,16 @@ class PagedStep:
         first = len(self.lengths) - len(self.chunks)
         return any(self.blocks_of(first + number) for number in range(len(self.chunks)))
 
-    def _once(self, name: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def of_tokens(self, tokens: torch.Tensor) -> PagedStep:
+        """Some of its tokens (tokens,) int64, for attention over what is written."""
+        kept: dict[object, Any] = {"stretches": [(0, len(tokens), None)]}
+        sequences, positions = self.sequences[tokens], self.positions[tokens]
+        return replace(self, sequences=sequences, positions=positions, kept=kept)
+
+    def _once(self, name: str, make: Callable[[], _Kept]) -> _Kept:
         if name not in self.kept:
             self.kept[name] = make()
-        found: torch.Tensor = self.kept[name]
+        found: _Kept = self.kept[name]
         return found
 
     def fill_pending(self, tokens: torch.Tensor | None) -> None:
@@ -221,9 +249,7 @@ class PagedStep:
         return found
 
 
-def lay_out_pages(
-    step: Step, page_size: int, shape: StepShape | None = None, *, pinned: bool = False
-) -> HostStep:
+def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = False) -> HostStep:
     """The step's numbers in a buffer of its own size; of decodes alone, of ``shape``. What is
     missing there are sequences of one token, the id 0 in row 0 of page 0.
     """
@@ -253,9 +279,7 @@ def lay_out_pages(
     starts = parts["starts"][: seqs + 1]
     positions = _positions(np.array(counts, np.int32), np.array(lengths, np.int32), starts[:-1])
     parts["positions"][:tokens] = positions
-    parts["sequences"][:tokens] = numbers = np.repeat(np.arange(seqs), counts)
-    pages = parts["block_table"][numbers, positions // page_size]
-    parts["rows"][:tokens] = pages * page_size + positions % page_size
+    parts["sequences"][:] = np.repeat(np.arange(shape.num_seqs), counts + [1] * num_padded)
     num_drafted = sum(len(draft.token_ids) for draft in step.drafts)
     ends = starts[1 : seqs - len(step.drafts) + 1] - 1
     is_sampled = [True] * len(step.decodes) + [chunk.is_last for chunk in step.prefills]
@@ -266,6 +290,64 @@ def lay_out_pages(
     ]
     parts["last"][:num_last] = np.concatenate([ends[is_sampled], drafted, *scored])
     return HostStep(buffer, shape, step.inputs, max(counts), starts.tolist(), lengths, chunks)
+
+
+class Decodes:
+    """A CPU's steps of decodes alone, in one buffer: where the same sequences go on, only what
+    changes is written.
+    """
+
+    _MORE_PAGES = 8  # of each sequence there is room for
+
+    def __init__(self, step: Step, cache: PagedCache) -> None:
+        self._pages, self._num_pages = _pages_of(step.decodes)
+        num = len(step.decodes)
+        host = lay_out_pages(
+            step, StepShape(num, num, num, max(self._num_pages) + self._MORE_PAGES)
+        )
+        self._parts = host.shape.views(host.buffer.numpy())
+        self.step = host.to(host.buffer.device, cache)
+
+    def go_on(self, step: Step) -> bool:
+        """Whether a step could be laid out as the next one of the same sequences."""
+        pages, num_pages = _pages_of(step.decodes)
+        # A sequence that was taken out and came back has another array of pages.
+        if len(pages) != len(self._pages) or not all(map(is_, pages, self._pages)):
+            return False
+        parts, table, inputs = self._parts, self._parts["block_table"], step.inputs
+        if num_pages != self._num_pages:
+            if max(num_pages) > table.shape[1]:
+                return False
+            for row, num in enumerate(num_pages):
+                if num != self._num_pages[row]:
+                    table[row, :num] = pages[row]
+            self._num_pages = num_pages
+        lengths = [sequence.num_computed_tokens for sequence in step.decodes]
+        parts["lengths"][:] = lengths
+        np.subtract(parts["lengths"], 1, out=parts["positions"])
+        np.cumsum(parts["lengths"], out=parts["key_starts"][1:])
+        parts["token_ids"][:] = _last_token_ids(step.decodes, inputs.pending_rows)
+        self.step.kept = {"on_host": (self.step.on_host[0], lengths)}
+        self.step.columns = inputs.device_columns = torch.from_numpy(inputs.columns)
+        self.step.fill_pending(inputs.pending_tokens)
+        return True
+
+
+def _pages_of(decodes: list[Sequence]) -> tuple[list[Any], list[int]]:
+    """Their pages, and how many those are now."""
+    pages = [sequence.pages for sequence in decodes]
+    return pages, [len(one) for one in pages]
+
+
+def _stretches(starts: list[int], lengths: list[int]) -> list[tuple[int, int, int | None]]:
+    found: list[tuple[int, int, int | None]] = []
+    done = 0
+    for sequence, length in enumerate(lengths):
+        start, end = starts[sequence : sequence + 2]
+        if end - start >= _LONG_CHUNK and length >= _LONG_PREFIX:
+            found += [(done, start, None), (start, end, sequence)]
+            done = end
+    return [one for one in (*found, (done, starts[-1], None)) if one[0] < one[1]]
 
 
 def _fill_block_table(table: Int32s, sequences: list[Sequence]) -> None:

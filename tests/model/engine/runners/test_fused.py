@@ -70,7 +70,7 @@ def test_gated_activations_also_at_the_ends_of_exp(
     gates = torch.cat([torch.randn(3, 30) * 5, torch.tensor([[-1e4, -100.0, -88, 0, 88, 100] * 5])])
     gate, up = gates.to(dtype), torch.randn(4, 30).to(dtype)
     both, out = torch.cat([gate, up], dim=-1), torch.empty(4, 30, dtype=dtype)
-    run(threads, name, dtype, 4, 30, both.data_ptr(), out.data_ptr())
+    run(threads, name, dtype, 4, 60, both.data_ptr(), out.data_ptr())
     assert_close(out, activation(gate) * up)
 
 
@@ -102,7 +102,7 @@ def test_what_is_no_number_stays_in_its_own_row(
     assert out.isfinite().all(1).tolist() == [True, False, True, True, True]
     for name in ("silu_mul", "gelu_mul", "gelu_tanh_mul"):
         out = torch.empty(5, 30, dtype=dtype)
-        run(threads, name, dtype, 5, 30, x.data_ptr(), out.data_ptr())
+        run(threads, name, dtype, 5, 60, x.data_ptr(), out.data_ptr())
         assert out.isfinite().all(1).tolist() == [True, False, True, True, True]
 
 
@@ -121,7 +121,7 @@ def test_tokens_are_the_models_own_while_the_number_of_threads_changes(
 def test_a_team_is_as_large_as_torchs_at_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     kernel = load_kernel("silu_mul", "float32")
-    monkeypatch.setattr(thread_team, "gomp_parallel", lambda: lambda *args: sizes.append(args[2]))
+    monkeypatch.setattr(thread_team, "gomp_parallel", lambda _: lambda *args: sizes.append(args[2]))
     team = ThreadTeam(4)
     for count in (1, 3, 8):
         monkeypatch.setattr(torch, "get_num_threads", partial(int, count))
@@ -207,10 +207,8 @@ def family(name: str, *, tamed: bool = False) -> Any:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_give_generates_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_triton.text_generation.forward.paged.compiled_attention._LONG_CHUNK", 4)
-    monkeypatch.setattr(
-        "hf_triton.text_generation.forward.paged.compiled_attention._LONG_PREFIX", 6
-    )
+    monkeypatch.setattr("hf_triton.text_generation.forward.paged.step._LONG_CHUNK", 4)
+    monkeypatch.setattr("hf_triton.text_generation.forward.paged.step._LONG_PREFIX", 6)
     model = family(name)
     asked = mixed_load(7)
     expected = reference(model, asked)
@@ -293,7 +291,7 @@ def test_without_numba_the_engine_says_so_and_serves(
 
 
 def test_a_team_without_libgomp_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_team, "gomp_parallel", lambda: None)
+    monkeypatch.setattr(thread_team, "gomp_parallel", lambda _: None)
     assert ThreadTeam(8).num_threads == 1
 
 

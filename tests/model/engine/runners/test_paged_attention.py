@@ -18,7 +18,12 @@ from hf_triton.text_generation.engines.in_flight.warm_up import dummy_sequence
 from hf_triton.text_generation.forward.paged import plain_attention as plain
 from hf_triton.text_generation.forward.paged.attention import row_attention
 from hf_triton.text_generation.forward.paged.plain_attention import plain_attention
-from hf_triton.text_generation.forward.paged.step import PagedStep, StepShape, lay_out_pages
+from hf_triton.text_generation.forward.paged.step import (
+    Decodes,
+    PagedStep,
+    StepShape,
+    lay_out_pages,
+)
 from hf_triton.text_generation.memory.layer_shapes import LayerShape
 from hf_triton.text_generation.memory.paged_cache import PagedCache, PagedSize
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
@@ -67,7 +72,7 @@ def garbage_cache(dtype: torch.dtype = torch.float32) -> PagedCache:
 
 
 def on_device(step: Step, cache: PagedCache, shape: StepShape | None = None) -> PagedStep:
-    return lay_out_pages(step, 16, shape).to(CPU, cache)
+    return lay_out_pages(step, shape).to(CPU, cache)
 
 
 def test_a_step_lies_in_one_row_decodes_first() -> None:
@@ -75,7 +80,7 @@ def test_a_step_lies_in_one_row_decodes_first() -> None:
     assert step.token_ids.tolist() == [105, 101, 136, *range(100, 120), *range(116, 140)]
     assert step.positions.tolist() == [5, 1, 36, *range(20), *range(16, 40)]
     rows = [7 * 16 + 5, 2 * 16 + 1, 9 * 16 + 4, *range(80, 96), *range(128, 132)]
-    assert step.rows.tolist() == [*rows, *range(64, 80), *range(16, 24)]
+    assert step.long_rows.tolist() == [*rows, *range(64, 80), *range(16, 24)]
     assert step.starts.tolist() == [0, 1, 2, 3, 23, 47]
     assert step.lengths.tolist() == [6, 2, 37, 20, 40]
     assert step.key_starts.tolist() == [0, 6, 8, 45, 65, 105]
@@ -98,7 +103,7 @@ def test_what_a_preempted_sequence_generated_is_computed_with_its_prompt() -> No
 
 def test_padding_are_sequences_of_one_token_in_the_page_of_nobody() -> None:
     step = on_device(decodes_only(), garbage_cache(), StepShape(5, 5, 5, 4))
-    assert step.rows.tolist()[3:] == step.positions.tolist()[3:] == [0] * 2
+    assert step.long_rows.tolist()[3:] == step.positions.tolist()[3:] == [0] * 2
     assert step.starts.tolist() == [0, 1, 2, 3, 4, 5]
     assert step.lengths.tolist() == [6, 2, 37, 1, 1]
     assert step.key_starts.tolist() == [0, 6, 8, 45, 46, 47]
@@ -119,6 +124,43 @@ def test_a_token_that_the_host_has_not_read_comes_from_the_row_where_it_was_samp
     step.inputs.pending_rows = {step.decodes[2]: 0, step.decodes[0]: 3}
     step.inputs.pending_tokens = torch.tensor([50, 51, 52, 53])
     assert on_device(step, garbage_cache()).token_ids.tolist() == [53, 101, 50]
+
+
+def laid_out(step: PagedStep) -> dict[str, list[int]]:
+    """All of its numbers that are not padding."""
+    names = ("token_ids", "positions", "sequences", "lengths", "key_starts", "starts", "last")
+    numbers = {name: getattr(step, name).tolist() for name in names}
+    return {**numbers, "rows": step.long_rows.tolist(), "columns": step.columns.tolist()}
+
+
+def test_decodes_that_go_on_are_laid_out_as_anew() -> None:
+    step, cache = decodes_only(), garbage_cache()
+    kept = Decodes(step, cache)
+    for number in range(30):
+        for one in step.decodes[number % 2 :]:  # one may have to wait for its grammar
+            one.num_computed_tokens += 1
+            one.token_ids.append(200 + number)
+            if one.num_computed_tokens > 16 * len(one.pages):
+                one.pages.append(10 + number)
+        step = Step(step.decodes)
+        step.inputs.columns = np.arange(number, dtype=np.int32)
+        assert kept.go_on(step)
+        assert step.inputs.device_columns is kept.step.columns
+        found = laid_out(kept.step)
+        assert found == laid_out(on_device(step, cache))
+        assert kept.step.on_host == (found["starts"], found["lengths"])
+
+
+def test_decodes_of_other_pages_or_too_many_are_laid_out_anew() -> None:
+    step, cache = decodes_only(), garbage_cache()
+    kept = Decodes(step, cache)
+    assert kept.go_on(step)
+    assert not kept.go_on(Step(step.decodes[:2]))
+    step.decodes[0].pages = array("i", [7])  # it was preempted and came back
+    assert not kept.go_on(step)
+    kept = Decodes(step, cache)
+    step.decodes[0].pages.extend(range(20, 31))
+    assert not kept.go_on(step)
 
 
 def spelled_out(
@@ -218,5 +260,5 @@ def test_only_the_steps_own_tokens_of_its_own_layer_are_written() -> None:
     row_attention(step, plain_attention, LAYER, query, key, value, None)
     assert torch.equal(cache.keys[0], before.keys[0])
     changed = (cache.keys[1] != before.keys[1]).any(dim=-1).any(dim=-1).flatten()
-    assert changed.nonzero().flatten().tolist() == sorted(step.rows.tolist())
-    assert torch.equal(cache.values[1].flatten(0, 1)[step.rows.long()], value[0].transpose(0, 1))
+    assert changed.nonzero().flatten().tolist() == sorted(step.long_rows.tolist())
+    assert torch.equal(cache.values[1].flatten(0, 1)[step.long_rows], value[0].transpose(0, 1))
