@@ -226,7 +226,7 @@ def _check_family(device: torch.device, family: str, way: str) -> tuple[str, str
         eager if way == "eager" else nullcontext(),
         engine_on(model, device, max_num_seqs=4, **_ROOM) as engine,
     ):
-        cache, said = engine._cache, engine.runner.name  # noqa: SLF001
+        cache, said = engine.runner.cache, engine.runner.name
         for stored in (*cache.keys, *cache.values):
             stored.fill_(torch.nan)  # memory of earlier cases
         got = [*answers(engine, asked), *answers(engine, asked)]
@@ -265,7 +265,7 @@ def _measure(device: torch.device, shape: str, way: str) -> tuple[str, str]:
         layer.compile(dynamic=True, backend="inductor" if device.type == "cuda" else "eager")
     served = engine_on(model, device, max_num_seqs=max(counts), max_model_len=512)
     with apart if compiled else nullcontext(), served as engine:
-        per_token = sum(one.bytes_per_token for one in engine._cache.shapes)  # noqa: SLF001
+        per_token = sum(one.bytes_per_token for one in engine.runner.cache.shapes)
         for count in counts:
             draw = random.Random(count)
             prompts = [[draw.randrange(1, 500) for _ in range(_PROMPT)] for _ in range(count)]
