@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Any, Literal
 
 from aiohttp import web
+from msgspec import Struct
 
 from hf_triton.ports.http.upstream import Pool, Question
-from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.document import document
 from hf_triton.ports.openai.openapi_schema.operation import TEXT, Operation, Route
 from hf_triton.ports.openai.openapi_schema.page import page
@@ -27,6 +28,25 @@ _POLICY = (
 _PAGE_HEADERS = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
 
 
+class Health(Struct):
+    """Whether Triton answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Version(Struct):
+    """Of hf-triton."""
+
+    version: str
+
+
+class Document(Struct):
+    """OpenAPI's."""
+
+    openapi: str
+    paths: dict[str, Any]
+
+
 class About:
     """The handlers; ``metrics_socket`` is the Unix socket of Triton's metrics, "" where there is
     none.
@@ -38,19 +58,19 @@ class About:
 
     def routes(self) -> list[Route]:
         """Those that need nothing of the others."""
-        healthy = Operation("Whether Triton answers", answers.Health)
+        healthy = Operation("Whether Triton answers", Health)
         return [
             Route("/", self._health, healthy),  # HEAD too: Claude Code looks whether it is there
             Route("/health", self._health, healthy),
             Route("/ping", self._health, healthy),
-            Route("/version", _version, Operation("hf-triton's version", answers.Version)),
+            Route("/version", _version, Operation("hf-triton's version", Version)),
             Route("/metrics", self._metrics, Operation("Triton's and the models'", also=(TEXT,))),
         ]
 
     async def _health(self, _request: web.Request) -> web.Response:
         if await self._triton.why_unreachable():
             raise ApiError(503, "no connection to Triton", code="unavailable")
-        return json_response({"status": "ok"})
+        return json_response(Health())
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         """Prometheus' text, as Triton's metrics port has it."""
@@ -78,7 +98,7 @@ def with_schema(routes: Sequence[Route]) -> list[Route]:
 
     every = [
         *routes,
-        Route("/openapi.json", schema, Operation("This port's OpenAPI schema", answers.Document)),
+        Route("/openapi.json", schema, Operation("This port's OpenAPI schema", Document)),
         Route("/docs", docs, Operation("The same as a page", also=(_HTML,))),
     ]
     described = document(every)
@@ -86,4 +106,4 @@ def with_schema(routes: Sequence[Route]) -> list[Route]:
 
 
 async def _version(_request: web.Request) -> web.Response:
-    return json_response({"version": version("hf-triton")})
+    return json_response(Version(version("hf-triton")))

@@ -15,9 +15,10 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from aiohttp import web
+from msgspec import UNSET, Struct, UnsetType
 
 from generator.spec.runtime_rules import CALLER
 from generator.spec.task_sets import MEDIA_TASKS, SPEECH_TASKS
@@ -30,7 +31,6 @@ from hf_triton.ports.openai.bodies import check_encoding, read_body, read_form
 from hf_triton.ports.openai.connections import followed
 from hf_triton.ports.openai.media_hosts import MediaHosts
 from hf_triton.ports.openai.one_model import NAMED, OneModel, routes_of
-from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import Operation, Route
 from hf_triton.ports.openai.playground.routes import Playground
 from hf_triton.ports.openai.responses.kept import NONE_KEPT, EarlierResponses, KeptResponses
@@ -38,15 +38,13 @@ from hf_triton.ports.openai.routes import chat, completions, messages, speech, t
 from hf_triton.ports.openai.routes.answers import Answer, Chunks, aside
 from hf_triton.ports.openai.routes.encoders import ENCODING, OF_ONE
 from hf_triton.ports.openai.routes.encoders.endpoint import EncoderEndpoint, ask_all
-from hf_triton.ports.openai.routes.endpoint import Endpoint, of_api
+from hf_triton.ports.openai.routes.endpoint import Endpoint
 from hf_triton.ports.openai.routes.merging import merged, single
 from hf_triton.ports.openai.routes.responses import KEPT, RESPONSES, KeptPath
 from hf_triton.ports.openai.routes.tokens import TOKENS
-from hf_triton.ports.openai.schema import json_body
-from hf_triton.ports.openai.schema.errors import ApiError
-from hf_triton.ports.openai.schema.json_body import read_object
+from hf_triton.ports.openai.schema.errors import ApiError, bad_field
+from hf_triton.ports.openai.schema.json_body import kind_of, read_object
 from hf_triton.ports.openai.schema.media import tensors, with_places
-from hf_triton.ports.openai.schema.names import top
 from hf_triton.ports.openai.schema.request import GenerationRequest
 from hf_triton.ports.openai.sending import (
     Handler,
@@ -64,13 +62,41 @@ from hf_triton.ports.triton_calls import LEFT
 Asked = TypeVar("Asked")
 
 _GENERATING = (
-    of_api(completions.COMPLETIONS, completions.OPERATION),
-    of_api(chat.CHAT, chat.OPERATION),
-    *(messages.MESSAGES, messages.COUNT_TOKENS),
+    *(completions.COMPLETIONS, chat.CHAT, messages.MESSAGES, messages.COUNT_TOKENS),
     *(*RESPONSES, *TOKENS, *tgi.GENERATE),
 )
 
-_LENGTHS = ("max_model_len", "max_input_tokens")  # vLLM's name of a model's context, Anthropic's
+
+class Model(Struct, kw_only=True):
+    """One model; ``parent`` is that of an adapter, ``root`` the own name of one that has others;
+    ``max_model_len`` and ``max_input_tokens`` are the tokens of its context, vLLM's and Anthropic's
+    name of them; ``state`` is that of one that is loaded on demand; ``type`` is Together's, or
+    Anthropic's where its clients ask.
+    """
+
+    id: str
+    object: Literal["model"] = "model"
+    display_name: str
+    created: int
+    created_at: str
+    owned_by: str = "hf-triton"
+    root: str
+    task: str
+    type: str
+    parent: str | UnsetType = UNSET
+    max_model_len: int | UnsetType = UNSET
+    max_input_tokens: int | UnsetType = UNSET
+    state: Literal["asleep", "loading", "loaded", "leaving"] | UnsetType = UNSET
+
+
+class Models(Struct, kw_only=True):
+    """Those that are ready."""
+
+    object: Literal["list"] = "list"
+    data: list[Model]
+    has_more: Literal[False] = False
+    first_id: str | None
+    last_id: str | None
 
 
 class OpenAiApp:
@@ -120,8 +146,8 @@ class OpenAiApp:
         return app
 
     def _routes(self) -> list[Route]:
-        listed = Operation("The models that are ready", answers.Models)
-        known = Operation("One model", answers.Model)
+        listed = Operation("The models that are ready", Models)
+        known = Operation("One model", Model)
         return [
             *self._about.routes(),
             Route("/v1/models", self._models, listed),
@@ -178,7 +204,8 @@ class OpenAiApp:
         def read_named() -> Asked:
             body = read_object(data)
             if "model" in path:
-                json_body.text("model", "" if body.get("model") is None else body["model"])
+                if not isinstance(body.get("model"), str | None):
+                    raise bad_field("model", kind_of(body["model"]), "a text")
                 body = {**body, "model": path["model"]}
             return read(body)
 
@@ -192,49 +219,42 @@ class OpenAiApp:
             models = await self._catalog.models()
             found = [models[name] for name in sorted(models)]
         described = await self._described(request, *found)
-        ids = [one["id"] for one in described]
-        ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
-        return json_response({"object": "list", "data": described, "has_more": False, **ends})
+        first, last = (described[at].id if described else None for at in (0, -1))
+        return json_response(Models(data=described, first_id=first, last_id=last))
 
     async def _model(self, request: web.Request) -> web.Response:
         model = await self._catalog.find(request.match_info["name"])
         return json_response((await self._described(request, model))[0])
 
-    async def _described(
-        self, request: web.Request, *models: ServedModel
-    ) -> list[dict[str, object]]:
-        """As OpenAI has it, with vLLM's, Together's and Anthropic's fields, and the Hub's name of
-        the task; ``type`` is Together's, or Anthropic's where its clients ask.
-        """
+    async def _described(self, request: web.Request, *models: ServedModel) -> list[Model]:
         lengths = await self._lengths.of(models)
         kinds = dict.fromkeys(KINDS, "model") if "anthropic-version" in request.headers else KINDS
         started = datetime.fromtimestamp(self._started, timezone.utc).isoformat()
         return [
-            {
-                "id": model.name,
-                "object": "model",
-                "created": self._started,
-                "owned_by": "hf-triton",
-                "root": model.alias_of or model.name,
-                "task": model.task,
-                "type": kinds[model.task],
-                "display_name": model.name,
-                "created_at": started,
-                **({"parent": model.name.partition(":")[0]} if model.adapter else {}),
-                **dict.fromkeys(_LENGTHS if known else (), known),
-                **({"state": state} if state else {}),
-            }
+            Model(
+                id=model.name,
+                created=self._started,
+                root=model.alias_of or model.name,
+                task=model.task,
+                type=kinds[model.task],
+                display_name=model.name,
+                created_at=started,
+                parent=model.name.partition(":")[0] if model.adapter else UNSET,
+                max_model_len=length,
+                max_input_tokens=length,
+                state=state or UNSET,
+            )
             for model in models
-            for known in (lengths.get(model.triton_name),)
-            for state in (self._repeats.state(model.triton_name),)
+            for length in (lengths.get(model.triton_name) or UNSET,)
+            for state in (cast("Any", self._repeats.state(model.triton_name)),)
         ]
 
     def _encoding(self, endpoint: EncoderEndpoint) -> Handler:
         async def encode(request: web.Request) -> web.StreamResponse:
             asked = await self._asked(request, endpoint.read)
-            model = await self._catalog.find(asked.common.model, endpoint.tasks)
+            model = await self._catalog.find(asked.model or "", endpoint.tasks)
             answer_id = f"{endpoint.id_prefix}{uuid.uuid4().hex}"
-            parameters = {**asked.common.parameters, **caller_of(request)}
+            parameters = {**asked.of_caller(), **caller_of(request)}
 
             async def answer(model: ServedModel) -> web.Response:
                 batch = asked.batch(model)
@@ -279,7 +299,7 @@ class OpenAiApp:
         return await answer(changed)
 
     async def _form(self, task: str, request: web.Request) -> speech.SpeechRequest:
-        return speech.read(task, await read_form(request, self._bodies))
+        return speech.read_form(task, await read_form(request, self._bodies))
 
     async def _sound(self, request: web.Request) -> speech.SpeechRequest:
         data = await read_body(request, self._bodies)
@@ -359,7 +379,7 @@ class OpenAiApp:
             for part in asked.media:
                 if not part.of_tool:
                     text = f"{part.field}: '{model.name}' ({model.task}) reads texts alone"
-                    raise ApiError(400, text, top(part.field))
+                    raise ApiError(400, text, part.field)
             return replace(asked, media=())
         media = await self._media_hosts.fetched(asked.media)
         inputs = tuple({**one, **tensors(media)} for one in asked.inputs)

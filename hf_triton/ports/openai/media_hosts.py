@@ -159,4 +159,4 @@ async def _body(answer: Any) -> bytes:
 
 
 def _error(part: MediaPart, text: str) -> ApiError:
-    return ApiError(400, f"{part.field}: {text}", top(part.field))
+    return ApiError(400, f"{part.field}: {text}", part.field)

@@ -8,31 +8,51 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 
+import msgspec
 from aiohttp import web
+from msgspec import UNSET, Struct, UnsetType
 
 from generator.spec.task_sets import COMPLETION_TASKS
-from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation, Route
 from hf_triton.ports.openai.routes import speech, tgi
-from hf_triton.ports.openai.routes.encoders import tei
+from hf_triton.ports.openai.routes.encoders import classify, embeddings, rankings
 from hf_triton.ports.openai.routes.encoders.endpoint import MAX_INPUTS, EncoderEndpoint
 from hf_triton.ports.openai.routes.endpoint import Endpoint
-from hf_triton.ports.openai.schema.body import Body, Either
-from hf_triton.ports.openai.schema.errors import ApiError
-from hf_triton.ports.openai.schema.hub_errors import OF_MODEL, OPENAIS
+from hf_triton.ports.openai.schema.errors import OF_MODEL, OPENAIS, ApiError, HubError
 from hf_triton.ports.openai.sending import Handler, json_response
 from hf_triton.ports.openai.triton.catalog import ALL_TASKS, Catalog
 from hf_triton.ports.openai.triton.context_lengths import ContextLengths
 
-_BODY = Either((tgi.BODY, tei.EMBED_BODY, tei.SIMILARITY_BODY, tei.PREDICT_BODY, speech.HUB_BODY))
+_BODIES = (
+    *(tgi.GenerateRequest, embeddings.EmbedRequest, rankings.SimilarityRequest),
+    *(classify.PredictRequest, speech.SoundRequest),
+)
+# Texts; or each text's vector, similarity or labels; or what was heard.
+OfOneModel = list[tgi.Generated | float | list[float | classify.Prediction]] | speech.Heard
+
+
+class Info(Struct, kw_only=True):
+    """Of one model."""
+
+    model_id: str
+    model_pipeline_tag: str
+    max_client_batch_size: int
+    router: str = "hf-triton"
+    version: str
+    model_sha: None = None
+    max_best_of: int | UnsetType = UNSET
+    max_input_tokens: int | UnsetType = UNSET
+    max_total_tokens: int | UnsetType = UNSET
+
+
 _ANY = Operation(
-    *("What the model does, as TGI, TEI and the Hub", answers.OfOneModel, _BODY),
+    *("What the model does, as TGI, TEI and the Hub", OfOneModel, _BODIES),
     also=(EVENTS,),
     takes_file=True,
-    error=answers.HubError,
+    error=HubError,
 )
-_NOT_DONE = Operation("Of TEI, and not done here", error=answers.HubError)
-_INFO = Operation("The model, as TGI and TEI", answers.Info, error=answers.HubError)
+_NOT_DONE = Operation("Of TEI, and not done here", error=HubError)
+_INFO = Operation("The model, as TGI and TEI", Info, error=HubError)
 NAMED = f"{OF_MODEL}{{model:.+}}"
 
 
@@ -41,23 +61,19 @@ def routes_of(
 ) -> list[Route]:
     """The endpoint's, and the same of one model where it has them."""
     routes = [Route(path, handler, endpoint.operation) for path in paths]
-    hub = replace(endpoint.operation, error=answers.HubError)
+    hub = replace(endpoint.operation, error=HubError)
     for path in paths if endpoint.by_model else ():
         operation = endpoint.operation if path.startswith(OPENAIS) else hub
-        operation = replace(operation, body=_without_name(operation.body))
+        operation = replace(operation, body=tuple(map(_named_by_path, operation.bodies)))
         routes.append(Route(f"{NAMED}{path}", handler, operation))
     return routes
 
 
-def _without_name(body: Body | Either | None) -> Body | Either | None:
+def _named_by_path(body: type[Struct]) -> type[Struct]:
     """The same where the path has the model's name."""
-    if isinstance(body, Either):
-        return Either([_named_by_path(one) for one in body.bodies])
-    return body and _named_by_path(body)
-
-
-def _named_by_path(body: Body) -> Body:
-    return replace(body, required=[name for name in body.required if name != "model"])
+    bases, model = (body,), ("model", str | None, None)
+    name = f"{body.__name__}OfOne"
+    return msgspec.defstruct(name, [model], bases=bases, kw_only=True, module=body.__module__)
 
 
 class OneModel:
@@ -109,19 +125,16 @@ class OneModel:
         model = await self._catalog.find(name, tasks)
         generates = model.task in COMPLETION_TASKS
         length = (await self._lengths.of((model,))).get(model.triton_name)
-        known = {"max_input_tokens": length - 1, "max_total_tokens": length} if length else {}
-        return json_response(
-            {
-                "model_id": model.alias_of or model.name,
-                "model_sha": None,
-                "model_pipeline_tag": model.task,
-                **({"max_best_of": 1} if generates else {}),
-                "max_client_batch_size": 1 if generates else MAX_INPUTS,
-                **known,
-                "router": "hf-triton",
-                "version": version("hf-triton"),
-            }
+        found = Info(
+            model_id=model.alias_of or model.name,
+            model_pipeline_tag=model.task,
+            max_best_of=1 if generates else UNSET,
+            max_client_batch_size=1 if generates else MAX_INPUTS,
+            max_input_tokens=length - 1 if length else UNSET,
+            max_total_tokens=length or UNSET,
+            version=version("hf-triton"),
         )
+        return json_response(found)
 
 
 def _known_before(name: str, models: Collection[str]) -> str:

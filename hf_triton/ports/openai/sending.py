@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
 from aiohttp import web
 
 from hf_triton.ports.openai.routes import messages
-from hf_triton.ports.openai.routes.answers import Chunks, to_json
+from hf_triton.ports.openai.routes.answers import Chunks
 from hf_triton.ports.openai.routes.endpoint import Writer
-from hf_triton.ports.openai.schema import hub_errors
-from hf_triton.ports.openai.schema.errors import ApiError, of_refusal
+from hf_triton.ports.openai.schema.answers import to_json
+from hf_triton.ports.openai.schema.errors import ApiError, is_hubs, of_refusal
 from hf_triton.ports.openai.triton.request_headers import id_of
 from hf_triton.ports.refusal import RefusedError
 
@@ -81,18 +81,18 @@ def _as_api_error(error: Exception, request_id: str) -> ApiError:
 def _error(
     request: web.Request, error: ApiError, headers: dict[str, str] | None = None
 ) -> web.Response:
-    status, body = error.status, error.body()
+    body: Any = error.body()
+    status = error.status
     if messages.is_under(request.path):
-        body = {**messages.error_body(error), "request_id": id_of(request)}
-    elif hub_errors.is_under(request.path):
-        status, body = hub_errors.status_of(error), hub_errors.error_body(error)
+        body = messages.error_body(error)
+        body.request_id = id_of(request)
+    elif is_hubs(request.path):
+        status, body = error.hubs_status, error.hubs_body()
     return json_response(body, status, {**error.headers(), **(headers or {})})
 
 
 def json_response(
-    value: Mapping[str, Any] | Sequence[Any],
-    status: int = 200,
-    headers: dict[str, str] | None = None,
+    value: Any, status: int = 200, headers: dict[str, str] | None = None
 ) -> web.Response:
     """An answer in JSON."""
     return web.Response(

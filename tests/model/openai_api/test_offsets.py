@@ -10,9 +10,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from hf_triton.ports.openai.schema.logprobs import (
+    ChatLogprobs,
     Offsets,
-    for_chat,
-    for_completion,
+    TextLogprobs,
     read_positions,
 )
 from hf_triton.text_generation.sequence.token_text import described
@@ -47,14 +47,14 @@ def test_parts_of_a_character_are_where_it_begins(tokenizer_of: Any) -> None:
     tokenizer, ids = tokenizer_of()
     entries = [{str(i): {"logprob": -1.0, "rank": 1, **described(tokenizer, i)}} for i in ids]
     positions = read_positions(json.dumps(entries), Offsets())
-    sizes = [len(bytes(one["bytes"])) for one in for_chat(positions, 0)["content"]]
+    sizes = [len(bytes(one.bytes or ())) for one in ChatLogprobs.of(positions, 0).content]
     assert sum(sizes) == len(TEXT.encode()), "the bytes of all are those of the text"
     starts = [len(TEXT[:n].encode()) for n in range(len(TEXT) + 1)]
     expected = [
         max(n for n, start in enumerate(starts) if start <= sum(sizes[:number]))
         for number in range(len(ids))
     ]
-    assert for_completion(positions, 0)["text_offset"] == expected
+    assert TextLogprobs.of(positions, 0).text_offset == expected
 
 
 def test_bytes_that_are_no_character_count_as_the_text_shows_them() -> None:

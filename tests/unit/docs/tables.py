@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 
+from msgspec import Struct
+
 from hf_triton.encoder.engine.metrics import EncoderMetrics
 from hf_triton.encoder.engine.metrics import families as of_encoders
 from hf_triton.pipeline.pipeline_metrics import PipelineMetrics
 from hf_triton.pipeline.pipeline_metrics import families as of_pipelines
-from hf_triton.ports.openai.routes import chat, tgi
-from hf_triton.ports.openai.schema.body import Body
-from hf_triton.ports.openai.schema.json_body import ignored, schema_of
+from hf_triton.ports.openai.routes import tgi
+from hf_triton.ports.openai.schema.body import fields_of
+from hf_triton.ports.openai.schema.functions import FunctionChat
 from hf_triton.runtime.metrics.publishing import Family
 from hf_triton.runtime.request.response_cache import ResponseCache
 from hf_triton.serving.supervision import health
@@ -37,7 +39,7 @@ def written(page: str, text: str) -> str:
     return text
 
 
-def _fields(body: Body) -> str:
+def _fields(body: type[Struct]) -> str:
     """The names of a body's fields, by what becomes of them."""
     rows: dict[str, list[str]] = {
         "work": [],
@@ -45,14 +47,13 @@ def _fields(body: Body) -> str:
         "are accepted with this value alone": [],
         "are refused": [],
     }
-    for name, check in sorted(body.fields.items()):
-        values = schema_of(check).get("enum")
-        if check is ignored:
+    for name, (rules, _) in sorted(fields_of(body).items()):
+        if "ignored" in rules:
             rows["have no effect"].append(f"`{name}`")
-        elif values == []:
+        elif "refused" in rules or rules.get("only") == ():
             rows["are refused"].append(f"`{name}`")
-        elif values is not None and len(values) == 1:
-            value = json.dumps(values[0])
+        elif "only" in rules:
+            value = json.dumps(rules["only"][0])
             rows["are accepted with this value alone"].append(f"`{name}` ({value})")
         else:
             rows["work"].append(f"`{name}`")
@@ -98,8 +99,8 @@ def _health_rows() -> str:
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "openai-api.md": {
-        "fields of a chat": lambda: _fields(chat.BODY),
-        "parameters of TGI": lambda: _fields(tgi.PARAMETERS),
+        "fields of a chat": lambda: _fields(FunctionChat),
+        "parameters of TGI": lambda: _fields(tgi.Parameters),
     },
     "observability.md": {
         "metrics of text generation": lambda: _metrics(_engine_families()),

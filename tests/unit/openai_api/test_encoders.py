@@ -73,8 +73,8 @@ def test_equal_documents_have_equal_scores_in_the_order_they_came() -> None:
     """Whatever is computed of a text beside longer ones differs in its last bits."""
     asked = RERANK.read({"model": "m", "query": "q", "documents": ["a", "b", "a"]})
     rows = {"score": [[0.5], [0.7], [0.50000003]], "logits": [[0.0]] * 3}
-    results = asked.write(Answers(rows, 0), "")["results"]
-    assert [(one["index"], one["relevance_score"]) for one in results] == [
+    results = asked.write(Answers(rows, 0), "").results
+    assert [(one.index, one.relevance_score) for one in results] == [
         *((1, 0.7), (0, 0.5), (2, 0.5)),
     ]
 
@@ -113,8 +113,8 @@ def test_embeddings_are_compared_as_their_model_says(told: Any, scores: list[flo
     assert "similarity" in asked.batch(model).outputs
     vectors = [array("f", row) for row in ((3, 0), (0, 1), (2, 0))]
     rows = {"embedding": vectors, **({"similarity": told} if told else {})}
-    data = asked.write(Answers(rows, 0), "")["data"]
-    assert [one["score"] for one in data] == pytest.approx(scores)
+    data = asked.write(Answers(rows, 0), "").data
+    assert [one.score for one in data] == pytest.approx(scores)
 
 
 def test_a_document_may_be_an_object_with_its_text(api: Translator) -> None:
@@ -178,7 +178,7 @@ def test_the_hubs_parameters_reach_a_classifier(api: Translator) -> None:
     parameters = {"top_k": 1, "function_to_apply": "none"}
     answer(api, "/models/labels", inputs="four", parameters=parameters)
     names = [one.name for one in api.triton.encoder_requests[-1].inputs]
-    assert names == ["input_text", "top_k", "truncate", "function_to_apply"]
+    assert names == ["input_text", "truncate", "top_k", "function_to_apply"]
 
 
 def test_vectors_of_every_token_and_sparse_ones_are_refused_by_name(api: Translator) -> None:

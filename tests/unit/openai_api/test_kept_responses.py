@@ -55,7 +55,7 @@ def test_an_item_is_referred_to(api: Translator) -> None:
     ask(api, input="d", previous_response_id=second["id"])
     assert said(api)[0] == ("assistant", "a b")
     twice = ask(api, input=[reference, reference])
-    assert twice.error["param"] == "input"
+    assert twice.error["param"] == "input[1]"
 
 
 def test_a_response_is_told_again_and_forgotten(api: Translator) -> None:

@@ -55,7 +55,9 @@ def asked(api: Translator, *parts: Any, **body: Any) -> Reply:
 
 
 def said(reply: Reply) -> str:
-    assert (reply.status, reply.error["param"]) == (400, "messages")
+    param = reply.error["param"]
+    assert (reply.status, param.partition("[")[0]) == (400, "messages")
+    assert reply.error["message"].startswith(param)
     message: str = reply.error["message"]
     return message
 

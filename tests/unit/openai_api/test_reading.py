@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from generator.spec.runtime_rules import ChatFormat
 from hf_triton.ports.openai.schema.tools import Tools
 from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader
-from hf_triton.ports.openai.tool_calls.read import whole_calls
+from hf_triton.ports.openai.tool_calls.read import Function, whole_calls
 from hf_triton.runtime.request.chat_formats import REASONING_FORMS, TOOL_FORMS, format_of
 from hf_triton.text_generation.options import Options
 
@@ -84,8 +84,8 @@ def read(reader: AnswerReader, pieces: list[str]) -> Any:
         found = reader.read(piece, ends=number == len(pieces))
         reasoning, text = reasoning + found.reasoning, text + found.text
         parts += found.calls
-    functions = [call["function"] for call in whole_calls(parts)]
-    calls = [(one["name"], json.loads(one["arguments"])) for one in functions]
+    functions = [call.function for call in whole_calls(parts)]
+    calls = [(one.name, json.loads(one.arguments)) for one in functions]
     return reasoning, text, calls, reader.finish_reason("stop")
 
 
@@ -118,7 +118,7 @@ def test_without_parallel_calls_the_first_is_the_only_one() -> None:
 def test_arguments_are_json_that_can_be_sent() -> None:
     written = r'{"name": "now", "arguments": {"x": "é\ud800"}}'
     [call] = AnswerReader(TOOLS, ChatFormat()).read(written, ends=True).calls
-    assert call["function"]["arguments"] == r'{"x": "\u00e9\ud800"}'
+    assert call.function.arguments == r'{"x": "\u00e9\ud800"}'
 
 
 MARKS = [mark for form in TOOL_FORMS.values() for mark in (*form.begins, *form.ends, *form.inner)]
@@ -245,8 +245,8 @@ def test_arguments_that_are_asked_for_stream() -> None:
     assert len(reader.read('ther", "arguments":', ends=False).calls) == 1
     assert not reader.read(" \n ", ends=False).calls, "white space alone is no JSON to parse"
     first = reader.read('{"city": "Par', ends=False).calls
-    assert [part["function"] for part in first] == [{"arguments": '{"city": "Par'}]
-    assert reader.read("i", ends=False).calls[0]["function"]["arguments"] == "i"
+    assert [part.function for part in first] == [Function(arguments='{"city": "Par')]
+    assert reader.read("i", ends=False).calls[0].function.arguments == "i"
     assert reader.finish_reason("length") == "length"
 
 

@@ -47,15 +47,21 @@ BASES: dict[str, dict[str, Any]] = {
 REFUSED: dict[str, list[tuple[Any, str]]] = {
     "/v1/completions": [
         ({"temprature": 1}, "temprature: unknown or unsupported field, did you mean temperature?"),
-        ({"prompt": [1, "a"]}, "prompt: got a list with 1, allowed: a text, a list of token ids"),
-        ({"prompt": [[1, -2]]}, "prompt: got token -2, allowed: ids"),
-        ({"prompt": [1, 2**31]}, f"prompt: got token {2**31}"),
-        ({"prompt": [[]]}, "prompt: got a list with a list, allowed: a text"),
-        ({"prompt": ["a"] * 257}, "prompt: got a list of 257, allowed: 1 to 256"),
+        ({"prompt": [1, "a"]}, "prompt: got a list of 2, allowed: a text, a list of token ids"),
+        ({"prompt": [[1, -2]]}, "prompt[0][1]: got -2, allowed: an integer (0 and more)"),
+        ({"prompt": [1, 2**31]}, f"prompt[1]: got {2**31}"),
+        ({"prompt": [[]]}, "prompt[0]: got a list of 0, allowed: "),
+        (
+            {"prompt": ["a"] * 257},
+            "prompt: got a list of 257, allowed: a text, a list of token ids, or 1 to 256",
+        ),
         ({"prompt": None}, "prompt: got none"),
         ({"model": None}, "model: got none"),
         ({"max_tokens": 0}, "max_tokens: got 0, allowed: 1 and more, or 0 with echo"),
-        ({"logit_bias": {"x": 1}}, "logit_bias: got a name that is no token id"),
+        (
+            {"logit_bias": {"x": 1}},
+            "logit_bias: got a name that is none of them, allowed: token ids",
+        ),
         ({"best_of": 3}, "best_of: got 3, allowed: the same as n (1)"),
         (
             {"stream_options": {"include_usage": True}},
@@ -80,14 +86,17 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
             for form, said in (
                 (
                     {"type": "json_schema", "json_schema": {"name": "x"}},
-                    ".json_schema.schema: got null",
+                    ".json_schema.schema: got none",
                 ),
-                ({"type": "json"}, ".value: got null, allowed: an object"),
+                ({"type": "json"}, ".value: got none, allowed: an object"),
                 ({"type": "regex", "value": {}}, ".value: got an object, allowed: a text"),
-                ({"type": "json_schema"}, ".json_schema: got null"),
+                ({"type": "json_schema"}, ".json_schema: got none"),
                 ({"type": "json_object", "schema": {}, "value": {}}, ": got schema and val"),
                 ({"type": "json_object", "json_schema": {}}, ": got an unknown name in it"),
-                ({"type": "xml"}, ".type: got a text, allowed: one of text, json_object"),
+                (
+                    {"type": "xml"},
+                    ".type: got another text, allowed: json, json_object, json_schema",
+                ),
             )
         ),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name: "),
@@ -99,11 +108,11 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ({"functions": [{"name": "a", "parameters": 5}]}, "functions[0].parameters: got 5"),
         ({"functions": [{"name": "a"}] * 2}, "functions: got one function's name twice"),
         *(
-            ({"functions": [FUNCTION], "function_call": call}, f"function_call: got {said}")
+            ({"functions": [FUNCTION], "function_call": call}, f"function_call{said}")
             for call, said in (
-                ({"name": "x"}, "a function that is none of tools"),
-                ({}, "an object, allowed: "),
-                ("must", 'another text, allowed: none, auto or {"na'),
+                ({"name": "x"}, ": got a function that is none of tools"),
+                ({}, ".name: got none, allowed: a text"),
+                ("must", ": got another text, allowed: auto, none or an object"),
             )
         ),
         ({"functions": [FUNCTION], "tools": [TOOL]}, "functions: got it beside tools, allowed:"),
@@ -135,11 +144,12 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ({"tools": [*HOSTED, {**FLAT, "parameters": 5}]}, "tools[4].parameters: got 5"),
         ({"tools": [PATCH]}, "tools[0].format.type: got another"),
         ({"reasoning": {"summary": "long"}}, "reasoning.summary: got another text"),
-        ({"truncation": "auto"}, 'truncation: got another value (a text), allowed: "disabled"'),
+        ({"truncation": "auto"}, "truncation: got another text, allowed: disabled"),
     ],
     "/v1/messages": [
         ({"max_tokens": None}, "max_tokens: got none"),
         ({"messages": [{"role": "developer", "content": "x"}]}, "messages[0].role: "),
+        ({"messages": [{"role": "system"}]}, "messages: got none with a content"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].cont"),
         ({"tools": [SEARCH], "tool_choice": {"type": "any"}}, "tools[0].type: got the hosted tool"),
         (
@@ -153,17 +163,17 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     "/v1/embeddings": [
         ({"input": ["a"] * 2049}, "input: got a list of 2049"),
         ({"input": [1, 2]}, "input: got token ids, allowed: a text or a list of texts ("),
-        ({"encoding_format": "int8"}, "encoding_format: got another text, allowed: float or base"),
+        ({"encoding_format": "int8"}, "encoding_format: got another text, allowed: base64, float"),
         ({"dimension": 3}, "dimension: unknown or unsupported field, did you mean dimensions?"),
         *(({name: "T\0A"}, f"{name}: ") for name in ("cache_salt", "user")),
     ],
     "/rerank": [
-        ({"documents": ["a"] * 2049}, "documents: got a list of 2049, allowed: 1 to 2048 texts"),
+        ({"documents": ["a"] * 2049}, "documents: got a list of 2049, allowed: a list of "),
         (
             {"documents": ["a", {"title": "b"}]},
             "documents[1]: got an object without text, allowed: a text or",
         ),
-        ({"documents": [{"text": 1}]}, "documents[0]: got 1"),
+        ({"documents": [5]}, "documents[0]: got 5"),
         ({"documents": [IMAGE]}, "documents[0].image: "),
         (
             {"truncate_prompt_tokens": 9},
@@ -194,7 +204,7 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
                 ({"best_of": 2}, ".best_of: got another value (2), allowed: 1"),
                 ({"max_tokens": 5}, ".max_tokens: send max_new_tokens"),
                 ({"max_new_token": 5}, ".max_new_token: unknown or unsupported field, did you"),
-                ({"grammar": {"type": "regex"}}, ".grammar.value: got null, allowed: a text"),
+                ({"grammar": {"type": "regex"}}, ".grammar.value: got none, allowed: a text"),
                 ({"grammar": {"type": "json", "value": "{"}}, ".grammar.value: got a text"),
                 ({"grammar": {"type": "json", "value": "1" * 5000}}, ".grammar.value: got a t"),
                 ([], ": got a list, allowed: an object"),
@@ -206,13 +216,15 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     ],
     "/models/labels/predict": [
         ({"inputs": ["a", "b", "c"]}, "inputs: got a list of 3, allowed: a text"),
-        ({"inputs": [["a"], "b"]}, "inputs: got a list with a text, allowed: a"),
+        ({"inputs": [["a"], "b"]}, "inputs: got a list of 2, allowed: a"),
         ({"inputs": []}, "inputs: got a list of 0"),
         ({"parameters": {"top_k": 0}}, "parameters.top_k: got 0"),
     ],
-    "/models/pairs/predict": [({"inputs": [["a"], ["b", "c"]]}, "inputs: got texts beside pairs")],
+    "/models/pairs/predict": [
+        ({"inputs": [["a"], ["b", "c"]]}, "inputs: got a list of 2, allowed: a")
+    ],
     "/models/pairs/rerank": [
-        ({"texts": [5]}, "texts: got a list with 5"),
+        ({"texts": [5]}, "texts[0]: got 5, allowed: a text"),
         ({"top_n": 1}, "top_n: unknown or unsupported"),
     ],
     "/v2/models/stranger/generate": [
@@ -257,7 +269,7 @@ BODIES: dict[str, tuple[bytes, str]] = {
     "a surrogate": (b'{"prompt": "\\ud800"}', "surrogate"),
     "twice": (b'{"n": 1, "n": 2}', "n: given twice"),
     "digits": (b'{"n": ' + b"9" * 5000 + b"}", "too many digits"),
-    "an integer": (b'{"prompt": "a", "seed": ' + b"9" * 4000 + b"}", "64 bits"),
+    "an integer": (b'{"model": "m", "prompt": "a", "seed": ' + b"9" * 4000 + b"}", "64 bits"),
     "deep": (b"[" * 200_000, "nested too deeply"),
     "infinity": (b'{"model": "echo", "prompt": "x", "temperature": 1e999}', "a number"),
 }

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer
+from msgspec import UNSET, convert, to_builtins
 
 from generator.spec.runtime_rules import ChatFormat
 from hf_triton.ports.openai.schema.errors import ApiError
-from hf_triton.ports.openai.schema.tools import Tools, read_tools
+from hf_triton.ports.openai.schema.tools import Chosen, Named, ToolChoice, Tools, read_tools
 from hf_triton.ports.openai.tool_calls.forced_calls import ListedCalls
 from hf_triton.ports.openai.tool_calls.found_calls import FoundCalls
-from hf_triton.ports.openai.tool_calls.read import whole_calls
+from hf_triton.ports.openai.tool_calls.read import Call, whole_calls
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.llguidance_grammars import grammar_text
 from tests.unit.openai_api.conftest import Translator
@@ -114,17 +115,22 @@ def test_a_call_that_must_be_is_held_to_the_tools_schemas(api: Translator) -> No
     assert len(schema["anyOf"]) == 2
 
 
-def of_one(parameters: Any, name: str = "a b#%") -> dict[str, Any]:
-    """A request whose one tool, of any name, must be called."""
+def of_one(parameters: Any, name: str = "a b#%") -> Tools:
+    """The one tool, of any name, which must be called."""
     function = {"name": name, "parameters": parameters}
-    return {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+    return must_call({"type": "function", "function": function})
+
+
+def must_call(*tools: dict[str, Any], choice: ToolChoice = "required") -> Tools:
+    """Tools one of which must be called."""
+    found = read_tools(tools, choice)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("parameters", [{"$defs": {}}, {"type": ["object", "null"]}])
 def test_arguments_are_an_object_whether_the_tool_says_so_or_not(parameters: Any) -> None:
-    tools = read_tools(of_one(parameters))
-    assert tools is not None
-    schema = json.loads(tools.constraint()["json_schema"])["items"]["anyOf"][0]
+    schema = json.loads(of_one(parameters).constraint()["json_schema"])["items"]["anyOf"][0]
     arguments = schema["properties"]["arguments"]
     assert arguments == {**parameters, "$id": "http://tool/0/arguments", "type": "object"}
 
@@ -147,8 +153,7 @@ def _reading(key: str, kind: str, **more: Any) -> dict[str, Any]:
 )
 def test_tools_whose_schemas_have_one_name_are_told_apart(key: str, names: Any) -> None:
     tools = [_reading(key, kind, **names) for kind in ("integer", "string")]
-    held = read_tools({"tools": tools, "tool_choice": "required"})
-    assert held is not None
+    held = must_call(*tools)
     tokenizer = LLTokenizer("byte")
     grammar = grammar_text(Constraint("json_schema", (held.constraint()["json_schema"],)))
     for name, value, fits in (("integer", 1, True), ("integer", "x", False), ("string", "x", True)):
@@ -179,15 +184,13 @@ CLOSED = {**SCHEMA, "additionalProperties": False}
 def test_arguments_have_no_other_names_where_the_schema_says_nothing(
     parameters: Any, held: Any
 ) -> None:
-    choice = {"type": "function", "function": {"name": "f"}}
-    tools = read_tools({**of_one(parameters, "f"), "tool_choice": choice})
-    assert tools is not None
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    tools = must_call(tool, choice=Chosen(Named("f")))
     assert json.loads(tools.constraint()["json_schema"]) == {"type": "object", **held}
 
 
 def test_arguments_that_are_to_be_no_object_are_refused() -> None:
-    tools = read_tools(of_one({"type": "string"}))
-    assert tools is not None
+    tools = of_one({"type": "string"})
     with pytest.raises(ApiError, match=r"tools\[0\].function.parameters.type: got another type"):
         tools.constraint()
 
@@ -202,7 +205,10 @@ def test_a_named_call_is_its_arguments(api: Translator, stream: bool) -> None:
         choices = [choice for event in reply.events[:-1] for choice in event["choices"]]
         parts = [part for one in choices for part in one["delta"].get("tool_calls", ())]
         assert len(parts) > 1
-        [call], reason = whole_calls(parts), choices[-1]["finish_reason"]
+        [call], reason = (
+            to_builtins(whole_calls(convert(parts, list[Call]))),
+            choices[-1]["finish_reason"],
+        )
     else:
         [answer] = reply.body["choices"]
         [call], reason = answer["message"]["tool_calls"], answer["finish_reason"]
@@ -277,7 +283,7 @@ def test_vllms_names_go_to_the_model_as_they_are(api: Translator) -> None:
 def test_what_is_cut_off_between_forced_calls_is_no_text(answer: str, num_calls: int) -> None:
     read = ListedCalls().read(answer, ends=True)
     assert read.text == ""
-    assert sum("id" in call for call in read.calls) == num_calls
+    assert sum(call.id is not UNSET for call in read.calls) == num_calls
 
 
 def test_a_call_that_must_be_leaves_no_text_to_a_response_format(api: Translator) -> None:

@@ -11,9 +11,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from aiohttp import web
+from msgspec import Struct
 
 from generator.spec.model_spec import MAX_ADAPTER_NAME, MAX_ADAPTERS
 from generator.yaml_file.keys import name_pattern
@@ -21,27 +22,29 @@ from hf_triton.ports.admin import HTTP_HEADER, needs_key
 from hf_triton.ports.openai.adapters.files import change, sources
 from hf_triton.ports.openai.adapters.sources import source_of
 from hf_triton.ports.openai.openapi_schema.operation import TEXT, Operation, Route
-from hf_triton.ports.openai.schema import json_body
-from hf_triton.ports.openai.schema.body import Body
+from hf_triton.ports.openai.schema.body import Filled, Ignored, Json, read
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.triton.catalog import Catalog, ServedModel
 
-Json: TypeAlias = dict[str, Any]
-ReadBody = Callable[[web.Request, Callable[[Json], Json]], Awaitable[Json]]
+ReadBody = Callable[[web.Request, Callable[[Json], Any]], Awaitable[Any]]
 _NAME = re.compile(name_pattern(MAX_ADAPTER_NAME))
 _NAMES = f"letters, digits and single _ - . between them, at most {MAX_ADAPTER_NAME} characters"
-_NAMED = {"lora_name": json_body.filled}
-_LOAD = Body(
-    {
-        **_NAMED,
-        "lora_path": json_body.filled,
-        "load_inplace": json_body.boolean,
-        "is_3d_lora_weight": json_body.ignored,
-    },
-    ("lora_name", "lora_path"),
-    is_strict=False,
-)
-_UNLOAD = Body({**_NAMED, "lora_int_id": json_body.ignored}, ("lora_name",), is_strict=False)
+
+
+class LoadRequest(Struct, kw_only=True):
+    """vLLM's."""
+
+    lora_name: Filled
+    lora_path: Filled
+    load_inplace: bool | None = None
+    is_3d_lora_weight: Ignored = None
+
+
+class UnloadRequest(Struct, kw_only=True):
+    """vLLM's."""
+
+    lora_name: Filled
+    lora_int_id: Ignored = None
 
 
 class AdapterChanges:
@@ -62,8 +65,8 @@ class AdapterChanges:
 
     def routes(self, read_body: ReadBody) -> list[Route]:
         """Both paths; ``read_body`` reads a JSON object."""
-        load = Operation("Loads a LoRA adapter; needs the admin key", None, _LOAD, (TEXT,))
-        unload = Operation("Unloads one that was loaded so", None, _UNLOAD, (TEXT,))
+        load = Operation("Loads a LoRA adapter; needs the admin key", None, LoadRequest, (TEXT,))
+        unload = Operation("Unloads one that was loaded so", None, UnloadRequest, (TEXT,))
         return [
             Route("/v1/load_lora_adapter", partial(self._load, read_body), load),
             Route("/v1/unload_lora_adapter", partial(self._unload, read_body), unload),
@@ -71,21 +74,21 @@ class AdapterChanges:
 
     async def _load(self, read_body: ReadBody, request: web.Request) -> web.Response:
         repository = self._checked(request)
-        body = await read_body(request, partial(_read, _LOAD))
-        model, name = await self._to_load(repository, body["lora_name"])
+        body = await read_body(request, partial(read, LoadRequest))
+        model, name = await self._to_load(repository, body.lora_name)
         allowed, folder = sources(repository, model.triton_name), repository / model.triton_name
 
         def edit(listed: list[Json]) -> list[Json]:
-            source = source_of(body["lora_path"], allowed, folder)
+            source = source_of(body.lora_path, allowed, folder)
             loaded = {"name": name, **source, "loaded_at": time.time()}
-            return _added(listed, loaded, in_place=body.get("load_inplace", False))
+            return _added(listed, loaded, in_place=bool(body.load_inplace))
 
         await self._change(repository, model, edit)
-        return web.Response(text=f"Success: LoRA adapter '{body['lora_name']}' added successfully.")
+        return web.Response(text=f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
     async def _unload(self, read_body: ReadBody, request: web.Request) -> web.Response:
         repository = self._checked(request)
-        named = (await read_body(request, partial(_read, _UNLOAD)))["lora_name"]
+        named = (await read_body(request, partial(read, UnloadRequest))).lora_name
         model, name = await self._to_unload(named)
         await self._change(repository, model, partial(_removed, name=name))
         return web.Response(text=f"Success: LoRA adapter '{named}' removed successfully.")
@@ -141,15 +144,6 @@ class AdapterChanges:
         async with self._changing:
             await asyncio.to_thread(change, repository, model, edit)
         self._catalog.forget()
-
-
-def _read(body: Body, given: Json) -> Json:
-    """The fields as they are checked. Raises ApiError, 400."""
-    found = body.check(given)
-    for name in body.required:
-        if name not in found:
-            raise bad_field(name, "none", "a text")
-    return found
 
 
 def _only_one(models: Sequence[ServedModel], named: str) -> ServedModel:

@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from hf_triton.ports.openai.openapi_schema.answers import HubError
 from hf_triton.ports.openai.openapi_schema.operation import EVENTS, FILE, JSON, Operation, Route
-from hf_triton.ports.openai.schema import hub_errors
+from hf_triton.ports.openai.schema.errors import HUBS_STATUSES, HubError
 
 _STATUSES = {
     400: "A field is not as it must be",
@@ -37,7 +36,8 @@ Json = dict[str, Any]
 def document(routes: Sequence[Route]) -> Json:
     """The document, as JSON."""
     operations = [route.operation for route in routes]
-    types = {one for op in operations for one in (op.answer, op.error) if one is not None}
+    told = (one for op in operations for one in (op.answer, op.error, *op.bodies))
+    types = {one for one in told if one is not None}
     listed = sorted(types, key=str)
     references, components = msgspec.json.schema_components(listed, ref_template=_REF)
     known = dict(zip(listed, references, strict=True))
@@ -60,7 +60,7 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
     path = _VARIABLE.sub(r"\1", route.path)
     name = f"{route.method.lower()}_{path.strip('/')}"
     failed = {JSON: {"schema": known[operation.error]}}
-    statuses = hub_errors.STATUSES if operation.error is HubError else {}
+    statuses = HUBS_STATUSES if operation.error is HubError else {}
     found: Json = {
         "operationId": re.sub(r"\W+", "_", name),
         "summary": operation.summary,
@@ -79,7 +79,9 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
             for name in variables
         ]
     if operation.body:
-        content = {operation.takes: {"schema": operation.body.schema()}}
+        bodies = [known[one] for one in operation.bodies]
+        schema = bodies[0] if len(bodies) == 1 else {"anyOf": bodies}
+        content: Json = {operation.takes: {"schema": schema}}
         if operation.takes_file:
             content[FILE] = {"schema": {"type": "string", "format": "binary"}}
         found["requestBody"] = {"required": True, "content": content}

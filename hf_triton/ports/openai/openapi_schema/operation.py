@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from aiohttp import web
+from msgspec import Struct
 
-from hf_triton.ports.openai.openapi_schema.answers import Error
-from hf_triton.ports.openai.schema.body import Body, Either
+from hf_triton.ports.openai.schema.errors import Error
 
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
 FORM, FILE = "multipart/form-data", "application/octet-stream"
@@ -18,17 +17,23 @@ FORM, FILE = "multipart/form-data", "application/octet-stream"
 
 @dataclass(frozen=True)
 class Operation:
-    """``answer`` is the type of a 200's JSON, None where there is none; ``also`` are the media
-    types of other answers. ``takes_file`` where a file may come in the place of the body.
+    """``answer`` is the type of a 200's JSON, None where there is none; ``body`` is a Struct, or a
+    tuple of those of which a request has one; ``also`` are the media types of other answers.
+    ``takes_file`` where a file may come in the place of the body.
     """
 
     summary: str
     answer: Any = None
-    body: Body | Either | None = None
+    body: Any = None
     also: tuple[str, ...] = ()
     takes: str = JSON
     takes_file: bool = False
-    error: type[msgspec.Struct] = Error
+    error: type[Struct] = Error
+
+    @property
+    def bodies(self) -> tuple[type[Struct], ...]:
+        """Those of which a request has one."""
+        return self.body if isinstance(self.body, tuple) else (self.body,) if self.body else ()
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
+from hf_triton.ports.openai.schema.body import Json
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.json_body import (
-    Json,
     check_structure,
     no_garbage_collection,
     num_structure,
@@ -198,7 +198,7 @@ class EarlierResponses:
 
 def _not_kept(status: int, name: str, code: str | None = None) -> ApiError:
     text = f"{name}: not kept here, or no longer; {_INSTEAD}"
-    return ApiError(status, text, "input" if name.startswith("input[") else name, code)
+    return ApiError(status, text, name, code)
 
 
 NONE_KEPT = KeptResponses(0)

@@ -11,12 +11,19 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from hf_triton.ports.openai.schema import json_body
+from msgspec import Struct
+
+from hf_triton.ports.openai.schema.body import Json, JsonList, convert
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.json_body import Json, kind_of, one_of, short
+from hf_triton.ports.openai.schema.json_body import kind_of, short
 from hf_triton.ports.openai.schema.names import Placed
+from hf_triton.ports.openai.schema.tools import (
+    Allowed,
+    AllowedTools,
+    ToolChoice,
+)
 
 # Of each there are releases, with a date behind the name.
 _HOSTED = re.compile(
@@ -69,31 +76,32 @@ class ResponseTools:
     told: Sequence[Json] = ()
     hosted: Sequence[str] = ()
 
-    def name_of(self, sent: Mapping[str, Any]) -> Any:
+    def name_of(self, namespace: Any, name: Any) -> Any:
         """What a chat calls the tool that a call or a choice names."""
-        space, name = sent.get("namespace") or "", sent.get("name")
+        space = namespace or ""
         texts = isinstance(space, str) and isinstance(name, str)
         return self.names.get((space, name), name) if texts else name
 
-    def choice(self, choice: Any) -> Any:
+    def choice(self, choice: str | Json | None) -> ToolChoice | None:
         """Chat's form of a ``tool_choice``. Raises ApiError, 400, where it forces a hosted tool."""
         kind = choice.get("type") if isinstance(choice, dict) else choice
         if kind == "required" and self.hosted and not self.own:
             raise _hosted("tool_choice", *self.hosted)
-        if not isinstance(choice, dict):
-            return choice
-        if kind == "allowed_tools":
+        if isinstance(choice, dict) and kind == "allowed_tools":
             return self._allowed(choice)
-        if _is_hosted(kind):
+        if isinstance(choice, dict) and _is_hosted(kind):
             raise _hosted("tool_choice", str(kind))
-        return self._chosen(choice) if kind in _OWN else choice
+        sent = self._chosen(choice) if isinstance(choice, dict) and kind in _OWN else choice
+        found: ToolChoice | None = convert(ToolChoice | None, sent, "tool_choice")
+        return found
 
     def _chosen(self, choice: Json) -> Json:
-        return {"type": "function", "function": {"name": self.name_of(choice)}}
+        name = self.name_of(choice.get("namespace"), choice.get("name"))
+        return {"type": "function", "function": {"name": name}}
 
-    def _allowed(self, choice: Json) -> Any:
+    def _allowed(self, choice: Json) -> ToolChoice:
         where = "tool_choice.tools"
-        given = json_body.json_list(where, choice.get("tools"))
+        given = convert(JsonList, choice.get("tools"), where)
         own = [tool for tool in given if not _is_hosted(tool.get("type"))]
         if choice.get("mode") == "auto" and not own:
             return "none"
@@ -101,7 +109,20 @@ class ResponseTools:
             raise _hosted(where, *(tool["type"] for tool in given))
         listed = [self._chosen(tool) if tool.get("type") in _OWN else tool for tool in own]
         allowed = {"mode": choice.get("mode"), "tools": listed}
-        return {"type": "allowed_tools", "allowed_tools": allowed}
+        return Allowed(convert(AllowedTools, allowed, "tool_choice"))
+
+
+class _Format(Struct, kw_only=True):
+    """What holds the text of a custom tool."""
+
+    type: Literal["text", "grammar"] = "text"
+    syntax: Literal["lark", "regex"] | None = None
+    definition: str | None = None
+
+
+class _Custom(Struct, kw_only=True):
+    format: _Format | None = None
+    description: str | None = None
 
 
 def read_tools(given: Sequence[Json]) -> ResponseTools:
@@ -146,8 +167,8 @@ def _flat(where: str, tool: Json) -> list[tuple[str, str, Json]]:
     """A tool, or those of a namespace: each with its place and its namespace."""
     kind = tool.get("type")
     if kind == "namespace":
-        space = json_body.text(f"{where}.name", tool.get("name"))
-        inner = json_body.json_list(f"{where}.tools", tool.get("tools"))
+        space = convert(str, tool.get("name"), f"{where}.name")
+        inner = convert(JsonList, tool.get("tools"), f"{where}.tools")
         nested = [_flat(f"{where}.tools[{n}]", one) for n, one in enumerate(inner)]
         return [(place, space, one) for found in nested for place, _, one in found]
     if _is_hosted(kind):
@@ -155,7 +176,7 @@ def _flat(where: str, tool: Json) -> list[tuple[str, str, Json]]:
     if kind not in _OWN:
         got = short(kind) if isinstance(kind, str) else kind_of(kind)
         raise bad_field(f"{where}.type", got, "function, custom, namespace or a hosted tool's")
-    json_body.text(f"{where}.name", tool.get("name"))
+    convert(str, tool.get("name"), f"{where}.name")
     return [(where, "", tool)]
 
 
@@ -166,19 +187,19 @@ def _is_hosted(kind: Any) -> bool:
 def _hosted(where: str, *kinds: str) -> ApiError:
     got = ", ".join(sorted({*kinds}))
     allowed = "functions and custom tools, which the client runs; hosted tools are not run here"
-    return bad_field(where, f"a call of {got}", allowed, "tool_choice")
+    return bad_field(where, f"a call of {got}", allowed)
 
 
 def _as_function(where: str, tool: Json) -> Json:
     """A custom tool as a function whose argument is a text; what holds it is told in words too."""
-    form = json_body.json_object(f"{where}.format", tool.get("format") or {"type": "text"})
+    custom = convert(_Custom, tool, where)
+    form, description = custom.format or _Format(), custom.description or ""
     argument: Json = {"type": "string"}
-    description = json_body.text(f"{where}.description", tool.get("description") or "")
-    if one_of("text", "grammar")(f"{where}.format.type", form.get("type")) == "grammar":
-        syntax = one_of("lark", "regex")(f"{where}.format.syntax", form.get("syntax"))
-        rules = json_body.text(f"{where}.format.definition", form.get("definition"))
-        description += f"\n\nThe text follows this grammar ({syntax}):\n{rules}"
-        if syntax == "regex":
-            argument["pattern"] = f"^(?:{rules})$"
+    if form.type == "grammar":
+        if form.syntax is None or form.definition is None:
+            raise bad_field(f"{where}.format", "a grammar without either", "syntax and definition")
+        description += f"\n\nThe text follows this grammar ({form.syntax}):\n{form.definition}"
+        if form.syntax == "regex":
+            argument["pattern"] = f"^(?:{form.definition})$"
     parameters = {"type": "object", "properties": {_INPUT: argument}, "required": [_INPUT]}
     return {"description": description.strip(), "parameters": parameters}

@@ -14,12 +14,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec import UNSET, Struct, UnsetType
+
 from generator.spec.runtime_rules import read_counts, read_format
-from hf_triton.ports.openai.schema.api import Api, Choice
+from hf_triton.ports.openai.schema.answers import (
+    CompletionDetails,
+    GenerationUsage,
+    PromptDetails,
+    sse,
+)
 from hf_triton.ports.openai.schema.errors import ApiError
-from hf_triton.ports.openai.schema.logprobs import prompt_logprobs, read_positions
+from hf_triton.ports.openai.schema.logprobs import (
+    Offsets,
+    Position,
+    prompt_logprobs,
+    read_positions,
+)
 from hf_triton.ports.openai.schema.request import GenerationRequest
 from hf_triton.ports.openai.tool_calls.answer_reader import AnswerReader
+from hf_triton.ports.openai.tool_calls.read import Call
 from hf_triton.ports.openai.triton.tensors import Chunk
 
 Result = TypeVar("Result")
@@ -27,10 +40,42 @@ Result = TypeVar("Result")
 Chunks = AsyncGenerator[tuple[int, Chunk], None]
 DONE = b"data: [DONE]\n\n"
 _LARGE_BYTES = 2**18  # take a hundredth of a second and more
-# dumps makes one each time; with NaN in it, it would be no JSON.
-_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 # OpenAI knows nothing that is called timeout: like a full context, it cuts the text off.
 _FINISH_REASONS = {"timeout": "length"}
+
+
+@dataclass
+class Choice:
+    """One choice's answer, or the part of it that a chunk brings.
+
+    ``positions`` are None without log-probabilities, and ``offsets`` are where the next begins.
+    ``calls`` are calls of tools, or parts of them, or of one ``as_function`` where it was asked for
+    so; ``reasoning`` comes before the text, and ``num_reasoning_tokens`` are its tokens so far,
+    where they are counted; ``of_prompt`` is what the answer tells of its prompt, in vLLM's names;
+    ``ids`` are those of its tokens, where they are to be told; ``timed_out`` where it ended because
+    its time did.
+    """
+
+    index: int
+    num_alternatives: int = 0
+    text: str = ""
+    positions: list[Position] | None = None
+    offsets: Offsets = field(default_factory=Offsets, repr=False)
+    finish_reason: str | None = None
+    calls: list[Call] = field(default_factory=list)
+    as_function: bool = False
+    reasoning: str = ""
+    num_tokens: int = field(default=0, repr=False)
+    num_reasoning_tokens: int = field(default=0, repr=False)
+    of_prompt: dict[str, Any] = field(default_factory=dict)
+    ids: list[int] | UnsetType = UNSET
+    timed_out: bool = False
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a part tells anything: the tokens of a call that is hidden still do not."""
+        told = (self.text, self.reasoning, self.calls, self.positions, self.ids)
+        return any((*told, self.of_prompt, self.finish_reason))
 
 
 @dataclass
@@ -85,7 +130,7 @@ class Answer:
         if num is not None:
             new.of_prompt["prompt_logprobs"] = prompt_logprobs(chunk.prompt_logprobs, num)
         if self.asked.returns_token_ids:
-            new.token_ids = json.loads(chunk.token_ids[position])
+            new.ids = json.loads(chunk.token_ids[position])
             if prompt_ids := json.loads(chunk.prompt_token_ids):
                 new.of_prompt["prompt_token_ids"] = prompt_ids
         if self.asked.is_chat:
@@ -114,20 +159,14 @@ class Answer:
         if len(ended) < len(self.asked.inputs) * self.asked.n:
             raise ApiError(500, "the model's answer broke off")
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> GenerationUsage:
         """Tokens over all prompts and choices; a prompt counts once, however many its choices."""
         prompt = sum(self.prompt_tokens.values())
         completion = sum(choice.num_tokens for choice in self.choices.values())
-        cached = {"prompt_tokens_details": {"cached_tokens": sum(self.cached_tokens.values())}}
+        cached = PromptDetails(sum(self.cached_tokens.values())) if self.cached_tokens else UNSET
         reasoning = sum(choice.num_reasoning_tokens for choice in self.choices.values())
-        details = {"completion_tokens_details": {"reasoning_tokens": reasoning}}
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            **(cached if self.cached_tokens else {}),
-            **(details if reasoning else {}),
-        }
+        details = CompletionDetails(reasoning) if reasoning else UNSET
+        return GenerationUsage(prompt, prompt + completion, completion, cached, details)
 
     def head(self, kind: str) -> dict[str, Any]:
         """The fields that every object of this answer begins with."""
@@ -146,64 +185,79 @@ async def aside(num_bytes: int, work: Callable[[], Result]) -> Result:
     return work() if num_bytes < _LARGE_BYTES else await asyncio.to_thread(work)
 
 
-async def whole_answer(api: Api, answer: Answer, chunks: Chunks) -> dict[str, Any]:
-    """The answer as one object. Raises ApiError."""
-    parts: dict[int, list[Choice]] = {}
-    async with aclosing(chunks):
-        async for prompt, chunk in chunks:
-            for new in await answer.read(prompt, chunk):
-                parts.setdefault(new.index, []).append(new)
-    answer.check_complete()
-    return await aside(answer.num_bytes, lambda: _whole(api, answer, parts))
+@dataclass(frozen=True)
+class Choices:
+    """How one of OpenAI's APIs writes lists of choices: whole ones, in ``answer``, and what a chunk
+    adds to them. ``opening`` are the choices' own first chunks, before any text; ``beside`` is what
+    the answer has beside its choices, from the first of them.
+    """
+
+    object: str
+    chunk_object: str
+    answer: type[Struct]
+    write: Callable[[Choice], Struct]
+    write_chunk: Callable[[Choice], Struct]
+    opening: Callable[[int], Sequence[Struct]]
+    beside: Callable[[Choice], Mapping[str, Any]] = lambda _: {}
 
 
-def _whole(api: Api, answer: Answer, parts: Mapping[int, list[Choice]]) -> dict[str, Any]:
-    choices = [_joined(parts[index]) for index in sorted(parts)]
-    return {
-        **answer.head(api.object),
-        "choices": [api.write(choice) for choice in choices],
-        "usage": answer.usage(),
-        **api.beside(choices[0]),
-    }
+@dataclass(frozen=True)
+class ChoicesWriter:
+    """Writes one answer so."""
 
+    how: Choices
+    answer: Answer
 
-async def events(api: Api, answer: Answer, chunks: Chunks) -> AsyncGenerator[bytes, None]:
-    """The answer as server-sent events, those of one chunk together. Raises ApiError."""
-    head = answer.head(api.chunk_object)
-    if answer.asked.include_usage:
-        head["usage"] = None  # as OpenAI has it: in every chunk, and null in all but the last
-    opening = [{"choices": [new]} for new in api.opening(answer.asked.n)]
-    async with aclosing(chunks):
-        async for prompt, chunk in chunks:
-            added = await answer.read(prompt, chunk)
-            if answer.asked.continuous_usage:
-                head["usage"] = answer.usage()
-            if added or opening:
-                yield await aside(chunk.num_bytes, partial(_written, api, head, opening, added))
-                opening = []
-    answer.check_complete()
-    if answer.asked.include_usage:
-        yield sse({**head, "choices": [], "usage": answer.usage()}) + DONE
-    else:
-        yield DONE
+    async def whole(self, chunks: Chunks) -> Struct:
+        """The answer as one object. Raises ApiError."""
+        parts: dict[int, list[Choice]] = {}
+        async with aclosing(chunks):
+            async for prompt, chunk in chunks:
+                for new in await self.answer.read(prompt, chunk):
+                    parts.setdefault(new.index, []).append(new)
+        self.answer.check_complete()
+        return await aside(self.answer.num_bytes, partial(self._whole, parts))
 
+    def _whole(self, parts: Mapping[int, list[Choice]]) -> Struct:
+        choices = [_joined(parts[index]) for index in sorted(parts)]
+        return self.how.answer(
+            **self.answer.head(self.how.object),
+            choices=[self.how.write(choice) for choice in choices],
+            usage=self.answer.usage(),
+            **self.how.beside(choices[0]),
+        )
 
-def _written(
-    api: Api, head: Mapping[str, Any], opening: list[dict[str, Any]], added: list[Choice]
-) -> bytes:
-    """The events of what a chunk adds, the ``opening`` ones before them."""
-    written = ({"choices": [api.write_chunk(new)], **api.beside(new)} for new in added)
-    return b"".join(sse({**head, **new}) for new in (*opening, *written))
+    async def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events, those of one chunk together. Raises ApiError."""
+        asked = self.answer.asked
+        head = self.answer.head(self.how.chunk_object)
+        if asked.include_usage:
+            head["usage"] = None  # as OpenAI has it: in every chunk, and null in all but the last
+        opening = [{"choices": [new]} for new in self.how.opening(asked.n)]
+        async with aclosing(chunks):
+            async for prompt, chunk in chunks:
+                added = await self.answer.read(prompt, chunk)
+                if asked.continuous_usage:
+                    head["usage"] = self.answer.usage()
+                if added or opening:
+                    work = partial(self._written, head, opening, added)
+                    yield await aside(chunk.num_bytes, work)
+                    opening = []
+        self.answer.check_complete()
+        last = {**head, "choices": [], "usage": self.answer.usage()}
+        yield (sse(last) if asked.include_usage else b"") + DONE
 
+    def _written(
+        self, head: Mapping[str, Any], opening: list[dict[str, Any]], added: list[Choice]
+    ) -> bytes:
+        """The events of what a chunk adds, the ``opening`` ones before them."""
+        how = self.how
+        written = ({"choices": [how.write_chunk(new)], **how.beside(new)} for new in added)
+        return b"".join(sse({**head, **new}) for new in (*opening, *written))
 
-def sse(value: Mapping[str, Any]) -> bytes:
-    """One server-sent event."""
-    return b"data: " + to_json(value) + b"\n\n"
-
-
-def to_json(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
-    """Compact UTF-8."""
-    return _JSON.encode(value).encode()
+    def failed(self, error: ApiError) -> bytes:
+        """The error as an event."""
+        return sse(error.body())
 
 
 def _joined(parts: list[Choice]) -> Choice:
@@ -222,7 +276,5 @@ def _joined(parts: list[Choice]) -> Choice:
         as_function=first.as_function,
         reasoning="".join(part.reasoning for part in parts),
         of_prompt=first.of_prompt,
-        token_ids=None
-        if first.token_ids is None
-        else [token_id for part in parts for token_id in part.token_ids or ()],
+        ids=UNSET if first.ids is UNSET else [one for part in parts for one in part.ids or ()],
     )

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from generator.spec.task_sets import COMPLETION_TASKS
-from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation
-from hf_triton.ports.openai.schema import json_body
-from hf_triton.ports.openai.schema.api import Api, Choice
-from hf_triton.ports.openai.schema.body import Body
+from hf_triton.ports.openai.routes.answers import Choice, Choices, ChoicesWriter
+from hf_triton.ports.openai.routes.endpoint import Endpoint
+from hf_triton.ports.openai.schema.answers import GenerationUsage
+from hf_triton.ports.openai.schema.body import Filled, Integer, read
 from hf_triton.ports.openai.schema.errors import bad_field
 from hf_triton.ports.openai.schema.json_body import kind_of
-from hf_triton.ports.openai.schema.logprobs import for_completion
+from hf_triton.ports.openai.schema.logprobs import TextLogprobs
 from hf_triton.ports.openai.schema.request import (
-    GENERATION_FIELDS,
+    Generation,
     GenerationRequest,
     TensorValue,
     asked,
@@ -23,112 +26,102 @@ from hf_triton.ports.openai.schema.request import (
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_PROMPTS = 256
-_MOST_TOKEN_IDS = 2**31  # what a tensor of them holds
 _LONGEST = 2**20  # tokens; no model's context is longer by far
-_PROMPT = "a text, a list of token ids, or a list of texts or of such lists"
-_IDS = {
-    "type": "array",
-    "items": {"type": "integer", "minimum": 0, "exclusiveMaximum": _MOST_TOKEN_IDS},
-    "minItems": 1,
-}
-_ONE = {"anyOf": [{"type": "string", "minLength": 1}, _IDS]}
+_TokenId = Annotated[int, Meta(ge=0, lt=2**31)]  # what a tensor of them holds
+_Ids = Annotated[list[_TokenId], Meta(min_length=1, max_length=_LONGEST)]
 
 
-@json_body.takes(
-    anyOf=[_ONE, {"type": "array", "items": _ONE, "minItems": 1, "maxItems": MAX_PROMPTS}]
-)
-def _prompts(name: str, value: Any) -> list[dict[str, TensorValue]]:
-    if isinstance(value, str) or (isinstance(value, list) and _are_ids(value)):
-        value = [value]
-    if not isinstance(value, list):
-        raise bad_field(name, kind_of(value), _PROMPT)
-    if not 1 <= len(value) <= MAX_PROMPTS:
-        raise bad_field(name, f"a list of {len(value)}", f"1 to {MAX_PROMPTS} prompts")
-    return [_prompt(name, one) for one in value]
+class CompletionRequest(Generation, kw_only=True):
+    """OpenAI's: ``prompt`` is a text or a list of token ids, or a list of such."""
+
+    prompt: Filled | Annotated[list[_TokenId | Filled | _Ids], Meta(min_length=1)]
+    echo: bool | None = None
+    logprobs: Integer | None = None
+    prompt_logprobs: Integer | None = None
+    return_token_ids: bool | None = None
+
+    def prompts(self) -> list[dict[str, TensorValue]]:
+        """Each as the tensor that it is. Raises ApiError, 400."""
+        given = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        num_ids = sum(isinstance(one, int) for one in given)
+        if 0 < num_ids < len(given) or (not num_ids and len(given) > MAX_PROMPTS):
+            allowed = f"a text, a list of token ids, or 1 to {MAX_PROMPTS} texts or such lists"
+            raise bad_field("prompt", f"a list of {len(given)}", allowed)
+        if num_ids > _LONGEST:
+            raise bad_field("prompt", f"a prompt of {num_ids} tokens", f"at most {_LONGEST}")
+        listed: Any = [given] if num_ids else given
+        return [
+            {"text_input": one} if isinstance(one, str) else {"input_ids": tuple(one)}
+            for one in listed
+        ]
 
 
-def _prompt(name: str, value: Any) -> dict[str, TensorValue]:
-    if isinstance(value, list) and _are_ids(value):
-        if len(value) > _LONGEST:
-            raise bad_field(name, f"a prompt of {len(value)} tokens", f"at most {_LONGEST}")
-        for token_id in (min(value), max(value)):
-            if not 0 <= token_id < _MOST_TOKEN_IDS:
-                raise bad_field(name, f"token {kind_of(token_id)}", "ids of the model's tokens")
-        return {"input_ids": tuple(value)}
-    if not isinstance(value, str):
-        raise bad_field(name, f"a list with {kind_of(value)}", _PROMPT)
-    return {"text_input": json_body.filled(name, value)}
+class TextChoice(Struct, kw_only=True):
+    """One answer, or what a chunk adds to it."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: Any = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-def _are_ids(value: list[Any]) -> bool:
-    return bool(value) and all(type(one) is int for one in value)
+class Completion(Struct, kw_only=True):
+    """All answers."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: GenerationUsage
 
 
-BODY = Body(
-    {
-        **GENERATION_FIELDS,
-        "prompt": _prompts,
-        "echo": json_body.boolean,
-        "logprobs": json_body.integer,
-        "prompt_logprobs": json_body.integer,
-        "return_token_ids": json_body.boolean,
-    },
-    ("model", "prompt"),
-    is_strict=False,
-)
-OPERATION = Operation("Continue texts", answers.Completion, BODY, also=(EVENTS,))
-
-
-def read(body: Mapping[str, Any]) -> GenerationRequest:
+def read_completion(given: Mapping[str, Any]) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
-    body = BODY.check(body)
-    if "prompt" not in body:
-        raise bad_field("prompt", "none", _PROMPT)
-    echo = bool(body.get("echo"))
-    num_logprobs = body.get("logprobs")
-    nothing_more = body.get("max_tokens") == 0
-    if nothing_more and not echo and body.get("prompt_logprobs") is None:
+    body = read(CompletionRequest, given)
+    sampling = body.given("max_tokens", "min_tokens", "n")
+    nothing_more = sampling.get("max_tokens") == 0
+    if nothing_more and not body.echo and body.prompt_logprobs is None:
         raise bad_field("max_tokens", "0", "1 and more, or 0 with echo true or prompt_logprobs")
-    echoes = echo and (num_logprobs is not None or nothing_more)
-    if echoes and body.get("stream") and body.get("n") not in (None, 1):
-        raise bad_field("n", kind_of(body["n"]), "1 with echo, logprobs and stream")
-    prompts: list[dict[str, TensorValue]] = [
-        {**prompt, "exclude_input_in_output": not echo} for prompt in body["prompt"]
-    ]
-    return asked(body, prompts, _lengths(body), num_logprobs, echoes=echoes)
+    echoes = bool(body.echo) and (body.logprobs is not None or nothing_more)
+    if echoes and body.stream and sampling.get("n", 1) != 1:
+        raise bad_field("n", kind_of(sampling["n"]), "1 with echo, logprobs and stream")
+    prompts = [{**prompt, "exclude_input_in_output": not body.echo} for prompt in body.prompts()]
+    # OpenAI's default length, unless more is asked for at least.
+    at_least = max(DEFAULT_MAX_TOKENS, sampling.get("min_tokens", 0))
+    lengths = {} if "max_tokens" in sampling else {"max_tokens": at_least}
+    return asked(body, prompts, lengths, body.logprobs, echoes=echoes)
 
 
-def write(choice: Choice) -> dict[str, Any]:
+def write(choice: Choice) -> TextChoice:
     """An element of ``choices``, whole or of a chunk."""
     logprobs = None
     if choice.positions is not None:
-        logprobs = for_completion(choice.positions, choice.num_alternatives)
-    return {
-        "index": choice.index,
-        "text": choice.text,
-        "logprobs": logprobs,
-        "finish_reason": choice.finish_reason,
+        logprobs = TextLogprobs.of(choice.positions, choice.num_alternatives)
+    return TextChoice(
+        index=choice.index,
+        text=choice.text,
+        logprobs=logprobs,
+        finish_reason=choice.finish_reason,
+        token_ids=choice.ids,
         **choice.of_prompt,
-        **choice.ids(),
-    }
+    )
 
 
-def _lengths(body: Mapping[str, Any]) -> dict[str, int]:
-    """OpenAI's default length, unless more is asked for at least."""
-    if body.get("max_tokens") is not None:
-        return {}
-    at_least = body.get("min_tokens") or 0
-    return {"max_tokens": max(DEFAULT_MAX_TOKENS, at_least)}
-
-
-COMPLETIONS = Api(
-    path="/v1/completions",
-    tasks=COMPLETION_TASKS,
-    id_prefix="cmpl-",
+_WRITING = Choices(
     object="text_completion",
     chunk_object="text_completion",
-    read=read,
+    answer=Completion,
     write=write,
     write_chunk=write,
     opening=lambda _num_choices: (),
+)
+COMPLETIONS = Endpoint(
+    *("/v1/completions", COMPLETION_TASKS, "cmpl-", read_completion),
+    partial(ChoicesWriter, _WRITING),
+    Operation("Continue texts", Completion, CompletionRequest, also=(EVENTS,)),
+    by_model=True,
 )

@@ -8,10 +8,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from hf_triton.ports.openai.openapi_schema.operation import Operation
 from hf_triton.ports.openai.responses.kept import EarlierResponses
-from hf_triton.ports.openai.routes.answers import Answer, Chunks, events, sse, to_json, whole_answer
-from hf_triton.ports.openai.schema.api import Api, Choice
+from hf_triton.ports.openai.routes.answers import Answer, Choice, Chunks
+from hf_triton.ports.openai.schema.answers import to_json
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.schema.request import GenerationRequest
 
@@ -48,31 +50,6 @@ class Endpoint:
     by_model: bool = False
 
 
-def of_api(api: Api, operation: Operation) -> Endpoint:
-    """One of the two whose answers are lists of choices, also of one model."""
-    return Endpoint(
-        *(api.path, api.tasks, api.id_prefix, api.read),
-        writer=lambda answer: _Choices(api, answer),
-        operation=operation,
-        by_model=True,
-    )
-
-
-@dataclass(frozen=True)
-class _Choices:
-    api: Api
-    answer: Answer
-
-    async def whole(self, chunks: Chunks) -> dict[str, Any]:
-        return await whole_answer(self.api, self.answer, chunks)
-
-    def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
-        return events(self.api, self.answer, chunks)
-
-    def failed(self, error: ApiError) -> bytes:
-        return sse(error.body())
-
-
 class TypedEvents:
     """Writes an answer of one choice as events that name their type; whole, it is what they add up
     to. ``alive`` is the event that is sent where none has been for a while, such as in a long call.
@@ -95,11 +72,11 @@ class TypedEvents:
         """The last events."""
         raise NotImplementedError
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Struct:
         """The answer, once it has ended."""
         raise NotImplementedError
 
-    async def whole(self, chunks: Chunks) -> dict[str, Any]:
+    async def whole(self, chunks: Chunks) -> Struct:
         """The answer as one object. Raises ApiError."""
         async with aclosing(self.events(chunks)) as found:
             async for _ in found:

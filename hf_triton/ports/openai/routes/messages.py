@@ -8,21 +8,24 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from generator.spec.task_sets import CHAT_TASKS
-from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation
 from hf_triton.ports.openai.routes import chat
-from hf_triton.ports.openai.routes.answers import Answer
-from hf_triton.ports.openai.routes.endpoint import Endpoint, TypedEvents, named
+from hf_triton.ports.openai.routes.answers import Answer, Choice
+from hf_triton.ports.openai.routes.endpoint import Endpoint, TypedEvents
 from hf_triton.ports.openai.routes.tokens import Told, of_chat
 from hf_triton.ports.openai.schema import messages
-from hf_triton.ports.openai.schema.api import Choice
+from hf_triton.ports.openai.schema.answers import to_json
+from hf_triton.ports.openai.schema.body import Json, read
 from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.messages import CountRequest, MessagesRequest
 from hf_triton.ports.openai.schema.request import GenerationRequest
+from hf_triton.ports.openai.tool_calls.read import Call
 
-Json = dict[str, Any]
 PATH = "/v1/messages"
 _PING: Json = {"type": "ping"}
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
@@ -39,21 +42,67 @@ _ERRORS = {
 }
 
 
-def read(body: Mapping[str, Any]) -> GenerationRequest:
+class ErrorText(Struct):
+    """What went wrong."""
+
+    type: str
+    message: str
+    details: Json | UnsetType = UNSET
+
+
+class MessageError(Struct):
+    """Anthropic's error."""
+
+    error: ErrorText
+    request_id: str | UnsetType = UNSET
+    type: Literal["error"] = "error"
+
+
+class MessageUsage(Struct):
+    """Tokens."""
+
+    input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    cache_creation_input_tokens: int = 0
+
+
+class Message(Struct, kw_only=True):
+    """Anthropic's message."""
+
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[Json]
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class TokenCount(Struct):
+    """Tokens of a prompt."""
+
+    input_tokens: int
+
+
+def read_messages(given: Mapping[str, Any]) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
-    stop = body.get("stop_sequences") or []
-    asked = chat.read_as(messages.as_chat(body), messages.NAMES)
-    return replace(asked, told={"stop_sequences": stop, "max_tokens": body.get("max_tokens", 0)})
+    body = read(MessagesRequest, given)
+    told = {"stop_sequences": body.stop_sequences or [], "max_tokens": body.max_tokens}
+    return replace(_ask(body), told=told)
 
 
-def read_count(body: Mapping[str, Any]) -> GenerationRequest:
+def read_count(given: Mapping[str, Any]) -> GenerationRequest:
     """The same prompt, and nothing that an answer is held to. Raises ApiError, 400."""
-    messages.COUNTED.check(body)
-    choice = body.get("tool_choice")
-    is_none = isinstance(choice, dict) and choice.get("type") == "none"
-    prompt = {name: body[name] for name in body if name not in ("tool_choice", "output_config")}
-    asked = {**prompt, "tool_choice": choice if is_none else None, "max_tokens": 1}
-    return of_chat(read(asked))
+    body = read(CountRequest, given)
+    is_none = body.tool_choice is not None and body.tool_choice.type == "none"
+    choice = body.tool_choice if is_none else None
+    return of_chat(_ask(structs.replace(body, tool_choice=choice, output_config=None)))
+
+
+def _ask(body: CountRequest) -> GenerationRequest:
+    return chat.ask_as(messages.as_chat(body), messages.NAMES, messages.PARTS)
 
 
 def is_under(path: str) -> bool:
@@ -61,11 +110,10 @@ def is_under(path: str) -> bool:
     return path == PATH or path.startswith(f"{PATH}/")
 
 
-def error_body(error: ApiError) -> Json:
+def error_body(error: ApiError) -> MessageError:
     """Anthropic's error object."""
     kind = _ERRORS.get(error.status, "api_error")
-    details = {"details": dict(error.details)} if error.details else {}
-    return {"type": "error", "error": {"type": kind, "message": error.message, **details}}
+    return MessageError(ErrorText(kind, error.message, dict(error.details) or UNSET))
 
 
 class MessageWriter(TypedEvents):
@@ -106,9 +154,9 @@ class MessageWriter(TypedEvents):
 
     def failed(self, error: ApiError) -> bytes:
         """The error as an event."""
-        return named(error_body(error))
+        return b"event: error\ndata: " + to_json(error_body(error)) + b"\n\n"
 
-    def result(self) -> Json:
+    def result(self) -> Message:
         """The whole message."""
         content = [
             {**block, "input": _as_object(block["input"])} if "input" in block else block
@@ -116,27 +164,20 @@ class MessageWriter(TypedEvents):
         ]
         return self._message(content)
 
-    def _message(self, content: list[Json]) -> Json:
-        return {
-            "id": self.answer.answer_id,
-            "type": "message",
-            "role": "assistant",
-            "model": self.answer.asked.model,
-            "content": content,
-            "stop_reason": self._stop_reason,
-            "stop_sequence": self._stop_sequence,
-            "usage": self._usage(),
-        }
+    def _message(self, content: list[Json]) -> Message:
+        return Message(
+            id=self.answer.answer_id,
+            model=self.answer.asked.model,
+            content=content,
+            stop_reason=self._stop_reason,
+            stop_sequence=self._stop_sequence,
+            usage=self._usage(),
+        )
 
-    def _usage(self) -> Json:
+    def _usage(self) -> MessageUsage:
         used = self.answer.usage()
-        cached = used.get("prompt_tokens_details", {}).get("cached_tokens", 0)
-        return {
-            "input_tokens": used["prompt_tokens"] - cached,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": cached,
-            "output_tokens": used["completion_tokens"],
-        }
+        cached = used.num_cached
+        return MessageUsage(used.prompt_tokens - cached, cached, used.completion_tokens)
 
     def _without_stop(self, new: Choice) -> str:
         """The new text as far as it is none of a stop sequence."""
@@ -188,11 +229,11 @@ class MessageWriter(TypedEvents):
         self._content[-1][kind] += text
         return [*found, self._delta(f"{kind}_delta", **{kind: text})]
 
-    def _add_call(self, call: Json) -> list[Json]:
+    def _add_call(self, call: Call) -> list[Json]:
         """A call, or more of the input of the last."""
-        found, arguments = [], call["function"]["arguments"]
-        if "id" in call:
-            head = {"type": "tool_use", "id": call["id"], "name": call["function"]["name"]}
+        found, arguments = [], call.function.arguments
+        if call.id is not UNSET:
+            head = {"type": "tool_use", "id": call.id, "name": call.function.name}
             found = self._open({**head, "input": ""})
         self._content[-1]["input"] += arguments
         if arguments:
@@ -216,22 +257,22 @@ def _as_object(arguments: str) -> Any:
         return {}
 
 
-def _count(told: Json) -> Json:
-    return {"input_tokens": told["count"]}
+def _count(told: Json) -> TokenCount:
+    return TokenCount(told["count"])
 
 
 MESSAGES = Endpoint(
-    *(PATH, CHAT_TASKS, "msg_", read, MessageWriter),
+    *(PATH, CHAT_TASKS, "msg_", read_messages, MessageWriter),
     Operation(
-        *("Answer a chat, as Anthropic's API", answers.Message, messages.BODY),
+        *("Answer a chat, as Anthropic's API", Message, MessagesRequest),
         also=(EVENTS,),
-        error=answers.MessageError,
+        error=MessageError,
     ),
 )
 COUNT_TOKENS = Endpoint(
     *(f"{PATH}/count_tokens", CHAT_TASKS, "msg_", read_count, partial(Told, write=_count)),
     Operation(
-        *("Count a chat's tokens, as Anthropic's API", answers.TokenCount, messages.COUNTED),
-        error=answers.MessageError,
+        *("Count a chat's tokens, as Anthropic's API", TokenCount, CountRequest),
+        error=MessageError,
     ),
 )

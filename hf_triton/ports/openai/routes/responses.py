@@ -9,47 +9,113 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, structs, to_builtins
 
 from generator.spec.task_sets import CHAT_TASKS
-from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation
 from hf_triton.ports.openai.responses import request as responses
 from hf_triton.ports.openai.responses.kept import NOTHING, EarlierResponses
+from hf_triton.ports.openai.responses.request import InputTokensRequest, ResponsesRequest
 from hf_triton.ports.openai.responses.tools import Tool, custom_input
 from hf_triton.ports.openai.routes import chat
-from hf_triton.ports.openai.routes.answers import Answer, to_json
+from hf_triton.ports.openai.routes.answers import Answer, Choice
 from hf_triton.ports.openai.routes.endpoint import Endpoint, TypedEvents, named
 from hf_triton.ports.openai.routes.tokens import Told, of_chat
-from hf_triton.ports.openai.schema import json_body
-from hf_triton.ports.openai.schema.api import Choice
+from hf_triton.ports.openai.schema.answers import to_json
+from hf_triton.ports.openai.schema.body import Json, convert, read
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.logprobs import for_chat
+from hf_triton.ports.openai.schema.logprobs import ChatLogprobs, Token, TokenLogprobs
 from hf_triton.ports.openai.schema.request import GenerationRequest
+from hf_triton.ports.openai.tool_calls.read import Call
 
-Json = dict[str, Any]
 _MOST_ITEMS = 100  # of a page
-_DETAILS = "completion_tokens_details"
 
 
-def read(body: Mapping[str, Any], earlier: EarlierResponses) -> GenerationRequest:
+Status = Literal["completed", "incomplete", "failed", "in_progress"]
+
+
+class Response(Struct, kw_only=True):
+    """OpenAI's response; what it repeats of its request comes last."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    completed_at: int | None
+    status: Status
+    error: Json | None = None
+    incomplete_details: Json | None
+    model: str
+    output: list[Json]
+    usage: Json | None
+    background: bool
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: Any
+    metadata: Json
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    prompt_cache_key: Any
+    reasoning: Json
+    safety_identifier: Any
+    service_tier: str
+    store: bool
+    temperature: float
+    text: Json
+    tool_choice: str | Json
+    tools: list[Json]
+    top_logprobs: int
+    top_p: float | None
+    truncation: str
+    user: Any
+
+
+class Deleted(Struct):
+    """A response that is no longer kept."""
+
+    id: str
+    object: Literal["response.deleted"] = "response.deleted"
+    deleted: bool = True
+
+
+class InputItems(Struct, kw_only=True):
+    """Of a response: a page of them."""
+
+    object: Literal["list"] = "list"
+    data: list[Json]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class InputTokens(Struct):
+    """Tokens of a prompt."""
+
+    input_tokens: int
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+
+
+def read_response(given: Mapping[str, Any], earlier: EarlierResponses) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
-    request = responses.read(body, earlier)
-    asked = chat.read_as(request.chat, responses.NAMES)
+    return _ask(read(ResponsesRequest, given), earlier)
+
+
+def read_count(given: Mapping[str, Any], earlier: EarlierResponses) -> GenerationRequest:
+    """The same prompt, and nothing that an answer is held to. Raises ApiError, 400."""
+    body = read(InputTokensRequest, given)
+    choice = "none" if body.tool_choice == "none" else None
+    # Which model it is, may be chosen later.
+    prompt = structs.replace(body, model=body.model or "any", tool_choice=choice, text=None)
+    return replace(of_chat(_ask(prompt, earlier)), model=body.model or "")
+
+
+def _ask(body: ResponsesRequest, earlier: EarlierResponses) -> GenerationRequest:
+    request = responses.as_chat(body, earlier)
+    asked = chat.ask_as(request.chat, responses.NAMES, responses.PARTS)
     items = to_json(request.items) if request.told["store"] else b""
     told = {"response": request.told, "tools": request.tools.own, "items": items}
     return replace(asked, told=told)
-
-
-def read_count(body: Mapping[str, Any], earlier: EarlierResponses) -> GenerationRequest:
-    """The same prompt, and nothing that an answer is held to. Raises ApiError, 400."""
-    responses.COUNTED.check(body)
-    is_none = body.get("tool_choice") == "none"
-    prompt = {name: value for name, value in body.items() if name not in ("tool_choice", "text")}
-    prompt |= {"tool_choice": "none"} if is_none else {}
-    # Which model it is, may be chosen later.
-    asked = read({**prompt, "model": body.get("model") or "any"}, earlier)
-    return replace(of_chat(asked), model=body.get("model") or "")
 
 
 class ResponseWriter(TypedEvents):
@@ -63,8 +129,8 @@ class ResponseWriter(TypedEvents):
         self._num_events = 0
         self._is_open = False
         self._arguments = ""  # of the last call
-        self._logprobs: list[Json] = []  # of tokens whose text is not written yet
-        self._status = "in_progress"
+        self._logprobs: list[Token] = []  # of tokens whose text is not written yet
+        self._status: Status = "in_progress"
 
     def begin(self) -> list[Json]:
         """The response without any output."""
@@ -74,9 +140,8 @@ class ResponseWriter(TypedEvents):
     def add(self, new: Choice) -> list[Json]:
         """Text and calls, each in an item."""
         if new.positions is not None:
-            self._logprobs += map(
-                _with_bytes, for_chat(new.positions, new.num_alternatives)["content"]
-            )
+            told = ChatLogprobs.of(new.positions, new.num_alternatives)
+            self._logprobs += map(_with_bytes, told.content)
         found = self._add_reasoning(new.reasoning) if new.reasoning else []
         found += self._add_text(new.text) if new.text else []
         for call in new.calls:
@@ -90,42 +155,41 @@ class ResponseWriter(TypedEvents):
         found = [] if self._output else self._open_message()
         found += self._close(self._status)
         if self._told["store"]:
-            self._told["store"] = self._earlier.put(self.result(), self.answer.asked.told["items"])
+            kept: Json = to_builtins(self.result())
+            self._told["store"] = self._earlier.put(kept, self.answer.asked.told["items"])
         return [*found, self._event(f"response.{self._status}", response=self.result())]
 
     def failed(self, error: ApiError) -> bytes:
         """The response with its error."""
         self._status = "failed"
-        told = {"code": "server_error", "message": error.message}
-        return named(self._event("response.failed", response={**self.result(), "error": told}))
+        response = self.result()
+        response.error = {"code": "server_error", "message": error.message}
+        return named(self._event("response.failed", response=response))
 
-    def result(self) -> Json:
+    def result(self) -> Response:
         """The response as it is now."""
         is_cut = self._status == "incomplete"
         ended = self._status in ("completed", "incomplete")
-        return {
-            "id": self.answer.answer_id,
-            "object": "response",
-            "created_at": self.answer.created,
-            "completed_at": int(time.time()) if self._status == "completed" else None,
-            "status": self._status,
-            "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "model": self.answer.asked.model,
-            "output": list(self._output),
+        return Response(
+            id=self.answer.answer_id,
+            created_at=self.answer.created,
+            completed_at=int(time.time()) if self._status == "completed" else None,
+            status=self._status,
+            incomplete_details={"reason": "max_output_tokens"} if is_cut else None,
+            model=self.answer.asked.model,
+            output=list(self._output),
+            usage=self._usage() if ended else None,
             **self._told,
-            "usage": self._usage() if ended else None,
-        }
+        )
 
     def _usage(self) -> Json:
-        used: Json = dict(self.answer.usage())
-        cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        used = self.answer.usage()
         return {
-            "input_tokens": used["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
-            "output_tokens": used["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0, **used.get(_DETAILS, {})},
-            "total_tokens": used["total_tokens"],
+            "input_tokens": used.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": used.num_cached, "cache_write_tokens": 0},
+            "output_tokens": used.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": used.num_reasoning},
+            "total_tokens": used.total_tokens,
         }
 
     def _event(self, kind: str, **fields: Any) -> Json:
@@ -180,13 +244,13 @@ class ResponseWriter(TypedEvents):
         delta = self._of_part("response.output_text.delta", delta=text, logprobs=logprobs)
         return [*found, delta]
 
-    def _add_call(self, call: Json) -> list[Json]:
+    def _add_call(self, call: Call) -> list[Json]:
         """A call, or more of the last; what a custom tool is given is told at the call's end."""
-        found, arguments = [], call["function"]["arguments"]
-        if "id" in call:
-            tool: Tool = self.answer.asked.told["tools"][call["function"]["name"]]
+        found, arguments = [], call.function.arguments
+        if call.id is not UNSET:
+            tool: Tool = self.answer.asked.told["tools"][call.function.name]
             kind, text = ("ctc", "input") if tool.is_custom else ("fc", "arguments")
-            ids = {"id": f"{kind}_{uuid.uuid4().hex}", "call_id": call["id"]}
+            ids = {"id": f"{kind}_{uuid.uuid4().hex}", "call_id": call.id}
             self._arguments = ""
             found = self._open({**ids, "status": "in_progress", **tool.head, text: ""})
         self._arguments += arguments
@@ -224,23 +288,22 @@ class ResponseWriter(TypedEvents):
         return [*found, self._event("response.output_item.done", output_index=index, item=item)]
 
 
-def _with_bytes(entry: Json) -> Json:
+def _with_bytes(token: Token) -> Token:
     """A token's log-probabilities; without bytes where chat has null for them."""
-    found = {**entry, "bytes": entry["bytes"] or []}
-    if "top_logprobs" in entry:
-        found["top_logprobs"] = [_with_bytes(one) for one in entry["top_logprobs"]]
-    return found
+    others = [_with_bytes(one) for one in getattr(token, "top_logprobs", ())]
+    more = {"top_logprobs": others} if isinstance(token, TokenLogprobs) else {}
+    return structs.replace(token, bytes=token.bytes or [], **more)
 
 
-def _count(told: Json) -> Json:
-    return {"object": "response.input_tokens", "input_tokens": told["count"]}
+def _count(told: Json) -> InputTokens:
+    return InputTokens(told["count"])
 
 
 def _answering(earlier: EarlierResponses) -> Endpoint:
     return Endpoint(
-        *("/v1/responses", CHAT_TASKS, "resp_", partial(read, earlier=earlier)),
+        *("/v1/responses", CHAT_TASKS, "resp_", partial(read_response, earlier=earlier)),
         partial(ResponseWriter, earlier=earlier),
-        Operation("Answer items", answers.Response, responses.BODY, also=(EVENTS,)),
+        Operation("Answer items", Response, ResponsesRequest, also=(EVENTS,)),
         _answering,
     )
 
@@ -249,7 +312,7 @@ def _counting(earlier: EarlierResponses) -> Endpoint:
     return Endpoint(
         *("/v1/responses/input_tokens", CHAT_TASKS, "resp_", partial(read_count, earlier=earlier)),
         partial(Told, write=_count),
-        Operation("Count the tokens of items", answers.InputTokens, responses.COUNTED),
+        Operation("Count the tokens of items", InputTokens, InputTokensRequest),
         _counting,
     )
 
@@ -263,7 +326,7 @@ class KeptPath:
 
     path: str
     method: str
-    answer: Callable[[EarlierResponses, str, Mapping[str, str]], Json]
+    answer: Callable[[EarlierResponses, str, Mapping[str, str]], Any]
     operation: Operation
 
 
@@ -273,15 +336,17 @@ def _kept(earlier: EarlierResponses, response_id: str, query: Mapping[str, str])
     return earlier.response(response_id)
 
 
-def _delete(earlier: EarlierResponses, response_id: str, _: Mapping[str, str]) -> Json:
+def _delete(earlier: EarlierResponses, response_id: str, _: Mapping[str, str]) -> Deleted:
     earlier.delete(response_id)
-    return {"id": response_id, "object": "response.deleted", "deleted": True}
+    return Deleted(response_id)
 
 
-def _input_items(earlier: EarlierResponses, response_id: str, query: Mapping[str, str]) -> Json:
+def _input_items(
+    earlier: EarlierResponses, response_id: str, query: Mapping[str, str]
+) -> InputItems:
     """A page of them, the last first unless the query says so."""
     found = [_whole_item(n, item) for n, item in enumerate(earlier.input_of(response_id))]
-    order = json_body.one_of("asc", "desc")("order", query.get("order", "desc"))
+    order = convert(Literal["asc", "desc"], query.get("order", "desc"), "order")
     found = found if order == "asc" else found[::-1]
     ids = [item["id"] for item in found]
     if query.get("after") in ids:
@@ -291,14 +356,7 @@ def _input_items(earlier: EarlierResponses, response_id: str, query: Mapping[str
         raise bad_field("limit", "another value", f"1 to {_MOST_ITEMS}")
     page = found[: int(limit)]
     first, last = (page[at]["id"] if page else None for at in (0, -1))
-    has_more = len(page) < len(found)
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": first,
-        "last_id": last,
-        "has_more": has_more,
-    }
+    return InputItems(data=page, first_id=first, last_id=last, has_more=len(page) < len(found))
 
 
 def _whole_item(number: int, item: Json) -> Json:
@@ -313,10 +371,10 @@ def _whole_item(number: int, item: Json) -> Json:
 
 _PATH = "/v1/responses/{id}"
 KEPT = (
-    KeptPath(_PATH, "GET", _kept, Operation("A response that is kept", answers.Response)),
-    KeptPath(_PATH, "DELETE", _delete, Operation("Forget a response", answers.Deleted)),
+    KeptPath(_PATH, "GET", _kept, Operation("A response that is kept", Response)),
+    KeptPath(_PATH, "DELETE", _delete, Operation("Forget a response", Deleted)),
     KeptPath(
         *(f"{_PATH}/input_items", "GET", _input_items),
-        Operation("What a kept response was an answer to", answers.InputItems),
+        Operation("What a kept response was an answer to", InputItems),
     ),
 )

@@ -5,137 +5,145 @@ it: the file itself in, or base64 of it in JSON.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from hf_triton.ports.openai.openapi_schema import answers
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
 from hf_triton.ports.openai.openapi_schema.operation import FORM, TEXT, Operation
-from hf_triton.ports.openai.schema import json_body
-from hf_triton.ports.openai.schema.body import Body, object_of
+from hf_triton.ports.openai.schema.body import Count, Filled, Ignored, Integer, Number, only, read
 from hf_triton.ports.openai.schema.errors import bad_field
-from hf_triton.ports.openai.schema.json_body import only, read_object, short
-from hf_triton.ports.openai.schema.names import Names, by_field
+from hf_triton.ports.openai.schema.json_body import read_object, short
+from hf_triton.ports.openai.schema.names import Names, renamed
 from hf_triton.ports.openai.schema.request import NARROWEST_TOP_P
 from hf_triton.ports.openai.triton.catalog import ServedModel
 from hf_triton.ports.openai.triton.tensors import infer_request, outputs_of, read_texts
 
 # Path -> what the model is to do.
 PATHS = {"/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
+_MOST_FP32 = 3.4028234663852886e38
 OUTPUTS = ("text_output", "segments", "language", "duration")
 # Of errors: which task it is, is the path's.
 NAMES = Names(
-    by_field({"audio": "file", "return_timestamps": "response_format", "task": "model"}),
+    renamed({"audio": "file", "return_timestamps": "response_format", "task": "model"}),
     {"transcribe: send none": "transcribe: use /v1/audio/transcriptions"},
 )
-_FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 _TIMED = {"verbose_json": "verbose", "srt": "segments", "vtt": "segments"}
-_GRANULARITIES, _INCLUDE = "timestamp_granularities[]", "include[]"
-# What must be there, and what it is.
-_NEEDED = {"file": "a sound: WAV, FLAC, OGG, MP3", "model": "a text"}
+_LISTS = ("timestamp_granularities[]", "include[]")  # log-probabilities OpenAI has of some models
+_File = Annotated[Any, Meta(extra_json_schema={"type": "string", "format": "binary"})]
 
 
-@json_body.takes(type="number")
-def _number(name: str, value: Any) -> float:
-    try:
-        number = float(value)
-        struct.pack("<f", number)  # Triton's
-    except (ValueError, OverflowError):
-        raise bad_field(name, "another text", "a number") from None
-    return number
+class SpeechForm(Struct, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's: ``file`` is a sound: WAV, FLAC, OGG, MP3."""
+
+    file: _File
+    model: Filled
+    language: str | None = None
+    prompt: str | None = None
+    user: str | None = None
+    response_format: Literal["json", "text", "verbose_json", "srt", "vtt"] = "json"
+    temperature: Annotated[float, Meta(ge=-_MOST_FP32, le=_MOST_FP32)] | None = None
+    granularities: list[Literal["segment"]] | None = field(default=None, name=_LISTS[0])
+    include: Ignored = field(default=None, name=_LISTS[1])
+    chunking_strategy: Literal["auto"] | None = None
+    stream: Literal["false", "False"] | None = None  # Triton's NAME_stream streams
 
 
-@json_body.takes(type="array", items={"enum": ["segment"]})
-def _granularities(name: str, value: Any) -> list[str]:
-    if any(one != "segment" for one in value):
-        raise bad_field(name, "another text", "segment")
-    return list(value)
+class GenerationParameters(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The Hub's parameters for generating."""
+
+    max_new_tokens: Count | None = None
+    temperature: Number | None = None
+    top_k: Integer | None = None
+    top_p: Number | None = None
+    language: str | None = None
+    task: str | None = None
+    do_sample: Annotated[Any, only(False)] = None
+    num_beams: Annotated[Any, only(1)] = None
 
 
-@json_body.takes(enum=["false"])
-def _no_stream(name: str, value: Any) -> Any:
-    if value.lower() != "false":
-        raise bad_field(name, "another text", "false (Triton's NAME_stream streams)")
-    return value
+class HubParameters(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The Hub's."""
+
+    return_timestamps: bool | str | None = None
+    generation_parameters: GenerationParameters | None = None
+    generate_kwargs: GenerationParameters | None = None
 
 
-BODY = Body(
-    {
-        "file": json_body.file,
-        **dict.fromkeys(("model", "language", "prompt", "user"), json_body.text),
-        "response_format": json_body.one_of(*_FORMATS),
-        "temperature": _number,
-        _GRANULARITIES: _granularities,
-        # Log-probabilities of tokens, which OpenAI has of some models alone.
-        _INCLUDE: json_body.ignored,
-        "chunking_strategy": only("auto"),
-        "stream": _no_stream,
-    },
-    tuple(_NEEDED),
-)
-# Of the Hub's parameters for generating: the model's names of them.
+class SoundRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The Hub's: a sound in base64."""
+
+    inputs: Filled
+    parameters: HubParameters | None = None
+    options: Ignored = None
+
+
+# The model's names of the parameters for generating, where they are others.
 _GENERATION = {
-    "max_new_tokens": ("max_tokens", json_body.count),
-    "temperature": ("temperature", json_body.number),
-    "top_k": ("top_k", json_body.integer),
-    "top_p": ("top_p", json_body.number),
-    "language": ("language", json_body.text),
-    "task": ("task", json_body.text),
+    **{name: name for name in GenerationParameters.__struct_fields__[:6]},
+    "max_new_tokens": "max_tokens",
 }
-_OF_GENERATION = object_of(
-    Body(
-        {
-            **{name: check for name, (_, check) in _GENERATION.items()},
-            "do_sample": only(False),
-            "num_beams": only(1),
-        },
-        (),
-    )
-)
-
-
-@json_body.takes(anyOf=[{"type": "boolean"}, {"type": "string"}])
-def _timestamps(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return "segments" if value else ""
-    return json_body.text(name, value)
-
-
-HUB_BODY = Body(
-    {
-        "inputs": json_body.filled,
-        "parameters": object_of(
-            Body(
-                {
-                    "return_timestamps": _timestamps,
-                    "generation_parameters": _OF_GENERATION,
-                    "generate_kwargs": _OF_GENERATION,
-                },
-                (),
-            )
-        ),
-        "options": json_body.ignored,
-    },
-    ("inputs",),
-)
 _HUB_NAMES = Names(
-    by_field(
+    renamed(
         {
             "audio": "inputs",
             "return_timestamps": "parameters.return_timestamps",
-            **{one: f"parameters.generation_parameters.{n}" for n, (one, _) in _GENERATION.items()},
+            **{one: f"parameters.generation_parameters.{n}" for n, one in _GENERATION.items()},
         }
     )
 )
+
+
+class Segment(Struct):
+    """Of a transcript: from when to when in seconds, and how sure the model is of it."""
+
+    id: int
+    start: float
+    end: float
+    text: str
+    seek: int | UnsetType = UNSET
+    tokens: list[int] | UnsetType = UNSET
+    temperature: float | UnsetType = UNSET
+    avg_logprob: float | UnsetType = UNSET
+    compression_ratio: float | UnsetType = UNSET
+    no_speech_prob: float | UnsetType = UNSET
+
+
+class Transcript(Struct):
+    """What was heard; ``verbose_json`` has more."""
+
+    text: str
+    task: str | UnsetType = UNSET
+    language: str | UnsetType = UNSET
+    duration: float | UnsetType = UNSET
+    segments: list[Segment] | UnsetType = UNSET
+
+
+class Chunk(Struct):
+    """Of what was heard: from when to when in seconds."""
+
+    text: str
+    timestamp: list[float]
+
+
+class Heard(Struct):
+    """As the Hub tells of it."""
+
+    text: str
+    chunks: list[Chunk] | UnsetType = UNSET
+
+
 _HUB = "hub"  # a response_format of its own
 
 
 def operation(task: str) -> Operation:
     """What the served schema tells of a path."""
     summary = {"transcribe": "Sounds to text", "translate": "Sounds to English text"}[task]
-    return Operation(summary, answers.Transcript, BODY, also=(TEXT,), takes=FORM)
+    return Operation(summary, Transcript, SpeechForm, also=(TEXT,), takes=FORM)
 
 
 @dataclass(frozen=True)
@@ -161,23 +169,24 @@ class Speech:
     duration: float
 
 
-def read(task: str, form: Mapping[str, list[bytes]]) -> SpeechRequest:
+def read_form(task: str, form: Mapping[str, list[bytes]]) -> SpeechRequest:
     """What a form's fields ask for. Raises ApiError, 400."""
     values = {name: _value(name, given) for name, given in form.items()}
-    BODY.check(values)
-    for name, needed in _NEEDED.items():
-        if not values.get(name):
-            raise bad_field(name, "none", needed)
-    response_format = values.get("response_format", "json")
-    inputs: dict[str, Any] = {"audio": [values["file"]]}
-    inputs.update({n: values[n] for n in ("language", "prompt", "user") if values.get(n)})
-    if "temperature" in values:
-        inputs["temperature"] = float(values["temperature"])
+    for name in ("file", "model"):
+        values[name] = values.get(name) or None
+    if isinstance(values.get("temperature"), str):
+        with contextlib.suppress(ValueError):
+            values["temperature"] = float(values["temperature"])
+    given = read(SpeechForm, values)
+    if given.file is None:
+        raise bad_field("file", "none", "a sound: WAV, FLAC, OGG, MP3")
+    named = {name: getattr(given, name) for name in ("language", "prompt", "user", "temperature")}
+    inputs = {"audio": [given.file], **{n: v for n, v in named.items() if v not in (None, "")}}
     if task == "translate":
         inputs["task"] = task
-    if response_format in _TIMED:
-        inputs["return_timestamps"] = _TIMED[response_format]
-    return SpeechRequest(values["model"], task, response_format, inputs)
+    if given.response_format in _TIMED:
+        inputs["return_timestamps"] = _TIMED[given.response_format]
+    return SpeechRequest(given.model, task, given.response_format, inputs)
 
 
 def read_sound(data: bytes, model: str) -> SpeechRequest:
@@ -186,16 +195,15 @@ def read_sound(data: bytes, model: str) -> SpeechRequest:
     """
     if not data.lstrip().startswith(b"{"):
         return SpeechRequest(model, "transcribe", _HUB, {"audio": [data]}, _HUB_NAMES)
-    given = HUB_BODY.check(read_object(data))
-    if "inputs" not in given:
-        raise bad_field("inputs", "none", "a sound in base64")
-    parameters = given.get("parameters", {})
-    inputs: dict[str, Any] = {"audio": given["inputs"]}
-    if parameters.get("return_timestamps"):
-        inputs["return_timestamps"] = parameters["return_timestamps"]
-    for asked in (parameters.get(one, {}) for one in ("generate_kwargs", "generation_parameters")):
-        inputs.update({own: asked[name] for name, (own, _) in _GENERATION.items() if name in asked})
-    inputs.update({n: float(inputs[n]) for n in ("temperature", "top_p") if n in inputs})
+    given = read(SoundRequest, read_object(data))
+    parameters = given.parameters or HubParameters()
+    inputs: dict[str, Any] = {"audio": given.inputs}
+    if parameters.return_timestamps:
+        timed = parameters.return_timestamps
+        inputs["return_timestamps"] = "segments" if timed is True else timed
+    for asked in (parameters.generate_kwargs, parameters.generation_parameters):
+        found = ((own, getattr(asked, name, None)) for name, own in _GENERATION.items())
+        inputs.update({own: value for own, value in found if value is not None})
     if inputs.get("top_p") == 0:
         inputs["top_p"] = NARROWEST_TOP_P
     return SpeechRequest(model, "transcribe", _HUB, inputs, _HUB_NAMES)
@@ -219,28 +227,19 @@ def read_speech(response: Any) -> Speech:
     return Speech(text.strip(), json.loads(segments), language, duration)
 
 
-def write(asked: SpeechRequest, found: Speech) -> dict[str, Any] | str:
+def write(asked: SpeechRequest, found: Speech) -> Heard | Transcript | str:
     """OpenAI's object or the Hub's, or the text of the other formats."""
     if asked.response_format == _HUB:
-        chunks = [
-            {"text": one["text"], "timestamp": [one["start"], one["end"]]} for one in found.segments
-        ]
-        return {
-            "text": found.text,
-            **({"chunks": chunks} if "return_timestamps" in asked.inputs else {}),
-        }
+        chunks = [Chunk(one["text"], [one["start"], one["end"]]) for one in found.segments]
+        return Heard(found.text, chunks if "return_timestamps" in asked.inputs else UNSET)
     if asked.response_format == "json":
-        return {"text": found.text}
+        return Transcript(found.text)
     if asked.response_format == "text":
         return found.text + "\n"
     if asked.response_format == "verbose_json":
-        return {
-            "task": asked.task,
-            "language": "english" if asked.task == "translate" else found.language,
-            "duration": round(found.duration, 3),
-            "text": found.text,
-            "segments": [{"id": n, **segment} for n, segment in enumerate(found.segments)],
-        }
+        language = "english" if asked.task == "translate" else found.language
+        segments: list[Any] = [{"id": n, **one} for n, one in enumerate(found.segments)]
+        return Transcript(found.text, asked.task, language, round(found.duration, 3), segments)
     is_srt = asked.response_format == "srt"
     cues = [
         (f"{number}\n" if is_srt else "")
@@ -251,7 +250,7 @@ def write(asked: SpeechRequest, found: Speech) -> dict[str, Any] | str:
 
 
 def _value(name: str, given: list[bytes]) -> Any:
-    if name in (_GRANULARITIES, _INCLUDE):
+    if name in _LISTS:
         return [_text(name, one) for one in given]
     if len(given) > 1:
         raise bad_field(short(name), f"{len(given)} values", "one")

@@ -12,62 +12,112 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import UNSET, Struct, UnsetType
 
 from generator.spec.task_sets import COMPLETION_TASKS
-from hf_triton.ports.openai.openapi_schema import answers
 from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation
-from hf_triton.ports.openai.routes.answers import Answer, Chunks, aside, sse
+from hf_triton.ports.openai.routes.answers import Answer, Choice, Chunks, aside
+from hf_triton.ports.openai.routes.completions import CompletionRequest
 from hf_triton.ports.openai.routes.endpoint import Endpoint
-from hf_triton.ports.openai.schema import json_body
-from hf_triton.ports.openai.schema.api import Choice
-from hf_triton.ports.openai.schema.body import Body, object_of
-from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.hub_errors import error_body
-from hf_triton.ports.openai.schema.json_body import ignored, only, refused
+from hf_triton.ports.openai.schema.answers import sse
+from hf_triton.ports.openai.schema.body import (
+    Count,
+    Filled,
+    Ignored,
+    Integer,
+    Json,
+    also,
+    only,
+    read,
+    refused,
+)
+from hf_triton.ports.openai.schema.errors import ApiError, HubError, bad_field
 from hf_triton.ports.openai.schema.logprobs import Entry, Position
-from hf_triton.ports.openai.schema.names import Names, by_field
+from hf_triton.ports.openai.schema.names import Names, renamed
 from hf_triton.ports.openai.schema.request import SAMPLING, GenerationRequest, TensorValue, asked
 
-Json = dict[str, Any]
 _SAME = ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_penalty", "stop", "seed")
-PARAMETERS = Body(
+
+
+@also(
     {
-        "max_new_tokens": json_body.count,
         **{name: SAMPLING[name] for name in _SAME},
-        "top_n_tokens": json_body.integer,
-        "truncate": json_body.count,
-        **dict.fromkeys(("do_sample", "return_full_text"), json_body.boolean),
-        **dict.fromkeys(("details", "decoder_input_details"), json_body.boolean),
-        "grammar": json_body.json_object,
-        "adapter_id": json_body.text,
-        # LangChain sends 0.95 of itself.
-        "typical_p": ignored,
-        "watermark": only(False),
-        "best_of": only(1),
-        "num_return_sequences": only(1),
+        "typical_p": Ignored,  # LangChain sends 0.95 of itself
+        "watermark": Annotated[Any, only(False)],
+        **dict.fromkeys(("best_of", "num_return_sequences"), Annotated[Any, only(1)]),
         **dict.fromkeys(("max_tokens", "max_length"), refused("send max_new_tokens")),
         "stop_sequences": refused("send stop"),
-    },
-    (),
-    is_strict=False,
+    }
 )
-BODY = Body(
-    {
-        "model": json_body.text,
-        "inputs": json_body.filled,
-        "parameters": object_of(PARAMETERS),
-        "stream": json_body.boolean,
-        # Of the Hub's own servers: whether to wait for a model, and to keep answers.
-        "options": ignored,
-    },
-    ("inputs",),
-    is_strict=False,
-)
+class Parameters(Struct, kw_only=True):
+    """How to generate, and what to tell."""
+
+    max_new_tokens: Count | None = None
+    top_n_tokens: Integer | None = None
+    truncate: Count | None = None
+    do_sample: bool | None = None
+    return_full_text: bool | None = None
+    details: bool | None = None
+    decoder_input_details: bool | None = None
+    grammar: Json | None = None
+    adapter_id: str | None = None
+
+
+class GenerateRequest(Struct, kw_only=True):
+    """TGI's and the Hub's."""
+
+    inputs: Filled
+    model: str | None = None
+    parameters: Parameters | None = None
+    stream: bool | None = None
+    # Of the Hub's own servers: whether to wait for a model, and to keep answers.
+    options: Ignored = None
+
+
+class GeneratedToken(Struct):
+    """One of a text: a special one adds nothing to it."""
+
+    id: int
+    text: str
+    logprob: float | None
+    special: bool | UnsetType = UNSET
+
+
+class GeneratedDetails(Struct, kw_only=True):
+    """Its tokens; ``prefill`` are the prompt's. A stream tells of its end alone."""
+
+    finish_reason: str
+    generated_tokens: int
+    seed: int | None
+    prefill: list[GeneratedToken] | UnsetType = UNSET
+    tokens: list[GeneratedToken] | UnsetType = UNSET
+    top_tokens: list[list[GeneratedToken]] | UnsetType = UNSET
+    input_length: int | UnsetType = UNSET
+
+
+class Generated(Struct):
+    """A text."""
+
+    generated_text: str
+    details: GeneratedDetails | UnsetType = UNSET
+
+
+class TokenEvent(Struct, kw_only=True):
+    """One of a stream."""
+
+    token: GeneratedToken
+    index: int = 0
+    generated_text: str | None = None
+    details: GeneratedDetails | None = None
+    top_tokens: list[GeneratedToken] | UnsetType = UNSET
+
+
 # What the parts of a completion are called here.
-_OWN = by_field(
+_OWN = renamed(
     {
-        **{name: f"parameters.{name}" for name in PARAMETERS.fields},
+        **{name: f"parameters.{name}" for name in Parameters.__struct_fields__},
         "prompt": "inputs",
         "max_tokens": "parameters.max_new_tokens",
         "truncate_prompt_tokens": "parameters.truncate",
@@ -79,63 +129,59 @@ _OWN = by_field(
 )
 
 
-def read(body: Mapping[str, Any], stream: bool | None = None) -> GenerationRequest:
+def read_generate(body: Mapping[str, Any], stream: bool | None = None) -> GenerationRequest:
     """What the request asks for; without ``stream`` the body says it. Raises ApiError, 400."""
-    body = BODY.check(body)
-    if "inputs" not in body:
-        raise bad_field("inputs", "none", "a text")
-    given = body.get("parameters", {})
-    stream = body.get("stream", False) if stream is None else stream
+    given = read(GenerateRequest, body)
+    stream = bool(given.stream) if stream is None else stream
     try:
-        return _asked(body["inputs"], given, bool(stream), body.get("model", ""))
+        return _asked(given, given.parameters or Parameters(), stream)
     except ApiError as error:
         raise Names(_OWN).of(error) from None
 
 
-def _asked(inputs: str, given: Mapping[str, Any], stream: bool, model: str) -> GenerationRequest:
-    num_top, prefill = given.get("top_n_tokens", 0), given.get("decoder_input_details", False)
-    if stream and prefill:
+def _asked(body: GenerateRequest, given: Any, stream: bool) -> GenerationRequest:
+    if stream and given.decoder_input_details:
         raise bad_field("decoder_input_details", "true", "only without a stream")
-    details = given.get("details", False) or prefill
+    details = bool(given.details or given.decoder_input_details)
     samples = _samples(given)
-    same = {name: given[name] for name in _SAME if name in given}
+    same = {name: getattr(given, name) for name in _SAME if getattr(given, name) is not None}
     if not samples:
         same["temperature"] = 0
     elif details:
         same.setdefault("seed", secrets.randbits(53))  # of which JSON loses nothing
-    body = {
+    fields: Json = {
         **same,
-        "model": model or "any",
-        "prompt": inputs,
-        "stream": stream,
-        "max_tokens": given.get("max_new_tokens"),
-        "truncate_prompt_tokens": given.get("truncate"),
-        "response_format": _grammar(given.get("grammar")),
+        "max_tokens": given.max_new_tokens,
+        "truncate_prompt_tokens": given.truncate,
         "include_stop_str_in_output": True,
     }
-    prompt: Mapping[str, TensorValue] = {"text_input": inputs, "exclude_input_in_output": True}
-    num_logprobs = num_top if stream or details else None
-    lengths = {} if "max_new_tokens" in given else {"clamp_max_tokens": True}
-    body = {name: value for name, value in body.items() if value is not None}
-    read = asked(body, [prompt], lengths, num_logprobs, echoes=prefill)
+    form = _grammar(given.grammar)
+    completion = CompletionRequest(
+        model=body.model or "any", prompt=body.inputs, stream=stream, response_format=form, **fields
+    )
+    prompt: Mapping[str, TensorValue] = {"text_input": body.inputs, "exclude_input_in_output": True}
+    num_logprobs = (given.top_n_tokens or 0) if stream or details else None
+    lengths = {"clamp_max_tokens": True} if given.max_new_tokens is None else {}
+    echoes = bool(given.decoder_input_details)
+    found = asked(completion, [prompt], lengths, num_logprobs, echoes=echoes)
     told = {
         "details": details,
-        "inputs": inputs,
-        "full_text": given.get("return_full_text"),
+        "inputs": body.inputs,
+        "full_text": given.return_full_text,
         "seed": same.get("seed") if samples else None,
-        "stop": given.get("stop", []),
+        "stop": [given.stop] if isinstance(given.stop, str) else given.stop or [],
     }
-    known = ":".join(filter(None, (model, given.get("adapter_id"))))
-    return replace(read, model=known, told=told, names=read.names.then(_OWN))
+    known = ":".join(filter(None, (body.model, given.adapter_id)))
+    return replace(found, model=known, told=told, names=found.names.then(_OWN))
 
 
-def _samples(given: Mapping[str, Any]) -> bool:
+def _samples(given: Any) -> bool:
     """Whether tokens are drawn: as that server has it, where something asks for it."""
-    asks = any(given.get(name, 1) != 1 for name in ("temperature", "top_p"))
-    return bool(given.get("do_sample") or given.get("top_k") or asks)
+    asks = not {given.temperature, given.top_p} <= {None, 1}
+    return bool(given.do_sample or given.top_k or asks)
 
 
-def _grammar(given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _grammar(given: Json | None) -> Json | None:
     """A schema may be sent as a text."""
     if given and given.get("type") == "json" and isinstance(given.get("value"), str):
         try:
@@ -160,21 +206,22 @@ class GenerationWriter:
         self._text, self._reason = "", ""
         self._last_id = 0
 
-    async def whole(self, chunks: Chunks) -> Any:
+    async def whole(self, chunks: Chunks) -> Generated | list[Generated]:
         """As one object. Raises ApiError."""
-        prefill: list[Json] = []
-        tokens: list[Json] = []
+        prefill: list[GeneratedToken] = []
+        tokens: list[TokenEvent] = []
         async with aclosing(chunks):
             async for prompt, chunk in chunks:
                 for new in await self._answer.read(prompt, chunk):
                     prefill += self._take_prefill(new)
                     tokens += await aside(chunk.num_bytes, partial(self._take, new))
         self._answer.check_complete()
-        found: Json = {"generated_text": self._generated}
+        found = Generated(self._generated)
         if self._asked.told["details"]:
-            top = [event["top_tokens"] for event in tokens if "top_tokens" in event]
-            told = {"prefill": prefill, "tokens": [event["token"] for event in tokens]}
-            found["details"] = {**self._details(), **told, **({"top_tokens": top} if top else {})}
+            found.details = self._details()
+            found.details.prefill, found.details.tokens = prefill, [one.token for one in tokens]
+            top = [one.top_tokens for one in tokens if one.top_tokens is not UNSET]
+            found.details.top_tokens = top or UNSET
         return [found] if self._is_hubs else found
 
     async def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
@@ -186,34 +233,35 @@ class GenerationWriter:
                     found = self._take(new)
                     for event in found:
                         index += 1
-                        event |= {"index": index, "generated_text": None, "details": None}
+                        event.index = index
                     if self._reason:
-                        found[-1] |= self._end()
+                        self._end(found[-1])
                     yield b"".join(map(sse, found))
         self._answer.check_complete()
 
     def failed(self, error: ApiError) -> bytes:
         """The error as an event."""
-        return sse(error_body(error))
+        return sse(error.hubs_body())
 
     @property
     def _generated(self) -> str:
         return f"{self._prefix}{self._text}"
 
-    def _details(self) -> Json:
-        return {
-            "finish_reason": self._reason,
-            "generated_tokens": self._answer.choices[0].num_tokens,
-            "seed": self._asked.told["seed"],
-        }
+    def _details(self) -> GeneratedDetails:
+        return GeneratedDetails(
+            finish_reason=self._reason,
+            generated_tokens=self._answer.choices[0].num_tokens,
+            seed=self._asked.told["seed"],
+        )
 
-    def _end(self) -> Json:
+    def _end(self, last: TokenEvent) -> None:
         """What the last event has."""
-        length = {"input_length": self._answer.usage()["prompt_tokens"]}
-        details = {**self._details(), **length} if self._asked.told["details"] else None
-        return {"generated_text": self._generated, "details": details}
+        last.generated_text = self._generated
+        if self._asked.told["details"]:
+            last.details = self._details()
+            last.details.input_length = self._answer.usage().prompt_tokens
 
-    def _take_prefill(self, new: Choice) -> list[Json]:
+    def _take_prefill(self, new: Choice) -> list[GeneratedToken]:
         """The prompt's tokens, whose positions come before the answer's."""
         if not self._asked.echoes or new.positions is None:
             return []
@@ -221,7 +269,7 @@ class GenerationWriter:
         told, new.positions = new.positions[:num_prompt], new.positions[num_prompt:]
         return [_token(one.sampled, one.sampled.text) for one in told]
 
-    def _take(self, new: Choice) -> list[Json]:
+    def _take(self, new: Choice) -> list[TokenEvent]:
         """The tokens that a chunk brings, with the text that each adds to the answer's; the one
         that ends it, and adds none, is special.
         """
@@ -237,12 +285,12 @@ class GenerationWriter:
         pieces = _pieces(new.text, entries[:-1] if is_special else entries)
         texts = [*pieces, ""] if is_special else pieces
         last = len(entries) - 1
-        found: list[Json] = [
-            {"token": {**_token(entry, text), "special": is_special and at == last}}
+        found = [
+            TokenEvent(token=_token(entry, text, special=is_special and at == last))
             for at, (entry, text) in enumerate(zip(entries, texts, strict=False))
         ]
         for event, position in zip(found, positions, strict=False):
-            event |= _top(position, self._asked.num_logprobs or 0)
+            event.top_tokens = _top(position, self._asked.num_logprobs or 0) or UNSET
         return found
 
     def _reason_of(self, reason: str) -> str:
@@ -252,15 +300,14 @@ class GenerationWriter:
         return "stop_sequence" if self._text.endswith(stops) else "eos_token"
 
 
-def _token(entry: Entry, text: str) -> Json:
-    return {"id": entry.id, "text": text, "logprob": entry.logprob}
+def _token(entry: Entry, text: str, special: bool | UnsetType = UNSET) -> GeneratedToken:
+    return GeneratedToken(entry.id, text, entry.logprob, special)
 
 
-def _top(position: Position, num_top: int) -> Json:
-    """The likeliest tokens at a place, where they are wanted."""
+def _top(position: Position, num_top: int) -> list[GeneratedToken]:
+    """The likeliest tokens at a place, as many as are wanted."""
     ranked = (one for one in position.all if one.rank <= num_top)
-    found = [{**_token(one, one.text), "special": False} for one in ranked]
-    return {"top_tokens": found} if found else {}
+    return [_token(one, one.text, special=False) for one in ranked]
 
 
 def _adds_nothing(entries: Sequence[Entry], text: str) -> bool:
@@ -285,15 +332,15 @@ def _pieces(text: str, entries: Sequence[Entry]) -> list[str]:
 def _endpoint(path: str, summary: str, answer: Any, **how: Any) -> Endpoint:
     also = (EVENTS,) if how.get("stream") is not False else ()
     return Endpoint(
-        *(path, COMPLETION_TASKS, "cmpl-", partial(read, **how)),
+        *(path, COMPLETION_TASKS, "cmpl-", partial(read_generate, **how)),
         partial(GenerationWriter, is_hubs=path == "/"),
-        Operation(summary, answer, BODY, also=also, error=answers.HubError),
+        Operation(summary, answer, GenerateRequest, also=also, error=HubError),
         by_model=True,
     )
 
 
 GENERATE = (
-    _endpoint("/generate", "Continue a text, as TGI", answers.Generated, stream=False),
+    _endpoint("/generate", "Continue a text, as TGI", Generated, stream=False),
     _endpoint("/generate_stream", "The same as a stream", None, stream=True),
 )
-GENERATE_COMPAT = _endpoint("/", "Continue a text, as TGI and the Hub", answers.Generations)
+GENERATE_COMPAT = _endpoint("/", "Continue a text, as TGI and the Hub", list[Generated])

@@ -1,108 +1,269 @@
-"""The fields that a path's requests may have: declared once, by which requests are checked and of
-which the served schema is made.
+"""Requests as msgspec's Structs: the types of their fields, and how one is read. The served schema
+is made of the same Structs. No error quotes a text: it may be a prompt.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
+import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeVar, get_origin
 
-from hf_triton.ports.openai.schema.errors import ApiError
-from hf_triton.ports.openai.schema.json_body import (
-    Check,
-    Json,
-    ignored,
-    json_object,
-    schema_of,
-    short,
-    takes,
-)
+import msgspec
+from msgspec import Meta, Struct, inspect
+
+from hf_triton.ports.openai.schema.errors import ApiError, bad_field
+from hf_triton.ports.openai.schema.json_body import kind_of, short
 
 _LOG = logging.getLogger(__name__)
 _MOST = 20  # names in a line of the log
 _LIKE, _VERY_LIKE = 0.6, 0.8  # difflib's own, and of what is taken for misspelt
+# Nothing in Triton holds a larger number.
+_MOST_INTEGER = 2**64
+MOST_INT32 = 2**31 - 1
+
+Json = dict[str, Any]
+Read = TypeVar("Read", bound=Struct)
 
 
-@dataclass(frozen=True)
-class Body:
-    """``fields`` has a check for each name; those that are not ``required`` may be null. Unless it
-    ``is_strict``, unknown names are left out, as vLLM and llama.cpp do it, but for those that look
-    like misspelt ones.
+def only(*values: Any) -> Meta:
+    """A field that takes these values alone: they ask for nothing beyond what is done anyway."""
+    different = [value for at, value in enumerate(values) if value not in values[:at]]
+    # By their texts, for to typing's cache 1 is True.
+    extra = {"only": values, "texts": repr(values)}
+    return Meta(extra=extra, extra_json_schema={"enum": [*different, None]})
+
+
+def refused(why: str) -> Any:
+    """The type of a field that takes nothing; its error says ``why``."""
+    return Annotated[Any, Meta(extra={"refused": why}, extra_json_schema={"enum": [None]})]
+
+
+def instead(of_this_path: str) -> Any:
+    """The type of another path's field, which has another name on this one."""
+    return refused(f"not a field of this path; send {of_this_path}")
+
+
+# Means nothing here, and nobody is misled by its absence.
+Ignored = Annotated[Any, Meta(extra={"ignored": True}, description="is taken and changes nothing")]
+_WITHIN = {"minimum": 1 - _MOST_INTEGER, "maximum": _MOST_INTEGER - 1}  # beyond msgspec's bounds
+Integer = Annotated[int, Meta(extra={"within": _MOST_INTEGER}, extra_json_schema=_WITHIN)]
+Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+Count = Annotated[int, Meta(ge=1, le=MOST_INT32)]  # as Triton's tensors hold them
+Filled = Annotated[str, Meta(min_length=1)]
+Texts = str | list[str]
+Integers = Annotated[list[int], Meta(extra={"within": _MOST_INTEGER})]
+JsonList = Annotated[list[Json], Meta(min_length=1)]
+# Token ids, and what to add to their logits.
+Biases = dict[Annotated[str, Meta(pattern="^[0-9]{1,18}$")], Number]
+# By the kinds of a model's options.
+KINDS: Mapping[str, Any] = {
+    "integer": Integer,
+    "number": Number,
+    "boolean": bool,
+    "text": str,
+    "texts": Texts,
+    "integers": Integers,
+    "biases": Biases,
+}
+
+
+def also(fields: Mapping[str, Any]) -> Callable[[type[Read]], type[Read]]:
+    """Gives a Struct further fields, of types by name; all of them may be left out."""
+
+    def make(kind: type[Read]) -> type[Read]:
+        named = [(name, _or_null(one), None) for name, one in fields.items()]
+        made: type[Read] = msgspec.defstruct(  # type: ignore[assignment]
+            kind.__name__, named, bases=(kind,), kw_only=True, module=kind.__module__
+        )
+        made.__doc__ = kind.__doc__
+        return made
+
+    return make
+
+
+def _or_null(kind: Any) -> Any:
+    is_any = kind is Any or (get_origin(kind) is Annotated and kind.__origin__ is Any)
+    return kind if is_any else kind | None
+
+
+def read(kind: type[Read], given: Any, place: str = "") -> Read:
+    """The Struct of ``given``, which stands at ``place``. Raises ApiError, 400, for a field that
+    is unknown or not what it must be. Unless the Struct forbids unknown names, they are left out,
+    as vLLM and llama.cpp do it, but for those that look like misspelt ones.
     """
-
-    fields: Mapping[str, Check]
-    required: Sequence[str] = ("model",)
-    is_strict: bool = True
-
-    def check(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that are given, as their checks read them. Raises ApiError, 400, for one that
-        is unknown or not what it must be.
-        """
-        found, left_out = {}, []
-        for name, value in body.items():
-            check = self.fields.get(name)
-            if check is None:
-                self._check_unknown(name)
-            if check in (None, ignored):
-                left_out.append(short(name))
-            elif value is not None:
-                found[name] = check(name, value)
-        if left_out:
-            _LOG.debug("%d fields were left out: %s", len(left_out), ", ".join(left_out[:_MOST]))
-        return found
-
-    def _check_unknown(self, name: str) -> None:
-        cutoff = _LIKE if self.is_strict else _VERY_LIKE
-        nearest = difflib.get_close_matches(short(name), sorted(self.fields), 1, cutoff)
-        if self.is_strict or nearest:
-            hint = f", did you mean {nearest[0]}?" if nearest else ""
-            text = f"{short(name)}: unknown or unsupported field{hint}"
-            raise ApiError(400, text, short(name))
-
-    def schema(self) -> Json:
-        """The JSON schema of a body."""
-        properties = {
-            name: schema_of(check) if name in self.required else _or_null(schema_of(check))
-            for name, check in self.fields.items()
-        }
-        return {
-            "type": "object",
-            "properties": properties,
-            "required": list(self.required),
-            "additionalProperties": not self.is_strict,
-        }
+    _check_names(kind, given, place)
+    found: Read = convert(kind, given, place)
+    _check_values(found, place)
+    return found
 
 
-@dataclass(frozen=True)
-class Either:
-    """Bodies of which a request has one."""
-
-    bodies: Sequence[Body]
-
-    def schema(self) -> Json:
-        """The JSON schema of them."""
-        return {"anyOf": [one.schema() for one in self.bodies]}
+def convert(kind: Any, given: Any, place: str) -> Any:
+    """A part of a request as its type. Raises ApiError, 400."""
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise _as_told(kind, given, place, str(error)) from None
 
 
-def object_of(body: Body) -> Check:
-    """A check of a field that is an object with the fields of ``body``."""
+class _Field(NamedTuple):
+    """``rules`` are what ``only`` and the like have noted, ``inner`` is the Struct in a field."""
 
-    @takes(**body.schema())
-    def check(name: str, value: Any) -> dict[str, Any]:
-        given = json_object(name, value)
-        try:
-            return body.check(given)
-        except ApiError as error:
-            message, param = (f"{name}.{one}" for one in (error.message, error.param))
-            raise replace(error, message=message, param=param) from None
-
-    return check
+    rules: Mapping[str, Any]
+    inner: type[Struct] | None
 
 
-def _or_null(schema: Json) -> Json:
-    if "enum" in schema:
-        return {"enum": [*schema["enum"], None]}
-    return {"anyOf": [schema, {"type": "null"}]} if schema else {}
+@functools.cache
+def fields_of(kind: type[Struct]) -> Mapping[str, _Field]:
+    """The fields of a Struct by the names that they have in JSON."""
+    info: Any = inspect.type_info(kind)
+    return {one.encode_name: _field(one.type) for one in info.fields}
+
+
+def _field(kind: Any) -> _Field:
+    rules: dict[str, Any] = {}
+    inner = None
+    for one in kind.types if isinstance(kind, inspect.UnionType) else (kind,):
+        rules |= getattr(one, "extra", None) or {}
+        inner = one.cls if isinstance(one, inspect.StructType) and one.tag is None else inner
+    return _Field(rules, inner)
+
+
+def within(place: str, name: str) -> str:
+    """The place of a field of an object."""
+    return f"{place}.{name}" if place else name
+
+
+def _check_names(kind: type[Struct], given: Any, place: str) -> None:
+    left_out = []
+    known = fields_of(kind)
+    for name, value in given.items() if isinstance(given, dict) else ():
+        if name not in known:
+            _check_unknown(kind, name, place)
+        elif value is not None and (inner := known[name].inner):
+            _check_names(inner, value, within(place, name))
+        if name not in known or "ignored" in known[name].rules:
+            left_out.append(short(name))
+    if left_out:
+        _LOG.debug("%d fields were left out: %s", len(left_out), ", ".join(left_out[:_MOST]))
+
+
+def _check_unknown(kind: type[Struct], name: str, place: str) -> None:
+    is_strict = kind.__struct_config__.forbid_unknown_fields
+    cutoff = _LIKE if is_strict else _VERY_LIKE
+    nearest = difflib.get_close_matches(short(name), sorted(fields_of(kind)), 1, cutoff)
+    if is_strict or nearest:
+        hint = f", did you mean {nearest[0]}?" if nearest else ""
+        where = within(place, short(name))
+        raise ApiError(400, f"{where}: unknown or unsupported field{hint}", where)
+
+
+def _check_values(found: Struct, place: str) -> None:
+    """Holds values to what msgspec has no types for."""
+    for name, (rules, inner) in fields_of(type(found)).items():
+        value = getattr(found, name, None) if rules or inner else None
+        if value is None:
+            continue
+        where = within(place, name)
+        if isinstance(value, Struct):
+            _check_values(value, where)
+        if "refused" in rules:
+            raise ApiError(400, f"{where}: {rules['refused']}", where)
+        good = rules.get("only", (value,))
+        if not any(type(value) is type(one) and value == one for one in good):
+            allowed = f"{' or '.join(map(json.dumps, good)) or 'null'} (nothing else)"
+            raise bad_field(where, f"another value ({kind_of(value)})", allowed)
+        for number in (value if isinstance(value, list) else [value]) if "within" in rules else ():
+            if abs(number) >= rules["within"]:
+                raise bad_field(where, "an integer of more than 64 bits", "a smaller one")
+
+
+_AT = re.compile(r" - at `(key` in `)?\$(.*)`$")
+_STEP = re.compile(r"\.(\w+(?:\[\])?)|(\[[0-9.]+\])")
+_MISSING = re.compile(r"Object missing required field `([^`]+)`")
+_WORDS: Sequence[tuple[type, str]] = (
+    (inspect.BoolType, "true or false"),
+    (inspect.IntType, "an integer"),
+    (inspect.FloatType, "a number"),
+    (inspect.StrType, "a text"),
+    (inspect.StructType, "an object"),
+    (inspect.DictType, "an object"),
+)
+
+
+def _as_told(kind: Any, given: Any, place: str, text: str) -> ApiError:
+    """A msgspec error with the place in our notation, what was got and what is allowed."""
+    at = _AT.search(text)
+    steps = [found[1] or found[2] for found in _STEP.finditer(at[2] if at else "")]
+    missing = _MISSING.match(text)
+    if missing:
+        steps.append(missing[1])
+    value = given
+    for step in steps:
+        place = within(place, step) if step[0] != "[" else place + step.replace("[...]", "")
+        value = _inner(value, step)
+    allowed = _words(_members(inspect.type_info(kind), steps))
+    if at and at[1]:
+        return bad_field(place, "a name that is none of them", "token ids, such as 42")
+    return bad_field(place, "none" if value is None else _got(value, text), allowed)
+
+
+def _inner(value: Any, step: str) -> Any:
+    if step == "[...]":
+        return next(iter(value.values()), None) if len(value) == 1 else value
+    if isinstance(value, dict):
+        return value.get(step)
+    return value[int(step[1:-1])] if isinstance(value, list) and step[0] == "[" else None
+
+
+def _got(value: Any, text: str) -> str:
+    if text.startswith("Invalid value"):  # a tag
+        return short(value) if isinstance(value, str) else kind_of(value)
+    if text.startswith("Invalid") or value == "":
+        return "another text" if value else "an empty text"
+    return f"{kind_of(value)} of {len(value)}" if " length " in text else kind_of(value)
+
+
+def _members(kind: Any, steps: Sequence[str]) -> list[Any]:
+    """The types that a place may have; tags of Structs are the texts that their field takes."""
+    if isinstance(kind, inspect.Metadata):
+        return _members(kind.type, steps)
+    if isinstance(kind, inspect.UnionType):
+        return [found for one in kind.types for found in _members(one, steps)]
+    if not steps:
+        return [kind]
+    step, *rest = steps
+    if step[0] == "[":
+        of = getattr(kind, "item_type", getattr(kind, "value_type", None))
+        return _members(of, rest) if of else []
+    if isinstance(kind, inspect.StructType):
+        if step == kind.tag_field and kind.tag is not None:
+            return [inspect.LiteralType((kind.tag,))]
+        return [
+            m for one in kind.fields if one.encode_name == step for m in _members(one.type, rest)
+        ]
+    return []
+
+
+def _words(kinds: Sequence[Any]) -> str:
+    """What these types take, in words."""
+    texts = [str(one) for kind in kinds for one in getattr(kind, "values", ())]
+    found = [", ".join(sorted(texts))] if texts else []
+    for kind in kinds:
+        found += [word + _bounds(kind) for of, word in _WORDS if isinstance(kind, of)]
+        if isinstance(kind, inspect.ListType):
+            items = _words(_members(kind.item_type, ())).replace("a text", "texts")
+            items = items.replace("an integer", "integers").replace("an object", "objects")
+            found.append(f"a list of {items.replace('a list', 'lists')}{_bounds(kind)}")
+    return " or ".join(dict.fromkeys(found)) or "a value"
+
+
+def _bounds(kind: Any) -> str:
+    if isinstance(kind, inspect.IntType) and kind.ge is not None:
+        return f" ({kind.ge} to {kind.le})" if kind.le else f" ({kind.ge} and more)"
+    most = getattr(kind, "max_length", None)
+    return f" (at most {most})" if most else ""

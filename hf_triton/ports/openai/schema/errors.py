@@ -1,4 +1,6 @@
-"""Errors as OpenAI's API has them: a status and one JSON object. Knows no HTTP library."""
+"""Errors as OpenAI's API has them, a status and one JSON object, and as Hugging Face's servers have
+them. Knows no HTTP library.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,50 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from hf_triton.ports.refusal import RefusedError
 
 _RETRY_AFTER_S = 1
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 503: "unavailable"}
 # What the clients of OpenAI and Anthropic obey.
 _NO_RETRY = {"x-should-retry": "false"}
+
+
+# Before the paths of one model, of which TGI and TEI have no more: /models/NAME/generate.
+OF_MODEL = "/models/"
+OPENAIS = "/v1/"  # that both servers have too, with OpenAI's errors
+_HUBS_PATHS = frozenset(
+    (
+        *("/", "/generate", "/generate_stream", "/info", "/predict", "/similarity"),
+        *("/embed", "/embed_all", "/embed_sparse"),
+    )
+)
+# Their statuses by OpenAI's, and their words, by which clients choose an exception.
+HUBS_STATUSES = {400: 422, 500: 424, 503: 429}
+_HUBS_TYPES = {422: "validation", 424: "generation", 429: "overloaded", 504: "generation"}
+
+
+class ErrorText(Struct):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(Struct):
+    """OpenAI's error."""
+
+    error: ErrorText
+
+
+class HubError(Struct):
+    """That of Hugging Face's servers, text-generation-inference and text-embeddings-inference."""
+
+    error: str
+    error_type: str
 
 
 @dataclass(eq=False)
@@ -26,11 +66,21 @@ class ApiError(Exception):
     details: Mapping[str, Any] = field(default_factory=dict)  # of Anthropic's errors
     stays: bool = False  # whether asking again is of no use, though it is a 503
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> Error:
         """OpenAI's error object."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-        return {"error": error}
+        return Error(ErrorText(self.message, kind, self.param, self.code))
+
+    @property
+    def hubs_status(self) -> int:
+        """That of Hugging Face's servers."""
+        return HUBS_STATUSES.get(self.status, self.status)
+
+    def hubs_body(self) -> HubError:
+        """Their error object."""
+        names_none = self.param == "model" and self.message.startswith("model: got none")
+        hint = f"; name one as model, or ask {OF_MODEL}NAME" if names_none else ""
+        return HubError(self.message + hint, _HUBS_TYPES.get(self.hubs_status, "request"))
 
     def headers(self) -> dict[str, str]:
         """What goes with the status: when to come again, how to identify oneself."""
@@ -45,11 +95,14 @@ def of_refusal(refusal: RefusedError) -> ApiError:
     return ApiError(refusal.status, f"{where}{refusal.text}", None, code, refusal.headers)
 
 
-def bad_field(name: str, got: str, allowed: str, param: str | None = None) -> ApiError:
-    """A field that is not as it should be; ``got`` never quotes a text. ``param`` where ``name``
-    lies within it.
-    """
-    return ApiError(400, f"{name}: got {got}, allowed: {allowed}", param or name)
+def is_hubs(path: str) -> bool:
+    """Whether a path is one of theirs."""
+    return path in _HUBS_PATHS or (path.startswith(OF_MODEL) and OPENAIS not in path)
+
+
+def bad_field(name: str, got: str, allowed: str) -> ApiError:
+    """A field that is not as it should be; ``got`` never quotes a text."""
+    return ApiError(400, f"{name}: got {got}, allowed: {allowed}", name)
 
 
 def model_not_found(name: str, served: list[str]) -> ApiError:

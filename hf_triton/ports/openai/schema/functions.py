@@ -2,59 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
-from hf_triton.ports.openai.schema import json_body
+from hf_triton.ports.openai.schema.body import Json
 from hf_triton.ports.openai.schema.errors import bad_field
-from hf_triton.ports.openai.schema.json_body import Json
 from hf_triton.ports.openai.schema.names import Placed
+from hf_triton.ports.openai.schema.request import Chat
+from hf_triton.ports.openai.schema.tools import Chosen, Named
 
-FIELDS = {"functions": json_body.objects, "function_call": json_body.text_or_object}
 # What errors call the parts of tools.
-NAMES = (
-    (r"^(functions\[\d+\])\.function\b", r"\1"),
-    (r"^tools\b", "functions"),
-    (r"^tool_choice\b", "function_call"),
-)
+NAMES = {"tools": "functions", "tool_choice": "function_call"}
 
 
-def are_in(body: Mapping[str, Any]) -> bool:
-    """Whether a chat has any, or tells of earlier ones in its messages."""
-    return any(name in body for name in FIELDS) or any(map(_is_of, body.get("messages", ())))
+class FunctionChat(Chat, kw_only=True):
+    """A chat that may have them."""
 
+    functions: list[Json] | None = None
+    function_call: Literal["none", "auto"] | Named | None = None
 
-def as_tools(body: Mapping[str, Any]) -> Json:
-    """The same chat with tools. Raises ApiError, 400."""
-    found = {name: value for name, value in body.items() if name not in FIELDS}
-    given = [name for name in FIELDS if name in body]
-    if given and ("tools" in found or "tool_choice" in found):
-        raise bad_field(given[0], "it beside tools", "one of them")
-    found["messages"] = list(_messages(body.get("messages", ())))
-    if "functions" in body:
-        functions = enumerate(body["functions"])
-        tools = [
-            Placed(f"functions[{n}]", {"type": "function", "function": one}) for n, one in functions
-        ]
-        found |= {"tools": tools, "parallel_tool_calls": False}
-    if "function_call" in body:
-        found["tool_choice"] = _choice(body["function_call"])
-    return found
+    @property
+    def has_functions(self) -> bool:
+        """Whether it has any, or tells of earlier ones in its messages."""
+        given = (self.functions, self.function_call)
+        return given != (None, None) or any(map(_is_of, self.messages))
 
-
-def _choice(call: str | Json) -> str | Json:
-    if isinstance(call, dict):
-        return {"type": "function", "function": call}
-    if call not in ("none", "auto"):
-        raise bad_field("function_call", "another text", 'none, auto or {"name": ...}')
-    return call
+    def as_tools(self) -> Chat:
+        """The same chat with tools. Raises ApiError, 400."""
+        given = self.given("functions", "function_call")
+        if given and (self.tools is not None or self.tool_choice is not None):
+            raise bad_field(next(iter(given)), "it beside tools", "one of them")
+        found = {name: getattr(self, name) for name in Chat.__struct_fields__}
+        found["messages"] = list(_messages(self.messages))
+        if self.functions is not None:
+            found["parallel_tool_calls"] = False
+            found["tools"] = [
+                Placed(f"functions[{number}]", {"type": "function", "function": one})
+                for number, one in enumerate(self.functions)
+            ]
+        if (call := self.function_call) is not None:
+            found["tool_choice"] = Chosen(call) if isinstance(call, Named) else call
+        return Chat(**found)
 
 
 def _is_of(message: Mapping[str, Any]) -> bool:
     return message.get("role") == "function" or message.get("function_call") is not None
 
 
-def _messages(messages: Any) -> Iterator[Json]:
+def _messages(messages: Sequence[Json]) -> Iterator[Json]:
     """Each call has an id, which the output after it refers to: nine digits, for Mistral's chat
     templates take no other.
     """

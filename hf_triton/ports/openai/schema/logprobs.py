@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 # OpenAI's stand-in for a probability too small to tell; JSON has no infinity.
 LEAST_LOGPROB = -9999.0
 _DECODER = codecs.getincrementaldecoder("utf-8")
@@ -101,40 +103,66 @@ def prompt_logprobs(text: str, num_alternatives: int) -> list[dict[str, Any] | N
     return found
 
 
-def for_completion(positions: Sequence[Position], num_alternatives: int) -> dict[str, Any]:
-    """The form of /v1/completions: four lists, one element per token each. Of tokens that read
+class TextLogprobs(Struct):
+    """Of each token of /v1/completions; the first token of a prompt has none. Of tokens that read
     alike, ``top_logprobs`` has the likeliest.
     """
-    top = None
-    if num_alternatives:
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float | None] | None] | None
+    text_offset: list[int]
+
+    @classmethod
+    def of(cls, positions: Sequence[Position], num_alternatives: int) -> TextLogprobs:
+        """Those of positions, with so many alternatives."""
         top = [
             None if position.sampled.logprob is None else _texts(position, num_alternatives)
             for position in positions
         ]
-    return {
-        "tokens": [position.sampled.text for position in positions],
-        "token_logprobs": [position.sampled.logprob for position in positions],
-        "top_logprobs": top,
-        "text_offset": [position.offset for position in positions],
-    }
+        return cls(
+            [position.sampled.text for position in positions],
+            [position.sampled.logprob for position in positions],
+            top if num_alternatives else None,
+            [position.offset for position in positions],
+        )
 
 
-def for_chat(positions: Sequence[Position], num_alternatives: int) -> dict[str, Any]:
-    """The form of /v1/chat/completions: an object per token, with the likeliest ones in it."""
-    content = [
-        {
-            **_chat_entry(position.sampled),
-            "top_logprobs": [
-                _chat_entry(entry) for entry in position.all if entry.rank <= num_alternatives
-            ],
-        }
-        for position in positions
-    ]
-    return {"content": content, "refusal": None}
+class Token(Struct):
+    """A token and the logarithm of its probability; ``bytes`` is null where they are not known, of
+    a token that is only a part of a character.
+    """
+
+    token: str
+    logprob: float | None
+    bytes: Sequence[int] | None
 
 
-def _chat_entry(entry: Entry) -> dict[str, Any]:
-    """``bytes`` is null where they are not known, of a token that is only a part of a character."""
+class TokenLogprobs(Token):
+    """The sampled token, and the likeliest at its place."""
+
+    top_logprobs: list[Token]
+
+
+class ChatLogprobs(Struct):
+    """Of each token of a chat."""
+
+    content: list[TokenLogprobs]
+    refusal: None = None
+
+    @classmethod
+    def of(cls, positions: Sequence[Position], num_alternatives: int) -> ChatLogprobs:
+        """Those of positions, with so many alternatives."""
+        content = [
+            TokenLogprobs(
+                *_token(position.sampled),
+                [Token(*_token(one)) for one in position.all if one.rank <= num_alternatives],
+            )
+            for position in positions
+        ]
+        return cls(content)
+
+
+def _token(entry: Entry) -> tuple[str, float | None, Sequence[int] | None]:
     whole = "\ufffd" not in entry.text
-    as_bytes = list(entry.text.encode()) if whole else entry.bytes
-    return {"token": entry.text, "logprob": entry.logprob, "bytes": as_bytes}
+    return entry.text, entry.logprob, list(entry.text.encode()) if whole else entry.bytes

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hf_triton.ports.openai.schema import json_body
+from hf_triton.ports.openai.schema.body import convert
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.json_body import kind_of
-from hf_triton.ports.openai.schema.names import top
+from hf_triton.ports.openai.schema.json_body import short
 
 # The types of parts that hold a file, and the tensor that it goes to; audio_url is vLLM's.
 _TENSORS = {"image_url": "image", "input_audio": "audio", "audio_url": "audio"}
@@ -83,7 +82,7 @@ def with_places(error: ApiError, media: Sequence[MediaPart]) -> ApiError:
     if int(element[2]) >= len(fields):
         return error
     field = fields[int(element[2])]
-    return replace(error, message=field + error.message[element.end() :], param=top(field))
+    return replace(error, message=field + error.message[element.end() :], param=field)
 
 
 def _media_part(field: str, of_type: str, value: Any) -> MediaPart:
@@ -92,29 +91,24 @@ def _media_part(field: str, of_type: str, value: Any) -> MediaPart:
     if isinstance(value, Mapping):
         unknown = next((name for name in value if name not in (key, *_BESIDE)), None)
         if unknown is not None:
-            raise ApiError(400, f"{field}: {json_body.short(unknown)}: unknown field", "messages")
+            raise ApiError(400, f"{field}: {short(unknown)}: unknown field", field)
         value = value.get(key)
         field = f"{field}.{key}"
-    if not isinstance(value, str):
-        raise _bad(field, "none" if value is None else kind_of(value), "a text")
-    if key == "url" and _ADDRESS.match(value):
-        return MediaPart(tensor, field, address=value)
-    return MediaPart(tensor, field, _file(field, value, is_url=key == "url"))
+    text: str = convert(str, value, field)
+    if key == "url" and _ADDRESS.match(text):
+        return MediaPart(tensor, field, address=text)
+    return MediaPart(tensor, field, _file(field, text, is_url=key == "url"))
 
 
 def _file(field: str, value: str, *, is_url: bool) -> bytes:
     prefix = _DATA_URL.match(value)
     if is_url and prefix is None:
-        raise _bad(field, "something else", "a data: URL in base64, or an address by http")
+        raise bad_field(field, "something else", "a data: URL in base64, or an address by http")
     packed = value[prefix.end() :] if prefix else value
     try:
         file = base64.b64decode(packed, validate=True)
     except (binascii.Error, ValueError):
-        raise _bad(field, "something else", "base64") from None
+        raise bad_field(field, "something else", "base64") from None
     if not file:
-        raise _bad(field, "an empty file", "an image" if is_url else "a sound")
+        raise bad_field(field, "an empty file", "an image" if is_url else "a sound")
     return file
-
-
-def _bad(field: str, got: str, allowed: str) -> ApiError:
-    return bad_field(field, got, allowed, "messages")

@@ -1,327 +1,428 @@
 """A request of Anthropic's ``/v1/messages`` as the same one of ``/v1/chat/completions``.
 
-Fields that are not named here are chat's, and are checked there.
 https://docs.anthropic.com/en/api/messages
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
 
-from hf_triton.ports.openai.schema import json_body
-from hf_triton.ports.openai.schema.body import Body
+from msgspec import Meta, Struct
+
+from hf_triton.ports.openai.schema.body import Integer, Json, also, instead, only
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.items import Items
-from hf_triton.ports.openai.schema.json_body import Check, Json, kind_of, only, short
+from hf_triton.ports.openai.schema.json_body import short
 from hf_triton.ports.openai.schema.names import Placed
-from hf_triton.ports.openai.schema.request import CHAT_FIELDS
+from hf_triton.ports.openai.schema.request import Chat, ChatOptions
+from hf_triton.ports.openai.schema.tools import Chosen, Named
 
 
-def _instead(instead: str) -> Check:
-    return json_body.refused(f"not a field of this path; send {instead}")
+class Base64(Struct, tag="base64"):
+    """A file."""
+
+    data: str
+    media_type: str
 
 
-@json_body.takes(anyOf=[{"type": "string"}, {"type": "array", "items": {"type": "object"}}])
-def _blocks(name: str, content: Any) -> list[tuple[str, Json]]:
-    """Each with its place."""
-    return _ITEMS.listed(name, content)
+class Url(Struct, tag="url"):
+    """Where a file is."""
+
+    url: str
 
 
-@json_body.takes(type="array", items={"type": "string"})
-def _stops(name: str, value: Any) -> list[str]:
-    if not isinstance(value, list):
-        raise bad_field(name, kind_of(value), "a list of texts")
-    return json_body.texts(name, value)
+class Text(Struct, tag="text"):
+    """Words."""
+
+    text: str
 
 
-_THINKING = ("enabled", "adaptive", "between_tools", "disabled")
+class Image(Struct, tag="image"):
+    """A picture."""
+
+    source: Base64 | Url
 
 
-@json_body.takes(type="object", properties={"type": {"enum": [*_THINKING]}}, required=["type"])
-def _thinking(name: str, value: Any) -> Any:
+class ToolReference(Struct, tag="tool_reference"):
+    """A tool that a search for tools has found."""
+
+    tool_name: str
+
+
+Part = Text | Image | ToolReference
+
+
+class ToolUse(Struct, tag="tool_use"):
+    """A call."""
+
+    id: str
+    name: str
+    input: Any = None
+
+
+class ToolResult(Struct, tag="tool_result", kw_only=True):
+    """The output of a call."""
+
+    tool_use_id: str
+    content: str | list[Part] | None = None
+    is_error: bool | None = None
+
+
+class Thinking(Struct, tag="thinking"):
+    """What the model thought."""
+
+    thinking: str
+
+
+class RedactedThinking(Struct, tag="redacted_thinking"):
+    """The same, which nobody here can read."""
+
+
+class Tool(Struct, kw_only=True):
+    """A tool: of Anthropic's own where it has a type other than custom."""
+
+    name: str | None = None
+    type: str | None = None
+    description: Any = None
+    input_schema: Json | None = None
+    defer_loading: bool | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the caller runs it."""
+        return self.type in (None, "custom")
+
+
+class ChangedTool(Tool, kw_only=True):
+    """One that is there or gone from here on; its definition where it is none of ``tools``."""
+
+    definition: Tool | None = None
+
+
+class ToolAddition(Struct, tag="tool_addition"):
+    """A tool that is there from here on."""
+
+    tool: ChangedTool
+
+
+class ToolRemoval(Struct, tag="tool_removal"):
+    """A tool that is gone from here on."""
+
+    tool: ChangedTool
+
+
+Block = (
+    Part | ToolUse | ToolResult | Thinking | RedactedThinking | ToolAddition | ToolRemoval
+)  # fmt: skip
+_CHANGES = (ToolAddition, ToolRemoval)
+
+
+class Message(Struct, kw_only=True):
+    """One turn."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block] | None = None
+    clear_at: str | None = None
+
+
+class ToolChoice(Struct, kw_only=True):
+    """Whether tools may, or must, be called."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Format(Struct):
+    """What an answer is held to."""
+
+    type: Literal["json_schema"]
+    schema: Json
+
+
+class OutputConfig(Struct, kw_only=True, forbid_unknown_fields=True):
+    """How to answer."""
+
+    format: Format | None = None
+    effort: str | None = None
+    task_budget: Any = None
+
+
+class ThinkingConfig(Struct):
     """Whether to reason. How many tokens at most, and how it is shown, is the model's to decide."""
-    json_body.one_of(*_THINKING)(f"{name}.type", json_body.json_object(name, value).get("type"))
-    return value
+
+    type: Literal["enabled", "adaptive", "between_tools", "disabled"]
 
 
-@json_body.takes(type="object")
-def _thread(name: str, _: Any) -> None:
-    """In words by which Anthropic's packages go on without."""
-    told = {"error_code": "thread_unsupported_request", "unsupported": [name]}
-    text = f"{name}: no conversation is kept here; send all messages"
-    raise ApiError(400, text, name, details=told)
+class Metadata(Struct, kw_only=True):
+    """Whom a request is for."""
+
+    user_id: Any = None
 
 
-# Chat's names of what has another name here, or no place in an answer.
-_OF_CHAT = {
-    "stop": _instead("stop_sequences"),
-    "max_completion_tokens": _instead("max_tokens"),
-    "response_format": _instead("output_config.format"),
-    "reasoning_effort": _instead("output_config.effort"),
-    "parallel_tool_calls": _instead("tool_choice.disable_parallel_tool_use"),
-    "user": _instead("metadata.user_id"),
-    "stream_options": _instead("nothing: a stream always tells of its usage"),
-    **dict.fromkeys(("n", "best_of"), _instead("one request for each answer")),
-    **dict.fromkeys(("logprobs", "top_logprobs"), _instead("them to /v1/chat/completions")),
-}
-_OWN: dict[str, Check] = {
-    "system": _blocks,
-    "messages": json_body.json_list,
-    "max_tokens": json_body.integer,
-    "stop_sequences": _stops,
-    "metadata": json_body.json_object,
-    "tools": json_body.objects,
-    "tool_choice": json_body.json_object,
-    "output_config": json_body.json_object,
-    "output_format": json_body.json_object,  # what output_config.format was called
-    "cache_control": json_body.anything,
-    "service_tier": only("auto", "standard_only"),
-    "thinking": _thinking,
-    "mcp_servers": only([]),
-    "speed": only("standard"),
-    "thread": _thread,
-    # Of what Anthropic's servers drop of a prompt, of whom they bill, of models to fall back on.
-    **dict.fromkeys(("context_management", "billing_policy", "diagnostics"), json_body.anything),
-    **dict.fromkeys(("fallbacks", "fallback_credit_token"), json_body.anything),
-    **dict.fromkeys(("container", "compaction", "inference_geo"), only()),
-}
-BODY = Body(
-    {**CHAT_FIELDS, **_OF_CHAT, **_OWN}, ("model", "messages", "max_tokens"), is_strict=False
+@also(
+    {
+        # Chat's names of what has another name here, or no place in an answer.
+        "stop": instead("stop_sequences"),
+        "max_completion_tokens": instead("max_tokens"),
+        "response_format": instead("output_config.format"),
+        "reasoning_effort": instead("output_config.effort"),
+        "parallel_tool_calls": instead("tool_choice.disable_parallel_tool_use"),
+        "user": instead("metadata.user_id"),
+        "stream_options": instead("nothing: a stream always tells of its usage"),
+        **dict.fromkeys(("n", "best_of"), instead("one request for each answer")),
+        **dict.fromkeys(("logprobs", "top_logprobs"), instead("them to /v1/chat/completions")),
+        "cache_control": Any,
+        "service_tier": Literal["auto", "standard_only"],
+        "mcp_servers": Annotated[Any, only([])],
+        "speed": Literal["standard"],
+        # Of what Anthropic's servers drop of a prompt, whom they bill, models to fall back on.
+        **dict.fromkeys(("context_management", "billing_policy", "diagnostics"), Any),
+        **dict.fromkeys(("fallbacks", "fallback_credit_token"), Any),
+        **dict.fromkeys(("container", "compaction", "inference_geo"), Annotated[Any, only()]),
+    }
 )
-# Of a request to count its tokens.
-COUNTED = Body({**BODY.fields, "stream": only(False)}, ("model", "messages"), is_strict=False)
+class CountRequest(ChatOptions, kw_only=True):
+    """A prompt whose tokens are counted."""
+
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    system: str | list[Text] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    max_tokens: Integer | None = None
+    stop_sequences: list[str] | None = None
+    metadata: Metadata | None = None
+    output_config: OutputConfig | None = None
+    output_format: Format | None = None  # what output_config.format was called
+    thinking: ThinkingConfig | None = None
+    thread: Json | None = None
+    stream: Annotated[Any, only(False)] = None
+
+
+class MessagesRequest(CountRequest, kw_only=True):
+    """Anthropic's."""
+
+    max_tokens: Integer
+    stream: bool | None = None
+
+
 # What Claude Code writes for Anthropic's books: another text in each conversation, by which none
 # would begin like another.
 _BILLING = "x-anthropic-billing-header:"
-_CHANGES = ("tool_addition", "tool_removal")  # of the tools, within a conversation
-_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-# Patterns of chat's names in its errors, and what they are here.
-NAMES = (
-    (r"^system\.content", "system"),
-    (r"^(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
-    (r"^(tools\[\d+\])\.function", r"\1"),
-    (r"\.function\.arguments", ".input"),
-    (r"\.function\.name", ".name"),
-    (r"\.image_url(\.url)?$", ".source"),
-    (r"^tool_choice\.function", "tool_choice"),
-    (r"^parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
-    (r"^response_format(\.json_schema)?", "output_config.format"),
-    (r"^max_completion_tokens", "max_tokens"),
-    (r"^(chat_template_kwargs\.)?continue_final_message", "messages"),
-    (r"^stop$", "stop_sequences"),
-    (r"^user$", "metadata.user_id"),
-)
+_CHOICES: dict[str, Any] = {"auto": "auto", "any": "required", "none": "none"}
+# Chat's names in its errors, and what they are here.
+NAMES = {
+    "system.content": "system",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    **dict.fromkeys(("response_format", "response_format.json_schema"), "output_config.format"),
+    "max_completion_tokens": "max_tokens",
+    **dict.fromkeys(
+        ("continue_final_message", "chat_template_kwargs.continue_final_message"), "messages"
+    ),
+    "stop": "stop_sequences",
+    "user": "metadata.user_id",
+}
+PARTS = {
+    ".function.parameters": ".input_schema",
+    ".function.arguments": ".input",
+    ".function": "",
+    **dict.fromkeys((".image_url.url", ".image_url"), ".source"),
+}
 
 
-def as_chat(body: Mapping[str, Any]) -> Json:
-    """The body of the same request of chat. Raises ApiError, 400."""
-    body = BODY.check(body)
-    chat = {name: value for name, value in body.items() if name not in _OWN}
-    chat["messages"] = [*_system(body.get("system")), *_messages(body.get("messages"))]
-    if "max_tokens" not in body:
-        raise bad_field("max_tokens", "none", "an integer")
-    chat["max_completion_tokens"] = body["max_tokens"]
-    if body.get("stop_sequences"):
-        # With it in the text it shows which one ended the answer.
-        chat["stop"] = body["stop_sequences"]
-        chat["include_stop_str_in_output"] = True
-    if body.get("metadata"):
-        chat["user"] = body["metadata"].get("user_id")
-    chat.update(_tools(body))
-    chat.update(_format(body))
-    kwargs = {**_effort(body), **body.get("chat_template_kwargs", {})}
-    if chat["messages"][-1]["role"] == "assistant":
+def as_chat(body: CountRequest) -> Chat:
+    """The same request of chat. Raises ApiError, 400."""
+    if body.thread is not None:  # in words by which Anthropic's packages go on without
+        told = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+        text = "thread: no conversation is kept here; send all messages"
+        raise ApiError(400, text, "thread", details=told)
+    choice = body.tool_choice or ToolChoice(type="auto")
+    if choice.type == "tool" and not choice.name:
+        raise bad_field("tool_choice.name", "none", "a text")
+    messages = [*_system(body.system), *_messages(body.messages)]
+    kwargs = {**_effort(body), **(body.chat_template_kwargs or {})}
+    if not messages:
+        raise bad_field("messages", "none with a content", "one message or more")
+    if messages[-1]["role"] == "assistant":
         kwargs["continue_final_message"] = True
-    return {**chat, "chat_template_kwargs": kwargs}
+    form = (body.output_config and body.output_config.format) or body.output_format
+    own: Json = {
+        "messages": messages,
+        "max_tokens": None,
+        "max_completion_tokens": body.max_tokens,
+        "metadata": None,
+        "user": body.metadata and body.metadata.user_id,
+        "tools": _tools(body, choice),
+        "tool_choice": Chosen(Named(choice.name or ""))
+        if choice.type == "tool"
+        else _CHOICES[choice.type],
+        "parallel_tool_calls": False if choice.disable_parallel_tool_use else None,
+        "response_format": form and {"type": "json_schema", "json_schema": {"schema": form.schema}},
+        "chat_template_kwargs": kwargs,
+    }
+    if body.stop_sequences:
+        # With it in the text it shows which one ended the answer.
+        own |= {"stop": body.stop_sequences, "include_stop_str_in_output": True}
+    return Chat(**{**body.given(*ChatOptions.__struct_fields__), **own})
 
 
-def _system(blocks: list[tuple[str, Json]] | None) -> list[Json]:
-    blocks = [one for one in blocks or () if not str(one[1].get("text")).startswith(_BILLING)]
-    if not blocks:
-        return []
-    content = _ITEMS.content(blocks)
-    if not isinstance(content, str):
-        raise bad_field("system", "another block", "texts")
-    return [Placed("system", {"role": "system", "content": content})]
+def _system(system: str | list[Text] | None) -> list[Json]:
+    blocks = [Text(system)] if isinstance(system, str) else system or ()
+    texts = [one.text for one in blocks if not one.text.startswith(_BILLING)]
+    content = {"role": "system", "content": "\n".join(texts)}
+    return [Placed("system", content)] if texts else []
 
 
-def _messages(given: Any) -> list[Json]:
+def _messages(given: Sequence[Message]) -> list[Json]:
     messages: list[Json] = []
-    listed = json_body.json_list("messages", given)
-    last_user = max((n for n, one in enumerate(listed) if one.get("role") == "user"), default=0)
-    for number, message in enumerate(listed):
-        where, role = f"messages[{number}]", message.get("role")
-        if role not in ("user", "assistant", "system"):
-            raise _ITEMS.bad_kind(f"{where}.role", role, "user, assistant or system")
-        if role == "system" and (
-            message.get("content") is None
-            or (message.get("clear_at") == "next_user_message" and number < last_user)
-        ):
+    last_user = max((n for n, one in enumerate(given) if one.role == "user"), default=0)
+    for number, message in enumerate(given):
+        where = f"messages[{number}]"
+        is_cleared = message.clear_at == "next_user_message" and number < last_user
+        if message.role == "system" and (message.content is None or is_cleared):
             continue
-        turn = {"user": _of_user, "assistant": _of_assistant, "system": _of_system}[role]
-        blocks = _blocks(f"{where}.content", message.get("content"))
-        blocks = [one for one in blocks if one[1].get("type") not in _CHANGES]
-        messages += (Placed(where, one) for one in turn(blocks))
+        if message.content is None:
+            raise bad_field(f"{where}.content", "none", "a text or a list of blocks")
+        turn = {"user": _of_user, "assistant": _of_assistant, "system": _of_system}[message.role]
+        blocks = _listed(f"{where}.content", message.content)
+        turns = turn([one for one in blocks if not isinstance(one[1], _CHANGES)])
+        messages += (Placed(where, one) for one in turns)
     return messages
 
 
-def _of_system(blocks: list[tuple[str, Json]]) -> list[Json]:
-    return [{"role": "system", "content": _ITEMS.content(blocks)}] if blocks else []
+_Blocks = list[tuple[str, Any]]
 
 
-def _of_user(blocks: list[tuple[str, Json]]) -> list[Json]:
+def _listed(where: str, content: str | Sequence[Any]) -> _Blocks:
+    """The blocks of a content, each with its place; a text is one."""
+    if isinstance(content, str):
+        return [(where, Text(content))]
+    return [(f"{where}[{number}]", block) for number, block in enumerate(content)]
+
+
+def _of_system(blocks: _Blocks) -> list[Json]:
+    return [{"role": "system", "content": _content(blocks)}] if blocks else []
+
+
+def _of_user(blocks: _Blocks) -> list[Json]:
     """The outputs of tools, each a message of its own, and what the user says."""
-    results, said = [], []
+    results = []
     for where, block in blocks:
-        if block.get("type") != "tool_result":
-            said.append((where, block))
-            continue
-        call_id = _ITEMS.text(where, block, "tool_use_id")
-        nothing = "The tool failed." if block.get("is_error") else ""
-        content = _ITEMS.content(_blocks(f"{where}.content", block.get("content") or nothing))
-        results.append({"role": "tool", "tool_call_id": call_id, "content": content})
+        if isinstance(block, ToolResult):
+            nothing = "The tool failed." if block.is_error else ""
+            content = _content(_listed(f"{where}.content", block.content or nothing))
+            results.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": content})
+    said = [one for one in blocks if not isinstance(one[1], ToolResult)]
     if said or not results:
-        results.append({"role": "user", "content": _ITEMS.content(said)})
+        results.append({"role": "user", "content": _content(said)})
     return results
 
 
-def _of_assistant(blocks: list[tuple[str, Json]]) -> list[Json]:
+def _of_assistant(blocks: _Blocks) -> list[Json]:
     said, calls, thoughts = [], [], []
     for at, block in blocks:
-        if block.get("type") == "tool_use":
-            given = block.get("input")
-            name, call_id = (_ITEMS.text(at, block, field) for field in ("name", "id"))
+        if isinstance(block, ToolUse):
+            given = block.input
             arguments = given if isinstance(given, str) else json.dumps(given or {})
-            function = {"name": name, "arguments": arguments}
-            calls.append(Placed(at, {"id": call_id, "type": "function", "function": function}))
-        elif block.get("type") == "thinking":
-            thoughts.append(_ITEMS.text(at, block, "thinking"))
-        elif block.get("type") != "redacted_thinking":  # nobody here can read it
+            function = {"name": block.name, "arguments": arguments}
+            calls.append(Placed(at, {"id": block.id, "type": "function", "function": function}))
+        elif isinstance(block, Thinking):
+            thoughts.append(block.thinking)
+        elif not isinstance(block, RedactedThinking):
             said.append((at, block))
-    content = _ITEMS.content(said) if said or not calls else None
-    message: Json = {"role": "assistant", "content": content}
+    message: Json = {"role": "assistant", "content": _content(said) if said or not calls else None}
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
     return [{**message, "tool_calls": calls} if calls else message]
 
 
-def _part(where: str, block: Json) -> Json:
-    kind = block.get("type")
-    if kind == "text":
-        return {"type": "text", "text": _ITEMS.text(where, block, "text")}
-    if kind == "tool_reference":
-        return {"type": "text", "text": _ITEMS.text(where, block, "tool_name")}
-    if kind != "image":
-        allowed = "text, image, tool_use, tool_result or tool_reference in its place"
-        raise _ITEMS.bad_kind(f"{where}.type", kind, allowed)
-    source = json_body.json_object(f"{where}.source", block.get("source"))
-    if source.get("type") == "base64":
-        packed, media_type = (
-            _ITEMS.text(f"{where}.source", source, name) for name in ("data", "media_type")
-        )
-        return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{packed}"}}
-    if source.get("type") == "url":
-        url = _ITEMS.text(f"{where}.source", source, "url")
+def _content(blocks: _Blocks) -> str | list[Json]:
+    """A chat's content: a text, or parts where some are none."""
+    return joined([Placed(where, _part(where, block)) for where, block in blocks])
+
+
+def joined(parts: list[Json]) -> str | list[Json]:
+    """Parts of a chat's content as one text where all of them are texts."""
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts
+
+
+def _part(where: str, block: Any) -> Json:
+    if isinstance(block, Image):
+        source = block.source
+        url = source.url if isinstance(source, Url) else ""
+        if isinstance(source, Base64):
+            url = f"data:{source.media_type};base64,{source.data}"
         return {"type": "image_url", "image_url": {"url": url}}
-    raise _ITEMS.bad(f"{where}.source.type", "another type", "base64 or url")
+    if isinstance(block, Text | ToolReference):
+        text = block.text if isinstance(block, Text) else block.tool_name
+        return {"type": "text", "text": text}
+    allowed = "text, image, tool_use, tool_result or tool_reference in its place"
+    raise bad_field(f"{where}.type", block.__struct_config__.tag, allowed)
 
 
-_ITEMS = Items(_part)
-
-
-def _tools(body: Mapping[str, Any]) -> Json:
-    choice = body.get("tool_choice", {"type": "auto"})
-    found: Json = {}
-    if choice.get("disable_parallel_tool_use"):
-        found["parallel_tool_calls"] = False
-    kind, name = choice.get("type"), choice.get("name")
-    if kind != "tool" and (not isinstance(kind, str) or kind not in _CHOICES):
-        got = "none" if kind is None else "another value"
-        raise bad_field("tool_choice.type", got, "auto, any, tool or none")
-    listed = [(f"tools[{number}]", tool) for number, tool in enumerate(body.get("tools", ()))]
-    shown: dict[Any, bool] = {}
-    for is_added, changed, tool in _changes(body.get("messages")):
+def _tools(body: CountRequest, choice: ToolChoice) -> list[Json]:
+    listed = [(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())]
+    shown: dict[str | None, bool] = {}
+    for is_added, changed, tool in _changes(body.messages):
         shown[changed] = is_added
         if tool:
-            listed = [one for one in listed if one[1].get("name") != changed]
+            listed = [one for one in listed if one[1].name != changed]
             listed.append(("messages", tool))
-    own = [(at, tool) for at, tool in listed if tool.get("type") in (None, "custom")]
-    found["tools"] = [
+    own = [(at, tool) for at, tool in listed if tool.is_own]
+    _check_own(listed, own, choice)
+    return [
         Placed(at, _tool(tool))
         for at, tool in own
-        if shown.get(
-            str(tool.get("name")), not tool.get("defer_loading") or tool.get("name") == name
-        )
+        if shown.get(tool.name, not tool.defer_loading or tool.name == choice.name)
     ]
-    _check_own(listed, own, kind, name)
-    is_tool = kind == "tool"
-    one = {"type": "function", "function": {"name": name}}
-    return {**found, "tool_choice": one if is_tool else _CHOICES[kind]}
 
 
-def _check_own(listed: Sequence[Any], own: Sequence[Any], kind: str, name: Any) -> None:
+def _check_own(listed: Sequence[Any], own: Sequence[Any], choice: ToolChoice) -> None:
     """A tool that Anthropic runs, or knows without a schema, is not offered to a model; so none can
     be what it must call. Raises ApiError, 400.
     """
     for where, tool in listed:
-        is_chosen = kind == "tool" and tool.get("name") == name
-        if tool.get("type") not in (None, "custom") and (is_chosen or (kind == "any" and not own)):
-            got = f"the hosted tool {short(str(tool['type']))}, which must be called"
-            raise bad_field(f"{where}.type", got, "custom, or tool_choice auto", "tools")
+        is_chosen = choice.type == "tool" and tool.name == choice.name
+        if not tool.is_own and (is_chosen or (choice.type == "any" and not own)):
+            got = f"the hosted tool {short(tool.type)}, which must be called"
+            raise bad_field(f"{where}.type", got, "custom, or tool_choice auto")
 
 
-def _changes(value: Any) -> Iterator[tuple[bool, str, Json | None]]:
+def _changes(messages: Sequence[Message]) -> Iterator[tuple[bool, str | None, Tool | None]]:
     """What messages say of tools: whether one is there from now on, its name, and itself where it
     is none of ``tools``. A search for tools says so of those that it finds.
     """
-    if isinstance(value, list):
-        for one in value:
-            yield from _changes(one)
-    elif isinstance(value, dict) and value.get("type") == "tool_reference":
-        yield True, str(value.get("tool_name")), None
-    elif isinstance(value, dict) and value.get("type") in _CHANGES:
-        tool = json_body.json_object("messages", value.get("tool"))
-        given = tool.get("definition")
-        defined = None if given is None else json_body.json_object("messages", given)
-        yield value["type"] == "tool_addition", str((defined or tool).get("name")), defined
-    elif isinstance(value, dict):
-        yield from _changes(value.get("content"))
+    for message in messages:
+        for block in message.content if isinstance(message.content, list) else ():
+            if isinstance(block, _CHANGES):
+                defined = block.tool.definition
+                name = (defined or block.tool).name
+                yield isinstance(block, ToolAddition), name, defined
+            inner = block.content if isinstance(block, ToolResult) else [block]
+            for one in inner if isinstance(inner, list) else ():
+                if isinstance(one, ToolReference):
+                    yield True, one.tool_name, None
 
 
-def _tool(tool: Json) -> Json:
-    names = {"name": "name", "description": "description", "parameters": "input_schema"}
-    function = {own: tool[name] for own, name in names.items() if tool.get(name) is not None}
+def _tool(tool: Tool) -> Json:
+    given = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.input_schema,
+    }
+    function = {name: value for name, value in given.items() if value is not None}
     return {"type": "function", "function": function}
 
 
-def _effort(body: Mapping[str, Any]) -> Json:
+def _effort(body: CountRequest) -> Json:
     """How much to reason, for a template that takes it; what the model must not is "none"."""
-    kind = body.get("thinking", {}).get("type")
-    effort = body.get("output_config", {}).get("effort")
+    kind = body.thinking and body.thinking.type
+    effort = body.output_config and body.output_config.effort
     if kind == "disabled":
         effort = "none"
     elif effort is None and kind == "enabled":
         effort = "medium"
-    if effort is None:
-        return {}
-    return {"reasoning_effort?": json_body.text("output_config.effort", effort)}
-
-
-def _format(body: Mapping[str, Any]) -> Json:
-    """``response_format`` of what ``output_config`` says."""
-    config = body.get("output_config", {})
-    for name in config:
-        if name not in ("format", "effort", "task_budget"):
-            raise ApiError(400, f"output_config: {short(name)}: unknown field", "output_config")
-    where, given = "output_config.format", config.get("format")
-    if given is None:
-        where, given = "output_format", body.get("output_format")
-    given = json_body.json_object(where, given or {})
-    if not given:
-        return {}
-    if given.get("type") != "json_schema":
-        raise bad_field(f"{where}.type", kind_of(given.get("type")), "json_schema")
-    schema = json_body.json_object(f"{where}.schema", given.get("schema"))
-    return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+    return {} if effort is None else {"reasoning_effort?": effort}

@@ -5,7 +5,7 @@ caller knows those of what they sent.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,12 +20,23 @@ _OBJECT = "sampling_parameters|chat_template_kwargs"
 HEAD = re.compile(
     rf"(?:({_OBJECT}): (?={_PLACE}(?: and {_PLACE})?: ))?({_PLACE})(?: and ({_PLACE}))?(?=: )"
 )
-_TOP = re.compile(r"\w+")
 
 
-def as_it_is(place: str) -> str:
-    """The same place."""
-    return place
+def renamed(known: Mapping[str, str]) -> Own:
+    """Gives places the names in ``known``, of the longest part that they begin with; those that
+    begin with a point are of what lies within.
+    """
+
+    def own(place: str) -> str:
+        begin = place
+        while begin and begin not in known:
+            begin = begin[: max(begin.rfind("["), begin.rfind("."), 0)]
+        rest = place[len(begin) :]
+        for name, instead in known.items():
+            rest = rest.replace(name, instead) if name[0] == "." else rest
+        return known.get(begin, "") + rest
+
+    return own
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,7 @@ class Names:
     caller can do instead.
     """
 
-    own: Own = as_it_is
+    own: Own = renamed({})  # noqa: RUF009, which changes nothing
     advice: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, error: ApiError) -> ApiError:
@@ -47,11 +58,10 @@ class Names:
         outer, *found = head.groups()
         inner = [f"{outer}.{one}" if outer else one for one in found if one]
         places = list(dict.fromkeys(map(self.own, inner)))
-        param = places[0] if error.param == inner[0] else top(places[0])
         rest = error.message[head.end() :]
         for words, instead in self.advice.items():
             rest = rest.replace(words, instead)
-        return replace(error, message=" and ".join(places) + rest, param=param)
+        return replace(error, message=" and ".join(places) + rest, param=places[0])
 
     def then(self, own: Own) -> Names:
         """Those of a caller to whom ``own`` gives the names of these."""
@@ -60,18 +70,7 @@ class Names:
 
 def top(place: str) -> str:
     """The field that a place lies in."""
-    found = _TOP.match(place)
-    return found[0] if found else place
-
-
-def by_field(known: Mapping[str, str]) -> Own:
-    """Gives the field that a place lies in its name in ``known``."""
-
-    def own(place: str) -> str:
-        name = top(place)
-        return known.get(name, name) + place[len(name) :]
-
-    return own
+    return place.partition(".")[0].partition("[")[0]
 
 
 class Placed(dict[str, Any]):
@@ -82,31 +81,16 @@ class Placed(dict[str, Any]):
         self.place = place
 
 
-def of_chat(body: Mapping[str, Any], patterns: Sequence[tuple[str, str]]) -> Own:
-    """Gives places in a chat's messages and tools that are Placed, or within such, their own; then
-    each of the ``patterns`` is replaced.
-    """
-    known = dict(one for name in ("messages", "tools") for one in _placed(name, body.get(name)))
-
-    def own(place: str) -> str:
-        inner = place
-        while inner and inner not in known:
-            inner = inner[: max(inner.rfind("["), inner.rfind("."), 0)]
-        found = known.get(inner, "") + place[len(inner) :]
-        for pattern, name in patterns:
-            found = re.sub(pattern, name, found)
-        return found
-
-    return own
+def places(**lists: Any) -> dict[str, str]:
+    """The places of what is Placed in lists, and within their contents and calls."""
+    return {at: own for name, values in lists.items() for at, own in _placed(name, values)}
 
 
-def _placed(where: str, values: Any) -> Sequence[tuple[str, str]]:
-    found = []
+def _placed(where: str, values: Any) -> Iterator[tuple[str, str]]:
     for number, value in enumerate(values if isinstance(values, list) else ()):
         at = f"{where}[{number}]"
         if isinstance(value, Placed):
-            found.append((at, value.place))
+            yield at, value.place
         if isinstance(value, dict):
             for name in ("content", "tool_calls"):
-                found += _placed(f"{at}.{name}", value.get(name))
-    return found
+                yield from _placed(f"{at}.{name}", value.get(name))

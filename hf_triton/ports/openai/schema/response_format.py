@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from hf_triton.ports.openai.schema import json_body
+from msgspec import Struct
+
+from hf_triton.ports.openai.schema.body import Json, convert, read
 from hf_triton.ports.openai.schema.errors import bad_field
-from hf_triton.ports.openai.schema.json_body import kind_of
 
 _NAME = "response_format"
 # The types, and where each has what it holds an answer to: OpenAI's, ``value`` of TGI and
@@ -26,17 +27,25 @@ _KINDS: dict[str, tuple[str, ...]] = {
 ANY_OBJECT = '{"type": "object"}'
 
 
-def constraint(body: Mapping[str, Any]) -> dict[str, str]:
+class _Format(Struct):
+    type: Literal["text", "json_object", "json_schema", "json", "regex"]
+
+
+class _NamedSchema(Struct, forbid_unknown_fields=True, kw_only=True):
+    schema: Json
+    name: Any = None
+    description: Any = None
+    strict: bool | None = None
+
+
+def constraint(given: Mapping[str, Any] | None) -> dict[str, str]:
     """The sampling parameters that hold an answer to its format; none without. Raises ApiError."""
-    if body.get(_NAME) is None:
+    if given is None:
         return {}
-    given = body[_NAME]
-    kind = given.get("type")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        got = "none" if kind is None else kind_of(kind)
-        raise bad_field(f"{_NAME}.type", got, f"one of {', '.join(_KINDS)}")
+    kind = convert(_Format, given, _NAME).type
     names = _KINDS[kind]
-    _check_names(_NAME, given, {"type", *names})
+    if not given.keys() <= {"type", *names}:
+        raise bad_field(_NAME, "an unknown name in it", ", ".join(sorted(("type", *names))))
     found = [name for name in names if given.get(name) is not None]
     if len(found) > 1:
         raise bad_field(_NAME, " and ".join(found), "one of them")
@@ -44,12 +53,15 @@ def constraint(body: Mapping[str, Any]) -> dict[str, str]:
         return {}
     if kind == "json_object" and not found:
         return {"json_schema": ANY_OBJECT}
-    where = f"{_NAME}.{found[0] if found else names[0]}"
-    value = given.get(found[0]) if found else None
+    [name] = found or names[:1]
+    where, value = f"{_NAME}.{name}", given.get(name)
     if kind == "regex":
-        return {"regex": json_body.text(where, value)}
-    wraps = kind == "json_schema" and (not found or found[0] != "schema")
-    return {"json_schema": _wrapped(where, value) if wraps else _schema(where, value)}
+        return {"regex": convert(str, value, where)}
+    schema: Json = convert(Json, value, where)
+    # OpenAI's object with a name and a schema; TGI's may be the schema itself.
+    if kind == "json_schema" and (name == "json_schema" or "schema" in schema) and name != "schema":
+        schema = read(_NamedSchema, schema, where).schema
+    return {"json_schema": json.dumps(schema, ensure_ascii=False)}
 
 
 def place_of_schema(given: Mapping[str, Any]) -> str:
@@ -57,24 +69,3 @@ def place_of_schema(given: Mapping[str, Any]) -> str:
     found = next((n for n in ("json_schema", "schema", "value") if given.get(n) is not None), "")
     wraps = isinstance(given.get(found), dict) and "schema" in given[found] and found != "schema"
     return ".".join(filter(None, (_NAME, found, "schema" if wraps else "")))
-
-
-def _wrapped(where: str, value: Any) -> str:
-    """OpenAI's object with a name and a schema; TGI's may be the schema itself."""
-    wrapped = json_body.json_object(where, value)
-    if where.endswith(".value") and "schema" not in wrapped:
-        return _schema(where, wrapped)
-    _check_names(where, wrapped, {"name", "description", "schema", "strict"})
-    if wrapped.get("strict") is not None:
-        json_body.boolean(f"{where}.strict", wrapped["strict"])
-    return _schema(f"{where}.schema", wrapped.get("schema"))
-
-
-def _schema(where: str, value: Any) -> str:
-    return json.dumps(json_body.json_object(where, value), ensure_ascii=False)
-
-
-def _check_names(where: str, given: Mapping[str, Any], known: set[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise bad_field(where, "an unknown name in it", ", ".join(sorted(known)))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_triton.ports.openai.schema.names import Names, by_field, top
+from hf_triton.ports.openai.schema.names import Names, renamed, top
 from hf_triton.ports.openai.schema.response_format import place_of_schema
 
 # What holds an answer: the model's name of it and vLLM's.
@@ -18,27 +18,13 @@ _KWARGS = "chat_template_kwargs"
 
 @dataclass(frozen=True)
 class SentNames:
-    """``sent`` are the names of the fields that a request has, ``structured`` those within vLLM's
-    ``structured_outputs``; ``parameters`` are what became of them. ``calls`` where a schema is that
-    of tools.
+    """``body`` is a request, ``parameters`` what became of it; ``calls`` where a schema is that of
+    tools.
     """
 
-    sent: frozenset[str]
-    structured: frozenset[str]
+    body: Any
     parameters: Mapping[str, Any]
     calls: bool
-    response_format: Any = None
-
-    @classmethod
-    def of(
-        cls, body: Mapping[str, Any], parameters: Mapping[str, Any], sampling: Mapping[str, Any]
-    ) -> SentNames:
-        """Those of a body; ``sampling`` is what an API made of its own fields."""
-        sent = frozenset(name for name, value in body.items() if value is not None)
-        structured = body.get("structured_outputs")
-        inner = frozenset(structured if isinstance(structured, dict) else ())
-        calls = "json_schema" in sampling
-        return cls(sent, inner, parameters, calls, body.get("response_format"))
 
     @property
     def names(self) -> Names:
@@ -48,12 +34,11 @@ class SentNames:
     def _own(self, place: str) -> str:
         for outer in (_SAMPLING, _KWARGS):
             inner = place.removeprefix(f"{outer}.")
-            if inner != place and (outer == _SAMPLING or top(inner) in self.sent):
+            if inner != place and (outer == _SAMPLING or self._has(top(inner))):
                 place = inner
         if place == _SAMPLING:  # all of them are too long
             place = max(self.parameters, key=lambda name: len(json.dumps(self.parameters[name])))
         prompt = self._first("prompt", "messages")
-        held = {option: self._holding(option) for option in _HELD}
         known = {
             "text_input": prompt,
             "input_ids": prompt,
@@ -65,23 +50,28 @@ class SentNames:
             "guided_grammar": self._first("guided_grammar", "grammar"),
             "lora_name": "model",
             _KWARGS: self._first(_KWARGS, "reasoning_effort"),
+            **{option: self._holding(option) for option in _HELD},
         }
-        return by_field({**held, **known})(place)
+        return renamed(known)(place)
 
     def _holding(self, option: str) -> str:
         """What a schema, an expression or a list of choices was sent as."""
         name = _HELD[option]
         if option == "json_schema" and self.calls:
             return "tools"
-        if option in ("json_schema", "regex") and "response_format" in self.sent:
-            return place_of_schema(self.response_format)
-        if option == "grammar" and "grammar" in self.sent:
+        if option in ("json_schema", "regex") and self._has("response_format"):
+            return place_of_schema(self.body.response_format)
+        if option == "grammar" and self._has("grammar"):
             return "grammar"
-        if f"guided_{name}" in self.sent:
+        if self._has(f"guided_{name}"):
             return f"guided_{name}"
-        is_object = option == "json_schema" and "json_object" in self.structured
+        given = getattr(self.body, "structured_outputs", None)
+        is_object = option == "json_schema" and isinstance(given, dict) and "json_object" in given
         return f"structured_outputs.{'json_object' if is_object else name}"
+
+    def _has(self, name: str) -> bool:
+        return getattr(self.body, name, None) is not None
 
     def _first(self, *names: str) -> str:
         """The first of these fields that the request has, else the last."""
-        return next((name for name in names if name in self.sent), names[-1])
+        return next(filter(self._has, names), names[-1])

@@ -11,11 +11,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from hf_triton.ports.openai.schema import json_body
+from msgspec import Struct
+
+from hf_triton.ports.openai.schema.body import Filled, Json, JsonList, convert
 from hf_triton.ports.openai.schema.errors import bad_field
-from hf_triton.ports.openai.schema.json_body import kind_of
 
 MAX_TOOLS = 128
 # What says that an object has properties of other names, or of other schemas.
@@ -24,10 +25,44 @@ _MORE_PROPERTIES = (
     *("allOf", "anyOf", "oneOf", "$ref", "if"),
 )
 _BY_ID = re.compile(r'"\$ref": "[^#]')
-_CHOICES = (
-    'none, auto, required, {"type": "function", "function": {"name": ...}} or '
-    '{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}'
-)
+
+
+class Named(Struct):
+    """A function."""
+
+    name: Filled
+
+
+class _Function(Named):
+    parameters: Json | None = None
+    strict: bool | None = None
+
+
+class _Tool(Struct):
+    type: Literal["function"]
+    function: _Function
+
+
+class Chosen(Struct, tag="function"):
+    """The one tool that must be called."""
+
+    function: Named
+
+
+class AllowedTools(Struct):
+    """Those that may be called, or one of which must be."""
+
+    mode: Literal["auto", "required"]
+    tools: JsonList
+
+
+class Allowed(Struct, tag="allowed_tools"):
+    """A choice among some tools."""
+
+    allowed_tools: AllowedTools
+
+
+ToolChoice = Literal["none", "auto", "required"] | Chosen | Allowed
 
 
 @dataclass(frozen=True)
@@ -37,7 +72,7 @@ class Tools:
     knows them by their older name.
     """
 
-    listed: Sequence[dict[str, Any]]
+    listed: Sequence[Json]
     names: frozenset[str]
     forced: str | None
     parallel: bool
@@ -60,72 +95,37 @@ class Tools:
         return {"json_schema": json.dumps(schema)}
 
 
-def read_tools(body: Mapping[str, Any]) -> Tools | None:
+def read_tools(
+    listed: Sequence[Json], choice: ToolChoice | None, *, parallel: bool = True
+) -> Tools | None:
     """The tools that a request's model is to know of; None without. Raises ApiError."""
-    listed = body.get("tools") or []
     if len(listed) > MAX_TOOLS:
         raise bad_field("tools", f"a list of {len(listed)}", f"at most {MAX_TOOLS}")
-    names = [_name(f"tools[{number}]", tool) for number, tool in enumerate(listed)]
+    names = _names("tools", listed)
     if len(set(names)) < len(names):
         raise bad_field("tools", "one function's name twice", "different names")
-    choice, allowed = _allowed(body.get("tool_choice"), names)
-    is_none, forced = _choice(choice, names)
-    if not listed or is_none:
-        return None
-    listed = [tool for tool, name in zip(listed, names, strict=True) if name in allowed]
-    return Tools(listed, frozenset(allowed), forced, body.get("parallel_tool_calls") is not False)
-
-
-def _allowed(choice: Any, names: Sequence[str]) -> tuple[Any, Sequence[str]]:
-    """The choice, and the names of those among which it is."""
-    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
-        return choice, names
-    where = "tool_choice.allowed_tools"
-    given = json_body.json_object(where, choice.get("allowed_tools"))
-    listed = json_body.json_list(f"{where}.tools", given.get("tools"))
-    allowed = [_name(f"{where}.tools[{number}]", tool) for number, tool in enumerate(listed)]
-    if not set(allowed) <= set(names):
-        raise bad_field(f"{where}.tools", "a function that is none of tools", "some of tools")
-    if given.get("mode") not in ("auto", "required"):
-        raise bad_field(f"{where}.mode", kind_of(given.get("mode")), "auto or required")
-    return given["mode"], allowed
-
-
-def _choice(choice: Any, names: Sequence[str]) -> tuple[bool, str | None]:
-    """Whether no tool may be called; and which must be, as in Tools."""
-    if choice in (None, "none", "auto"):
-        return choice == "none", None
-    name = "" if choice == "required" else _chosen(choice)
-    if not names or (name and name not in names):
+    allowed = names
+    if isinstance(choice, Allowed):
+        where = "tool_choice.allowed_tools.tools"
+        allowed = _names(where, choice.allowed_tools.tools)
+        if not set(allowed) <= set(names):
+            raise bad_field(where, "a function that is none of tools", "some of tools")
+        choice = choice.allowed_tools.mode
+    forced = choice.function.name if isinstance(choice, Chosen) else None
+    forced = "" if choice == "required" else forced
+    if forced is not None and (not names or forced not in ("", *names)):
         got = "a function that is none of tools" if names else "a call without tools"
         raise bad_field("tool_choice", got, "one of tools")
-    return False, name
+    if not listed or choice == "none":
+        return None
+    listed = [tool for tool, name in zip(listed, names, strict=True) if name in allowed]
+    return Tools(listed, frozenset(allowed), forced, parallel)
 
 
-def _chosen(choice: Any) -> str:
-    """The name in a choice of one function."""
-    function = choice.get("function") if isinstance(choice, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str) or not name or choice.get("type") != "function":
-        got = "another text" if isinstance(choice, str) else kind_of(choice)
-        raise bad_field("tool_choice", got, _CHOICES)
-    return name
-
-
-def _name(where: str, tool: Mapping[str, Any]) -> str:
-    """The function's name."""
-    if tool.get("type") != "function":
-        raise bad_field(f"{where}.type", kind_of(tool.get("type")), "function")
-    function = json_body.json_object(f"{where}.function", tool.get("function"))
-    name = json_body.text(f"{where}.function.name", function.get("name"))
-    if not name:
-        raise bad_field(f"{where}.function.name", "an empty text", "a text")
-    parameters = function.get("parameters")
-    if parameters is not None:
-        json_body.json_object(f"{where}.function.parameters", parameters)
-    if function.get("strict") is not None:
-        json_body.boolean(f"{where}.function.strict", function["strict"])
-    return name
+def _names(where: str, tools: Sequence[Json]) -> list[str]:
+    """The names of functions."""
+    found = (convert(_Tool, tool, f"{where}[{number}]") for number, tool in enumerate(tools))
+    return [tool.function.name for tool in found]
 
 
 def _arguments(tool: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import grpc
 
 from hf_triton.ports.openai.schema.errors import ApiError, of_refusal
-from hf_triton.ports.openai.schema.names import HEAD, top
+from hf_triton.ports.openai.schema.names import HEAD
 from hf_triton.ports.openai.triton.request_headers import without_label
 from hf_triton.ports.refusal import RefusedError
 from hf_triton.ports.repeats import UNREACHABLE
@@ -84,7 +84,7 @@ def _error(status: int, text: str) -> ApiError:
         field, why = far_too_long.groups()
         return ApiError(400, f"{field}: the prompt is too long: {why}", field, _CONTEXT)
     found = HEAD.match(text) if status == 400 else None
-    return ApiError(status, text, found and top(found[1] or found[2]), _CODES.get(status))
+    return ApiError(status, text, found and (found[1] or found[2]), _CODES.get(status))
 
 
 def _context_length_exceeded(got: str, num_tokens: str, most: str) -> ApiError:

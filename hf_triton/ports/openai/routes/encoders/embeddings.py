@@ -1,4 +1,8 @@
-"""``/v1/embeddings``: texts in, vectors out."""
+"""Texts in, vectors out: ``/v1/embeddings``, and ``/embed`` of text-embeddings-inference (TEI),
+whose answers are bare lists.
+
+https://github.com/huggingface/text-embeddings-inference/blob/main/docs/openapi.json
+"""
 
 from __future__ import annotations
 
@@ -6,113 +10,124 @@ import base64
 import math
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Struct
 
 from generator.spec.task_sets import EMBEDDING_TASKS
-from hf_triton.ports.openai.openapi_schema import answers as described
 from hf_triton.ports.openai.openapi_schema.operation import Operation
 from hf_triton.ports.openai.routes.encoders.endpoint import (
-    FIELDS,
     NUM_TOKENS,
-    TEXTS,
     Answers,
     Batch,
-    Common,
     EncoderEndpoint,
-    read_common,
-    texts,
+    EncoderRequest,
+    Texts,
+    listed,
 )
-from hf_triton.ports.openai.schema import json_body
-from hf_triton.ports.openai.schema.body import Body
-from hf_triton.ports.openai.schema.errors import bad_field
-from hf_triton.ports.openai.schema.json_body import kind_of, only, schema_of, takes
+from hf_triton.ports.openai.schema.answers import Usage
+from hf_triton.ports.openai.schema.body import Count, only
+from hf_triton.ports.openai.schema.errors import HubError, bad_field
 from hf_triton.ports.openai.schema.request import TensorValue
 from hf_triton.ports.openai.triton.catalog import ServedModel
 
 VECTORS = "embedding"
-# Passed on to the model; the second is its own name for what OpenAI does not have.
-OPTIONS = {"dimensions": json_body.count, "prompt_name": json_body.text}
-
-
-@takes(**schema_of(texts))
-def _no_token_ids(name: str, value: Any) -> list[str]:
-    """As ``texts``, with advice for clients that send another model's token ids."""
-    if isinstance(value, list) and value and type(value[0]) in (int, list):
-        fix = f"{TEXTS} (langchain-openai sends texts with check_embedding_ctx_length=False)"
-        raise bad_field(name, "token ids", fix)
-    return texts(name, value)
-
-
-# What NIM's and Voyage's clients call a text's use, and Jina's.
-_INPUT_TYPES = {
-    "query": "search_query",
-    **dict.fromkeys(("passage", "document"), "search_document"),
-}
-_TASKS = {
-    "retrieval.query": "search_query",
-    "retrieval.passage": "search_document",
+# The model's words for what NIM's and Voyage's clients call a text's use, and Jina's.
+_QUERY, _DOCUMENT = "search_query", "search_document"
+_USES = {
+    "query": _QUERY,
+    "passage": _DOCUMENT,
+    "document": _DOCUMENT,
+    "retrieval.query": _QUERY,
+    "retrieval.passage": _DOCUMENT,
     "classification": "classification",
     "separation": "clustering",
     "text-matching": "",
 }
-_TRUNCATE = {"NONE": False, "END": True}  # NIM's
 
 
-@takes(anyOf=[{"type": "boolean"}, {"enum": [*_TRUNCATE]}])
-def truncate(name: str, value: Any) -> bool:
-    """True or false, or as NIM's clients say it."""
-    if isinstance(value, bool):
-        return value
-    if not isinstance(value, str) or value not in _TRUNCATE:
-        got = "another text" if isinstance(value, str) else kind_of(value)
-        raise bad_field(name, got, 'true, false, "END" or "NONE"')
-    return _TRUNCATE[value]
+JinasTask = Literal[
+    "retrieval.query", "retrieval.passage", "classification", "separation", "text-matching"
+]
 
 
-_FORMAT = json_body.one_of("float", "base64")
-BODY = Body(
-    {
-        **FIELDS,
-        "input": _no_token_ids,
-        "truncate": truncate,
-        **dict.fromkeys(("encoding_format", "embedding_type"), _FORMAT),
-        "input_type": json_body.one_of(*_INPUT_TYPES),
-        "task": json_body.one_of(*_TASKS),
-        "normalized": json_body.boolean,
-        "late_chunking": only(False),
-        **OPTIONS,
-    },
-    ("model", "input"),
-)
+class EmbeddingRequest(EncoderRequest, kw_only=True):
+    """What an embedding model takes beside texts; ``prompt_name`` is its own word."""
+
+    dimensions: Count | None = None
+    prompt_name: str | None = None
+
+    @property
+    def options(self) -> dict[str, TensorValue]:
+        """Further options of the model."""
+        given = {"dimensions": self.dimensions, "prompt_name": self.prompt_name}
+        return {**super().options, **{name: one for name, one in given.items() if one is not None}}
 
 
-@dataclass(frozen=True)
-class EmbeddingsRequest:
-    """``is_base64`` says how vectors are sent, ``normalizes`` whether each has the length 1."""
+class Embedding(Struct):
+    """One text's vector: numbers, or their float32 in base64."""
 
-    common: Common
-    texts: list[str]
-    is_base64: bool
-    normalizes: bool = False
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Embeddings(Struct):
+    """Of all texts."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class EmbeddingsRequest(EmbeddingRequest, kw_only=True):
+    """OpenAI's."""
+
+    input: Texts
+    encoding_format: Literal["float", "base64"] | None = None
+    embedding_type: Literal["float", "base64"] | None = None
+    input_type: Literal["query", "passage", "document"] | None = None
+    task: JinasTask | None = None
+    normalized: bool | None = None
+    late_chunking: Annotated[Any, only(False)] = None
+
+    def of_caller(self) -> Mapping[str, str]:
+        """With a text's use."""
+        use = _USES.get(self.input_type or "") or _USES.get(self.task or "")
+        return {**super().of_caller(), **({"input_type": use} if use else {})}
 
     def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as others
         """All texts."""
-        return embed(self.texts, self.common.options, ("input",))
+        return embed(listed(self.input), self.options, ("input",))
 
-    def write(self, answers: Answers, answer_id: str) -> dict[str, Any]:  # noqa: ARG002
-        """OpenAI's object."""
-        encode = _base64_of if self.is_base64 else array.tolist
+    def write(self, answers: Answers, answer_id: str) -> Embeddings:  # noqa: ARG002
+        """The vectors."""
+        is_base64 = "base64" in (self.encoding_format, self.embedding_type)
         rows = answers.rows[VECTORS]
-        return {
-            "object": "list",
-            "data": [
-                {"object": "embedding", "index": index, "embedding": encode(row)}
-                for index, row in enumerate(map(normal, rows) if self.normalizes else rows)
-            ],
-            "model": self.common.model,
-            "usage": answers.usage,
-        }
+        found = [
+            Embedding("embedding", index, _base64_of(row) if is_base64 else row.tolist())
+            for index, row in enumerate(map(_normal, rows) if self.normalized else rows)
+        ]
+        return Embeddings("list", found, self.model, answers.usage)
+
+
+class EmbedRequest(EmbeddingRequest, kw_only=True):
+    """TEI's."""
+
+    model: str | None = None  # type: ignore[assignment]
+    inputs: Texts
+    normalize: bool | None = None
+    truncation_direction: Annotated[Any, only("Right", "right")] = None
+
+    def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as others
+        """All texts; without a word about it, that server cuts."""
+        return embed(listed(self.inputs), {"truncate": True, **self.options}, ("inputs",))
+
+    def write(self, answers: Answers, answer_id: str) -> list[list[float]]:  # noqa: ARG002
+        """The vectors."""
+        rows: list[array[float]] = answers.rows[VECTORS]
+        return [(row if self.normalize is False else _normal(row)).tolist() for row in rows]
 
 
 def embed(
@@ -127,7 +142,7 @@ def embed(
     return Batch(texts, (VECTORS, NUM_TOKENS, *outputs), names, options=options, **more)
 
 
-def normal(row: array[float]) -> array[float]:
+def _normal(row: array[float]) -> array[float]:
     """The vector at the length 1."""
     length = math.hypot(*row)
     return array("f", (number / length for number in row)) if length else row
@@ -138,25 +153,23 @@ def _base64_of(row: array[float]) -> str:
     return base64.b64encode(row.tobytes()).decode("ascii")
 
 
-def _read(body: Mapping[str, Any]) -> EmbeddingsRequest:
-    common, given = read_common(body, BODY)
-    options = {name: given[name] for name in OPTIONS if name in given}
-    use = _INPUT_TYPES.get(given.get("input_type", "")) or _TASKS.get(given.get("task", ""))
-    uses = {"input_type": use} if use else {}
-    return EmbeddingsRequest(
-        replace(
-            common,
-            options={**common.options, **options},
-            parameters={**common.parameters, **uses},
-        ),
-        given["input"],
-        "base64" in (given.get("encoding_format"), given.get("embedding_type")),
-        given.get("normalized", False),
-    )
+def _no_token_ids(body: Mapping[str, Any]) -> type[EncoderRequest]:
+    """With advice for clients that send another model's token ids."""
+    given = body.get("input")
+    if isinstance(given, list) and given and type(given[0]) in (int, list):
+        how = "langchain-openai sends texts with check_embedding_ctx_length=False"
+        raise bad_field("input", "token ids", f"a text or a list of texts ({how})")
+    return EmbeddingsRequest
 
 
 EMBEDDINGS = EncoderEndpoint(
-    *(("/v1/embeddings",), EMBEDDING_TASKS, "embd-", _read),
-    operation=Operation("Texts to vectors", described.Embeddings, BODY),
+    *(("/v1/embeddings",), EMBEDDING_TASKS, "embd-"),
+    Operation("Texts to vectors", Embeddings, EmbeddingsRequest),
+    by_model=True,
+    fits=_no_token_ids,
+)
+EMBED = EncoderEndpoint(
+    *(("/embed",), EMBEDDING_TASKS, "embd-"),
+    Operation("Texts to vectors, as TEI", list[list[float]], EmbedRequest, error=HubError),
     by_model=True,
 )

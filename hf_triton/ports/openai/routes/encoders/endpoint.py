@@ -8,22 +8,22 @@ takes rows, at most ``max_batch_size`` of them.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
-import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal
 
-from generator.spec.runtime_rules import CACHE_SALT
+from msgspec import Meta, Struct
+
 from hf_triton.ports.openai.openapi_schema.operation import Operation
-from hf_triton.ports.openai.schema import json_body
-from hf_triton.ports.openai.schema.body import Body
-from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.json_body import Check, only, schema_of, takes
-from hf_triton.ports.openai.schema.names import Names, by_field
-from hf_triton.ports.openai.schema.request import USER, TensorValue, parameters_of
+from hf_triton.ports.openai.schema.answers import Usage
+from hf_triton.ports.openai.schema.body import only, read
+from hf_triton.ports.openai.schema.errors import ApiError
+from hf_triton.ports.openai.schema.names import Names, renamed
+from hf_triton.ports.openai.schema.request import TensorValue, parameters_of
 from hf_triton.ports.openai.triton.catalog import TRUNCATED, ServedModel
 from hf_triton.ports.openai.triton.tensors import (
     counts,
@@ -35,23 +35,62 @@ from hf_triton.ports.openai.triton.tensors import (
 )
 
 MAX_INPUTS = 2048  # OpenAI's
-TEXTS = "a text or a list of texts"
 NUM_TOKENS = "num_input_tokens"
 CUT_HEADER, MOST_TOLD = "X-Truncated-Inputs", 100  # clients bound a header's length
 # In errors a model calls its texts so.
 _TEXTS = ("text_input", "input_text")
 _ROW = re.compile(r"\(row (\d+) of the batch\)")
-# What any of these requests may have.
-FIELDS: dict[str, Check] = {
-    "model": json_body.text,
-    USER: json_body.anything,
-    CACHE_SALT: json_body.text,
-    "truncate": json_body.boolean,
-    # vLLM's; -1 is as many as the model takes.
-    "truncate_prompt_tokens": only(-1),
-    "priority": only(0),
-    "add_special_tokens": only(True),
-}
+Texts = str | Annotated[list[str], Meta(min_length=1, max_length=MAX_INPUTS)]
+
+
+class EncoderRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What any of these requests may have, and what it becomes."""
+
+    model: str
+    user: Any = None
+    cache_salt: str | None = None
+    truncate: bool | Literal["END", "NONE"] | None = None  # the texts are NIM's
+    truncate_prompt_tokens: Annotated[Any, only(-1)] = None  # vLLM's, as many as the model takes
+    priority: Annotated[Any, only(0)] = None
+    add_special_tokens: Annotated[Any, only(True)] = None
+
+    @property
+    def options(self) -> dict[str, TensorValue]:
+        """What the model is to do beside what it always does."""
+        if self.truncate is None:
+            return {"truncate": True} if self.truncate_prompt_tokens else {}
+        return {"truncate": self.truncate in (True, "END")}
+
+    def of_caller(self) -> Mapping[str, str]:
+        """What changes no answer, as parameters of Triton's. Raises ApiError."""
+        return parameters_of(self)
+
+    def check(self) -> None:
+        """Raises ApiError, 400, where fields don't go together."""
+
+    def batch(self, model: ServedModel) -> Batch:
+        """What the model is asked."""
+        raise NotImplementedError
+
+    def write(self, answers: Answers, answer_id: str) -> Any:
+        """The answer, for JSON. Raises ApiError."""
+        raise NotImplementedError
+
+
+def listed(texts: str | list[str]) -> list[str]:
+    """The texts of a field."""
+    return [texts] if isinstance(texts, str) else texts
+
+
+class Listed(Struct):
+    """VLLM's list of what was found."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Any]
+    usage: Usage
 
 
 @dataclass(frozen=True)
@@ -135,7 +174,7 @@ class Batch:
             index, name = index - self.num_first, self.names[-1]
         known = {**dict.fromkeys(_TEXTS, name), "text_pair": self.names[-1]}
         told = _ROW.sub(f"(row {index} of the batch)", error.message)
-        return Names(by_field(known)).of(replace(error, message=told))
+        return Names(renamed(known)).of(replace(error, message=told))
 
 
 async def ask_all(
@@ -170,14 +209,9 @@ class Answers:
     cut: Sequence[str] = ()
 
     @property
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> Usage:
         """As OpenAI writes it."""
-        return {"prompt_tokens": self.num_tokens, "total_tokens": self.num_tokens}
-
-    def listed(self, answer_id: str, model: str, data: list[dict[str, Any]]) -> dict[str, Any]:
-        """VLLM's list of what was found."""
-        head = {"id": answer_id, "object": "list", "created": int(time.time()), "model": model}
-        return {**head, "data": data, "usage": self.usage}
+        return Usage(self.num_tokens, self.num_tokens)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -189,31 +223,6 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class Common:
-    """What all of these requests have: a model's name, ``parameters`` of Triton's requests, and
-    ``options`` for the model.
-    """
-
-    model: str
-    parameters: Mapping[str, str]
-    options: Mapping[str, TensorValue]
-
-
-class EncoderRequest(Protocol):
-    """A request that is read."""
-
-    @property
-    def common(self) -> Common:
-        """What all have."""
-
-    def batch(self, model: ServedModel) -> Batch:
-        """What the model is asked."""
-
-    def write(self, answers: Answers, answer_id: str) -> Any:
-        """The answer in JSON. Raises ApiError."""
-
-
-@dataclass(frozen=True)
 class EncoderEndpoint:
     """Paths for models of ``tasks``; their answers' ids begin with ``id_prefix``. ``operation`` is
     what the served schema tells of them, ``by_model`` as of Endpoint.
@@ -222,40 +231,15 @@ class EncoderEndpoint:
     paths: tuple[str, ...]
     tasks: Sequence[str]
     id_prefix: str
-    read: Callable[[Mapping[str, Any]], EncoderRequest]
     operation: Operation
     by_model: bool = False
+    fits: Callable[[Mapping[str, Any]], type[EncoderRequest]] | None = None
 
-
-def read_common(body: Mapping[str, Any], known: Body) -> tuple[Common, dict[str, Any]]:
-    """Checks all fields, and reads those that all have; and all that are given, as their checks
-    read them. Raises ApiError, 400.
-    """
-    given = known.check(body)
-    for name in known.required:
-        if name not in given:
-            raise bad_field(name, "none", "a text" if name in ("model", "query") else TEXTS)
-    options: dict[str, TensorValue] = {}
-    if body.get("truncate_prompt_tokens"):
-        options["truncate"] = True
-    if isinstance(given.get("truncate"), bool):
-        options["truncate"] = given["truncate"]
-    return Common(given.get("model", ""), parameters_of(body), options), given
-
-
-def bounded(name: str, values: list[Any]) -> list[Any]:
-    """1 to MAX_INPUTS values. Raises ApiError, 400, for another number."""
-    if not 1 <= len(values) <= MAX_INPUTS:
-        raise bad_field(name, f"a list of {len(values)}", f"1 to {MAX_INPUTS} texts")
-    return values
-
-
-@takes(**schema_of(json_body.texts))
-def texts(name: str, value: Any) -> list[str]:
-    """A text or a list of texts; no more than are taken at once. Raises ApiError, 400."""
-    if isinstance(value, list):
-        bounded(name, value)
-    return json_body.texts(name, value)
+    def read(self, body: Mapping[str, Any]) -> EncoderRequest:
+        """What a body asks for. Raises ApiError, 400."""
+        found: EncoderRequest = read(self.fits(body) if self.fits else self.operation.body, body)
+        found.check()
+        return found
 
 
 def _rows(tensor: Any, data: bytes) -> list[Any]:
@@ -265,5 +249,7 @@ def _rows(tensor: Any, data: bytes) -> list[Any]:
     if tensor.name == TRUNCATED:
         return list(data)
     values: Any = array("f", data) if tensor.datatype == "FP32" else read_texts(data)
+    if tensor.datatype == "FP32" and not math.isfinite(sum(values)):
+        raise ApiError(500, "the model computed a score that is no number")
     size = tensor.shape[-1]
     return [values[at : at + size] for at in range(0, len(values), size)] if size else []

@@ -1,5 +1,6 @@
 """How well texts fit together. ``/rerank`` sorts documents by it, in Cohere's, Jina's and vLLM's
-shape, ``/v1/ranking`` in that of NVIDIA's rerankers; ``/score`` says it of pairs, in vLLM's.
+shape or in that of text-embeddings-inference (TEI), ``/v1/ranking`` in that of NVIDIA's rerankers;
+``/score`` says it of pairs, in vLLM's, ``/similarity`` in TEI's.
 
 A cross-encoder reads both texts of a pair at once and answers its own score; of an embedding model
 the score is the similarity of the two embeddings, by the function that its files name.
@@ -8,91 +9,108 @@ the score is the similarity of the two embeddings, by the function that its file
 from __future__ import annotations
 
 import math
+import time
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from operator import mul
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from generator.spec.task_sets import CLASSIFIER_TASKS, EMBEDDING_TASKS
-from hf_triton.ports.openai.openapi_schema import answers as described
 from hf_triton.ports.openai.openapi_schema.operation import Operation
-from hf_triton.ports.openai.routes.encoders.embeddings import VECTORS, embed, truncate
+from hf_triton.ports.openai.routes.encoders.embeddings import (
+    EMBED,
+    VECTORS,
+    EmbedRequest,
+    embed,
+)
 from hf_triton.ports.openai.routes.encoders.endpoint import (
-    FIELDS,
     MAX_INPUTS,
     NUM_TOKENS,
     Answers,
     Batch,
-    Common,
     EncoderEndpoint,
-    bounded,
-    read_common,
-    texts,
+    EncoderRequest,
+    Listed,
+    Texts,
+    listed,
 )
-from hf_triton.ports.openai.schema import json_body
-from hf_triton.ports.openai.schema.body import Body
-from hf_triton.ports.openai.schema.errors import ApiError, bad_field
-from hf_triton.ports.openai.schema.json_body import kind_of, takes
-from hf_triton.ports.openai.schema.names import top
+from hf_triton.ports.openai.schema.answers import Usage
+from hf_triton.ports.openai.schema.body import Json, only
+from hf_triton.ports.openai.schema.errors import ApiError, HubError, bad_field
 from hf_triton.ports.openai.schema.request import TensorValue
-from hf_triton.ports.openai.triton.catalog import SIMILARITY, ServedModel
+from hf_triton.ports.openai.triton.catalog import SIMILARITY as OUTPUT
+from hf_triton.ports.openai.triton.catalog import ServedModel
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """``firsts`` are as many as ``seconds``, or one for all; ``names`` are their fields.
-    ``is_raw`` asks a cross-encoder for its scores without the activation.
-    """
+class Pairs(EncoderRequest, kw_only=True):
+    """A request about pairs of texts."""
 
-    common: Common
-    firsts: list[str]
-    seconds: list[str]
-    names: tuple[str, str]
-    is_raw: bool
+    def sides(self) -> tuple[list[str], list[str]]:
+        """The first texts, as many as the second, or one for all. Raises ApiError, 400."""
+        raise NotImplementedError
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The fields of the two."""
+        raise NotImplementedError
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether a cross-encoder is asked for its scores without the activation."""
+        return False
+
+    def check(self) -> None:
+        """Raises ApiError, 400."""
+        self.sides()
 
     def batch(self, model: ServedModel) -> Batch:
         """All pairs; for an embedding model the texts of both sides, the second first."""
+        firsts, seconds = self.sides()
         if model.task in EMBEDDING_TASKS:
-            texts, names = [*self.seconds, *self.firsts], self.names[::-1]
-            told = tuple({SIMILARITY} & model.outputs)
-            return embed(texts, self.common.options, names, told, num_first=len(self.seconds))
+            told = tuple({OUTPUT} & model.outputs)
+            texts, names = [*seconds, *firsts], self.names[::-1]
+            return embed(texts, self.options, names, told, num_first=len(seconds))
         raw: dict[str, TensorValue] = {"function_to_apply": "none"} if self.is_raw else {}
-        outputs = ("score", "logits", NUM_TOKENS)
-        options = {**self.common.options, **raw}
-        return Batch(self._all_firsts, outputs, self.names, self.seconds, options)
+        outputs, options = ("score", "logits", NUM_TOKENS), {**self.options, **raw}
+        return Batch(_each(firsts, seconds), outputs, self.names, seconds, options)
 
     def scores(self, answers: Answers) -> list[float]:
         """That of each pair. Raises ApiError for a classifier of several labels."""
+        firsts, seconds = self.sides()
         found: dict[tuple[str, str], float] = {}
-        texts = zip(self._all_firsts, self.seconds, strict=True)
-        pairs = zip(texts, self._scores(answers), strict=True)
+        texts = zip(_each(firsts, seconds), seconds, strict=True)
+        pairs = zip(texts, _scores(answers, seconds), strict=True)
         # Of the same pair the same one, wherever in a batch it was computed.
         return [found.setdefault(pair, score) for pair, score in pairs]
-
-    @property
-    def _all_firsts(self) -> list[str]:
-        return self.firsts * (len(self.seconds) if len(self.firsts) == 1 else 1)
 
     def best_first(self, answers: Answers) -> list[tuple[int, float]]:
         """The places of the second texts and their scores; of equal ones the first."""
         return sorted(enumerate(self.scores(answers)), key=lambda one: one[1], reverse=True)
 
-    def _scores(self, answers: Answers) -> list[float]:
-        if VECTORS in answers.rows:
-            vectors, num_seconds = answers.rows[VECTORS], len(self.seconds)
-            firsts = vectors[num_seconds:] * (num_seconds if len(self.firsts) == 1 else 1)
-            told = answers.rows.get(SIMILARITY)
-            compare = _SIMILARITIES.get(told[0][0] if told else "", _cosine)
-            return list(map(compare, firsts, vectors[:num_seconds]))
-        num_labels = len(answers.rows["logits"][0])
-        if num_labels != 1:
-            raise bad_field(
-                "model",
-                f"a classifier of {num_labels} labels",
-                "one of a single label, a reranker, or an embedding model; /classify has labels",
-            )
-        return [row[0] for row in answers.rows["score"]]
+
+def _each(firsts: list[Any], seconds: list[str]) -> list[Any]:
+    """A first one for each second text."""
+    return firsts * (len(seconds) if len(firsts) == 1 else 1)
+
+
+def _scores(answers: Answers, seconds: list[str]) -> list[float]:
+    if VECTORS in answers.rows:
+        vectors, num_seconds = answers.rows[VECTORS], len(seconds)
+        firsts = _each(vectors[num_seconds:], seconds)
+        told = answers.rows.get(OUTPUT)
+        compare = _SIMILARITIES.get(told[0][0] if told else "", _cosine)
+        return list(map(compare, firsts, vectors[:num_seconds]))
+    num_labels = len(answers.rows["logits"][0])
+    if num_labels != 1:
+        raise bad_field(
+            "model",
+            f"a classifier of {num_labels} labels",
+            "one of a single label, a reranker, or an embedding model; /classify has labels",
+        )
+    return [row[0] for row in answers.rows["score"]]
 
 
 def _cosine(first: array[float], second: array[float]) -> float:
@@ -112,170 +130,269 @@ _SIMILARITIES: Mapping[str, Callable[[array[float], array[float]], float]] = {
 }
 
 
-@dataclass(frozen=True)
-class ScoreRequest(Pairs):
+class _Activated(Pairs, kw_only=True):
+    """vLLM's word for whether scores are a cross-encoder's own, and its older one."""
+
+    use_activation: bool | None = None
+    activation: bool | None = None
+
+    @property
+    def is_raw(self) -> bool:
+        """Where one of the two says so."""
+        return False in (self.use_activation, self.activation)
+
+
+class Score(Struct):
+    """Of one pair."""
+
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class Scores(Listed):
+    """Of all pairs."""
+
+    data: list[Score]
+
+
+class ScoreRequest(_Activated, kw_only=True):
     """vLLM's."""
 
-    def write(self, answers: Answers, answer_id: str) -> dict[str, Any]:
-        """VLLM's object."""
-        found = [
-            {"index": index, "object": "score", "score": score}
-            for index, score in enumerate(self.scores(answers))
-        ]
-        return answers.listed(answer_id, self.common.model, found)
+    text_1: Texts
+    text_2: Texts
 
+    def sides(self) -> tuple[list[str], list[str]]:
+        """As many of the one as of the other, or one of the first."""
+        firsts, seconds = listed(self.text_1), listed(self.text_2)
+        if len(firsts) not in (1, len(seconds)):
+            got = f"{len(firsts)} texts for {len(seconds)}"
+            raise bad_field("text_1", got, "one for all of text_2, or one for each")
+        return firsts, seconds
 
-@dataclass(frozen=True)
-class RerankRequest(Pairs):
-    """``documents`` are as they came; ``top_n`` of them are answered."""
+    names = ("text_1", "text_2")
 
-    documents: list[Any]
-    top_n: int
-    returns_documents: bool
-
-    def write(self, answers: Answers, answer_id: str) -> dict[str, Any]:
-        """The documents, the best first."""
-        best = self.best_first(answers)[: self.top_n]
-        return {
-            "id": answer_id,
-            "model": self.common.model,
-            "usage": answers.usage,
-            "results": [self._result(index, score) for index, score in best],
-        }
-
-    def _result(self, index: int, score: float) -> dict[str, Any]:
-        found: dict[str, Any] = {"index": index, "relevance_score": score}
-        if self.returns_documents:
-            document = self.documents[index]
-            found["document"] = {"text": document} if isinstance(document, str) else document
-        return found
-
-
-@dataclass(frozen=True)
-class PassagesRequest(Pairs):
-    """NVIDIA's."""
-
-    def write(self, answers: Answers, answer_id: str) -> dict[str, Any]:  # noqa: ARG002
-        """The passages, the best first."""
-        best = self.best_first(answers)
-        rankings = [{"index": index, "logit": score} for index, score in best]
-        return {"rankings": rankings, "usage": answers.usage}
+    def write(self, answers: Answers, answer_id: str) -> Scores:
+        """In the order of the pairs."""
+        found = [Score(n, "score", score) for n, score in enumerate(self.scores(answers))]
+        return Scores(answer_id, "list", int(time.time()), self.model, found, answers.usage)
 
 
 # What a document may hold in other APIs, which would count.
 _NOT_READ = ("image", "image_url", "content")
 
 
-def _document_text(where: str, document: Any) -> str:
+def _text_of(place: str, document: str | Json) -> str:
     """The text of a document: itself, or its field ``text``. Raises ApiError, 400."""
-    text = document.get("text") if isinstance(document, dict) else document
+    if isinstance(document, str):
+        return document
     for name in _NOT_READ:
-        if isinstance(document, dict) and document.get(name) is not None:
-            raise ApiError(400, f"{where}.{name}: models here read texts alone", top(where))
+        if document.get(name) is not None:
+            raise ApiError(400, f"{place}.{name}: models here read texts alone", place)
+    text = document.get("text")
     if not isinstance(text, str):
-        has_none = isinstance(document, dict) and text is None
-        got = "an object without text" if has_none else kind_of(text)
-        allowed = 'a text or {"text": ...}'
-        raise bad_field(where, got, allowed, top(where))
+        raise bad_field(place, "an object without text", 'a text or {"text": ...}')
     return text
 
 
-@takes(
-    type="array",
-    items={"anyOf": [{"type": "string"}, {"type": "object", "required": ["text"]}]},
-    minItems=1,
-    maxItems=MAX_INPUTS,
-)
-def _documents(name: str, value: Any) -> list[str]:
-    """Their texts."""
-    if not isinstance(value, list):
-        raise bad_field(name, kind_of(value), "a list of texts")
-    return [_document_text(f"{name}[{n}]", one) for n, one in enumerate(bounded(name, value))]
+def _texts_of(name: str, documents: list[str | Json]) -> list[str]:
+    return [_text_of(f"{name}[{n}]", one) for n, one in enumerate(documents)]
 
 
-@takes(type="object", properties={"text": {"type": "string"}}, required=["text"])
-def _query(name: str, value: Any) -> str:
-    """Its text."""
-    return _document_text(name, json_body.json_object(name, value))
+Documents = Annotated[list[str | Json], Meta(min_length=1, max_length=MAX_INPUTS)]
 
 
-@takes(type="integer", minimum=0)
-def _top_n(name: str, value: Any) -> int:
-    number = json_body.integer(name, value)
-    if number < 0:
-        raise bad_field(name, str(number), "1 and more, 0 for all")
-    return number
+class Ranked(Struct):
+    """A document, by its place in the request."""
+
+    index: int
+    relevance_score: float
+    document: Json | UnsetType = UNSET
 
 
-_ACTIVATION = dict.fromkeys(("use_activation", "activation"), json_body.boolean)  # new, old name
-RERANK_BODY = Body(
-    {
-        **FIELDS,
-        **_ACTIVATION,
-        "query": json_body.text,
-        "documents": _documents,
-        "top_n": _top_n,
-        "return_documents": json_body.boolean,
-    },
-    ("model", "query", "documents"),
-)
-_SCORE = Body(
-    {**FIELDS, **_ACTIVATION, "text_1": texts, "text_2": texts}, ("model", "text_1", "text_2")
-)
+class Ranking(Struct):
+    """The best first."""
+
+    id: str
+    model: str
+    results: list[Ranked]
+    usage: Usage
 
 
-_RANKING = Body(
-    {**FIELDS, "truncate": truncate, "query": _query, "passages": _documents},
-    ("model", "query", "passages"),
-)
+class RerankRequest(_Activated, kw_only=True):
+    """Cohere's; vLLM's ``top_n`` of 0 is all."""
+
+    query: str
+    documents: Documents
+    top_n: Annotated[int, Meta(ge=0)] | None = None
+    return_documents: bool | None = None
+
+    names = ("query", "documents")
+
+    def sides(self) -> tuple[list[str], list[str]]:
+        """The query and the documents' texts."""
+        return [self.query], _texts_of("documents", self.documents)
+
+    def write(self, answers: Answers, answer_id: str) -> Ranking:
+        """The documents, the best first."""
+        best = self.best_first(answers)[: self.top_n or None]
+        results = [Ranked(index, score, self._document(index)) for index, score in best]
+        return Ranking(answer_id, self.model, results, answers.usage)
+
+    def _document(self, index: int) -> Json | UnsetType:
+        document = self.documents[index]
+        if self.return_documents is False:
+            return UNSET
+        return {"text": document} if isinstance(document, str) else document
 
 
-def _read_score(body: Mapping[str, Any]) -> ScoreRequest:
-    common, given = read_common(body, _SCORE)
-    names = ("text_1", "text_2")
-    firsts, seconds = (given[name] for name in names)
-    if len(firsts) not in (1, len(seconds)):
-        got = f"{len(firsts)} texts for {len(seconds)}"
-        raise bad_field("text_1", got, "one for all of text_2, or one for each")
-    return ScoreRequest(common, firsts, seconds, names, _is_raw(body))
+class RankedPassage(Struct):
+    """A passage, by its place in the request."""
+
+    index: int
+    logit: float
 
 
-def read_rerank(body: Mapping[str, Any]) -> RerankRequest:
-    """What a request in Cohere's form asks for. Raises ApiError, 400."""
-    common, given = read_common(body, RERANK_BODY)
-    documents = body["documents"]
-    return RerankRequest(
-        common,
-        [given["query"]],
-        given["documents"],
-        ("query", "documents"),
-        _is_raw(body),
-        documents,
-        given.get("top_n") or len(documents),  # vLLM's 0 is all
-        body.get("return_documents") is not False,
-    )
+class Rankings(Struct):
+    """The best first."""
+
+    rankings: list[RankedPassage]
+    usage: Usage
 
 
-def _read_passages(body: Mapping[str, Any]) -> PassagesRequest:
-    common, given = read_common(body, _RANKING)
-    texts = [given["query"]], given["passages"]
-    return PassagesRequest(common, *texts, ("query", "passages"), is_raw=True)
+class PassagesRequest(Pairs, kw_only=True):
+    """NVIDIA's."""
+
+    query: Json
+    passages: Documents
+
+    names = ("query", "passages")
+    is_raw = True
+
+    def sides(self) -> tuple[list[str], list[str]]:
+        """The texts of the query and of the passages."""
+        return [_text_of("query", self.query)], _texts_of("passages", self.passages)
+
+    def write(self, answers: Answers, answer_id: str) -> Rankings:  # noqa: ARG002
+        """The passages, the best first."""
+        return Rankings([RankedPassage(*one) for one in self.best_first(answers)], answers.usage)
 
 
-def _is_raw(body: Mapping[str, Any]) -> bool:
-    return any(body.get(name) is False for name in _ACTIVATION)
+class TeiRanked(Struct):
+    """A text, by its place in the request."""
+
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
+
+
+class _Tei(Pairs, kw_only=True):
+    """Without a word about it, that server cuts."""
+
+    model: str | None = None  # type: ignore[assignment]
+
+    @property
+    def options(self) -> dict[str, TensorValue]:
+        """With what that server does."""
+        return {"truncate": True, **super().options}
+
+
+class TeiRerankRequest(_Tei, kw_only=True):
+    """TEI's."""
+
+    query: str
+    texts: Texts
+    raw_scores: bool | None = None
+    return_text: bool | None = None
+    truncation_direction: Annotated[Any, only("Right", "right")] = None
+
+    names = ("query", "texts")
+
+    @property
+    def is_raw(self) -> bool:
+        """As it says."""
+        return bool(self.raw_scores)
+
+    def sides(self) -> tuple[list[str], list[str]]:
+        """The query and the texts."""
+        return [self.query], listed(self.texts)
+
+    def write(self, answers: Answers, answer_id: str) -> list[TeiRanked]:  # noqa: ARG002
+        """The texts, the best first."""
+        texts = listed(self.texts)
+        return [
+            TeiRanked(n, score, texts[n] if self.return_text else UNSET)
+            for n, score in self.best_first(answers)
+        ]
+
+
+class Sentences(Struct, forbid_unknown_fields=True):
+    """One sentence, and those beside which it is held."""
+
+    source_sentence: str
+    sentences: Texts
+
+
+class SimilarityParameters(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The model's options."""
+
+    truncate: bool | None = None
+    prompt_name: str | None = None
+    truncation_direction: Annotated[Any, only("Right", "right")] = None
+
+
+class SimilarityRequest(_Tei, kw_only=True):
+    """TEI's."""
+
+    inputs: Sentences
+    parameters: SimilarityParameters | None = None
+
+    names = ("inputs.source_sentence", "inputs.sentences")
+
+    @property
+    def options(self) -> dict[str, TensorValue]:
+        """With those of the parameters."""
+        asked = self.parameters or SimilarityParameters()
+        given = {"truncate": asked.truncate, "prompt_name": asked.prompt_name}
+        return {**super().options, **{name: one for name, one in given.items() if one is not None}}
+
+    def sides(self) -> tuple[list[str], list[str]]:
+        """The sentence and the others."""
+        return [self.inputs.source_sentence], listed(self.inputs.sentences)
+
+    def write(self, answers: Answers, answer_id: str) -> list[float]:  # noqa: ARG002
+        """How alike each is to the one."""
+        return self.scores(answers)
 
 
 _TASKS = (*CLASSIFIER_TASKS, *EMBEDDING_TASKS)
 RERANK = EncoderEndpoint(
-    *(("/v1/rerank", "/v2/rerank"), _TASKS, "rerank-", read_rerank),
-    operation=Operation("Documents, the best for a query first", described.Ranking, RERANK_BODY),
+    *(("/v1/rerank", "/v2/rerank"), _TASKS, "rerank-"),
+    Operation("Documents, the best for a query first", Ranking, RerankRequest),
 )
 SCORE = EncoderEndpoint(
-    *(("/score", "/v1/score"), _TASKS, "score-", _read_score),
-    operation=Operation("How well pairs of texts fit", described.Scores, _SCORE),
+    *(("/score", "/v1/score"), _TASKS, "score-"),
+    Operation("How well pairs of texts fit", Scores, ScoreRequest),
 )
 RANKING = EncoderEndpoint(
-    *(("/v1/ranking",), _TASKS, "rank-", _read_passages),
-    operation=Operation("Passages, the best for a query first", described.Rankings, _RANKING),
+    *(("/v1/ranking",), _TASKS, "rank-"),
+    Operation("Passages, the best for a query first", Rankings, PassagesRequest),
+)
+SIMILARITY = EncoderEndpoint(
+    *(("/similarity",), EMBEDDING_TASKS, "embd-"),
+    Operation("How alike sentences are, as TEI", list[float], SimilarityRequest, error=HubError),
+    by_model=True,
+)
+# As TEI where there are texts, else as Cohere.
+EITHER_RERANK = EncoderEndpoint(
+    *(("/rerank",), _TASKS, "rerank-"),
+    Operation(
+        *("The same, or as TEI", Ranking | list[TeiRanked], (RerankRequest, TeiRerankRequest)),
+    ),
+    by_model=True,
+    fits=lambda body: TeiRerankRequest if "texts" in body else RerankRequest,
+)
+EMBED_OF_HUB = replace(
+    EMBED,
+    fits=lambda body: SimilarityRequest if isinstance(body.get("inputs"), dict) else EmbedRequest,
 )
