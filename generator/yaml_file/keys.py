@@ -273,9 +273,9 @@ def _mistakes(error: ValidationError) -> Iterator[Mistake]:
 
 def _report(error: Refused, node: Node, report: Report) -> None:
     for text, form, place, beside in error.mistakes:
-        key, value = _find(node, place)
+        key, value = node_at(node, place)
         if beside is not None:
-            text += f" in line {_find(node, beside)[1].line}"
+            text += f" in line {node_at(node, beside)[1].line}"
         quote = "; quote it" if isinstance(value.value, int | float) else ""
         messages = {
             EXPECTED: f"got {_shown(value)}, expected {text}",
@@ -289,7 +289,7 @@ def _shown(node: Node) -> str:
     return "an empty list" if node.value == [] else show(node)
 
 
-def _find(node: Node, place: Place) -> tuple[Key | None, Node]:
+def node_at(node: Node, place: Place) -> tuple[Key | None, Node]:
     """The node at a place, with its key; the last on the way that is there."""
     key = None
     for part in place:

@@ -20,9 +20,11 @@ from generator.render.curl_lines import infer_input
 from generator.render.model_data import VALUES_FILE
 from generator.render.sample_requests import sample_request, tokenizer_files
 from generator.spec.triton_models import ENGINE_SUFFIX
+from generator.yaml_file.keys import node_at
+from generator.yaml_file.nodes import Node
 from generator.yaml_file.regular_file import read_regular
 from generator.yaml_file.schema import nearest
-from perf.sweep.scenario import FLAT_JSON, STREAMS, Inputs, Lengths, Scenario, Source, Sweep
+from perf.sweep.scenario import FLAT_JSON, STREAMS, Inputs, Lengths, Scenario, Sweep
 
 _TEXT = (
     "the of and to in is it you that he was for on are with as his they be at one have this from "
@@ -77,7 +79,7 @@ class Targets:
     """
 
     sweep: Sweep
-    source: Source
+    root: Node | None  # of the scenario file; None where there is only models.yaml
     config_of: ConfigOf
     names: Callable[[], Iterable[str]]
     problems: list[Problem] = field(default_factory=list)
@@ -112,10 +114,12 @@ class Targets:
 
     def add(self, message: str, number: int, *path: str | int) -> None:
         """Records a mistake in a scenario; without a file the scenario's name is its place."""
-        place = self.source.at("scenarios", number, *path)
-        where = place.where if place else self.sweep.scenarios[number].name
-        line, column = (place.line, place.column) if place else (0, 0)
-        self.problems.append(Problem(line, column, where, message))
+        if self.root is None:
+            name = self.sweep.scenarios[number].name
+            self.problems.append(Problem(0, 0, name, message))
+            return
+        _, node = node_at(self.root, ("scenarios", number, *path))
+        self.problems.append(Problem(node.line, node.column, node.where, message))
 
     def _missing(self, name: str) -> str:
         known = sorted(self.names())

@@ -24,6 +24,7 @@ from generator.yaml_file.keys import (
     Mistake,
     Text,
     listed,
+    node_at,
     number,
     one_of,
     read,
@@ -322,45 +323,24 @@ class Sweep(Keys):
         return Addresses.of(self.url, self.grpc_url, self.metrics_url) if self.url else None
 
 
-@dataclass(frozen=True)
-class Source:
-    """The scenario file and its nodes; None where there is only models.yaml."""
-
-    file: str = ""
-    root: Node | None = None
-
-    def at(self, *path: str | int) -> Node | None:
-        """The node at ``path``, or the nearest existing one above it."""
-        found = self.root
-        for step in path:
-            value = found.value if found else None
-            inner = found.get(step) if found and isinstance(step, str) else None
-            if isinstance(value, list) and isinstance(step, int) and step < len(value):
-                inner = value[step]
-            if inner is None:
-                break
-            found = inner
-        return found
-
-
-def read_sweep(file: Path) -> tuple[Sweep, Source]:
-    """Reads a scenario file. Raises SpecError with every mistake in it."""
+def read_sweep(file: Path) -> tuple[Sweep, Node]:
+    """Reads a scenario file; returns its root too. Raises SpecError with every mistake in it."""
     root, report = reading.read(file, "scenarios:"), Report()
-    source, found = Source(str(file), root), read(Sweep, root, report, file.parent)
+    found = read(Sweep, root, report, file.parent)
     if found is not None:
         usual = Measuring().but(found.measurement, root.get("measurement"), report)
         scenarios = []
-        for number_, each in enumerate(found.scenarios):
-            of_it = source.at("scenarios", number_)
-            own = usual.but(each.measurement, of_it.get("measurement") if of_it else None, report)
+        for place, each in enumerate(found.scenarios):
+            _, node = node_at(root, ("scenarios", place))
+            own = usual.but(each.measurement, node.get("measurement"), report)
             scenarios.append(replace(each, measurement=own))
         found = replace(found, scenarios=scenarios)
         if (count := sum(each.num_loads for each in scenarios)) > MAX_LOADS:
             message = f"{count:,} loads, expected at most {MAX_LOADS:,}: shorten the lists"
-            report.add(source.at("scenarios") or root, message)
+            report.add(root.get("scenarios") or root, message)
     if report.problems or found is None:
         raise SpecError(str(file), report.problems)
-    return found, source
+    return found, root
 
 
 def usual_sweep(models: Sequence[str]) -> Sweep:

@@ -18,6 +18,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError, SpecError
 from generator.models_yaml.reading import load_unpinned
 from generator.spec.task_folders import find_tasks
+from generator.yaml_file.nodes import Node
 from perf.machine import here
 from perf.report.metrics import FIRST_TOKEN, LATENCY, TOKENS, shown, throughput_of
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE, write_renderings
@@ -34,7 +35,7 @@ from perf.sweep.analyzer import Analyzer, measuring_command
 from perf.sweep.measuring import Measurer, ServerGoneError
 from perf.sweep.plan import Planned, input_files, plan
 from perf.sweep.requests import ConfigOf, Targets, of_json, of_repository
-from perf.sweep.scenario import Addresses, Source, Sweep, read_sweep, usual_sweep
+from perf.sweep.scenario import Addresses, Sweep, read_sweep, usual_sweep
 from perf.sweep.server import DEFAULT, TritonView, own_server, supervised
 
 # Seconds a server may take to recover; longer under `hf-triton serve`, which reloads its models.
@@ -68,19 +69,19 @@ class Options:
         return f"start it with `{shlex.join(['hf-triton', 'serve', *places])}`"
 
 
-def read(options: Options) -> tuple[Sweep, Source]:
-    """Reads the sweep and where it was declared. Raises SpecError."""
+def read(options: Options) -> tuple[Sweep, Node | None]:
+    """Reads the sweep, and the root of its file. Raises SpecError."""
     if options.scenario:
         return read_sweep(options.scenario)
     specs = load_unpinned(options.config, find_tasks())
-    return usual_sweep([spec.name for spec in specs if spec.arm_of is None]), Source()
+    return usual_sweep([spec.name for spec in specs if spec.arm_of is None]), None
 
 
 def dry_run(options: Options) -> int:
     """Writes the input files and prints the commands; asks the server only where it is up."""
-    sweep, source = read(options)
+    sweep, root = read(options)
     addresses = options.url or sweep.addresses or DEFAULT
-    found = _planned(sweep, source, options, TritonView(addresses))
+    found = _planned(sweep, root, options, TritonView(addresses))
     with locked_folder(options.folder):
         _write_inputs(options.folder, found)
     print(f"cd {shlex.quote(str(options.folder))}")
@@ -91,7 +92,7 @@ def dry_run(options: Options) -> int:
 
 def run(options: Options) -> int:
     """Measures; returns the exit code. Raises GeneratorError."""
-    (sweep, source), program = read(options), analyzer.find(options.perf_analyzer)
+    (sweep, root), program = read(options), analyzer.find(options.perf_analyzer)
     _say(f"perf_analyzer {program.version}, {program.origin}")
     with locked_folder(options.folder), _server(sweep, options) as server:
         if not server.is_live():
@@ -99,7 +100,7 @@ def run(options: Options) -> int:
                 f"no Triton answers at {server.addresses.http}; {options.how_to_start}, "
                 "or measure with --serve"
             )
-        found = _planned(sweep, source, options, server)
+        found = _planned(sweep, root, options, server)
         done = _begun(sweep, options, program, server, found)
         return _measure(options, program, found, done)
 
@@ -122,13 +123,15 @@ def _server(sweep: Sweep, options: Options) -> Iterator[TritonView]:
         yield TritonView(addresses)
 
 
-def _planned(sweep: Sweep, source: Source, options: Options, server: TritonView) -> list[Planned]:
+def _planned(
+    sweep: Sweep, root: Node | None, options: Options, server: TritonView
+) -> list[Planned]:
     """All measurements. Raises SpecError, PerfError with every mistake that only the server can
     show.
     """
     if server.is_live():
         ask: ConfigOf = lambda name: of_json(server.config(name))  # noqa: E731
-        targets = Targets(sweep, source, ask, server.model_names)
+        targets = Targets(sweep, root, ask, server.model_names)
     else:
         names = [path.parent.name for path in options.repository.glob("*/config.pbtxt")]
         if not names:
@@ -136,10 +139,10 @@ def _planned(sweep: Sweep, source: Source, options: Options, server: TritonView)
                 f"no Triton answers at {server.addresses.http}, and {options.repository} has no "
                 f"models: `hf-triton generate --config {options.config}` writes them"
             )
-        targets = Targets(sweep, source, of_repository(options.repository), lambda: names)
+        targets = Targets(sweep, root, of_repository(options.repository), lambda: names)
     found = plan(server, targets, options.repository)
-    if targets.problems and source.file:
-        raise SpecError(source.file, targets.problems)
+    if targets.problems and options.scenario:
+        raise SpecError(str(options.scenario), targets.problems)
     if targets.problems:
         raise PerfError("\n".join(f"{one.where}: {one.message}" for one in targets.problems))
     return found
