@@ -15,7 +15,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from generator.deploy import monitoring
-from generator.deploy.environments import written_files
+from generator.deploy.models_file import written_files
 from generator.deploy.options import Options
 from generator.deploy.rendering import quote, render
 from generator.deploy.servers import Server
@@ -81,7 +81,7 @@ def _binds(server: Server, args: Options) -> Iterator[tuple[str, str]]:
     lock = models_lock.lock_path(config)
     if lock.exists():
         yield _relative_to(output, lock), f"{_FOLDER}/models.lock"
-    for spec in server.unit.specs:
+    for spec in server.specs:
         for place, folder in spec.local_folders:
             yield _relative_to(output, folder), _container_path(str(place.value), spec.name)
         if spec.hooks is not None:

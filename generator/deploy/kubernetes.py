@@ -43,7 +43,7 @@ def files(servers: Sequence[Server], settings: Options) -> dict[str, bytes]:
         _check_kserve(servers, settings)
     sent: dict[str, bytes] = {}
     for server in servers:
-        folder = f"{server.name}/" if server.unit.model else ""
+        folder = f"{server.name}/" if server.model else ""
         for name, content in _server_files(server, settings).items():
             sent[f"{folder}{name}"] = content
     sent.update(_shared_files(servers, settings))
@@ -63,7 +63,7 @@ def next_steps(servers: Sequence[Server], settings: Options) -> list[str]:
         )
     if settings.namespace:
         steps.append(f"kubectl create namespace {settings.namespace}")
-    if any(server.unit.from_hub for server in servers):
+    if any(server.from_hub for server in servers):
         steps.append(
             f"kubectl{space} create secret generic {settings.hf_token_secret} "
             '--from-literal=token="$HF_TOKEN"   # for gated models'
@@ -93,8 +93,8 @@ def _shared_files(servers: Sequence[Server], settings: Options) -> dict[str, byt
     for name, is_wanted in wanted.items():
         if is_wanted:
             shared[name] = render(f"{name}.j2", servers=servers, s=settings)
-    if settings.shared_claim and any(server.unit.from_hub for server in servers):
-        storage = quantity(sum(server.storage_mib for server in servers if server.unit.from_hub))
+    if settings.shared_claim and any(server.from_hub for server in servers):
+        storage = quantity(sum(server.storage_mib for server in servers if server.from_hub))
         if settings.storage_size:
             storage = servers[0].storage
         shared["claim.yaml"] = render("claim.yaml.j2", s=settings, storage=storage)

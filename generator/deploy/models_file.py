@@ -2,7 +2,8 @@
 there.
 
 Files that it names come along under flat names, as a ConfigMap holds them. GPUs are numbered from
-0, as a container sees those it has been given. Knows the tree of the YAML; knows no target.
+0, as a container sees those it has been given. The digest of a Python environment is the same
+there, so that an image which has it built is found to have it. Knows no target.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from generator.deploy import environments
-from generator.deploy.units import Unit
+from generator.deploy.servers import Unit
+from generator.errors import Problem, SpecError
 from generator.models_yaml import models_lock
 from generator.spec.model_spec import ModelSpec
+from generator.spec.python_env import PythonEnv
 from generator.yaml_file.nodes import Node
 
 MODELS_FILE = "models.yaml"
@@ -28,7 +30,10 @@ _HEADER = (
     "# Made by `hf-triton deploy`: change the models.yaml that it came from, and deploy again.\n"
 )
 _PLAIN = re.compile(r"(\./|/)?[A-Za-z][A-Za-z0-9_./-]*")
-_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_KEY = re.compile(r"(?!models\.(yaml|lock)$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# User and password of an address; git's own user is none. The rest may be a variable of pip's.
+_USER_INFO = re.compile(rb"://(?!git@)(?:[^/\s@:]*:)?([^/\s@]*)@")
+_VARIABLE = re.compile(rb"\$\{[A-Z0-9_]+\}")
 Place: TypeAlias = tuple[int, int]  # line and column
 
 
@@ -49,7 +54,7 @@ class Source:
         for spec in unit.specs:
             if spec.hooks is not None:
                 files[hooks[spec.name]] = spec.hooks.content
-        files.update(environments.flat_files(unit.specs))
+        files.update(_requirements(unit.specs))
         if self.lock is not None and unit.from_hub:
             parts = (part for spec in unit.specs for part in spec.parts)
             keys = {models_lock.lock_key(part) for part in parts if not part.source.is_local}
@@ -76,7 +81,7 @@ class Source:
                     yield _place(place), posixpath.normpath(path)
             if spec.name in hooks:
                 yield _place(places["hooks"]), hooks[spec.name]
-            for node in environments.written_files(spec):
+            for node in written_files(spec):
                 yield _place(node), Path(str(node.value)).name
             if any(group.gpus for group in spec.instance_groups):
                 groups = plain(places["instance_group"])
@@ -113,14 +118,74 @@ def _hooks_names(specs: Sequence[ModelSpec]) -> dict[str, str]:
     for spec in specs:
         if spec.hooks is not None:
             path = spec.hooks.path
-            is_key = _KEY.fullmatch(path.name) and path.name not in (MODELS_FILE, LOCK_FILE)
-            name = path.name if is_key else f"{spec.name}.py"
+            name = path.name if _KEY.fullmatch(path.name) else f"{spec.name}.py"
             known = next((key for key, other in taken.items() if other == path), None)
             if known is None and name in taken:
                 name = f"{spec.name}.{name}"
             found[spec.name] = known or name
             taken[found[spec.name]] = path
     return found
+
+
+def written_files(spec: ModelSpec) -> list[Node]:
+    """Where models.yaml names a requirements file for the model."""
+    node = spec.places.get("python_env")
+    if node is None or spec.python_env is None or spec.python_env.folder is not None:
+        return []
+    named = (node.get("requirements"), node.get("no_deps"))
+    return [one for one in named if one is not None] or [node]
+
+
+def _requirements(specs: Sequence[ModelSpec]) -> dict[str, bytes]:
+    """The requirements of all of them, by their names without a folder."""
+    return {
+        path.name: path.read_bytes()
+        for spec in specs
+        for path in (spec.python_env.files if spec.python_env else ())
+    }
+
+
+def refuse_environments(config: Path, specs: Sequence[ModelSpec]) -> None:
+    """Raises SpecError for every environment that pods could not have."""
+    problems = []
+    names: dict[str, Path] = {}
+    for spec in specs:
+        if spec.python_env is not None:
+            place = spec.places["python_env"]
+            problems += [
+                Problem(place.line, place.column, place.where, message)
+                for message in _environment_reasons(spec.python_env, names)
+            ]
+    if problems:
+        raise SpecError(str(config), problems)
+
+
+def _environment_reasons(env: PythonEnv, names: dict[str, Path]) -> Iterator[str]:
+    if env.folder is not None and not env.written.startswith("/"):
+        yield (
+            f"'{env.written}' is a folder on this machine, which a cluster does not have: name a "
+            "requirements file, or the absolute path of an environment in the image"
+        )
+    for path in env.files:
+        if path.suffix in (".whl", ".gz", ".zip"):
+            yield f"{path.name} is a package on this machine: build the environment into the image"
+        elif path.parent != env.files[0].parent or not _KEY.fullmatch(path.name):
+            yield f"{path} can't lie beside {env.files[0].name} in a ConfigMap: use one folder"
+        elif names.setdefault(path.name, path) != path:
+            yield f"{path} has the name of {names[path.name]}: give them different ones"
+        elif any(_VARIABLE.sub(b"", word) for word in _USER_INFO.findall(path.read_bytes())):
+            yield f"{path.name} has a password, which no ConfigMap may hold: use ${{NAME}}"
+
+
+def environments_note(specs: Sequence[ModelSpec]) -> str:
+    """What to know before it is brought up; empty where no model has an environment to build."""
+    built = [spec.name for spec in specs if spec.python_env and not spec.python_env.folder]
+    if not built:
+        return ""
+    return (
+        f"{', '.join(built)}: the Python environment is built when the container starts, unless "
+        "the image has it: docker build --build-arg PYTHON_ENVS=1"
+    )
 
 
 class _Dumper(yaml.SafeDumper):

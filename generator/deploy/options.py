@@ -1,16 +1,17 @@
 """What ``hf-triton deploy`` can be asked for: each field of Options is a flag, and what templates
-print. What a value may be by itself is for values.py, what values mean together for targets.py and
+print. What a value may be by itself is for py, what values mean together for targets.py and
 servers.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from generator.deploy import values
 from generator.flag_values import whole
 
 TARGETS = {
@@ -40,6 +41,65 @@ _GROUPS = {
 _DEFAULT_MAX_REPLICAS = 4
 
 
+_DNS = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_PART = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_MEBIBYTES_TEXT = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi|Ti)")
+_MEBIBYTES = {"Mi": 1, "Gi": 1024, "Ti": 1024**2}
+# https://pkg.go.dev/github.com/distribution/reference: registry/name:tag@digest
+_IMAGE_NAME = re.compile(
+    r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?/)?"
+    r"[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
+)
+_LABEL = re.compile(
+    r"([A-Za-z0-9][A-Za-z0-9._-]*/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+    r"=([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?"
+)
+MAX_NAME = 40  # a model's name, and what kind of thing it is, still follow
+
+
+def _matching(pattern: re.Pattern[str], expected: str, longest: int, text: str) -> str:
+    if len(text) > longest or not pattern.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected {expected}")
+    return text
+
+
+_NAME = re.compile(rf"(?![0-9]){_DNS.pattern}")
+_DOTTED = re.compile(rf"(?=.{{1,253}}$){_PART}(\.{_PART})*")
+_ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
+_OF_NAME = f"lower-case letters, digits and -, at most {MAX_NAME}, a letter first"
+deployment_name = partial(_matching, _NAME, _OF_NAME, MAX_NAME)
+dns_label = partial(_matching, _DNS, "lower-case letters, digits and -, at most 63", 63)
+dns_name = partial(_matching, _DOTTED, "a name of lower-case letters, digits, - and .", 253)
+image = partial(_matching, _IMAGE_NAME, "an image's name, such as my-registry/hf-triton:gpu", 255)
+label = partial(_matching, _LABEL, "a label such as pool=gpu", 253)
+address = partial(_matching, _ADDRESS, "an IP address, such as 127.0.0.1 or 0.0.0.0", 45)
+
+
+def folder(text: str) -> str:
+    """An absolute path in a container, without a slash at its end."""
+    if not re.fullmatch(r"/[A-Za-z0-9._/-]*", text) or ".." in text.split("/"):
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected an absolute path")
+    return text.rstrip("/") or "/"
+
+
+def size(text: str) -> int:
+    """Mebibytes."""
+    found = _MEBIBYTES_TEXT.fullmatch(text)
+    if not found:
+        raise argparse.ArgumentTypeError(
+            f"got {text[:80]!r}, expected a whole number of Mi, Gi or Ti, such as 16Gi"
+        )
+    return int(found[1]) * _MEBIBYTES[found[2]]
+
+
+def cores(text: str) -> str:
+    """Cores, in parts too; as it was written."""
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text) or float(text) == 0:
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected cores, such as 4 or 0.5")
+    return text
+
+
 class _Kind(NamedTuple):
     """How a flag's text is read, and what stands for it in the help."""
 
@@ -55,9 +115,9 @@ class _Place(NamedTuple):
 
 
 _TEXT = _Kind(str)
-_COUNT, _SIZE = _Kind(whole(1, 10_000), "N"), _Kind(values.size, "SIZE")
-_IMAGE, _SECRET = _Kind(values.image, "IMAGE"), _Kind(values.dns_name, "SECRET")
-_CLASS = _Kind(values.dns_name, "CLASS")
+_COUNT, _SIZE = _Kind(whole(1, 10_000), "N"), _Kind(size, "SIZE")
+_IMAGE, _SECRET = _Kind(image, "IMAGE"), _Kind(dns_name, "SECRET")
+_CLASS = _Kind(dns_name, "CLASS")
 _EVERYWHERE, _COMPOSED, _CLUSTERED = _Place(tuple(TARGETS)), _Place(_COMPOSE), _Place(_CLUSTER)
 _SCALING, _WEIGHTS = _Place(_CLUSTER, "scaling"), _Place(_CLUSTER, "weights")
 _PLACING, _ACCESS = _Place(_CLUSTER, "where pods run"), _Place(_CLUSTER, "access")
@@ -87,7 +147,7 @@ class Options:
     target: str
     config: str
     output: str
-    name: str = _flag("hf-triton", "name of the deployment", _Kind(values.name, "NAME"))
+    name: str = _flag("hf-triton", "name of the deployment", _Kind(deployment_name, "NAME"))
     image: str | None = _flag(
         None, "what the Dockerfile builds (default: hf-triton:gpu, or :cpu without GPUs)", _IMAGE
     )
@@ -99,7 +159,7 @@ class Options:
         *(None, "GPUs of each server (default: as many as its instance groups name, else 1)"),
         _Kind(whole(0, 64), "N"),
     )
-    cpu: str = _flag("2", "", _Kind(values.cores, "CORES"))
+    cpu: str = _flag("2", "", _Kind(cores, "CORES"))
     memory: int | None = _flag(
         None,
         "of each server, such as 16Gi (default: 2Gi, 1Gi for each Python process, and the weights "
@@ -116,13 +176,13 @@ class Options:
 
     listen: str = _flag(
         *("127.0.0.1", "address of this machine that ports are bound to; 0.0.0.0: all"),
-        *(_Kind(values.address, "ADDRESS"), _COMPOSED),
+        *(_Kind(address, "ADDRESS"), _COMPOSED),
     )
     prometheus_image: str = _flag("prom/prometheus:v3.5.0", "", _IMAGE, _COMPOSED)
     grafana_image: str = _flag("grafana/grafana:12.1.0", "", _IMAGE, _COMPOSED)
 
     namespace: str | None = _flag(
-        None, "default: that of kubectl's context", _Kind(values.dns_label), _CLUSTERED
+        None, "default: that of kubectl's context", _Kind(dns_label), _CLUSTERED
     )
     per_model: bool = _flag(
         *(False, "give each model its own servers; models that share a canary stay together"),
@@ -163,17 +223,17 @@ class Options:
         None,
         "folder in the image, or in --local-claim, that relative `model:` paths start from: "
         "folders of this machine are not copied",
-        *(_Kind(values.folder, "FOLDER"), _WEIGHTS),
+        *(_Kind(folder, "FOLDER"), _WEIGHTS),
     )
     local_claim: str | None = _flag(
         *(None, "a PersistentVolumeClaim to mount at --local-models, read-only"),
-        *(_Kind(values.dns_name, "CLAIM"), _WEIGHTS),
+        *(_Kind(dns_name, "CLAIM"), _WEIGHTS),
     )
 
     image_pull_secret: str | None = _flag(None, "", _SECRET, _PLACING)
     node_selector: tuple[str, ...] = _flag(
         *(None, "a label that nodes must have; may be given more than once"),
-        *(_Kind(values.label, "KEY=VALUE"), _PLACING),
+        *(_Kind(label, "KEY=VALUE"), _PLACING),
         action="append",
     )
     rollout: str = _flag(
@@ -190,7 +250,7 @@ class Options:
 
     host: str | None = _flag(
         *(None, "make an Ingress for this host name (default: none)"),
-        *(_Kind(values.dns_name), _ACCESS),
+        *(_Kind(dns_name), _ACCESS),
     )
     ingress_class: str | None = _flag(None, "", _CLASS, _ACCESS)
     tls_secret: str | None = _flag(None, "the host's certificate", _SECRET, _ACCESS)

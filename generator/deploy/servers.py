@@ -1,23 +1,23 @@
-"""What each server gets: image, GPUs, memory, shared memory, storage, and its files.
+"""Groups models into servers, and says what each gets: image, GPUs, memory, storage, its files.
 
 Holds flags against the models; every combination that can't work is refused here. Knows no target.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from generator.deploy.models_file import Source
 from generator.deploy.options import Options
-from generator.deploy.units import Unit, num_instances
 from generator.errors import UsageError
 from generator.render.memory import weight_bytes
 from generator.render.model_data import model_values
 from generator.spec import vllm_arguments
-from generator.spec.model_spec import ModelSpec
+from generator.spec.model_spec import InstanceGroup, ModelSpec
 from generator.spec.task_sets import COMPLETION_TASKS, SPEECH_TASKS
 from generator.spec.triton_models import triton_models
 
@@ -30,14 +30,64 @@ _SHM_PER_GPU_MIB = _GIB  # through which the GPUs of one node talk, where they h
 _UNKNOWN_STORAGE_MIB = 20 * _GIB
 _SPARE_STORAGE = 1.5  # a new revision is fetched while the old one is still there
 
+_MAX_SLUG = 20  # 63 less a name of 40, and what kind of object it is stays readable
 _WAITING_TASKS = (*COMPLETION_TASKS, *SPEECH_TASKS, "pipeline")
 
 
 @dataclass(frozen=True)
-class Server:
-    """One unit's needs; sizes in MiB."""
+class Unit:
+    """One server, or as many alike as it has replicas. ``name`` is that of its objects, ``model``
+    that of its only model where each has a server of its own.
+    """
 
-    unit: Unit
+    name: str
+    model: str | None
+    specs: tuple[ModelSpec, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [spec.name for spec in self.specs]
+
+    @property
+    def folders(self) -> list[str]:
+        """The names that clients ask Triton for; what only a canary sends on to is none."""
+        public = [spec for spec in self.specs if spec.arm_of is None]
+        return [model.name for spec in public for model in triton_models(spec)]
+
+    @property
+    def gpu_ids(self) -> list[int]:
+        """The GPUs that its instance groups name, ascending."""
+        groups = [group for spec in self.specs for group in spec.instance_groups]
+        return sorted({gpu for group in groups for gpu in group.gpus})
+
+    @property
+    def can_use_gpu(self) -> bool:
+        """Whether any instance runs on one where there is one."""
+        groups = [group for spec in self.specs for group in spec.instance_groups]
+        return any(group.kind != "KIND_CPU" for group in groups)
+
+    @property
+    def from_hub(self) -> bool:
+        """Whether weights have to be downloaded."""
+        return any(not part.source.is_local for spec in self.specs for part in spec.parts)
+
+    @property
+    def num_processes(self) -> int:
+        """The Python processes of its instances."""
+        models = [model for spec in self.specs for model in triton_models(spec)]
+        python = [model for model in models if model.backend in ("python", "vllm")]
+        return sum(num_instances(model.instance_groups) for model in python)
+
+    @property
+    def tasks(self) -> set[str]:
+        """The tags of its models' tasks."""
+        return {spec.task for spec in self.specs}
+
+
+@dataclass(frozen=True)
+class Server(Unit):
+    """A unit with what it gets; sizes in MiB."""
+
     files: Mapping[str, bytes]
     image: str
     gpus: int
@@ -45,11 +95,6 @@ class Server:
     memory_mib: int
     shm_mib: int
     storage_mib: int
-
-    @property
-    def name(self) -> str:
-        """The name of its objects in a cluster."""
-        return self.unit.name
 
     @property
     def memory(self) -> str:
@@ -73,17 +118,24 @@ class Server:
     @property
     def has_environments(self) -> bool:
         """Whether any of its models has a Python environment that hf-triton builds."""
-        return any(spec.python_env and spec.python_env.files for spec in self.unit.specs)
+        return any(spec.python_env and spec.python_env.files for spec in self.specs)
 
     @property
     def has_waiting(self) -> bool:
         """Whether any of its models counts the requests that wait."""
-        return bool(self.unit.tasks.intersection(_WAITING_TASKS))
+        return bool(self.tasks.intersection(_WAITING_TASKS))
 
     @property
     def has_open(self) -> bool:
         """Whether any of its models counts the requests that it works on: encoders."""
-        return bool(self.unit.tasks.difference(_WAITING_TASKS))
+        return bool(self.tasks.difference(_WAITING_TASKS))
+
+
+def unit_for_each(name: str, specs: Sequence[ModelSpec]) -> list[Unit]:
+    """A server for each model, but one for those of which one sends requests to another."""
+    merged = _merged([{spec.name} for spec in specs], [_reached_by(spec) for spec in specs])
+    groups = [[spec for spec in specs if spec.name in names] for names in merged]
+    return [Unit(f"{name}-{slug(group[0].name)}", group[0].name, tuple(group)) for group in groups]
 
 
 def quantity(mib: int) -> str:
@@ -109,7 +161,7 @@ def device_of(units: list[Unit], args: Options) -> str:
     return device
 
 
-def server_of(unit: Unit, source: Source, device: str, args: Options) -> Server:
+def server_of(unit: Unit, files: Mapping[str, bytes], device: str, args: Options) -> Server:
     """The server of a unit. Raises UsageError."""
     gpus = _gpus(unit, device, args)
     shm_mib = args.shm_size or _shared_memory(unit, gpus)
@@ -119,8 +171,8 @@ def server_of(unit: Unit, source: Source, device: str, args: Options) -> Server:
             f"{_list(unit.names)} get {quantity(shm_mib)}: give more, or a smaller --shm-size"
         )
     return Server(
-        unit=unit,
-        files=source.files_of(unit),
+        **vars(unit),
+        files=files,
         image=args.image or f"hf-triton:{device}",
         gpus=gpus,
         cpu=args.cpu,
@@ -201,3 +253,32 @@ def num_gpus(spec: ModelSpec) -> int:
 def max_gpus(unit: Unit) -> int:
     """The GPUs of the engine that computes on most of them, of the models of one server."""
     return max(map(num_gpus, unit.specs))
+
+
+def slug(name: str) -> str:
+    """The name as Kubernetes takes it; a changed one ends in four letters of its hash."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    if plain == name and len(plain) <= _MAX_SLUG:
+        return plain
+    mark = hashlib.sha256(name.encode()).hexdigest()[:4]
+    return f"{plain[: _MAX_SLUG - 5].strip('-')}-{mark}"
+
+
+def _reached_by(spec: ModelSpec) -> set[str]:
+    """The model and those that its canary sends requests to."""
+    arms = spec.canary.arms if spec.canary else ()
+    return {spec.name, *(arm.model_of(spec.name) for arm in arms)}
+
+
+def _merged(sets: list[set[str]], together: Iterable[set[str]]) -> list[set[str]]:
+    """The sets, those that share a name with one of ``together`` made one, in their order."""
+    for group in together:
+        touched = [names for names in sets if names & group]
+        if len(touched) > 1:
+            touched[0].update(*touched[1:])
+            sets = [names for names in sets if names not in touched[1:]]
+    return sets
+
+
+def num_instances(groups: Iterable[InstanceGroup]) -> int:
+    return sum(group.count * max(1, len(group.gpus)) for group in groups)

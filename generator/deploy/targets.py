@@ -8,11 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from generator.deploy import compose, environments, kubernetes
-from generator.deploy.models_file import Source
+from generator.deploy import compose, kubernetes, models_file
 from generator.deploy.options import Options, options_of
-from generator.deploy.servers import Server, device_of, server_of, unknown_weights
-from generator.deploy.units import one_unit, unit_for_each
+from generator.deploy.servers import (
+    Server,
+    Unit,
+    device_of,
+    server_of,
+    unit_for_each,
+    unknown_weights,
+)
 from generator.errors import Problem, SpecError, UsageError
 from generator.models_yaml import models_lock
 from generator.models_yaml.reading import load
@@ -42,13 +47,14 @@ def render(args: argparse.Namespace) -> Deployment:
     config = Path(asked.config)
     specs = load(config, find_tasks())
     root = reading.read(config)
-    units = (unit_for_each if asked.per_model else one_unit)(asked.name, specs)
+    whole = [Unit(asked.name, None, tuple(specs))]
+    units = unit_for_each(asked.name, specs) if asked.per_model else whole
     if asked.target != "compose":
         refuse_local(config, specs, asked.local_models, asked.local_claim)
-        environments.refuse_unmovable(config, specs)
+        models_file.refuse_environments(config, specs)
     device = device_of(units, asked)
-    source = Source(root, asked.local_models, models_lock.read_lock(config))
-    servers = [server_of(unit, source, device, asked) for unit in units]
+    source = models_file.Source(root, asked.local_models, models_lock.read_lock(config))
+    servers = [server_of(unit, source.files_of(unit), device, asked) for unit in units]
     if asked.target == "compose":
         files = compose.files(servers[0], asked)
         steps = compose.next_steps(servers[0], asked)
@@ -60,17 +66,17 @@ def render(args: argparse.Namespace) -> Deployment:
 
 def _notes(servers: Sequence[Server], args: Options) -> Iterator[str]:
     """What was assumed, where it may be wrong."""
-    told = environments.note([spec for server in servers for spec in server.unit.specs])
+    told = models_file.environments_note([spec for server in servers for spec in server.specs])
     if told:
         yield told
-    hub = [name for server in servers for name in unknown_weights(server.unit)]
+    hub = [name for server in servers for name in unknown_weights(server)]
     if hub and args.target != "compose":
         yield (
             f"{', '.join(hub)}: without a models.lock every pod takes what the Hub has when it "
             "starts: run hf-triton fetch to pin commits and hashes, then deploy again"
         )
     for server in servers:
-        models = unknown_weights(server.unit)
+        models = unknown_weights(server)
         if models and args.memory is None:
             yield (
                 f"{server.name} gets {server.memory} of memory, in which the weights of "

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from generator.deploy.models_file import Source, _dump, plain
 from generator.deploy.rendering import block, quote
-from generator.deploy.units import one_unit, slugs_of
+from generator.deploy.servers import Unit, slug
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
@@ -57,7 +57,7 @@ def test_requirements_travel_with_what_they_include_and_mean_the_same(tmp_path: 
         "  python_env: {requirements: below/all.txt, system_site_packages: true}}]\n"
     )
     (spec,) = load(here / "models.yaml", find_tasks())
-    (unit,) = one_unit("hf-triton", [spec])
+    unit = Unit("hf-triton", None, (spec,))
     for name, content in Source(read(here / "models.yaml")).files_of(unit).items():
         (there / name).write_bytes(content)
     assert sorted(path.name for path in there.iterdir()) == ["all.txt", "limits.txt", "models.yaml"]
@@ -72,7 +72,7 @@ def test_every_example_means_the_same_elsewhere(tmp_path: Path) -> None:
     for path in sorted((ROOT / "examples").glob("*.yaml")):
         specs = load(path, tasks)
         base = str(path.parent)
-        (unit,) = one_unit("hf-triton", specs)
+        unit = Unit("hf-triton", None, tuple(specs))
         for name, content in Source(read(path), base).files_of(unit).items():
             (tmp_path / name).write_bytes(content)
         again = load(tmp_path / "models.yaml", tasks)
@@ -92,7 +92,7 @@ def _digest(spec: ModelSpec) -> str | None:
 
 def test_names_become_ones_that_kubernetes_takes_and_stay_apart() -> None:
     names = ["demo", "Demo", "de.mo", "de-mo", "de_mo", "x" * 128, "x" * 127, "a-b"]
-    slugs = list(slugs_of(names).values())
+    slugs = list(map(slug, names))
     assert slugs[0] == "demo"
     assert len(set(slugs)) == len(names)
     assert all(len(slug) <= 20 and slug.strip("-") == slug for slug in slugs)
