@@ -10,13 +10,11 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
-import importlib.util
 import os
 import stat
 import sys
 import traceback
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from generator.errors import (
@@ -140,58 +138,29 @@ class _Parser(argparse.ArgumentParser):
 def make_parser(words: Collection[str] = VERBS) -> argparse.ArgumentParser:
     """The command line; only verbs among ``words`` have arguments, for which they are imported."""
     raw = argparse.RawDescriptionHelpFormatter
-    absent = {verb for verb, package in OTHERS.items() if not _is_installed(package)}
-    example = [line for line in EXAMPLE.splitlines() if not absent & set(line.split()[1:2])]
-    parser = _Parser(
-        "hf-triton", description=DESCRIPTION, epilog="\n".join(example), formatter_class=raw
-    )
+    parser = _Parser("hf-triton", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"hf-triton {VERSION}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, summary in VERBS.items():
         sentence = f"{summary[0].upper()}{summary[1:]}."
-        listed: dict[str, Any] = {} if name in absent else {"help": summary}
-        verb = verbs.add_parser(name, description=sentence, **listed)
+        verb = verbs.add_parser(name, help=summary, description=sentence)
         _add_places(verb)
         if name in words:
             _module(name).add_arguments(verb)
     return parser
 
 
-def _is_installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # what it lies in
-        return False
-
-
 def _module(verb: str) -> Any:
-    """With ``add_arguments`` and ``run``."""
-    if verb not in OTHERS:
-        return importlib.import_module(f"hf_triton.cli.verbs.{verb}")
-    name = OTHERS[verb]
+    """With ``add_arguments`` and ``run``. Raises GeneratorError where images leave it out."""
+    name = OTHERS.get(verb, f"hf_triton.cli.verbs.{verb}")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name not in (name, name.partition(".")[0]):
             raise
-        return _Absent(verb)
-
-
-@dataclass(frozen=True)
-class _Absent:
-    """A verb whose package is not there: it takes whatever it is given, and says so."""
-
-    verb: str
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-
-    def run(self, args: argparse.Namespace) -> int:
-        command = " ".join(["hf-triton", self.verb, *args.rest[:1]])
         raise GeneratorError(
-            f"{command}: this installation is without {self.verb}; a checkout and hf-triton's "
-            "wheel have it"
-        )
+            f"this installation is without {verb}; a checkout and hf-triton's wheel have it"
+        ) from None
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
