@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_triton.serving.python_env import install
+from hf_triton.serving.python_env import building
 
 PIP = ["python", "-m", "pip"]
 
@@ -33,8 +33,8 @@ def test_uv_installs_where_it_is_and_pip_has_no_index_of_its_own(
         asked.append(command)
         return pip_config
 
-    monkeypatch.setattr(install, "run_quietly", run_quietly)
-    command = install.installer(PIP, "/env/bin/python3")
+    monkeypatch.setattr(building, "run_quietly", run_quietly)
+    command = building.installer(PIP, "/env/bin/python3")
     assert asked == [[*PIP, "config", "list"]] * has_uv, "the pip that would install, no other"
     assert Path(command[0]).name == first
     assert "install" in command
@@ -51,4 +51,4 @@ def test_uv_installs_where_it_is_and_pip_has_no_index_of_its_own(
     ],
 )
 def test_a_failure_is_one_line(lines: list[str], said: str) -> None:
-    assert install.reason(lines).startswith(said)
+    assert building.reason(lines).startswith(said)
