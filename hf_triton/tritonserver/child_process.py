@@ -89,9 +89,7 @@ class ChildProcess:
         self._tell_rest()
 
     def tell(self, line: bytes) -> None:
-        """Tells it how things are, with a line that it follows; each is told the last one when it
-        starts.
-        """
+        """Sends it a line about the models; a new process gets the last line when it starts."""
         if line != self._line:
             self._line = line
             self._untold = b"\n" * self._is_mid_line + line  # the rest of the one before is dropped
@@ -124,7 +122,7 @@ class ChildProcess:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since it last said that it gets on; 0 where it has not begun to."""
+        """Seconds since its last sign of life; 0 before the first."""
         if self._process is None or self._is_starting:
             return 0.0
         self._hear(self._process)
@@ -132,7 +130,7 @@ class ChildProcess:
 
     @property
     def said(self) -> bytes:
-        """The last line with which it has told how it is, b"" before."""
+        """The last line of JSON that it has sent, b"" before the first."""
         if self._process and not self._is_starting:
             self._hear(self._process)
         return self._last_said
@@ -203,7 +201,7 @@ class ChildProcess:
         return self._why_not_up
 
     def begin_stop(self) -> None:
-        """It accepts nothing more; what is in flight goes on while Triton answers it."""
+        """Has it accept no more connections; requests in flight go on while Triton answers."""
         if self._ports:
             self._ports.close()
         if self._process:

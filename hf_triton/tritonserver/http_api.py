@@ -25,6 +25,8 @@ from hf_triton.tritonserver.triton_texts import one_line
 ADMIN_KEY_HEADER = "hf-triton-admin-key"
 # Triton puts this before the header's name in --grpc-restricted-protocol.
 HEADER_PREFIX = "triton-grpc-protocol-"
+# As many as Triton loads at once by default (--model-load-thread-count).
+NUM_LOADERS = 4
 _CONNECT_TIMEOUT_S = 2.0
 _NUM_TRIES = 10
 # Two loads that arrive at the same moment can get the same HTTP thread of the server, and the
@@ -175,7 +177,7 @@ class ServerApi:
 
 
 def _wait_apart() -> None:
-    """Until a moment after the last load of this process has begun."""
+    """Sleeps until a moment after this process' last load began."""
     global _next_load_s
     with _load_lock:
         time.sleep(max(0.0, _next_load_s - time.monotonic()))

@@ -181,8 +181,8 @@ class Listen:
 
 
 class HeldPorts:
-    """The ports with these flags, kept open for a child process that listens on them: who comes
-    while it is started again waits.
+    """The ports with these flags, kept open for a child process that listens on them: connections
+    that arrive while it is started again wait.
     """
 
     def __init__(self, listen: Listen, flags: Sequence[str]) -> None:
@@ -206,7 +206,7 @@ class HeldPorts:
         return {_HELD: json.dumps({port: one.fileno() for port, one in self._sockets.items()})}
 
     def close(self) -> None:
-        """Nobody new is to come."""
+        """Accepts no more connections."""
         for one in self._sockets.values():
             one.close()
         self._sockets.clear()

@@ -21,7 +21,7 @@ _PROGRESS_BAR = re.compile(r"\d%\|.*\|")  # tqdm's: Fetching 4 files:  25%|##5  
 _PROGRESS_EVERY_S = 10.0
 # Several lines for every batch of traces that the collector does not take.
 _NO_COLLECTOR = re.compile(r"\[OTLP \w+ Client\]")
-_NO_COLLECTOR_EVERY_S = 60.0
+_NOW_AND_THEN = {_PROGRESS_BAR: _PROGRESS_EVERY_S, _NO_COLLECTOR: 60.0}
 _NUM_TAIL_LINES = 20
 # Clients can make a server repeat itself: 44 MB of "Error from accept()" in 5 s.
 _MOST_ALIKE, _ALIKE_WITHIN_S = 20, 10.0
@@ -46,8 +46,7 @@ class LogFilter:
         self._inside_traceback = False
         self._held: list[str] = []  # until the next line tells whether they are worth a look
         self._due: list[str] = []
-        self._progress_at = clock() + _PROGRESS_EVERY_S
-        self._no_collector_at = 0.0
+        self._due_at_s = {_PROGRESS_BAR: clock() + _PROGRESS_EVERY_S}
         self._alike = AlikeLines(clock)
 
     def show(self, line: str) -> bool:
@@ -62,8 +61,8 @@ class LogFilter:
         return False
 
     def left_out(self, is_over: bool = False) -> list[str]:
-        """Lines that were held back, and one about each kind of which too many came; now and then,
-        and where all is over.
+        """Lines that were held back, and the number of each kind that came too often; from time to
+        time, and at the end.
         """
         if is_over:
             self._follow_aborts("")
@@ -77,7 +76,7 @@ class LogFilter:
         self._held = [line] if line.startswith(ABORT) else []
 
     def tail(self) -> list[str]:
-        """The last lines of weight, oldest first: what to look at when the server has died."""
+        """The last warnings, errors and lines of models, oldest first: why a server has died."""
         return list(self._tail)
 
     def _is_shown(self, line: str) -> bool:
@@ -96,29 +95,21 @@ class LogFilter:
             return False
         if not line.strip() or line.startswith(("+-", "|", "Signal (", AT_THE_END)):
             return False
-        if _PROGRESS_BAR.search(line):
-            return self._is_progress_due()
-        if _NO_COLLECTOR.search(line):
-            return self._is_no_collector_due()
+        for kind, every_s in _NOW_AND_THEN.items():
+            if kind.search(line):
+                return self._is_due(kind, every_s)
         return NOISE.search(line) is None
 
-    def _is_no_collector_due(self) -> bool:
+    def _is_due(self, kind: re.Pattern[str], every_s: float) -> bool:
         now = self._clock()
-        if now < self._no_collector_at:
+        if now < self._due_at_s.get(kind, 0.0):
             return False
-        self._no_collector_at = now + _NO_COLLECTOR_EVERY_S
-        return True
-
-    def _is_progress_due(self) -> bool:
-        now = self._clock()
-        if now < self._progress_at:
-            return False
-        self._progress_at = now + _PROGRESS_EVERY_S
+        self._due_at_s[kind] = now + every_s
         return True
 
 
 class AlikeLines:
-    """Counts lines that are the same; of those of Triton's logger all digits may differ."""
+    """Counts equal lines; lines of Triton's logger may differ in digits."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -159,7 +150,7 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
 
 
 def without_colours(line: str) -> str:
-    """``line`` as a file is to have it."""
+    """``line`` without a terminal's control sequences."""
     return _CONTROL.sub("", line)
 
 

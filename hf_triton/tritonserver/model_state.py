@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts
+from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts, times
 
 
 class State(str, enum.Enum):
@@ -74,6 +74,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.GIVEN_UP, Event.SERVER_ENDED): State.HEALING,
 }
 LOADING, NOT_LOADED = "is being loaded", "is not loaded"
+FAILED_TO_LOAD = "failed to load: "
 _DEATHS = (Cause.CRASHED, Cause.OUT_OF_MEMORY, Cause.DIED)
 # A first load in which its process dies is tried so often again: what killed it may have gone, such
 # as the memory that others took while they loaded.
@@ -103,18 +104,25 @@ class LastDeath:
 
 
 class ModelState:
-    """One Triton model. ``reason`` says for people why it is not ready; ``generation`` counts how
-    often it became ready. Where a load of ours is under way, ``in_hand``, its result alone counts,
-    and not what Triton says meanwhile.
+    """One Triton model. ``reason`` says why it is not ready; ``generation`` counts how often it
+    became ready. Where a load of ours is under way, ``in_hand``, its result alone counts, and not
+    what Triton says meanwhile. ``changed`` is set whenever its state changes.
     """
 
-    def __init__(self, restarts: Restarts, lock: threading.RLock, numbers: Iterator[int]) -> None:
+    def __init__(
+        self,
+        restarts: Restarts,
+        lock: threading.RLock,
+        numbers: Iterator[int],
+        changed: threading.Event,
+    ) -> None:
         self.state, self.cause, self.reason = State.ASLEEP, Cause.NONE, NOT_LOADED
-        self.generation = self.num_deaths = self.num_restarts = 0
+        self.generation = self.num_changes = self.num_deaths = self.num_restarts = 0
         self.last_death = LastDeath()
         self.in_hand = False
         self.restarts = restarts
-        self._lock, self._numbers = lock, numbers
+        self._lock, self._numbers, self._changed = lock, numbers, changed
+        self._what = self._retry = ""  # said before and after the reason
 
     @property
     def was_ready(self) -> bool:
@@ -131,6 +139,18 @@ class ModelState:
         """Whether nobody loads it before it is asked for anew."""
         return self.state in (State.FAILED, State.GIVEN_UP)
 
+    @property
+    def told(self) -> str:
+        """Why it is not ready, and what is done about it: a sentence for people, "" if it is."""
+        return f"{self._what}{self.reason}{self._retry}"
+
+    def tell_retry(self, delay_s: float) -> str:
+        """``told``, from now on with when it is loaded again."""
+        with self._lock:
+            when = f" in {delay_s:g} s" if delay_s else ""
+            self._retry = f"; it is loaded again{when} ({self.restarts.count})"
+            return self.told
+
     def load(self, *, in_hand: bool = True) -> None:
         """A load begins; failures before it are forgiven."""
         with self._lock:
@@ -139,13 +159,14 @@ class ModelState:
                 self.restarts.begins()
             self._take(Event.LOAD, Cause.NONE, LOADING)
 
-    def ready(self, *, is_restart: bool = False) -> None:
+    def ready(self) -> None:
         """A version is ready."""
         with self._lock:
             self.in_hand = False
             if self.state is not State.READY:
+                has_died = self.state is State.HEALING and self.cause is not Cause.SERVER_ENDED
                 self.generation += 1
-                self.num_restarts += is_restart
+                self.num_restarts += has_died
                 self.restarts.lives()
             self._take(Event.READY, Cause.NONE, "")
 
@@ -173,12 +194,15 @@ class ModelState:
                 delay_s: float | None = self.restarts.killed()
             elif self.state is State.HEALING:
                 delay_s = self.restarts.failed()
+                num = self.restarts.num_failed
+                if delay_s is None:
+                    reason += f"; given up after {times(num, 'failed load')} in a row"
             else:
                 delay_s = self.restarts.failed(_AFTER_DEATHS * (cause in _DEATHS))
             if delay_s is None:
                 self.lost(cause, reason)
             else:
-                self.cause, self.reason = cause, reason
+                self._note(cause, reason, FAILED_TO_LOAD)
             return delay_s
 
     def lost(self, cause: Cause, reason: str) -> None:
@@ -218,11 +242,20 @@ class ModelState:
     def _take(self, event: Event, cause: Cause, reason: str) -> None:
         after = TRANSITIONS.get((self.state, event))
         if after is not None:
-            self.state, self.cause, self.reason = after, cause, reason
+            self.state = after
+            self.num_changes += 1
+            self._note(cause, reason, FAILED_TO_LOAD if event is Event.LOAD_FAILED else "")
+
+    def _note(self, cause: Cause, reason: str, what: str) -> None:
+        self.cause, self.reason = cause, reason
+        self._what, self._retry = what, ""
+        self._changed.set()
 
 
 class ModelStates:
-    """Those of one server's models, each asleep until something is told of it."""
+    """Those of one server's models, each asleep until something is told of it. ``changed`` is set
+    where any of them changes.
+    """
 
     def __init__(
         self, policy: RestartPolicy | None = None, clock: Callable[[], float] = time.monotonic
@@ -231,6 +264,7 @@ class ModelStates:
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
         self._models: dict[str, ModelState] = {}
+        self.changed = threading.Event()
         self.num_server_deaths = 0
         self.server_death = LastDeath()
 
@@ -238,7 +272,7 @@ class ModelStates:
         with self._lock:
             if folder not in self._models:
                 restarts = Restarts(self._policy, self._clock)
-                self._models[folder] = ModelState(restarts, self._lock, self._numbers)
+                self._models[folder] = ModelState(restarts, self._lock, self._numbers, self.changed)
             return self._models[folder]
 
     def of(self, folders: Iterable[str]) -> list[ModelState]:
@@ -255,16 +289,18 @@ class ModelStates:
             return any(model.state in states for model in self._models.values())
 
     @property
-    def generations(self) -> dict[str, int]:
-        """Of each model, to be given to ``see``."""
+    def num_changes(self) -> dict[str, int]:
+        """How often each model has changed, to be given to ``see``."""
         with self._lock:
-            return {folder: model.generation for folder, model in self._models.items()}
+            return {folder: model.num_changes for folder, model in self._models.items()}
 
     def see(self, seen: Mapping[str, Seen], since: Mapping[str, int]) -> None:
-        """What Triton says of all; it was asked when they had the generations ``since``."""
+        """What Triton says of all; it was asked when they had changed so often as ``since`` says:
+        of one that has changed meanwhile it does not count.
+        """
         with self._lock:
             for folder, model in self._models.items():
-                if since.get(folder) == model.generation:
+                if since.get(folder) == model.num_changes:
                     model.see(seen.get(folder, _NOT_SEEN))
 
     def load_failed(self, folders: Sequence[str], cause: Cause, reason: str) -> float | None:

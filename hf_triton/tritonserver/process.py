@@ -14,6 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as LateError
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -24,9 +27,8 @@ from generator.spec.runtime_rules import LEFT_CALLS_VARIABLE
 from hf_triton.tritonserver import binary as server_binary
 from hf_triton.tritonserver import guard as server_guard
 from hf_triton.tritonserver import restrictions
-from hf_triton.tritonserver.http_api import ServerApi
+from hf_triton.tritonserver.http_api import NUM_LOADERS, ServerApi, patiently
 from hf_triton.tritonserver.listen import SHARED_MEMORY, Listen
-from hf_triton.tritonserver.loading import NOT_READY, NUM_LOADERS, Loaded, ModelLoader
 from hf_triton.tritonserver.log import LogFilter, mask, secrets_of, without_colours
 from hf_triton.tritonserver.triton_texts import Loads
 
@@ -35,7 +37,6 @@ _START_TIMEOUT_S = 60.0
 # Python process with torch, take half a minute on two busy cores.
 _EXIT_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = _EXIT_TIMEOUT_S + 5.0
-_STOP_TIMEOUT_ONLY_LOADS_S = 3.0
 _STOP_POLL_S = 0.25
 _REAP_TIMEOUT_S = 2.0
 _LAST_LINES_TIMEOUT_S = 3.0  # a process that left the group may hold the log open
@@ -71,7 +72,6 @@ class TritonServer:
         self.verbose = verbose
         self.write_log = write_log or _write_to_stderr
         self.api = ServerApi(self.listen, admin_key)
-        self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
         self._log, self.loads = LogFilter(), Loads()
         self._secrets = [admin_key, *secrets_of(os.environ)]
         self.shared_memory_prefix = self.listen.shared_memory
@@ -109,7 +109,6 @@ class TritonServer:
     def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Starts the server, with no model yet, and waits until it answers. Raises ServerError."""
         self.listen.check_triton()
-        self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
         self._log, self.loads = LogFilter(), Loads()  # lines are this server's
         binary = server_binary.find(self.listen.sockets)
         left = (self.shared_memory_prefix, self.listen.sockets)
@@ -187,38 +186,38 @@ class TritonServer:
                 raise ServerError(self.exit_message("tritonserver does not answer"))
             time.sleep(0.02)
 
-    def next_outcome(self, timeout_s: float) -> Loaded | None:
-        """As ModelLoader's. Raises ServerError when the server dies."""
-        outcome = self.loader.next_outcome(timeout_s)
-        if self.exit_code() is not None:
-            raise ServerError(self.exit_message("tritonserver died"))
-        return outcome
-
     def wait_ready(self, models: Iterable[str], timeout_s: float = 600.0) -> None:
-        """Loads models and returns when all answer. Raises ServerError when one does not."""
-        self.loader.begin(models)
-        deadline = time.monotonic() + timeout_s
-        while self.loader.num_loading:
-            outcome = self.next_outcome(timeout_s=0.5)
-            if outcome and not outcome.is_ready:
-                why = outcome.failure or NOT_READY
-                raise ServerError(f"model '{outcome.model}' failed to load: {why}")
-            if time.monotonic() > deadline:
-                raise ServerError(f"still loading after {timeout_s:.0f} s")
-
-    def _engine_of(self, model: str) -> str | None:
-        return model_config.engine_of(self.repository / model / "config.pbtxt")
-
-    def _steps_of(self, model: str) -> list[str]:
-        return model_config.steps_of(self.repository / model / "config.pbtxt")
-
-    def exit_code(self, timeout_s: float = 0.0) -> int | None:
-        """How the server ended, negative for a signal; None where it still runs after
-        ``timeout_s``.
+        """Loads models, several at once, and returns when all answer. Raises ServerError when one
+        does not.
         """
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(timeout_s) if timeout_s else self._process.poll()
-        return None
+        files = {model: self.repository / model / "config.pbtxt" for model in models}
+        engines = {model: model_config.engine_of(file) for model, file in files.items()}
+        steps = {step for file in files.values() for step in model_config.steps_of(file)}
+        wanted = [one for one in files if one not in {*engines.values(), *steps}]
+
+        def load(model: str) -> str | None:
+            for part in filter(None, (engines[model], model)):
+                if failure := self.api.load(part):
+                    return failure.removeprefix(f"{part}: ")
+            is_ready = patiently(partial(self.api.is_model_ready, model))
+            return None if is_ready else "loaded, but not ready"
+
+        pool = ThreadPoolExecutor(NUM_LOADERS)
+        try:
+            found = pool.map(load, wanted, timeout=timeout_s)
+            for model, failure in zip(wanted, found, strict=True):
+                if failure:
+                    raise ServerError(f"model '{model}' failed to load: {failure}")
+        except LateError:
+            raise ServerError(f"still loading after {timeout_s:.0f} s") from None
+        except OSError:
+            raise ServerError(self.exit_message("tritonserver died")) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def exit_code(self) -> int | None:
+        """How the server ended, negative for a signal; None where it still runs."""
+        return self._process.poll()
 
     def keep_memory_private(self) -> None:
         """Makes the shared memory that prompts pass through its owner's alone: Triton lets all
@@ -248,13 +247,9 @@ class TritonServer:
     def stop(self, is_stuck: Callable[[], bool] = lambda: False) -> int:
         """Ends the server after the requests in flight; kills it after a timeout, or as soon as
         ``is_stuck`` returns True. Returns the exit code, 0 after a graceful stop.
-
-        Triton also waits for loads: if it has nothing else to wait for, the timeout is short.
         """
         self._process.terminate()
-        only_loads = self.loader.num_loading and not self.loader.ready
-        timeout_s = _STOP_TIMEOUT_ONLY_LOADS_S if only_loads else _STOP_TIMEOUT_S
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
         while self.exit_code() is None and time.monotonic() < deadline and not is_stuck():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_POLL_S)

@@ -32,14 +32,14 @@ class Restarts:
         self._clock = clock
         self._deaths_s: list[float] = []
         self._num_in_a_row = 0
-        self._num_failed = 0
+        self._num_failed, self._most = 0, policy.max_restarts
         self._living_since_s: float | None = None
 
     @property
     def count(self) -> str:
         """How often it failed in a row to start, else how often it died lately; for messages."""
         if self._num_failed:
-            return f"{self._num_failed} of at most {self._policy.max_restarts}"
+            return f"{self._num_failed} of at most {self._most}"
         minutes = self._policy.window_s / 60
         return f"{times(len(self._deaths_s), 'death')} within {minutes:g} minutes"
 
@@ -72,9 +72,9 @@ class Restarts:
         than ``most`` times, or as the policy says.
         """
         self._num_failed += 1
+        self._most = self._policy.max_restarts if most is None else most
         delay_s = self._delay_s()
-        most = self._policy.max_restarts if most is None else most
-        return None if self._num_failed > most else delay_s
+        return None if self._num_failed > self._most else delay_s
 
     def _delay_s(self) -> float:
         now, since, policy = self._clock(), self._living_since_s, self._policy

@@ -78,11 +78,13 @@ class OneServer:
 
     def __init__(self, triton: Triton) -> None:
         self._triton = triton
+        self._loaded = set[str]()
 
     def with_models(self, *names: str) -> Triton:
         """The server, with these models ready."""
-        new = [name for name in names if name not in self._triton.server.loader.ready]
-        self._triton.server.wait_ready(new, 900.0)
+        new = set(names) - self._loaded
+        self._triton.server.wait_ready(sorted(new), 900.0)
+        self._loaded |= new
         return self._triton
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from generator.errors import GeneratorError
@@ -18,14 +19,15 @@ from generator.repository.compare import ModelPlan, read_file
 from generator.repository.served_record import LastChange
 from generator.repository.version_folders import current_files
 from hf_triton.serving.apply import model_update as models
-from hf_triton.serving.apply.changes import GroupChange, RemovedModel, compare_again
+from hf_triton.serving.apply.changes import GroupChange, compare_again
 from hf_triton.serving.apply.model_control import ModelControl
 from hf_triton.serving.apply.model_update import Outcome, UpdateSettings
 from hf_triton.serving.apply.planning import ApplyPlan
 from hf_triton.tritonserver import adapters
-from hf_triton.tritonserver.loading import NUM_LOADERS
+from hf_triton.tritonserver.http_api import NUM_LOADERS
 
 Say = Callable[[str], None]
+_Job = Callable[[], Outcome]  # a model's change or removal
 
 _POLL_S = 0.25
 _REMIND_EVERY_S = 10.0
@@ -93,10 +95,10 @@ class PlanExecution:
         going = [group for group in plan.groups if not group.refusal]
         loading = [group for group in going if group.is_update]
         one_by_one = [g for g in loading if g.name in plan.alone or g.name in plan.shortages]
-        self._run_jobs([_change_job(group) for group in loading if group not in one_by_one])
+        self._run_jobs([self._update(group) for group in loading if group not in one_by_one])
         for group in one_by_one:
             if not self._stopping.is_set():
-                self._run_jobs([_change_job(group, gap=group.name in plan.shortages)])
+                self._run_jobs([self._update(group, gap=group.name in plan.shortages)])
         for group in going:
             if not self._stopping.is_set() and group.name not in self.applied.failures:
                 self._write_rest(group)
@@ -104,15 +106,21 @@ class PlanExecution:
             before_removals(self.applied)
             if self.applied.routing:  # else requests would be routed to a model being unloaded
                 self._stopping.wait(ROUTING_IS_READ_S)
-            self._run_jobs([_removal_job(removed, repository) for removed in plan.removed])
+            common = (repository, self._control, self._settings)
+            self._run_jobs([partial(models.remove_model, r.folders, *common) for r in plan.removed])
         return self.applied
 
-    def _run_jobs(self, jobs: Sequence[Job]) -> None:
+    def _update(self, group: GroupChange, *, gap: bool = False) -> _Job:
+        plans = [folder.plan for folder in group.folders]
+        common = (plans, group.obsolete, self._control, self._settings)
+        return partial(models.update_model, *common, gap=gap)
+
+    def _run_jobs(self, jobs: Sequence[_Job]) -> None:
         """Runs the jobs, several at once, and reports each. After a first interrupt the jobs under
         way are finished; a second one is raised.
         """
-        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        done: queue.SimpleQueue[tuple[Job, Outcome]] = queue.SimpleQueue()
+        waiting: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        done: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         for job in jobs:
             waiting.put(job)
         threads = [
@@ -130,35 +138,35 @@ class PlanExecution:
             self._collect(threads, done)
 
     def _collect(
-        self, threads: Sequence[threading.Thread], done: queue.SimpleQueue[tuple[Job, Outcome]]
+        self, threads: Sequence[threading.Thread], done: queue.SimpleQueue[Outcome]
     ) -> None:
         remind_at = time.monotonic() + _REMIND_EVERY_S
         while any(thread.is_alive() for thread in threads) or not done.empty():
             try:
-                job, outcome = done.get(timeout=_POLL_S)
+                outcome = done.get(timeout=_POLL_S)
             except queue.Empty:
                 if time.monotonic() > remind_at:
                     remind_at = time.monotonic() + _REMIND_EVERY_S
                     self._warn("still working: models load, or answer their last requests")
                 continue
-            self._record(job, outcome)
+            self._record(outcome)
 
     def _run_worker(
-        self, waiting: queue.SimpleQueue[Job], done: queue.SimpleQueue[tuple[Job, Outcome]]
+        self, waiting: queue.SimpleQueue[_Job], done: queue.SimpleQueue[Outcome]
     ) -> None:
         while not self._stopping.is_set():
             try:
                 job = waiting.get_nowait()
             except queue.Empty:
                 return
-            done.put((job, job.run(self._control, self._settings)))
+            done.put(job())
 
-    def _record(self, job: Job, outcome: Outcome) -> None:
+    def _record(self, outcome: Outcome) -> None:
         self.applied.outcomes.append(outcome)
         if outcome.failure:
             self._fail(outcome.model, outcome.failure)
         elif not outcome.written:
-            self._tell(_result_line(outcome, job))
+            self._tell(_result_line(outcome))
         for name in outcome.written:
             self._tell(f"{name}: written, nothing to load")
         for draining in outcome.draining:
@@ -202,53 +210,8 @@ class PlanExecution:
             self._tell(f"{folder.name}: its routing is written, the running model takes it up")
 
 
-@dataclass(frozen=True)
-class Job:
-    """One model's change or removal."""
-
-    run: Callable[[ModelControl, UpdateSettings], Outcome]
-    is_removal: bool = False
-
-
-def _change_job(group: GroupChange, *, gap: bool = False) -> Job:
-    plans = [folder.plan for folder in group.folders]
-
-    def run(control: ModelControl, settings: UpdateSettings) -> Outcome:
-        return models.update_model(plans, group.obsolete, control, settings, gap=gap)
-
-    return Job(run)
-
-
-def _removal_job(removed: RemovedModel, repository: Path) -> Job:
-    def run(control: ModelControl, settings: UpdateSettings) -> Outcome:
-        return remove(removed.folders, repository, control, settings)
-
-    return Job(run, is_removal=True)
-
-
-def remove(
-    folders: Sequence[str], repository: Path, control: ModelControl, settings: UpdateSettings
-) -> Outcome:
-    """Unloads a model's folders one after the other, each once its requests are answered."""
-    outcome = Outcome(folders[0])
-    began = time.monotonic()
-    try:
-        with models.locked_folders(_existing(repository, folders), models.BY_OTHERS_S):
-            for name in folders:
-                models.unload(name, control, settings.drain_timeout_s, outcome)
-    except GeneratorError as error:
-        outcome.failure = str(error)
-    outcome.drained_s = time.monotonic() - began
-    return outcome
-
-
-def _existing(repository: Path, folders: Iterable[str]) -> list[Path]:
-    """The folders that exist: locking would create one that was pruned."""
-    return [repository / name for name in folders if (repository / name).is_dir()]
-
-
-def _result_line(outcome: Outcome, job: Job) -> str:
-    if job.is_removal:
+def _result_line(outcome: Outcome) -> str:
+    if outcome.is_removal:
         return f"{outcome.model}: unloaded after {outcome.drained_s:.1f} s"
     if not outcome.is_change:
         return f"{outcome.model}: somebody else has loaded what is wanted"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -144,10 +144,7 @@ class Session:
 
         def record(applied: ApplyResult) -> None:
             try:
-                if is_whole:
-                    recorder.record(applied)
-                else:
-                    recorder.record_rollback(applied)
+                recorder.record(applied)
             except GeneratorError as error:  # such as a full disk
                 self._warn(f"{error}: a rollback will know nothing of this")
 
@@ -229,20 +226,17 @@ class Recorder:
         self._before = served_record.read(repository) or ServedRecord()
 
     def record(self, applied: ApplyResult) -> None:
-        """Records what is served now, and what a rollback undoes. Raises RepositoryError."""
-        change = self._with_sleeping(applied.last_change, self._models(applied))
-        self._write(applied, self._before.last if change.is_empty else change)
-
-    def record_rollback(self, applied: ApplyResult) -> None:
-        """Records what is served after a rollback. One that undid everything can't be undone
-        itself. Raises RepositoryError.
+        """Records what is served now, and what a rollback undoes: a rollback that undid everything
+        can't be undone itself. Raises RepositoryError.
         """
-        self._write(applied, LastChange() if applied.is_good else self._before.last)
-
-    def _write(self, applied: ApplyResult, last: LastChange) -> None:
+        models, last = self._models(applied), self._before.last
+        if self._is_whole:
+            change = self._with_sleeping(applied.last_change, models)
+            last = last if change.is_empty else change
+        elif applied.is_good:
+            last = LastChange()
         ended = LastApply(applied.is_good, round(time.time(), 3))
-        models = tuple(sorted(self._models(applied)))
-        served_record.write(self._repository, ServedRecord(models, last, ended))
+        served_record.write(self._repository, ServedRecord(tuple(sorted(models)), last, ended))
 
     def _with_sleeping(self, change: LastChange, models: set[str]) -> LastChange:
         """The change, with the models that came and went without a load or unload."""
@@ -289,7 +283,12 @@ def plan_rollback(repository: Path, control: ModelControl) -> ApplyPlan:
     obsolete, removed = split_unwanted(last.added, groups)
     served = control.served({name for folders in groups.values() for name in folders})
     decided = tuple(
-        decide_group(_plans(folders, repository, last), served, obsolete.get(name, ()), force=True)
+        decide_group(
+            [_plan(repository / folder, last) for folder in folders],
+            served,
+            obsolete.get(name, ()),
+            force=True,
+        )
         for name, folders in groups.items()
     )
     return ApplyPlan(decided, tuple(removed))
@@ -311,10 +310,6 @@ def _groups(last: LastChange, served: set[str]) -> dict[str, list[str]]:
         ]
         for model in models
     }
-
-
-def _plans(folders: Iterable[str], repository: Path, last: LastChange) -> list[ModelPlan]:
-    return [_plan(repository / name, last) for name in folders]
 
 
 def _plan(folder: Path, last: LastChange) -> ModelPlan:

@@ -8,8 +8,10 @@ answers (hang_detection/processes.py). A model says that it is ready. A load has
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -17,15 +19,14 @@ from generator.render import model_config
 from generator.render.digest import CONFIG_FILE
 from hf_triton.serving.supervision.children import Children
 from hf_triton.serving.supervision.hang_detection.dead_process_memory import Leftovers, left_behind
-from hf_triton.serving.supervision.hang_detection.heartbeats import Heartbeats
 from hf_triton.serving.supervision.hang_detection.processes import (
     SILENT_THOUGH_BUSY_S,
     HangingProcesses,
 )
 from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
-from hf_triton.serving.supervision.healing import Healer
 from hf_triton.serving.supervision.health import Health
-from hf_triton.tritonserver.loading import NUM_LOADERS
+from hf_triton.serving.supervision.model_loader import ModelLoader
+from hf_triton.tritonserver.http_api import NUM_LOADERS
 from hf_triton.tritonserver.model_state import Cause
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.stubs import server_process, started_s, starts_another
@@ -58,6 +59,58 @@ class Silence(Generic[Key]):
             self._since_s.pop(key, None)
 
 
+@dataclass(frozen=True)
+class _Beat:
+    written_ns: int
+    seen_at_s: float
+    is_ready: bool
+
+
+class Heartbeats:
+    """The last beats of models' processes: each writes a file once a second, and in it whether its
+    model is ready. A process of a model that is not ours has none. ``prefix`` is what the paths of
+    the files begin with.
+    """
+
+    def __init__(self, prefix: str, clock: Callable[[], float]) -> None:
+        self._prefix, self._clock = prefix, clock
+        self._last: dict[int, _Beat] = {}
+
+    def look(self, pids: Iterable[int]) -> None:
+        """Reads the beats of these processes; those of others are forgotten."""
+        pids = set(pids)
+        for ended in self._last.keys() - pids:
+            with contextlib.suppress(OSError):
+                self._path(ended).unlink(missing_ok=True)
+        beats = {pid: self._beat(pid) for pid in pids}
+        self._last = {pid: beat for pid, beat in beats.items() if beat}
+
+    def silent_s(self, pid: int) -> float:
+        """Seconds since it last beat; 0 of one that has not begun to, or has ended."""
+        beat = self._last.get(pid)
+        return self._clock() - beat.seen_at_s if beat else 0.0
+
+    def says_not_ready(self, pid: int) -> bool:
+        """Whether its model said so with its last beat."""
+        beat = self._last.get(pid)
+        return beat is not None and not beat.is_ready
+
+    def _beat(self, pid: int) -> _Beat | None:
+        path, last = self._path(pid), self._last.get(pid)
+        try:
+            written_ns = path.stat().st_mtime_ns
+            if last and last.written_ns == written_ns:
+                return last
+            return _Beat(written_ns, self._clock(), path.read_bytes() != b"0")
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return last
+
+    def _path(self, pid: int) -> Path:
+        return Path(f"{self._prefix}{pid}")
+
+
 class HangWatch:
     """Watches all processes of one ``serve``; ``say`` prints a line."""
 
@@ -65,13 +118,13 @@ class HangWatch:
         self,
         server: TritonServer,
         answers: ServerAnswers,
-        healer: Healer,
+        loader: ModelLoader,
         children: Children,
         health: Health,
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._server, self._answers, self._healer = server, answers, healer
+        self._server, self._answers, self._loader = server, answers, loader
         self._children, self._health, self._say = children, health, say
         self._hanging = HangingProcesses()
         self._heartbeats = Heartbeats(server.heartbeats, clock)
@@ -85,7 +138,7 @@ class HangWatch:
         """Ends what hangs; to be called once a second. ``is_loading``: a model may be, which can
         keep threads of the server's.
         """
-        servers, stubs = self._server_processes(), self._healer.stubs
+        servers, stubs = self._server_processes(), self._loader.stubs
         children = {child.pid: child for child in self._children.all if child.pid}
         self._heartbeats.look(stub.pid for stub in stubs)
         silent_s = {stub.pid: self._heartbeats.silent_s(stub.pid) for stub in stubs}
@@ -95,7 +148,7 @@ class HangWatch:
         for stub in stubs:
             if stub.pid in reasons:
                 reason = f"its Python process {reasons[stub.pid]}"
-                self._healer.end_processes(stub.model, Cause.HUNG, reason)
+                self._loader.end_processes(stub.model, Cause.HUNG, reason)
         for pid, child in children.items():
             if pid in reasons:
                 self._say(child.end_now(reasons[pid]))
@@ -117,7 +170,7 @@ class HangWatch:
         for folder in late:
             if model_config.engine_of(repository / folder / CONFIG_FILE) is None:
                 reason = "it said for a minute that it is not ready"
-                self._healer.end_processes(folder, Cause.NOT_READY, reason)
+                self._loader.end_processes(folder, Cause.NOT_READY, reason)
 
     def hung_load(self, repository: Path) -> str:
         """A model whose load never ends, "" where there is none; to be called once a second. While
@@ -125,7 +178,7 @@ class HangWatch:
         """
         loads = {**dict.fromkeys(self._answers.loading, 0.0), **self._server.loads.under_way()}
         lacking = [one for one, at_s in loads.items() if self._lacks(*one, at_s, repository)]
-        pids = {stub.pid for stub in self._healer.stubs}
+        pids = {stub.pid for stub in self._loader.stubs}
         may_come = len(loads) - len(lacking) >= NUM_LOADERS
         may_come = may_come or (bool(lacking) and starts_another(self._tritonserver, pids))
         hung = self._loads.longer_than(_NO_PROCESS_S, lacking)
@@ -136,7 +189,7 @@ class HangWatch:
         """Whether a load has fewer processes of its own than it needs. Where the version before
         goes on serving, a part of the new one's may be enough.
         """
-        stubs = [one for one in self._healer.stubs if (one.model, one.version) == (model, version)]
+        stubs = [one for one in self._loader.stubs if (one.model, one.version) == (model, version)]
         new = [one for one in stubs if started_s(one.pid) >= began_s - _READ_LATE_S]
         num_needed = model_config.num_processes(repository / model / CONFIG_FILE)
         is_served = (model, version) not in self._answers.loading
@@ -144,7 +197,7 @@ class HangWatch:
 
     def leftovers(self) -> Leftovers:
         """What processes of models that died have left behind."""
-        prefix, stubs = self._server.shared_memory_prefix, self._healer.stubs
+        prefix, stubs = self._server.shared_memory_prefix, self._loader.stubs
         return left_behind(prefix, {stub.pid for stub in stubs})
 
     def _server_silent_s(self, is_loading: bool) -> float:

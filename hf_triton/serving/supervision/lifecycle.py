@@ -6,10 +6,11 @@ loop.py keeps it alive in between. Knows nothing of models.yaml.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -20,21 +21,25 @@ from hf_triton.serving.apply.target import Target
 from hf_triton.serving.supervision import limits
 from hf_triton.serving.supervision.children import Children
 from hf_triton.serving.supervision.hang_detection.dead_process_memory import remove_of_dead_servers
-from hf_triton.serving.supervision.healing import Healer
 from hf_triton.serving.supervision.health import Health
 from hf_triton.serving.supervision.health_port import health_port
 from hf_triton.serving.supervision.loop import ServeOptions, Supervisor, with_short_timeout
 from hf_triton.serving.supervision.messages import say
+from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.served_models import ServedModels
-from hf_triton.serving.supervision.stopping import IdleTime, StuckStop
 from hf_triton.serving.supervision.stub_deaths import StubDeaths
-from hf_triton.tritonserver.model_state import ModelStates
+from hf_triton.tritonserver.model_state import ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.state_file import ServerState, remove_state, write_state
-from hf_triton.tritonserver.stubs import StubEnds, find_stubs
+from hf_triton.tritonserver.stubs import StubEnds, cpu_seconds, find_stubs
 
 __all__ = ["ServeOptions", "StopRequested", "serve", "stop_signals"]
 
+_LOOK_EVERY_S = 1.0
+# An idle process wakes up once a second; one that computes uses a core.
+_BUSY_SHARE = 0.1
+_IDLE_S = 5.0
+_ONLY_LOADS_S = 3.0
 # What ends a program in the foreground: Ctrl-C, `docker stop`, a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -121,18 +126,18 @@ def _serve_until_stopped(
     with contextlib.suppress(RepositoryError):  # reported when the state file was written
         served.record()
     states = ModelStates(options.policy)
-    healer = _healer(server, served, states)
-    supervisor = Supervisor(server, served, health, healer, states, options, children)
+    loader = _loader(server, served, states)
+    supervisor = Supervisor(server, served, health, loader, states, options, children)
     try:
         supervisor.begin_to_load()
         children.wait_until_they_listen()
         with _watching(server, options, supervisor):
             supervisor.run()
     except StopRequested:
-        code = _stop(server, health, healer, options.drain_s, children)
+        code = _stop(server, health, loader, states, options.drain_s, children)
         return code if supervisor.has_served else EXIT_INTERRUPTED
     except BaseException:
-        healer.end()
+        loader.end()
         server.kill()
         raise
 
@@ -161,16 +166,17 @@ def _watching(
         watch.stop()
 
 
-def _healer(server: TritonServer, served: ServedModels, states: ModelStates) -> Healer:
+def _loader(server: TritonServer, served: ServedModels, states: ModelStates) -> ModelLoader:
     api, ends = with_short_timeout(server.api), StubEnds()
     deaths = StubDeaths(api, lambda: ends.watched(find_stubs(server.pid)), ends)
-    return Healer(api, deaths, served, states, say, server.log_tail)
+    return ModelLoader(api, deaths, served, states, say, server.log_tail)
 
 
 def _stop(
     server: TritonServer,
     health: Health,
-    healer: Healer,
+    loader: ModelLoader,
+    states: ModelStates,
     drain_s: float,
     children: Children,
 ) -> int:
@@ -179,16 +185,17 @@ def _stop(
     say(f"stopping after the requests in flight{after}; Ctrl-C again forces it")
     try:
         time.sleep(drain_s)  # load balancers see that we are not ready, and stop sending
-        healer.end()
+        loader.end()
         children.begin_stop()
-        stuck_stop = StuckStop(children, IdleTime(server.pid), healer.has_deaths)
+        only_loads = states.any(State.LOADING) and not states.any(State.READY, State.HEALING)
+        stuck_stop = StuckStop(children, IdleTime(server.pid), loader.has_deaths, only_loads)
         code = server.stop(stuck_stop)
         children.end()
     except StopRequested:
         server.kill()
         return EXIT_INTERRUPTED
     is_graceful = code == 0 or stuck_stop.came
-    left = healer.has_deaths and code != 0 and is_graceful
+    left = loader.has_deaths and code != 0 and is_graceful
     if left:
         say("stopped; requests of the processes that died were never answered")
     else:
@@ -198,6 +205,55 @@ def _stop(
         say(f"exit code {EXIT_INPUT}, for models were given up: {', '.join(given_up)}")
         return EXIT_INPUT
     return EXIT_OK if is_graceful else EXIT_INTERRUPTED
+
+
+class IdleTime:
+    """Measures for how long no process of a group has used the processor."""
+
+    def __init__(
+        self,
+        group: int,
+        cpu: Callable[[int], Mapping[int, float]] = cpu_seconds,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._group, self._cpu, self._clock = group, cpu, clock
+        self._before = cpu(group)
+        self._looked_at_s = self._busy_at_s = clock()
+
+    def seconds(self) -> float:
+        """Seconds since a process last computed; to be called often."""
+        now = self._clock()
+        elapsed_s = now - self._looked_at_s
+        if elapsed_s >= _LOOK_EVERY_S:
+            used = self._cpu(self._group)
+            limit_s = elapsed_s * _BUSY_SHARE
+            if any(value - self._before.get(pid, 0.0) > limit_s for pid, value in used.items()):
+                self._busy_at_s = now
+            self._before, self._looked_at_s = used, now
+        return now - self._busy_at_s
+
+
+class StuckStop:
+    """Whether the stop of one server waits for what never comes: made when it is asked to stop,
+    then called often. Triton 24.10 waits for every load, and for every request; those that a
+    process took with it when it died are never answered.
+    """
+
+    def __init__(
+        self, children: Children, idleness: IdleTime, has_deaths: bool, only_loads: bool
+    ) -> None:
+        """``has_deaths``: processes of the server have died, and left requests unanswered."""
+        self._children, self._idleness, self._has_deaths = children, idleness, has_deaths
+        self._ends_s = time.monotonic() + _ONLY_LOADS_S if only_loads else math.inf
+        self.came = False
+
+    def __call__(self) -> bool:
+        """Whether nothing computes any more, and every request that can be answered has been: the
+        processes through which they came have ended. Or there were only loads to wait for.
+        """
+        is_idle = self._idleness.seconds() > _IDLE_S
+        self.came = is_idle and (self._has_deaths or self._children.have_ended)
+        return self.came or time.monotonic() > self._ends_s
 
 
 def _is_ignored_hangup(number: signal.Signals) -> bool:

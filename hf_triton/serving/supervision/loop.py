@@ -22,26 +22,22 @@ from hf_triton.serving.apply.file_watch import WatchedFiles
 from hf_triton.serving.supervision.children import Children
 from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
 from hf_triton.serving.supervision.hang_watch import HangWatch
-from hf_triton.serving.supervision.healing import Healer
 from hf_triton.serving.supervision.health import Health, ModelReport
 from hf_triton.serving.supervision.messages import (
     counted,
     print_curl_lines,
     say,
-    tell_loaded,
     tell_serving,
 )
+from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.on_demand.control import OnDemandModels
 from hf_triton.serving.supervision.served_models import ServedModels
-from hf_triton.serving.supervision.server_restarts import ServerRestarts
 from hf_triton.tritonserver.http_api import ServerApi
-from hf_triton.tritonserver.loading import Loaded
 from hf_triton.tritonserver.model_state import Cause, ModelState, ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
-from hf_triton.tritonserver.restart_policy import RestartPolicy
+from hf_triton.tritonserver.restart_policy import RestartPolicy, Restarts, times
 
 _LOOK_EVERY_S = 0.25
-_EXIT_S = 2.0
 _ASK_EVERY_S = 1.0
 _ANSWER_TIMEOUT_S = 2.0
 _SWEEP_EVERY_S = 1.0
@@ -75,6 +71,59 @@ class ServeOptions:
     on_demand: OnDemand = field(default_factory=OnDemand)
 
 
+class ServerRestarts:
+    """Restarts one server with the same ports, key and repository, after a longer delay each time:
+    for ever once it has served, for what ends it then may come from clients. ``tell`` is told why
+    it is not up; ``wait`` waits some seconds.
+    """
+
+    def __init__(
+        self,
+        server: TritonServer,
+        policy: RestartPolicy,
+        tell: Callable[[str], None],
+        wait: Callable[[float], None],
+    ) -> None:
+        self._server, self._tell, self._wait_s = server, tell, wait
+        self._restarts = Restarts(policy)
+        self._has_served = False
+
+    def serves(self) -> None:
+        """The server has loaded all models that can be loaded."""
+        self._has_served = True
+        self._restarts.lives()
+
+    def restart(self, words: str) -> None:
+        """Clears away what the server left behind and starts it, with no model yet; ``words`` say
+        how it ended. Raises ServerError where it ends too often before it has ever served.
+        """
+        while True:
+            self._server.kill()
+            self._wait(words)
+            try:
+                self._server.start()
+                return
+            except ServerError as error:
+                words = str(error)
+            except OSError as error:  # the machine lacks memory, processes, file descriptors
+                words = f"tritonserver did not start: {error.strerror or error}"
+
+    def _wait(self, words: str) -> None:
+        delay_s = self._restarts.died() if self._has_served else self._restarts.failed()
+        if delay_s is None:
+            tried = times(self._restarts.num_failed, "time")
+            raise ServerError(
+                f"{words}\ngiven up: tritonserver died {tried} in a row before it had loaded all "
+                "models. Correct what the lines above report, and start serve again"
+            )
+        when = f" in {delay_s:g} s" if delay_s else ""
+        again = f"is started again{when} ({self._restarts.count})"
+        say(words)
+        say(f"tritonserver {again}")
+        self._tell(f"{words.partition(';')[0]} and {again}")
+        self._wait_s(delay_s)
+
+
 class Supervisor:
     """Supervises one server and its models."""
 
@@ -83,24 +132,25 @@ class Supervisor:
         server: TritonServer,
         served: ServedModels,
         health: Health,
-        healer: Healer,
+        loader: ModelLoader,
         states: ModelStates,
         options: ServeOptions,
         children: Children,
     ) -> None:
         self._server, self._served, self._health = server, served, health
-        self._healer, self._states = healer, states
+        self._loader, self._states = loader, states
         self._options, self._children = options, children
         self._api = with_short_timeout(server.api)
         self._answers = ServerAnswers(self._api)
-        self._hangs = HangWatch(server, self._answers, healer, children, health, say)
+        self._hangs = HangWatch(server, self._answers, loader, children, health, say)
         tell_why: Callable[[str], None] = partial(health.enter, "restarting")
         self._restarts = ServerRestarts(server, options.policy, tell_why, self._wait_without_server)
-        self._on_demand = OnDemandModels(server, served, healer, states, options.on_demand, say)
+        self._on_demand = OnDemandModels(server, served, loader, states, options.on_demand, say)
         self._has_served = False  # whether the first load is over, with something to show for it
         self._has_curl_lines: set[str] = set()
         self._folders: list[list[str]] = []
-        self._loading: list[str] = []  # what is waited for since ``begin_to_load``
+        self._begun: list[str] = []  # since the server was started
+        self._loading: list[str] = []  # of those, what is waited for
         self._ask_at_s = self._sweep_at_s = 0.0
         self._tell_lack_at_s = self._count_leftovers_at_s = 0.0
 
@@ -114,34 +164,31 @@ class Supervisor:
         serve, or a server that has never served dies too often.
         """
         while True:
-            outcome = self._server.loader.next_outcome(_LOOK_EVERY_S)
+            self._states.changed.wait(_LOOK_EVERY_S)
+            self._states.changed.clear()
             try:
-                self._supervise(outcome)
+                self._supervise()
             except OSError as error:
                 self._note_lack(error)
 
-    def _supervise(self, outcome: Loaded | None) -> None:
-        # A load that breaks off is sooner than the end of the process that it broke off with.
-        has_gone = bool(outcome and outcome.is_of_server)
-        if (code := self._server.exit_code(_EXIT_S if has_gone else 0.0)) is not None:
+    def _supervise(self) -> None:
+        if (code := self._server.exit_code()) is not None:
             words = self._server.exit_message("tritonserver died")
             cause = Cause.KILLED if code == -signal.SIGKILL else Cause.CRASHED
             self._restart(words, cause)
             return
-        if outcome:
-            self._take(outcome)
         self._look()
         self._children.revive(self._health, say)
 
     def _note_lack(self, error: OSError) -> None:
-        """The machine lacks something, such as file descriptors: all is tried again, soon."""
+        """The machine lacks something, such as file descriptors: the next look tries again."""
         now = time.monotonic()
         if now >= self._tell_lack_at_s:
             self._tell_lack_at_s = now + _REMIND_EVERY_S
             say(f"can't look after the models: {error.strerror or error}; trying again")
 
     def _wait_without_server(self, seconds: float) -> None:
-        """Meanwhile those beside it answer that there is none."""
+        """Meanwhile the ports answer that no server runs."""
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0:
             time.sleep(min(left_s, _LOOK_EVERY_S))
@@ -152,16 +199,13 @@ class Supervisor:
         models = [name for name in self._served.names() if self._is_to_be_loaded(name)]
         what = "is up again, loading" if self._has_served else "is up, loading"
         say(f"tritonserver {what} {counted(len(models))}: {', '.join(models) or 'none'}")
-        self._loading = list(models)
+        self._begun, self._loading = models, list(models)
         self._began_s = time.monotonic()
         self._remind_at_s = self._began_s + _REMIND_EVERY_S
         for name in self._served.names():
-            for state in self._states.of(self._served.folders(name)):
-                if name in models:
-                    state.load()
-                else:
-                    state.unloaded()
-        self._server.loader.begin(models)
+            for state in self._states.of(self._served.folders(name)) if name not in models else ():
+                state.unloaded()
+        self._loader.begin(models)
         self._on_demand.begin()
         self._tell_health()
 
@@ -170,54 +214,27 @@ class Supervisor:
         was_there = self._states[name].is_coming_back
         return load == "always" or (load == "manual" and was_there)
 
-    def _take(self, outcome: Loaded) -> None:
-        """Reports a model that was loaded or failed to load."""
-        model, self._ask_at_s = outcome.model, 0.0
-        if self._on_demand.take(outcome):
-            return
-        folders, failure = self._served.folders(model), outcome.failure
-        was_ready, delay_s = self._states[model].was_ready, None
-        if failure:
-            delay_s = self._healer.load_failed(failure, folders, self._began_s)
-            if delay_s is not None and not was_ready:
-                say(f"model '{model}' {self._states[model].reason}; it is loaded once more")
-                self._server.loader.begin([model])
-                return
-        if model in self._loading:
-            self._loading.remove(model)
-            seconds = time.monotonic() - self._began_s  # as the reminders count
-            outcome = dataclasses.replace(outcome, seconds=seconds)
-        tell_loaded(outcome, self._loading, self._has_served and model in self._has_curl_lines)
-        if failure is None:
-            for state in self._states.of(folders):
-                state.ready()
-            if model not in self._has_curl_lines:
-                self._has_curl_lines.add(model)
-                print_curl_lines(self._server, model, self._children)
-        elif was_ready:
-            self._healer.bring_back(model, delay_s)
-
     def _look(self) -> None:
         now, folders = time.monotonic(), list(map(self._served.folders, self._served.names()))
         if folders != self._folders:  # an apply has changed them
             self._folders, self._ask_at_s = folders, 0.0
         is_ask_due, is_sweep_due = now >= self._ask_at_s, now >= self._sweep_at_s
+        is_loading = self._states.any(State.LOADING, State.HEALING)
         if is_ask_due:
             self._ask_at_s = now + _ASK_EVERY_S
-            self._hangs.look(self._is_loading())
+            self._hangs.look(is_loading or bool(self._answers.loading))
             self._ask()
             self._hangs.end_unready(self._served.repository)
             hung = self._hangs.hung_load(self._served.repository)
             if hung:
                 self._renew_server(f"it waits for ever for a process of '{hung}' that has died")
         # A process that is loading is to be known before it dies: how it does is its load's cause.
-        is_loading = self._states.any(State.LOADING, State.HEALING)
         sweeps = is_sweep_due and self._answers.answered_last
-        self._healer.look(sweep=sweeps, find=is_loading)
+        self._loader.look(sweep=sweeps, find=is_loading)
         if is_sweep_due:
             self._sweep_at_s = now + _SWEEP_EVERY_S
             self._server.keep_memory_private()
-        if self._healer.has_deaths and now >= self._count_leftovers_at_s:
+        if self._loader.has_deaths and now >= self._count_leftovers_at_s:
             self._count_leftovers_at_s = now + _COUNT_LEFTOVERS_EVERY_S
             num = self._hangs.leftovers()
             if num.are_too_many:
@@ -228,6 +245,7 @@ class Supervisor:
         self._tell_health()
         if is_ask_due:
             self._on_demand.tell(self._health)
+        self._print_curl_lines()
         self._follow_loads(now)
         self._end_where_nothing_is_left()
 
@@ -235,7 +253,7 @@ class Supervisor:
         """Ends a server, to be started again."""
         say(f"tritonserver is ended, after the requests in flight: {why}")
         self._health.enter("restarting", f"tritonserver is started again: {why}")
-        self._healer.end()
+        self._loader.end()
         self._states.server_ended()
         self._tell_health()
         deadline = time.monotonic() + _RENEW_AFTER_S
@@ -246,14 +264,10 @@ class Supervisor:
         """Asks the server which models are ready."""
         for name in self._served.names():
             self._states.of(self._served.folders(name))
-        since, seen = self._states.generations, self._answers.states()
+        since, seen = self._states.num_changes, self._answers.states()
         self._health.set_server_up(self._answers.is_up if seen is None else True)
         if seen is not None:
             self._states.see(seen, since)
-
-    def _is_loading(self) -> bool:
-        ours = self._loading or self._on_demand.is_loading or self._states.any(State.HEALING)
-        return bool(ours or self._answers.loading)
 
     def _tell_health(self) -> None:
         names = self._served.names()
@@ -276,8 +290,7 @@ class Supervisor:
             model = on_demand or Model()
             if worst.is_lost and not on_demand:
                 how = _BY_HAND if self._served.load(name) == "manual" else _BY_APPLY
-                failure = f"{worst.reason.removeprefix('failed to load: ')}; {how}"
-                model = Model(is_coming=True, failure=failure, retry_s=_RETRY_S)
+                model = Model(True, failure=f"{worst.reason}; {how}", retry_s=_RETRY_S)
             yield (
                 part,
                 replace(
@@ -312,10 +325,11 @@ class Supervisor:
             return ""
         unready = (one for one in self._served.folders(model) if one in self._hangs.not_ready)
         said = (f"{folder} says that it is not ready" for folder in unready)
-        return worst.reason or next(said, "")
+        return worst.told or next(said, "")
 
     def _follow_loads(self, now: float) -> None:
         """Reports models that load slowly, and once that all are loaded."""
+        self._loading = [model for model in self._loading if self._is_awaited(model)]
         if not self._loading:
             self._loaded()
             return
@@ -327,6 +341,19 @@ class Supervisor:
             self._remind_at_s = now + _REMIND_EVERY_S
             say(f"still loading after {now - self._began_s:.0f} s: {waiting}")
 
+    def _is_awaited(self, model: str) -> bool:
+        """Whether its load is under way, and did not fail after it had been ready."""
+        states = self._states.of(self._served.folders(model))
+        return any(one.state is State.LOADING or one.cause is Cause.SERVER_ENDED for one in states)
+
+    def _print_curl_lines(self) -> None:
+        """Of models that have just been loaded for the first time."""
+        for model in self._begun:
+            new = model not in self._has_curl_lines
+            if new and self._states.are_ready(self._served.folders(model)):
+                self._has_curl_lines.add(model)
+                print_curl_lines(self._server, model, self._children)
+
     def _loaded(self) -> None:
         """Every model is ready, has failed, or is no longer waited for."""
         if self._has_served:
@@ -334,14 +361,15 @@ class Supervisor:
             self._health.enter("serving")
             return
         waits = len(self._served.always()) < len(self._served.names())
-        if not (self._server.loader.ready or waits):
+        num_ready = sum(self._states[model].was_ready for model in self._begun)
+        if not (num_ready or waits):
             raise ServerError("no model is ready, so there is nothing to serve")
         self._restarts.serves()
         self._has_served = True
         self._health.enter("serving")
         for model in self._on_demand.models:
             print_curl_lines(self._server, model, self._children)
-        tell_serving(self._server, self._served, self._children)
+        tell_serving(self._server, self._served, num_ready, self._children)
 
     def _end_where_nothing_is_left(self) -> None:
         names = self._served.names()
@@ -361,7 +389,7 @@ class Supervisor:
         """Restarts a server that has ended, as ``words`` say. Raises ServerError where it is given
         up.
         """
-        self._healer.end()
+        self._loader.end()
         self._health.enter("restarting")
         self._health.set_server_up(False)
         self._states.server_died(cause, words.partition(";")[0])
@@ -374,7 +402,7 @@ class Supervisor:
         self._health.enter("restarting")
         self._health.server_restarted()
         self._health.set_server_up(True)
-        self._healer.begin()
+        self._loader.start_anew()
         self.begin_to_load()
 
 

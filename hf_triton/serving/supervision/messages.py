@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
 
 from generator.render import model_config
 from generator.render.curl_lines import curl_lines
 from hf_triton.serving.supervision.children import Children
 from hf_triton.serving.supervision.served_models import ServedModels
-from hf_triton.tritonserver.loading import Loaded
 from hf_triton.tritonserver.process import TritonServer
 
 
@@ -21,16 +19,6 @@ def say(text: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"hf-triton: {text}\n")
         sys.stderr.flush()
-
-
-def tell_loaded(outcome: Loaded, loading: Sequence[str], again: bool) -> None:
-    """Reports how loading a model ended, and which are still ``loading``."""
-    others = f"; still loading: {', '.join(loading)}" if loading else ""
-    if outcome.failure:
-        say(f"model '{outcome.model}' failed to load: {outcome.failure}{others}")
-    else:
-        ready = "ready" if outcome.is_ready else "loaded, but says that it is not ready,"
-        say(f"{outcome.model} is {ready}{' again' * again} after {outcome.seconds:.1f} s{others}")
 
 
 def print_curl_lines(server: TritonServer, model: str, children: Children) -> None:
@@ -48,7 +36,9 @@ def print_curl_lines(server: TritonServer, model: str, children: Children) -> No
         print("\n".join([f"# {model}", *lines]), flush=True)
 
 
-def tell_serving(server: TritonServer, served: ServedModels, children: Children) -> None:
+def tell_serving(
+    server: TritonServer, served: ServedModels, num_ready: int, children: Children
+) -> None:
     """Reports how many models are ready, and the server's addresses."""
     listen = server.listen
     scheme = "https" if children.access.tls else "http"
@@ -63,7 +53,7 @@ def tell_serving(server: TritonServer, served: ServedModels, children: Children)
     num_models, num_on_demand = len(served.always()), len(served.on_demand())
     counts = []
     if num_models:
-        counts.append(f"{len(server.loader.ready)} of {counted(num_models)}")
+        counts.append(f"{num_ready} of {counted(num_models)}")
     if num_on_demand:
         counts.append(f"{num_on_demand if counts else counted(num_on_demand)} on demand")
     say(f"serving {' and '.join(counts)} on {where}; Ctrl-C stops{hint}")

@@ -24,6 +24,7 @@ class _Entry:
 
     changed_at: int
     folders: list[str]
+    engine: str | None = None
     is_ours: bool = False
     load: str = "always"
     idle_s: float | None = None
@@ -75,6 +76,13 @@ class ServedModels:
     def folders(self, model: str) -> list[str]:
         """An entry's folders: its engine or steps first, then the public one."""
         return self._entry(model).folders
+
+    def load_order(self, model: str) -> list[str]:
+        """The folders that are loaded for an entry, one after the other: Triton itself loads an
+        ensemble's steps, in parallel, before the ensemble.
+        """
+        engine = self._entry(model).engine
+        return [engine, model] if engine else [model]
 
     def is_ours(self, model: str) -> bool:
         """Whether an entry's folders run our library."""
@@ -128,8 +136,13 @@ class ServedModels:
             parts = [engine] if engine else model_config.steps_of(config)
             load, idle_s = model_config.load_of(config)
             known = self._entries[model] = _Entry(
-                *(changed_at, [*parts, model], model_config.is_ours(config)),
-                *(load, idle_s, model_config.arm_of(config)),
+                changed_at,
+                [*parts, model],
+                engine,
+                model_config.is_ours(config),
+                load,
+                idle_s,
+                model_config.arm_of(config),
             )
         return known
 

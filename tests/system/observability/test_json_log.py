@@ -46,7 +46,7 @@ def test_every_line_of_a_servers_life_is_json(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{listen.openai_port}/v1/completions"
         assert post(url, {"model": "plain", "prompt": "x"}).status == 400
         os.kill(served.stub_pid("plain"), signal.SIGKILL)
-        served.wait_for("is back after")
+        served.wait_for("is ready again after")
         served.signal(signal.SIGTERM)
         assert served.exit_code() == 0
 

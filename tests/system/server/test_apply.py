@@ -24,7 +24,7 @@ from hf_triton.serving.apply.model_control import ModelControl
 from hf_triton.serving.apply.model_update import Outcome, UpdateSettings, update_model
 from hf_triton.serving.apply.session import ApplyOptions, Session
 from hf_triton.serving.apply.target import Target, check
-from hf_triton.serving.supervision.healing import Healer
+from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.stub_deaths import StubDeaths
 from hf_triton.tritonserver.http_api import ServerApi
@@ -286,16 +286,16 @@ def test_an_ensemble_is_whole_again_after_some_of_its_steps_died(triton: Triton)
     server, said = triton.server, list[str]()
     served, states = ServedModels(server.repository, ["e"]), ModelStates()
     deaths = StubDeaths(server.api, lambda: find_stubs(server.pid), StubEnds())
-    healer = Healer(server.api, deaths, served, states, said.append)
+    loader = ModelLoader(server.api, deaths, served, states, said.append)
     answer = ask(server)
     for killed in (STEPS[:1], STEPS[1:]):
-        healer.look(sweep=True)
+        loader.look(sweep=True)
         for stub in find_stubs(server.pid):
             if stub.model in killed:
                 os.kill(stub.pid, signal.SIGKILL)
 
         def heals(times: int = len(said) + 2 * len(killed)) -> bool:
-            healer.look(sweep=True)
+            loader.look(sweep=True)
             return len(said) >= times and not states.any(State.HEALING)
 
         assert eventually(heals, 120), said

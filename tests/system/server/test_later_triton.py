@@ -58,7 +58,7 @@ def test_a_death_that_the_server_takes_note_of_is_told_and_aborts_at_unload_are_
     assert get(url(served, "models/other/ready")).status == 200
     # Whoever asks whether it is ready has the server reap it, and its reason may go with that.
     served.wait_for("model 'double': its Python process died")
-    served.wait_for("model 'double' is back after")
+    served.wait_for("double is ready again after")
     served.wait_for("a process of double has ended")
     assert "Python runtime state" not in served.err
     assert "Fatal Python error" not in served.err

@@ -185,7 +185,7 @@ def test_every_port_waits_until_a_model_is_loaded_and_what_it_needs_goes(made: M
     assert found[-1] == vector(made)
     loaded = {name for name, state in states(made).items() if state == "loaded"}
     assert not {"a", "b"} <= loaded
-    assert "is put out: " in made.served.err
+    assert " is unloaded to make room for " in made.served.err
 
 
 def test_what_cant_be_loaded_is_told_to_all_and_harms_no_other(made: Made) -> None:

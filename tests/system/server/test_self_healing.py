@@ -138,7 +138,7 @@ def test_a_model_whose_process_dies_is_loaded_again_and_others_are_untouched(
         assert metric(served, 'hf_triton_model_deaths_total{model="single"}') == 1
         assert metric(served, 'hf_triton_model_deaths_total{model="other"}') == 0
         served.wait_for("model 'single': its Python process died")
-        served.wait_for("model 'single' is back after")
+        served.wait_for("single is ready again after")
 
         os.kill(served.stub_pid("single"), signal.SIGSTOP)
         assert eventually(lambda: "process was stopped" in str(ready(served).body), 15)
@@ -164,7 +164,8 @@ def test_a_model_whose_process_dies_is_loaded_again_and_others_are_untouched(
         assert eventually(lambda: served.num_requests("endless") == 1)
         kill_stub(served, "endless")
         client.close()  # else it would be computed again
-        served.wait_for("model 'endless' is back")
+        served.wait_for("model 'endless': its Python process died")
+        assert eventually(lambda: is_ready(served), HEALED_S), served.err
         served.signal(signal.SIGTERM)
         assert served.exit_code() == 0
         assert "requests of the processes that died were never answered" in served.err

@@ -46,8 +46,8 @@ def test_good_models_serve_beside_bad_and_late_ones_until_a_graceful_stop(tmp_pa
     with serve(folder, models, "--load-timeout-s=30", environment=nowhere) as served:
         served.wait_for("late prints")
         os.kill(served.stub_pid("late"), signal.SIGKILL)
-        served.wait_for("model 'late' failed to load: its Python process died while loading (")
-        served.wait_for("; it is loaded once more")
+        served.wait_for("model 'late': failed to load: its Python process died while loading (")
+        served.wait_for("; it is loaded again")
         served.wait_for("still loading after 30 s, no longer waiting: late\n")
         served.wait_for("serving 4 of 8 models")
         served.wait_for("Ctrl-C stops")

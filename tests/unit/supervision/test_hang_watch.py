@@ -15,8 +15,8 @@ from hf_triton.serving.supervision.children import Children
 from hf_triton.serving.supervision.hang_detection.processes import Activity, HangingProcesses
 from hf_triton.serving.supervision.hang_detection.server_answers import ServerAnswers
 from hf_triton.serving.supervision.hang_watch import HangWatch
-from hf_triton.serving.supervision.healing import Healer
 from hf_triton.serving.supervision.health import Health
+from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.tritonserver.model_state import Cause
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.stubs import Stub
@@ -72,7 +72,7 @@ class Ward:
         self.watch = HangWatch(
             cast(TritonServer, self.server),
             cast(ServerAnswers, self.answers),
-            cast(Healer, self.models),
+            cast(ModelLoader, self.models),
             Children(),
             Health(),
             self.said.append,

@@ -1,4 +1,4 @@
-"""How models are brought back, on a server without processes."""
+"""How models are loaded and brought back, on a server without processes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from generator.repository.writing import locked_model
-from hf_triton.serving.supervision import healing, processes
-from hf_triton.serving.supervision.healing import Healer
+from hf_triton.serving.supervision import model_loader
+from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.served_models import ServedModels
 from hf_triton.serving.supervision.stub_deaths import StubDeaths
 from hf_triton.tritonserver.model_state import Cause, ModelStates, Seen, State
@@ -27,7 +27,7 @@ FRONT = 'parameters [ { key: "hf_triton_engine" value: { string_value: "f_stream
 
 
 class Clinic:
-    """A healer and all that it works on."""
+    """A loader and all that it works on."""
 
     def __init__(self, repository: Path, server: FakeServer, *models: str, restarts: int = 5):
         self.server, self.said = server, list[str]()
@@ -39,14 +39,14 @@ class Clinic:
         (repository / "e" / "config.pbtxt").write_text(ENSEMBLE)
         (repository / "f" / "config.pbtxt").write_text(FRONT)
         deaths = StubDeaths(server, server.find, self.ends, server.alive)
-        self.healer = Healer(
+        self.loader = ModelLoader(
             *(server, deaths, self.served, self.states, self.said.append, lambda: ["the last line"])
         )
-        self.healer.look(sweep=True)
+        self.loader.look(sweep=True)
 
     def heal(self) -> None:
         """One look, and the wait for what comes of it."""
-        self.healer.look(sweep=True)
+        self.loader.look(sweep=True)
         assert eventually(lambda: not self.is_healing()), self.said
 
     def state(self, folder: str) -> State:
@@ -80,8 +80,46 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(Restarts, "died", died_at_once)
     monkeypatch.setattr(Restarts, "killed", killed_at_once)
     monkeypatch.setattr(Restarts, "failed", failed_at_once)
-    monkeypatch.setattr(healing, "_SURVIVORS_END_S", 0.0)
+    monkeypatch.setattr(model_loader, "_SURVIVORS_END_S", 0.0)
     return delays
+
+
+def test_an_engine_is_loaded_before_its_front_and_both_are_one_model(tmp_path: Path) -> None:
+    server = FakeServer()
+    server.unready.add("a")
+    clinic = Clinic(tmp_path, server, "f", "a")
+    clinic.loader.begin(["f", "a"])
+    assert eventually(lambda: clinic.states.are_ready(["f_stream", "f", "a"]))
+    loaded = [call for call in server.calls if call != "load a"]
+    assert loaded == ["load f_stream", "load f"]
+    assert eventually(lambda: len(clinic.said) == 2)
+    told = sorted(line.partition(" after")[0] for line in clinic.said)
+    assert told == ["a is loaded, but says that it is not ready,", "f is ready"]
+
+
+def test_a_front_is_not_loaded_without_its_engine_and_the_failure_is_told_once(
+    tmp_path: Path,
+) -> None:
+    server = FakeServer()
+    server.refusals["f_stream"] = ["f_stream: out of memory"]
+    clinic = Clinic(tmp_path, server, "f")
+    clinic.loader.begin(["f"])
+    assert eventually(lambda: bool(clinic.said))
+    assert clinic.said == ["model 'f' failed to load: out of memory"]
+    assert server.calls == ["load f_stream"]
+    assert clinic.state("f") is clinic.state("f_stream") is State.FAILED
+    assert clinic.states["f"].reason == "out of memory"
+
+
+def test_an_ensemble_whose_step_failed_is_not_ready_though_triton_says_that_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = FakeServer("e_one")
+    monkeypatch.setattr(server, "load", lambda name: None)
+    clinic = Clinic(tmp_path, server, "e")
+    clinic.loader.begin(["e"])
+    assert eventually(lambda: bool(clinic.said))
+    assert clinic.said == ["model 'e' failed to load: loaded, but not ready"]
 
 
 def test_what_died_is_unloaded_and_loaded_and_nothing_else_is_touched(tmp_path: Path) -> None:
@@ -96,7 +134,7 @@ def test_what_died_is_unloaded_and_loaded_and_nothing_else_is_touched(tmp_path: 
     assert clinic.said[0].startswith(
         "model 'a': its Python process died; it is loaded again (1 death"
     )
-    assert clinic.said[1].startswith("model 'a' is back after")
+    assert clinic.said[1].startswith("a is ready again after")
 
 
 def test_an_engine_is_brought_back_without_its_front_and_told_by_the_models_name(
@@ -110,7 +148,7 @@ def test_an_engine_is_brought_back_without_its_front_and_told_by_the_models_name
     assert clinic.said[0].startswith("model 'f':")
 
 
-def test_a_front_that_is_back_says_nothing_of_an_engine_that_is_not(
+def test_a_front_that_dies_meanwhile_waits_for_its_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = FakeServer("f", "f_stream")
@@ -118,28 +156,21 @@ def test_a_front_that_is_back_says_nothing_of_an_engine_that_is_not(
     load, may_load = server.load, threading.Event()
 
     def load_late(name: str) -> str | None:
-        if name == "f_stream" and threading.current_thread() is engine[0]:
-            may_load.wait(60)
+        may_load.wait(60)
         return load(name)
 
-    begun, engine = threading.Thread.start, list[threading.Thread]()
-
-    def start(thread: threading.Thread) -> None:
-        engine.append(thread)
-        begun(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start)
     monkeypatch.setattr(server, "load", load_late)
     server.kill("f_stream")
-    clinic.healer.look()
+    clinic.loader.look()
     assert eventually(lambda: server.calls == ["unload f_stream"])
     server.kill("f")
-    clinic.healer.look()
-    assert eventually(lambda: clinic.state("f") is State.READY)
-    clinic.states.see({"f": Seen(is_ready=True)}, clinic.states.generations)
+    clinic.loader.look()
+    assert eventually(lambda: server.calls[1:] == ["unload f"])
+    clinic.states.see({"f_stream": Seen(is_ready=True)}, clinic.states.num_changes)
     assert clinic.state("f_stream") is State.HEALING, "its own thread knows"
     may_load.set()
-    assert eventually(lambda: clinic.state("f_stream") is State.READY)
+    assert eventually(lambda: not clinic.is_healing())
+    assert server.calls[2:] == ["load f_stream", "load f"]
 
 
 def test_a_step_is_brought_back_and_its_ensemble_where_triton_has_not(tmp_path: Path) -> None:
@@ -181,9 +212,9 @@ def test_a_model_that_no_longer_loads_is_given_up_until_somebody_loads_it(tmp_pa
     assert len(server.calls) == 3
 
     server.load("a")
-    clinic.states.see({"a": Seen(is_ready=True)}, clinic.states.generations)
+    clinic.states.see({"a": Seen(is_ready=True)}, clinic.states.num_changes)
     assert clinic.state("a") is State.READY
-    clinic.healer.look(sweep=True)
+    clinic.loader.look(sweep=True)
     server.refusals["a"] = ["no weights"]
     server.kill("a")
     clinic.heal()
@@ -211,7 +242,7 @@ def test_who_changes_the_model_goes_first_and_what_is_healed_then_is_left_alone(
     clinic = Clinic(tmp_path, server, "a")
     with locked_model(tmp_path / "a"):
         server.kill("a")
-        clinic.healer.look()
+        clinic.loader.look()
         assert clinic.states["a"].reason == "its Python process died"
         assert server.calls == []
         server.unload("a")
@@ -227,7 +258,7 @@ def test_a_model_that_is_taken_away_while_it_waits_is_not_loaded_again(tmp_path:
     clinic.served.record()
     server.kill("a")
     with locked_model(tmp_path / "a"):
-        clinic.healer.look()
+        clinic.loader.look()
         ServedModels(tmp_path, ["b"]).record()
     assert eventually(lambda: not clinic.is_healing())
     assert "load a" not in server.calls
@@ -236,7 +267,7 @@ def test_a_model_that_is_taken_away_while_it_waits_is_not_loaded_again(tmp_path:
 def test_a_model_is_brought_back_by_a_server_that_did_not_answer_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(healing, "_TRIED_AGAIN_S", 0.01)
+    monkeypatch.setattr(model_loader, "_TRIED_AGAIN_S", 0.01)
     server = FakeServer("a")
     clinic = Clinic(tmp_path, server, "a")
     unload = server.unload
@@ -256,13 +287,15 @@ def test_a_model_is_brought_back_by_a_server_that_did_not_answer_for_a_while(
 
 def test_a_model_that_does_not_come_back_with_the_server_is_tried_again(tmp_path: Path) -> None:
     server = FakeServer("f_stream")
+    server.refusals["f"] = ["out of memory"]
     clinic = Clinic(tmp_path, server, "f")
     clinic.states["f"].ready()
     clinic.states.server_ended()
-    clinic.healer.bring_back("f", clinic.healer.load_failed("out of memory", ["f_stream", "f"], 0))
+    clinic.loader.begin(["f"])
     assert eventually(lambda: not clinic.is_healing())
-    assert server.calls == ["load f"], "its engine is there"
+    assert server.calls == ["load f", "load f"], "its engine is there"
     assert clinic.said[0].startswith("model 'f': failed to load: out of memory; it is loaded again")
+    assert clinic.said[1].startswith("f is ready again after")
 
 
 def test_what_no_longer_answers_is_named_so(
@@ -272,13 +305,13 @@ def test_what_no_longer_answers_is_named_so(
     clinic = Clinic(tmp_path, server, "a")
     killed: list[frozenset[int]] = []
 
-    def kill(living: object, folder: str, pids: frozenset[int]) -> None:
+    def kill(loader: ModelLoader, folder: str, pids: frozenset[int]) -> None:
         killed.append(pids)
         server.kill(folder)
 
-    monkeypatch.setattr(processes, "kill", kill)
+    monkeypatch.setattr(ModelLoader, "_kill", kill)
     before = frozenset(server.pids("a"))
-    clinic.healer.end_processes("a", Cause.NOT_READY, "it said that it is not ready")
+    clinic.loader.end_processes("a", Cause.NOT_READY, "it said that it is not ready")
     clinic.heal()
     assert killed[0] == before
     assert clinic.said[0].startswith("model 'a': it said that it is not ready; it is loaded again")
@@ -290,8 +323,8 @@ def test_nothing_is_loaded_after_the_end(tmp_path: Path) -> None:
     threads = threading.active_count()
     with locked_model(tmp_path / "a"):
         server.kill("a")
-        clinic.healer.look()
-        clinic.healer.end()
+        clinic.loader.look()
+        clinic.loader.end()
     assert eventually(lambda: threading.active_count() <= threads)
     assert server.calls == []
 
@@ -301,10 +334,10 @@ def test_a_server_that_goes_away_ends_it_without_a_word(tmp_path: Path) -> None:
     clinic = Clinic(tmp_path, server, "a")
     with locked_model(tmp_path / "a"):
         server.kill("a")
-        clinic.healer.look()
+        clinic.loader.look()
         server.is_reachable = False
     threads = threading.active_count()
-    clinic.healer.end()
+    clinic.loader.end()
     assert eventually(lambda: threading.active_count() < threads)
     assert clinic.said == []
 
@@ -318,13 +351,13 @@ def test_a_server_that_ends_between_unload_and_load_leaves_no_model_being_healed
 
     def unload_at_the_end(name: str) -> str | None:
         failure = unload(name)
-        clinic.healer.end()
+        clinic.loader.end()
         return failure
 
     monkeypatch.setattr(server, "unload", unload_at_the_end)
     threads = threading.active_count()
     server.kill("a")
-    clinic.healer.look()
+    clinic.loader.look()
     assert eventually(lambda: server.calls == ["unload a"] and threading.active_count() <= threads)
     clinic.states.server_ended()
     assert clinic.state("a") is State.HEALING

@@ -40,7 +40,6 @@ class Told:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     """Hangs up on nobody who is slow because the machine is."""
-    monkeypatch.setattr(served_over_http._Handler, "timeout", 60.0)
     monkeypatch.setattr(served_over_http, "_SLOWEST_CLIENT_S", 60.0)
     listen, clock = free_ports(), Clock()
     health = Health(clock)
@@ -174,7 +173,7 @@ def test_a_client_that_drips_is_hung_up_on(told: Told, monkeypatch: pytest.Monke
 def test_a_port_that_is_taken_is_named_with_its_flag() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = Listen("127.0.0.1", health_port=taken.getsockname()[1])
-        with pytest.raises(ServerError, match="see --health-port"), health_port(listen, Health()):
+        with pytest.raises(ServerError, match="with --health-port"), health_port(listen, Health()):
             pass
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hf_triton.serving.supervision.stopping import IdleTime
+from hf_triton.serving.supervision.lifecycle import IdleTime
 
 
 def test_it_is_idle_since_no_process_used_a_tenth_of_a_core() -> None:

@@ -110,11 +110,11 @@ def test_every_state_is_left_and_every_one_can_become_ready() -> None:
 def test_an_answer_from_before_a_load_does_not_count() -> None:
     states = ModelStates()
     states["m"].load()
-    since = states.generations
+    since = states.num_changes
     states["m"].ready()
     states.see({"m": AWAY}, since)
     assert states["m"].state is State.READY
-    states.see({}, states.generations)
+    states.see({}, states.num_changes)
     assert (states["m"].state, states["m"].reason) == (State.ASLEEP, "is not loaded")
 
 

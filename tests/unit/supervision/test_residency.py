@@ -23,14 +23,14 @@ class World:
         self.sizes: dict[str, dict[str, float]] = {name: {"cpu": float(GIB)} for name in names}
         self.load_s = 2.0
         self.loads: list[str] = []
-        self.put_out: list[str] = []
+        self.evicted: list[str] = []
         self.said: list[str] = []
         self.demands: dict[str, Demand] = {}
         self._ends: dict[str, float] = {}
         self.residency = Residency(
             *(max_loads, self.sizes.__getitem__, lambda: {"cpu": budget_gib * GIB}),
             load=self._begin_load,
-            put_out=self._begin_unload,
+            evict=self._begin_unload,
             say=self.said.append,
             clock=lambda: self.now,
         )
@@ -41,7 +41,7 @@ class World:
         self._ends[name] = self.now + self.load_s
 
     def _begin_unload(self, name: str) -> None:
-        self.put_out.append(name)
+        self.evicted.append(name)
         self._ends[name] = self.now + 0.5
 
     def run(self, seconds: float, **demands: Demand) -> None:
@@ -87,23 +87,23 @@ def test_the_one_that_nobody_has_asked_longest_makes_room() -> None:
     world.load("a", "b")
     world.run(1, a=RUNS)
     world.load("c")
-    assert world.put_out == ["b"]
+    assert world.evicted == ["b"]
 
 
-def test_what_is_asked_is_not_put_out_before_it_has_stayed_a_while() -> None:
+def test_what_is_asked_is_not_evicted_before_it_has_stayed_a_while() -> None:
     world = World(1, "a", "b")
     world.load("a")
     world.residency.models["a"].loaded_at_s = world.now
     busy = {"a": RUNS, "b": WAITS}
     world.run(4, **busy)
-    assert world.put_out == []
+    assert world.evicted == []
     assert not world.residency.models["a"].closed
 
     world.run(6, **busy)  # four times as long as a load takes
     assert world.residency.models["a"].closed, "its new requests wait"
-    assert world.put_out == [], "it answers those that it has"
+    assert world.evicted == [], "it answers those that it has"
     world.run(1, b=WAITS, a=WAITS)
-    assert world.put_out == ["a"]
+    assert world.evicted == ["a"]
     world.run(4, b=WAITS, a=WAITS)
     assert world.states == {"a": "asleep", "b": "loaded"}
 
@@ -119,8 +119,8 @@ def test_two_that_do_not_fit_together_take_turns_and_the_log_says_so() -> None:
         world.run(0.5, **asleep, **loaded)
     assert 4 <= len(world.loads) <= 8, "each stays four times as long as it takes to load"
     assert all(one != two for one, two in itertools.pairwise(world.loads))
-    assert [line for line in world.said if "put each other out" in line]
-    assert sum(model.num_fights for model in world.residency.models.values()) > 0
+    assert [line for line in world.said if "evict each other" in line]
+    assert sum(model.num_thrashes for model in world.residency.models.values()) > 0
 
 
 def test_the_first_in_line_is_loaded_before_those_that_would_fit_sooner() -> None:
@@ -139,10 +139,10 @@ def test_a_closed_model_takes_requests_again_where_whoever_wanted_its_room_has_l
     assert world.residency.models["a"].closed
     world.run(0.5, a=RUNS)
     assert not world.residency.models["a"].closed
-    assert world.put_out == []
+    assert world.evicted == []
 
 
-def test_nothing_is_put_out_for_what_can_never_fit() -> None:
+def test_nothing_is_evicted_for_what_can_never_fit() -> None:
     world = World(2, "a", "huge")
     world.sizes["huge"] = {"cpu": 3.0 * GIB}
     world.load("a")
@@ -151,7 +151,7 @@ def test_nothing_is_put_out_for_what_can_never_fit() -> None:
         "it needs 3.00 GiB of cpu, and models that are loaded on demand may take 2.00 GiB together"
     )
     assert world.residency.models["huge"].failure == expected
-    assert world.put_out == []
+    assert world.evicted == []
     assert world.loads == ["a"]
 
 
@@ -176,12 +176,12 @@ def test_an_idle_model_goes_after_its_time() -> None:
     world = World(2, "a", idle_s=30)
     world.load("a")
     world.run(40, a=RUNS)
-    assert world.put_out == []
+    assert world.evicted == []
     world.run(29)
-    assert world.put_out == []
+    assert world.evicted == []
     world.run(3)
     assert world.states == {"a": "asleep"}
-    assert world.residency.models["a"].num_put_out == {"idle": 1, "room": 0}
+    assert world.residency.models["a"].num_evictions == {"idle": 1, "room": 0}
 
 
 @pytest.mark.parametrize("most", [1, 2])
@@ -232,12 +232,4 @@ def test_room_is_made_while_another_one_loads() -> None:
     world.load("a", "b")
     world.run(1, c=WAITS, d=WAITS)
     assert world.loads == ["a", "b", "c"]
-    assert world.put_out == ["a"]
-
-
-def test_what_the_server_said_before_a_load_does_not_count() -> None:
-    world = World(2, "a")
-    world.run(3, a=WAITS)
-    assert world.states == {"a": "loaded"}
-    world.residency.see(ready=[], healing=[])
-    assert world.states == {"a": "loaded"}
+    assert world.evicted == ["a"]

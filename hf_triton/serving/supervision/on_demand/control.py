@@ -11,18 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from generator.errors import GeneratorError, RepositoryError
+from generator.errors import GeneratorError
 from generator.models_yaml.server_settings import OnDemand
 from hf_triton.ports.repeats import Demand as PortDemand
 from hf_triton.ports.repeats import Model
 from hf_triton.serving.apply.model_update import locked_folders
-from hf_triton.serving.supervision.healing import Healer
 from hf_triton.serving.supervision.health import Health, Sample
+from hf_triton.serving.supervision.model_loader import ModelLoader
 from hf_triton.serving.supervision.on_demand.residency import Demand, Residency, Resident
 from hf_triton.serving.supervision.on_demand.sizes import Sizes
 from hf_triton.serving.supervision.served_models import OnDemandEntry, ServedModels
 from hf_triton.text_generation.memory.cache_budget import budgets_file
-from hf_triton.tritonserver.loading import Loaded
 from hf_triton.tritonserver.model_state import ModelStates, State
 from hf_triton.tritonserver.process import TritonServer
 from hf_triton.tritonserver.triton_texts import READY, UNLOADING
@@ -38,27 +37,26 @@ class OnDemandModels:
         self,
         server: TritonServer,
         served: ServedModels,
-        healer: Healer,
+        loader: ModelLoader,
         states: ModelStates,
         settings: OnDemand,
         say: Callable[[str], None],
     ) -> None:
         self._server, self._served = server, served
-        self._healer, self._states = healer, states
+        self._loader, self._states = loader, states
         self._settings, self._say = settings, say
         self._sizes = Sizes(
             *(served.repository, settings, self._folders),
-            lambda: healer.stubs,
+            lambda: loader.stubs,
             server.api.metrics,
         )
         self._residency = Residency(
-            *(settings.max_loads, self._sizes.of, self._sizes.limits, self._load, self._put_out),
+            *(settings.max_loads, self._sizes.of, self._sizes.limits, self._load, self._evict),
             *(say, time.monotonic),
         )
         self._entries: dict[str, OnDemandEntry] = {}
         self._owners: dict[str, str] = {}  # of entries and arms
-        self._loading: dict[str, set[str]] = {}  # entries of a load that have not come yet
-        self._seconds: dict[str, float] = {}
+        self._began_s: dict[str, float] = {}  # loads under way
         self._gone: set[str] = set()
         self._lock = threading.Lock()
 
@@ -67,16 +65,11 @@ class OnDemandModels:
         """The entries, with the state of each."""
         return self._residency.models
 
-    @property
-    def is_loading(self) -> bool:
-        """Whether any of them is being loaded."""
-        return bool(self._loading)
-
     def begin(self) -> None:
         """A server has been started, with no model yet."""
         with self._lock:
             self._gone.clear()
-        self._loading.clear()
+        self._began_s.clear()
         self._residency.forget()
 
     def look(self, demands: Iterable[PortDemand], *, may_begin: bool) -> None:
@@ -87,6 +80,10 @@ class OnDemandModels:
         residency.follow({name: entry.idle_s for name, entry in self._entries.items()})
         if not residency.models:
             return
+        with self._lock:
+            gone, self._gone = self._gone, set()
+        for name in gone:  # before their states are looked at
+            residency.gone(name)
         states = {name: self._states.of(self._folders(name)) for name in residency.models}
         ready = {
             name
@@ -96,14 +93,14 @@ class OnDemandModels:
         coming = {
             name for name, own in states.items() if any(one.state is State.HEALING for one in own)
         }
-        with self._lock:
-            gone, self._gone = self._gone, set()
-        for name in gone:
-            residency.gone(name)
         for name, model in residency.models.items():
-            lost = [one for one in states[name] if one.is_lost]
-            if lost and model.state == "loaded" and name not in coming:
-                residency.failed(name, lost[0].reason)
+            if name in self._began_s and name in ready:
+                self._end_load(name)
+            reasons = (one.reason for one in states[name] if one.is_lost)
+            is_ours = name in self._began_s or (model.state == "loaded" and name not in coming)
+            if is_ours and (reason := next(reasons, "")):
+                self._began_s.pop(name, None)
+                residency.failed(name, reason)
         residency.see(ready, coming)
         residency.ask(self._demands(demands))
         # One that is loaded again takes more for a moment.
@@ -112,45 +109,9 @@ class OnDemandModels:
         if may_begin:
             residency.decide()
 
-    def take(self, outcome: Loaded) -> bool:
-        """How a load ended; whether it was one of these."""
-        owner = next((one for one, left in self._loading.items() if outcome.model in left), None)
-        if owner is None:
-            return False
-        self._seconds[owner] = max(outcome.seconds, self._seconds.get(owner, 0.0))
-        folders = self._served.folders(outcome.model)
-        if outcome.failure:
-            self._take_failure(owner, outcome, folders)
-            return True
-        for state in self._states.of(folders):
-            state.ready()
-        self._loading[owner].discard(outcome.model)
-        if not self._loading[owner]:
-            self._end_load(owner)
-        return True
-
-    def _take_failure(self, owner: str, outcome: Loaded, folders: list[str]) -> None:
-        model, failure = self._states[outcome.model], outcome.failure or ""
-        if not outcome.is_of_server:
-            began_s = time.monotonic() - outcome.seconds
-            if self._healer.load_failed(failure, folders, began_s) is not None:
-                self._say(f"model '{outcome.model}' {model.reason}; it is loaded once more")
-                self._server.loader.begin([outcome.model], self._locked)
-                return
-        del self._loading[owner]
-        if outcome.is_of_server:
-            self._residency.gone(owner)
-        else:
-            self._residency.failed(owner, model.reason.removeprefix("failed to load: "))
-
-    def _end_load(self, owner: str) -> None:
-        del self._loading[owner]
-        seconds = self._seconds.pop(owner, 0.0)
-        waiting = self.models[owner].demand.waiting if owner in self.models else 0
-        self._residency.loaded(owner, seconds)
-        self._sizes.note_loaded(owner)
-        requests = f"{waiting} request{'s' * (waiting != 1)}"
-        self._say(f"model '{owner}' is loaded after {seconds:.1f} s, for {requests}")
+    def _end_load(self, name: str) -> None:
+        self._residency.loaded(name, time.monotonic() - self._began_s.pop(name))
+        self._sizes.note_loaded(name)
 
     def told(self, model: str) -> Model | None:
         """What ports are told of an entry, or an arm of it, beside its deaths; None where it is
@@ -179,12 +140,12 @@ class OnDemandModels:
             for family, value in (
                 ("hf_triton_model_loaded", float(model.state == "loaded")),
                 ("hf_triton_model_loads_total", model.num_loads),
-                ("hf_triton_model_thrashing_total", model.num_fights),
+                ("hf_triton_model_thrashing_total", model.num_thrashes),
                 ("hf_triton_model_waiting_requests", model.demand.waiting),
                 ("hf_triton_model_load_wait_seconds_total", model.waited_s),
             ):
                 yield Sample(family, own, value)
-            for why, count in model.num_put_out.items():
+            for why, count in model.num_evictions.items():
                 yield Sample("hf_triton_model_put_out_total", {**own, "reason": why}, count)
             for device, size in self._sizes.of(name).items():
                 family = "hf_triton_on_demand_memory_bytes"
@@ -213,24 +174,9 @@ class OnDemandModels:
             args = (name, self._server.pid)
             threading.Thread(target=self._ask_size, args=args, daemon=True).start()
             return
-        entries = self._entries[name].entries
-        self._loading[name] = set(entries)
-        for state in self._states.of(self._folders(name)):
-            state.load()
+        self._began_s[name] = time.monotonic()
         self._tell_budgets()
-        self._server.loader.begin(entries, self._locked)
-
-    @contextlib.contextmanager
-    def _locked(self, model: str) -> Iterator[None]:
-        """Keeps an apply from writing an entry's files while they are loaded; waits for one that
-        does so now. Raises RepositoryError, also where that has taken the entry away.
-        """
-        folders = self._served.folders(model)
-        with locked_folders(self._served.repository / folder for folder in folders):
-            self._served.look_again()
-            if model not in self._served.names():
-                raise RepositoryError("it is not in models.yaml any more")
-            yield
+        self._loader.begin(self._entries[name].entries)
 
     def _tell_budgets(self) -> None:
         """Says how large caches of keys and values may be, where a GPU is shared."""
@@ -245,7 +191,7 @@ class OnDemandModels:
                 budgets_file(prefix).write_text(json.dumps(budgets), encoding="utf-8")
 
     def _ask_size(self, name: str, pid: int) -> None:
-        """Then it is in line again, with room for what it needs, or told that there can't be."""
+        """Asks how large the weights are: by that the model waits for memory, or is refused."""
         why = self._sizes.ask(name)
         size = sum(self._sizes.of(name).values()) / 2**30
         takes = (
@@ -254,7 +200,7 @@ class OnDemandModels:
         self._say(f"model '{name}' is not downloaded yet; {takes}")
         self._note_gone(name, pid)
 
-    def _put_out(self, name: str) -> None:
+    def _evict(self, name: str) -> None:
         self._sizes.note_gone(name)
         threading.Thread(target=self._unload, args=(name,), daemon=True).start()
 
@@ -273,6 +219,8 @@ class OnDemandModels:
                 self._server.api.unload(folder)
                 while self._server.pid == pid and self._is_there(folder):
                     time.sleep(_POLL_S)
+                if self._server.pid == pid:
+                    self._states[folder].unloaded()
         self._note_gone(name, pid)
 
     def _note_gone(self, name: str, pid: int) -> None:
@@ -287,4 +235,4 @@ class OnDemandModels:
         except (OSError, GeneratorError):
             time.sleep(_TRIED_AGAIN_S)
             return True
-        return bool(states & {READY, UNLOADING}) or bool(self._healer.living(folder))
+        return bool(states & {READY, UNLOADING}) or bool(self._loader.living(folder))

@@ -1,9 +1,8 @@
 """Which of the models that are loaded on demand are in memory: those that are asked for, as far as
-the budget allows, those that nobody has asked longest go first. Decides only; others do it.
+the memory for all allows; the least recently used one is evicted first. Decides only.
 
-First come, first served: the first model in line gets room before any other, and a model that was
-loaded stays a while where it is asked without a pause, so that two that do not fit together take
-turns instead of loading again for each request.
+The first model in line gets room before any other. A model that gets requests without a pause stays
+for a while, so that two that do not fit together take turns instead of loading for each request.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ from typing import Literal
 State = Literal["asleep", "loading", "loaded", "leaving"]
 Sizes = Mapping[str, float]  # bytes by device
 
-_SEEN_LATE_S = 3.0  # what the server said may be from before a load or its end
 # A model is idle once nobody has asked it for so long: clients that ask one after the other pause.
 _PAUSE_S = 1.0
 # A busy one stays at least so long, or so many times as long as loads take, before it makes room.
 _LEAST_STAY_S, _LOADS_STAY = 5.0, 4.0
 _LONG_LOAD_S = 60.0
-_FIGHT_S, _SAY_FIGHT_EVERY_S = 60.0, 60.0
+_THRASH_S, _SAY_THRASH_EVERY_S = 60.0, 60.0
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
 _GIB = 2**30
 
@@ -62,8 +60,8 @@ class Resident:
     retry_at_s: float = -math.inf
     num_failures: int = 0
     num_loads: int = 0
-    num_put_out: dict[str, int] = field(default_factory=lambda: {"idle": 0, "room": 0})
-    num_fights: int = 0
+    num_evictions: dict[str, int] = field(default_factory=lambda: {"idle": 0, "room": 0})
+    num_thrashes: int = 0
     waited_s: float = 0.0
 
     @property
@@ -79,7 +77,7 @@ class Resident:
 
 class Residency:
     """The models of one server. ``sizes`` are bytes by device of an entry, as far as they are
-    known; ``limits`` those that all may take together, of each device; ``load`` and ``put_out``
+    known; ``limits`` those that all may take together, of each device; ``load`` and ``evict``
     begin, and ``loaded`` and ``gone`` are called when they have ended.
     """
 
@@ -89,14 +87,14 @@ class Residency:
         sizes: Callable[[str], Sizes],
         limits: Callable[[], Sizes],
         load: Callable[[str], None],
-        put_out: Callable[[str], None],
+        evict: Callable[[str], None],
         say: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
         self._max_loads, self._sizes, self._limits = max_loads, sizes, limits
-        self._load, self._put_out, self._say, self._clock = load, put_out, say, clock
+        self._load, self._evict, self._say, self._clock = load, evict, say, clock
         self.models: dict[str, Resident] = {}
-        self._said_fight_at_s = -math.inf
+        self._said_thrash_at_s = -math.inf
 
     def follow(self, idle_s: Mapping[str, float | None]) -> None:
         """The entries that are loaded on demand now, and when each may go."""
@@ -111,13 +109,11 @@ class Residency:
             model.state, model.closed = "asleep", False
 
     def see(self, ready: Iterable[str], healing: Iterable[str]) -> None:
-        """Those that the server says are ready, whoever has loaded them; those in ``healing`` come
-        back by themselves.
+        """Which models are ready, whoever has loaded them; those in ``healing`` come back by
+        themselves.
         """
         now, ready, healing = self._clock(), set(ready), set(healing)
         for model in self.models.values():
-            if now - model.changed_at_s < _SEEN_LATE_S:
-                continue
             if model.state == "asleep" and model.name in ready:
                 model.state, model.loaded_at_s, model.asked_at_s = "loaded", now, now
             elif model.state == "loaded" and model.name not in ready | healing:
@@ -147,7 +143,7 @@ class Residency:
             idle_for = now - max(model.asked_at_s, model.loaded_at_s)
             may_go = model.state == "loaded" and not model.is_busy and model.idle_s is not None
             if may_go and idle_for > (model.idle_s or 0):
-                self._say(f"model '{model.name}' is put out: nobody asked for {idle_for:.0f} s")
+                self._say(f"model '{model.name}' is unloaded: no request for {idle_for:.0f} s")
                 self._leave(model, "idle")
         self._load_waiting(now)
 
@@ -184,9 +180,9 @@ class Residency:
     def _begin(self, model: Resident, now: float) -> None:
         model.state, model.waits_for = "loading", "it is being loaded"
         model.changed_at_s = now
-        if now - model.made_room_at_s < _FIGHT_S:
-            model.num_fights += 1
-            self._tell_fight(model, now)
+        if now - model.made_room_at_s < _THRASH_S:
+            model.num_thrashes += 1
+            self._tell_thrash(model, now)
         self._load(model.name)
 
     def _lacking(self, size: Sizes, limits: Sizes) -> dict[str, float]:
@@ -204,7 +200,9 @@ class Residency:
     def _make_room(
         self, model: Resident, size: Sizes, short: dict[str, float], now: float
     ) -> set[str]:
-        """Has others go, or be closed until they may; returns the names of those."""
+        """Picks models to evict for ``model``; returns their names, none where they are not enough
+        yet.
+        """
         for one in self.models.values():  # room that is coming already
             if one.state == "leaving":
                 short = _less(short, self._sizes(one.name))
@@ -236,11 +234,11 @@ class Residency:
 
     def _leave(self, model: Resident, why: str) -> None:
         model.state, model.closed = "leaving", True
-        model.num_put_out[why] += 1
+        model.num_evictions[why] += 1
         if why == "room":
             model.made_room_at_s = self._clock()
-            self._say(f"model '{model.name}' is put out: '{model.made_room_for}' is asked for")
-        self._put_out(model.name)
+            self._say(f"model '{model.name}' is unloaded to make room for '{model.made_room_for}'")
+        self._evict(model.name)
 
     def _refuse_size(self, model: Resident, size: Sizes, limits: Sizes, device: str) -> None:
         needs = f"it needs {size[device] / _GIB:.2f} GiB of {device}"
@@ -255,7 +253,9 @@ class Residency:
         model.state, model.waits_since_s = "asleep", None
         model.failure, model.changed_at_s = why, self._clock()
         model.retry_at_s = self._clock() + pause_s
-        self._say(f"model '{model.name}' can't be loaded: {why}; not tried for {pause_s:.0f} s")
+        self._say(
+            f"model '{model.name}' can't be loaded: {why}; requests try again after {pause_s:.0f} s"
+        )
 
     def loaded(self, name: str, seconds: float) -> None:
         """A load has ended well."""
@@ -274,18 +274,17 @@ class Residency:
             self._fail(model, why)
 
     def gone(self, name: str) -> None:
-        """It has been put out."""
+        """Its processes have ended, and their memory is free."""
         if model := self.models.get(name):
             model.state, model.closed, model.changed_at_s = "asleep", False, self._clock()
 
-    def _tell_fight(self, model: Resident, now: float) -> None:
-        if now - self._said_fight_at_s < _SAY_FIGHT_EVERY_S:
+    def _tell_thrash(self, model: Resident, now: float) -> None:
+        if now - self._said_thrash_at_s < _SAY_THRASH_EVERY_S:
             return
-        self._said_fight_at_s = now
+        self._said_thrash_at_s = now
         self._say(
-            f"models '{model.name}' and '{model.made_room_for}' put each other out of memory, and "
-            "each is asked for: raise memory_gib of on_demand in models.yaml's server:, or load "
-            "fewer models"
+            f"models '{model.name}' and '{model.made_room_for}' evict each other, and both get "
+            "requests: raise memory_gib of on_demand in models.yaml's server:, or load fewer models"
         )
 
 

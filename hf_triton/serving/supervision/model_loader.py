@@ -1,0 +1,312 @@
+"""Loads models: at the start, on demand, and again after their Python processes died.
+
+A folder is loaded under its lock: an apply that holds it goes first, and may have loaded the model.
+Where a load fails, the model's state says whether it is tried again, and when. Each model that is
+brought back has a thread of its own, so that others are not delayed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+from generator.errors import GeneratorError
+from generator.repository.writing import locked_model
+from hf_triton.serving.supervision.served_models import ServedModels
+from hf_triton.serving.supervision.stub_deaths import Death, StubDeaths
+from hf_triton.tritonserver.http_api import NUM_LOADERS, ModelVersion
+from hf_triton.tritonserver.model_state import Cause, ModelStates, State
+from hf_triton.tritonserver.stubs import Stub
+from hf_triton.tritonserver.triton_texts import READY
+
+# The other processes of an unloaded model end at once, unless they still answer requests: they may,
+# as long as there is memory for the new processes beside them.
+_SURVIVORS_END_S = 3.0
+_SURVIVORS_MAY_ANSWER_S = 30.0
+_NUM_LOG_LINES = 8
+_TRIED_AGAIN_S = 1.0
+_POLL_S = 0.1
+_NOT_READY = "loaded, but not ready"  # Triton reports success for an ensemble whose step failed
+
+Pids = frozenset[int]
+T = TypeVar("T")
+
+
+class Server(Protocol):
+    """The calls to a server. Each raises OSError if it can't be reached."""
+
+    def index(self) -> list[ModelVersion]: ...
+    def is_model_ready(self, name: str) -> bool: ...
+    def load(self, name: str) -> str | None: ...
+    def unload(self, name: str) -> str | None: ...
+
+
+class ModelLoader:
+    """Loads the models of one server. ``say`` prints a line; ``log_tail`` returns the last lines of
+    the server's log.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        deaths: StubDeaths,
+        served: ServedModels,
+        states: ModelStates,
+        say: Callable[[str], None],
+        log_tail: Callable[[], list[str]] = list,
+    ) -> None:
+        self._server, self._deaths, self._served, self._states = server, deaths, served, states
+        self._say, self._log_tail = say, log_tail
+        self._lock = threading.Lock()
+        self._reasons: dict[str, tuple[Cause, str]] = {}  # of deaths to come
+        self._loading: dict[str, Pids] = {}  # folder -> processes that are not loading
+        self._threads = Counter[str]()  # that bring a folder back
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """The server was started, with no model yet."""
+        self._ended = threading.Event()  # of the server that the threads work on
+        self.has_deaths = False
+
+    def begin(self, models: Iterable[str]) -> None:
+        """Starts to load entries, several at once; their states tell how each ends."""
+        waiting = queue.SimpleQueue[str]()
+        for model in models:
+            for state in self._states.of(self._served.folders(model)):
+                state.load()
+            waiting.put(model)
+        args = (waiting, time.monotonic(), self._ended)
+        for _ in range(min(NUM_LOADERS, waiting.qsize())):
+            threading.Thread(target=self._load_each, args=args, daemon=True).start()
+
+    def look(self, sweep: bool = False, find: bool = False) -> None:
+        """Starts to reload the models whose processes have died since the last call."""
+        for death in self._deaths.look(sweep, find):
+            self.has_deaths = True
+            if not self._states[death.folder].in_hand:
+                cause, reason = self._reasons.pop(death.folder, (death.cause, death.reason))
+                self._states[death.folder].died(cause, reason)
+                try:
+                    self._begin(death.folder, partial(self._bring_back, death))
+                except RuntimeError:  # too many threads on this machine: the next sweep tries again
+                    self._states[death.folder].ready()
+
+    @property
+    def stubs(self) -> frozenset[Stub]:
+        """The models' processes, as of about a second ago."""
+        return self._deaths.known
+
+    def living(self, folder: str) -> Pids:
+        """The processes that a model has now."""
+        return self._deaths.living(folder)
+
+    def end_processes(self, folder: str, cause: Cause, reason: str) -> None:
+        """Kills the processes of a model that no longer answers; ``look`` then reloads it."""
+        self._reasons[folder] = cause, reason
+        self._kill(folder, self.living(folder))
+
+    def end(self) -> None:
+        """Stops all loads, because the server is being stopped or has died. Kills processes that
+        are loading: a stopping server would wait for them.
+        """
+        with self._lock:
+            self._ended.set()
+            loading, self._loading = self._loading, {}
+        for folder, survivors in loading.items():
+            self._kill(folder, self.living(folder) - survivors)
+
+    def _begin(self, folder: str, work: Callable[[threading.Event], None]) -> None:
+        args = (folder, work, self._ended)
+        threading.Thread(target=self._run, args=args, daemon=True).start()
+
+    def _run(
+        self, folder: str, work: Callable[[threading.Event], None], ended: threading.Event
+    ) -> None:
+        with self._lock:
+            self._threads[folder] += 1
+        try:
+            work(ended)
+        finally:
+            with self._lock:
+                self._threads[folder] -= 1
+
+    def _load_each(
+        self, waiting: queue.SimpleQueue[str], since_s: float, ended: threading.Event
+    ) -> None:
+        with contextlib.suppress(queue.Empty):
+            while not ended.is_set():
+                model, nobody = waiting.get_nowait(), Pids()
+                delay_s = self._load_once(model, nobody, since_s, ended)
+                if delay_s is not None:
+                    self._begin(model, partial(self._load_again, model, nobody, delay_s))
+
+    def _bring_back(self, death: Death, ended: threading.Event) -> None:
+        delay_s = self._tried(partial(self._unload, death, ended), death.folder, ended)
+        if delay_s is not None:
+            self._load_again(death.folder, death.survivors, delay_s, ended)
+        elif not ended.is_set():
+            self._states[death.folder].ready()  # somebody else has loaded it
+
+    def _unload(self, death: Death, ended: threading.Event) -> float | None:
+        """Unloads a model that is still dead; the seconds until it is loaded, None of another."""
+        with locked_model(self._served.repository / death.folder):
+            if ended.is_set() or not self._deaths.is_dead(death):
+                return None
+            self._server.unload(death.folder)
+            return self._states[death.folder].count_death(others_live=bool(death.survivors))
+
+    def _load_again(
+        self, folder: str, survivors: Pids, first_s: float, ended: threading.Event
+    ) -> None:
+        delay_s: float | None = first_s
+        while delay_s is not None and not ended.is_set():
+            told = self._states[folder].tell_retry(delay_s)
+            self._say(f"model '{self._model_of(folder)}': {told}")
+            if ended.wait(delay_s):
+                return
+            delay_s = self._load_once(folder, survivors, time.monotonic(), ended)
+
+    def _load_once(
+        self, folder: str, survivors: Pids, since_s: float, ended: threading.Event
+    ) -> float | None:
+        """Loads a folder; seconds until that is tried again, None where it is not: it is ready, or
+        lost, or the server has ended.
+        """
+        began_s = time.monotonic()
+        failure = self._tried(partial(self._load, folder, survivors, ended), folder, ended)
+        if ended.is_set():
+            return None
+        if failure is None:
+            # Triton never answers the requests of the process that died, and so keeps the old
+            # version and its other processes: they are killed later.
+            args = (folder, survivors)
+            if survivors:
+                threading.Thread(target=self._end_later, args=args, daemon=True).start()
+            self._note_loaded(folder, time.monotonic() - since_s)
+            return None
+        self._kill(folder, survivors)  # there may be no room beside them
+        # What is brought back by a thread of its own fails by itself.
+        parts = [one for one in self._parts(folder) if not self._threads[one]]
+        cause, reason = self._deaths.of_load(failure, [*parts, folder], began_s)
+        delay_s = self._states.load_failed([*parts, folder], cause, reason)
+        if delay_s is None:
+            self._tell_lost(folder)
+        return delay_s
+
+    def _tried(self, step: Callable[[], T], folder: str, ended: threading.Event) -> T | None:
+        """What ``step`` returns; None where the server ends first. Tried again where it fails for
+        something else than the model: the server is too busy to answer, no file can be opened.
+        """
+        said = ""
+        while not ended.is_set():
+            try:
+                return step()
+            except OSError:
+                pass  # where the server went away, that is noticed elsewhere
+            except GeneratorError as error:
+                if str(error) != said:
+                    said = str(error)
+                    self._say(f"model '{self._model_of(folder)}': {error}")
+            ended.wait(_TRIED_AGAIN_S)
+        return None
+
+    def _load(self, folder: str, survivors: Pids, ended: threading.Event) -> str | None:
+        """Loads a folder: before a front its engine, after a step its ensemble, if Triton has not
+        loaded that itself; the reason in one line where it fails.
+        """
+        model = self._model_of(folder)
+        for part in self._served.load_order(model) if folder == model else [folder]:
+            failure = self._load_one(part, survivors, ended)
+            if failure is not None:
+                return failure
+        ready = self._ready()
+        if self._served.model_of(folder) is None or model in ready:
+            return None
+        if folder == model:
+            return _NOT_READY
+        steps_are_ready = {*self._served.folders(model)} - {model} <= ready
+        return self._load_one(model, Pids(), ended) if steps_are_ready else None
+
+    def _load_one(self, folder: str, survivors: Pids, ended: threading.Event) -> str | None:
+        """None also if somebody else has loaded it, or it is not to be served any more."""
+        with locked_model(self._served.repository / folder):
+            self._served.look_again()
+            self._wait_for_end(folder, survivors, _SURVIVORS_END_S)
+            if self._served.model_of(folder) is None or folder in self._ready():
+                return None
+            with self._lock:
+                if ended.is_set():
+                    return "the server is being stopped"
+                self._loading[folder] = survivors
+            try:
+                failure = self._server.load(folder)
+            finally:
+                with self._lock:
+                    self._loading.pop(folder, None)
+        return failure and failure.removeprefix(f"{folder}: ")
+
+    def _note_loaded(self, folder: str, seconds: float) -> None:
+        model, parts = self._served.model_of(folder), self._parts(folder)
+        own = [folder, *(one for one in parts if not self._threads[one])]
+        if model is None:
+            for one in own:
+                self._states[one].unloaded()
+            return
+        again = " again" * self._states[folder].was_ready
+        is_ready = self._says_ready(folder)
+        for one in own:
+            self._states[one].ready()
+        how = f"ready{again}" if is_ready else "loaded, but says that it is not ready,"
+        self._say(f"{model} is {how} after {seconds:.1f} s")
+
+    def _says_ready(self, folder: str) -> bool:
+        """Asked of models by Triton from 26.03 on; one that says no has not failed."""
+        with contextlib.suppress(OSError):
+            return self._server.is_model_ready(folder)
+        return True
+
+    def _tell_lost(self, folder: str) -> None:
+        state, model = self._states[folder], self._model_of(folder)
+        if state.state is not State.GIVEN_UP:
+            self._say(f"model '{model}' {state.told}")
+            return
+        lines = [f"\n    {line}" for line in self._log_tail()[-_NUM_LOG_LINES:]]
+        self._say(
+            f"model '{model}': {state.told}. The others are served on. Correct it (smaller "
+            "caches, more memory, another model) and run `hf-triton apply`, or start serve again. "
+            f"The log's last lines:{''.join(lines)}"
+        )
+
+    def _parts(self, folder: str) -> Sequence[str]:
+        """Those that come with a folder that stands for an entry."""
+        return self._served.folders(folder)[:-1] if folder == self._model_of(folder) else []
+
+    def _ready(self) -> set[str]:
+        return {entry.model for entry in self._server.index() if entry.state == READY}
+
+    def _model_of(self, folder: str) -> str:
+        return self._served.model_of(folder) or folder
+
+    def _kill(self, folder: str, pids: Pids) -> None:
+        """Kills processes, those that the model still has: others may have their numbers by now."""
+        for pid in pids & self.living(folder) if pids else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _wait_for_end(self, folder: str, pids: Pids, timeout_s: float) -> None:
+        """A zombie counts as ended; psutil's wait_procs would wait until Triton reaps it."""
+        deadline = time.monotonic() + timeout_s
+        while pids and pids & self.living(folder) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def _end_later(self, folder: str, pids: Pids) -> None:
+        self._wait_for_end(folder, pids, _SURVIVORS_MAY_ANSWER_S)
+        self._kill(folder, pids)
