@@ -6,24 +6,27 @@ layers of the model at hand.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from itertools import accumulate
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import torch
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import reason
+from hf_triton.text_generation.engine.step import PrefillChunk, Step
 from hf_triton.text_generation.memory.pages import PAGE_SIZES, num_pages_of
+from hf_triton.text_generation.sequence.sampling_params import SamplingParams
+from hf_triton.text_generation.sequence.sequence import Sequence
 
 from .attention import Attend, AttentionRule
 from .plain_attention import plain_attention
-from .step import PagedStep
+from .step import PagedStep, lay_out_pages
 
 _FLASH_ATTENTION = {  # of the kernels package
     "FlashAttention 3": "kernels-community/vllm-flash-attn3",
@@ -210,27 +213,18 @@ def _leave_nan(stored: torch.Tensor, step: PagedStep) -> None:
         stored[pages[(length - 1) // size], (length - 1) % size + 1 :] = torch.nan
 
 
-def _small_step(sequences: Sequence[tuple[int, int]], device: torch.device) -> PagedStep:
+def _small_step(counts: Items[tuple[int, int]], device: torch.device) -> PagedStep:
     """Sequences of so many tokens each, which attend to so many, over pages out of order."""
-    page_size = PAGE_SIZES[device.type]
-    counts, lengths = [list(one) for one in zip(*sequences, strict=True)]
-    num_pages = [num_pages_of(length, page_size) for length in lengths]
-    table = np.zeros((len(counts), max(num_pages)), dtype=np.int32)
-    table[np.arange(max(num_pages)) < np.array(num_pages)[:, None]] = range(sum(num_pages), 0, -1)
-    starts = [0, *accumulate(counts)]
-    numbers: dict[str, Any] = {
-        "starts": starts,
-        "key_starts": [0, *accumulate(lengths)],
-        "lengths": lengths,
-        "block_table": table,
-        **{name: [0] * sum(counts) for name in ("token_ids", "positions", "sequences", "adapters")},
-        **{name: [0] for name in ("slots", "last", "columns")},
-    }
-    tensors: dict[str, Any] = {
-        name: torch.tensor(values, device=device).int() for name, values in numbers.items()
-    }
-    size = SimpleNamespace(num_pages=sum(num_pages) + 1, page_size=page_size)
-    cache: Any = SimpleNamespace(size=size)
-    step = PagedStep(cache, **tensors, max_query_len=max(counts))
-    step.kept["on_host"] = starts, lengths
-    return step
+    page_size, step, nobody = PAGE_SIZES[device.type], Step(), cast(Any, None)
+    num_pages = page = sum(num_pages_of(length, page_size) for _, length in counts)
+    for num_tokens, length in counts:
+        sequence = Sequence([0] * length, SamplingParams(1), nobody, nobody, token_ids=[0])
+        sequence.num_computed_tokens = length
+        last, page = page, page - num_pages_of(length, page_size)
+        sequence.pages = array("i", range(last, page, -1))
+        if num_tokens == 1:
+            step.decodes.append(sequence)
+        else:
+            step.prefills.append(PrefillChunk(sequence, length - num_tokens, length))
+    size = SimpleNamespace(num_pages=num_pages + 1, page_size=page_size)
+    return lay_out_pages(step).to(device, cast(Any, SimpleNamespace(size=size)))
