@@ -20,7 +20,7 @@ from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import Sequence
 
 from .step_tokens import max_num_batched_tokens
-from .trial import EXACT, WIDEST
+from .trial import EXACT, WIDEST, logits_after
 from .warm_up import dummy_sequence
 
 # Rows of logits in a step, for a sequence that a model serves at once, and at least. A GPU's memory
@@ -72,11 +72,11 @@ def computes_drafts(
 def _logits(
     scheduler: Scheduler, space: KVCacheManager, runner: Runner, lengths: list[int], vocab_size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(tokens, sequences, vocab) as drafts, and one by one."""
+    """(sequences, tokens, vocab) as drafts, and one by one."""
     random = torch.Generator().manual_seed(0)
     forced = torch.randint(0, vocab_size, (len(lengths), _FORCED), generator=random).tolist()
-    params = SamplingParams(_FORCED + 1)
-    sequences = [dummy_sequence(list(range(length)), params) for length in lengths]
+    alone = logits_after(_sequences(lengths), forced, scheduler, runner)[:, 2:]
+    sequences = _sequences(lengths)
     scheduler.add(sequences)
     while not all(sequence.token_ids for sequence in sequences):
         step = scheduler.schedule()
@@ -88,21 +88,11 @@ def _logits(
     for sequence, row in zip(step.decodes, order, strict=True):
         space.append(sequence, sequence.num_computed_tokens + _FORCED - 1)
         step.drafts.append(Draft(sequence, forced[row][1:]))
-    drafted = runner.forward(step).clone()[len(order) :].unflatten(0, (len(order), _FORCED - 1))
-    alone = [_next(scheduler, runner, sequences, forced, number) for number in range(1, _FORCED)]
+    drafted = runner.forward(step)[len(order) :].unflatten(0, (len(order), _FORCED - 1))
     scheduler.retire(sequences)
-    return drafted.transpose(0, 1), torch.stack(alone)
+    return drafted, alone[order]
 
 
-def _next(
-    scheduler: Scheduler,
-    runner: Runner,
-    sequences: list[Sequence],
-    forced: list[list[int]],
-    number: int,
-) -> torch.Tensor:
-    """Computes one more token of each -> (sequences, vocab)."""
-    for sequence, token_ids in zip(sequences, forced, strict=True):
-        sequence.token_ids.append(token_ids[number])
-    logits: torch.Tensor = runner.forward(scheduler.schedule()).clone()
-    return logits
+def _sequences(lengths: list[int]) -> list[Sequence]:
+    params = SamplingParams(_FORCED + 1)
+    return [dummy_sequence(list(range(length)), params) for length in lengths]

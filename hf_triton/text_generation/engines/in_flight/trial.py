@@ -123,7 +123,7 @@ def logits_after(
         step = scheduler.schedule()
         for sequence, row_logits in zip(step.sampled, runner.compute(step), strict=True):
             row, num_forced = sequences.index(sequence), len(sequence.token_ids)
-            logits[row, num_forced] = row_logits.float()
+            logits[row, num_forced] = row_logits.to(torch.float32, copy=True)
             sequence.token_ids += forced[row][num_forced : num_forced + 1]
         done = [s for s in step.sampled if (sequences.index(s), num_logits - 1) in logits]
         scheduler.retire(done)
