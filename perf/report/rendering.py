@@ -29,7 +29,6 @@ from perf.report.points import (
 from perf.report.schema import Results, Run, read_results, write_text
 
 MARKDOWN_FILE, PAGE_FILE = "run.md", "run.html"
-RENDERINGS = (PAGE_FILE, MARKDOWN_FILE)
 _NAMES = ("target", "endpoint", "concurrency", "request_rate")
 
 

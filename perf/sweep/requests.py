@@ -295,27 +295,23 @@ def _of_file(file: Path, target: Target) -> Requests:
     RequestError for an entry that does not fit the model.
     """
     try:
-        entries = json.loads(read_regular(file, _MOST_BYTES).decode("utf-8"))["data"]
+        data = json.loads(read_regular(file, _MOST_BYTES).decode("utf-8"))["data"]
+        # A sequence of requests is a list.
+        entries = [one for each in data for one in (each if isinstance(each, list) else [each])]
     except OSError as error:
         raise PerfError(f"{file}: can't be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PerfError(f"{file}: {error}; {_FORM}") from None
-    if isinstance(entries, list) and entries and isinstance(entries[0], list):
-        entries = [
-            entry for sequence in entries for entry in sequence
-        ]  # one request for each entry
-    if not isinstance(entries, list) or not entries:
-        raise PerfError(f"{file}: holds no entries; {_FORM}")
-    model, flat = f"model '{target.model}'", target.endpoint in FLAT_JSON
+    if not entries or not all(isinstance(entry, dict) for entry in entries):
+        raise PerfError(f"{file}: holds no entries, or others than maps; {_FORM}")
+    model, known, flat = f"model '{target.model}'", target.inputs, target.endpoint in FLAT_JSON
+    required = {name for name, tensor in known.items() if not tensor.optional}
     for entry in entries:
-        if not isinstance(entry, dict):
-            raise PerfError(f"{file}: an entry is {json.dumps(entry)[:60]}; {_FORM}")
-        for name in entry.keys() - target.inputs.keys():
-            known = ", ".join(target.inputs)
-            raise RequestError(f"{file.name} has an input {name}, {model} has: {known}")
-        for name, tensor in target.inputs.items():
-            if not tensor.optional and name not in entry:
-                raise RequestError(f"{file.name} lacks the input {name} of {model}")
+        for name in entry.keys() - known.keys():
+            has = ", ".join(known)
+            raise RequestError(f"{file.name} has an input {name}, {model} has: {has}")
+        for name in required - entry.keys():
+            raise RequestError(f"{file.name} lacks the input {name} of {model}")
         if flat and any(isinstance(v, dict) and "content" not in v for v in entry.values()):
             raise RequestError(f"{file.name} has b64 content, which {target.endpoint} can't carry")
     return Requests(entries)

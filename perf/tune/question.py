@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.model_spec import ModelSpec
 from generator.spec.runtime_rules import repository_folder, snapshot_folder
 from generator.spec.task_sets import MEDIA_TASKS
+from generator.yaml_file.schema import did_you_mean
 from perf.sweep.scenario import Inputs, lengths
 from perf.tune.goal import Goal
 
@@ -61,9 +61,7 @@ def find_model(specs: Sequence[ModelSpec], name: str, config: Path) -> ModelSpec
     """Raises ModelError where there is no such model, or the name stands for several."""
     found = {spec.name: spec for spec in specs if spec.arm_of is None}
     if name not in found:
-        close = get_close_matches(name, found, n=1)
-        meant = f"; did you mean '{close[0]}'?" if close else ""
-        raise ModelError(f"{config} has no model '{name}'; there are: {', '.join(found)}{meant}")
+        raise ModelError(f"{config} has no model '{name}'{did_you_mean(name, found, 'models')}")
     spec = found[name]
     if spec.ensemble is not None:
         raise ModelError(
