@@ -34,7 +34,6 @@ from .texts.tokenization import Tokenization
 
 _WARM_UP_LENGTHS = (8, 32, 128, 128)
 _LONGEST_TRIED = 1024  # tokens: longer ones would take seconds of every load
-_PREPACK_ROWS = (16, 128, 1024)  # tokens of one short text, of one long, of a full step
 # The value of tokenizers without a limit.
 _NO_LIMIT = 10**9
 _DEFAULT_MAX_LENGTH = (
@@ -208,7 +207,7 @@ def torch_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOption
         from .runners.graph_runner import GraphRunner
 
         return select_runner(setup, (GraphRunner, PADDED, EQUAL_LENGTHS))
-    prepacked = cache(partial(prepack, setup.model, rows=_PREPACK_ROWS))
+    prepacked = cache(partial(prepack, setup.model, many_rows=True))
 
     def fused(setup: RunnerSetup) -> Runner:
         from .fused.runner import FusedRunner

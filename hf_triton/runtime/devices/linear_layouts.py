@@ -1,6 +1,6 @@
 """Linear layers with prepacked weights for the CPU: one class for each layout.
 
-prepacked_linear.py times which layout is the fastest. The operators are private to torch, which has
+prepacked_linear.py chooses among them. The operators are private to torch, which has
 no public way to prepack a weight (``mkldnn``: what inductor emits; ``quantized``: what dynamic
 quantization calls). Where one is missing or fails, its layout is not used. A test holds all layouts
 to the same numbers.

@@ -1,17 +1,14 @@
-"""Linear layers with prepacked weights, in whichever layout is fastest on the CPU at hand.
+"""Linear layers of a CPU model with prepacked weights.
 
 ``F.linear`` in float32 calls a general matrix product that packs the weight at every call. Two
 layouts pack it once:
 
 - oneDNN's: about half the time on processors with AVX-512 (less is saved in bfloat16);
 - FBGEMM's, for float32: the weight is stored in float16 and widened as it is read, computed in
-  float32. Generating for one caller waits for memory, and this reads half as much of it: a third of
-  oneDNN's time for one row, the same for 32. It is taken only where every value of the weight is
-  a float16 exactly, as in a float16 checkpoint, so nothing is rounded.
+  float32. Generating for one caller waits for memory, and this reads half as much of it: half of
+  oneDNN's time for one row, the same for 32 to 256. It is taken only where every value of the
+  weight is a float16 exactly, as in a float16 checkpoint, so nothing is rounded.
 
-Which is faster differs by processor and shape, so each shape is timed, with its weight out of the
-processor's caches as it is among the model's other weights, and the fastest layout is taken. Times
-that nothing disturbed are kept for the machine's next models.
 Layers that share their input (query, key and value; gate and up) become one: fewer starts of the
 thread team, which take 10 % of a step where a weight is read for a single row.
 
@@ -22,22 +19,15 @@ are in linear_layouts.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from .int8_linear import Int8Linear
-from .layout_times import LayoutTimes
 from .linear_layouts import Float16StoredLinear, PrepackedLinear, is_int8
 
-_ROWS = (1, 32)  # decoding one sequence, and many: the shapes of generation
-_MOST_OTHER_BYTES = 2**26  # more than a core keeps in its caches
-# Joined layers save calls, and compiled loops the copying of their outputs into one.
-_JOINING_SAVES = 1.25
-# A plain layer that is timed as a little faster is a tenth slower in a model: noise is more than
-# what it can gain, and its call is the module's.
-_PACKING_SAVES = 1.1
 # Children that get the same input one after the other in transformers' models.
 _SHARED_INPUT = (
     ("q_proj", "k_proj", "v_proj"),
@@ -49,8 +39,6 @@ _SHARED_INPUT = (
 )
 # Children whose weight the parent reads directly: Mamba's steps.
 READ_BY_PARENT = ("dt_proj",)
-_FORMS = (Float16StoredLinear, PrepackedLinear)
-_INT8_FORMS = (Int8Linear,)
 
 
 class _SharedInput:
@@ -98,38 +86,35 @@ class _Layer:
     """A plain linear layer: its name in its parent, its weight (out, in) and its bias."""
 
     name: str
-    module: nn.Module
     weight: torch.Tensor
     bias: torch.Tensor | None
 
     @property
-    def key(self) -> tuple[object, ...]:
-        """The properties that its time depends on."""
-        return (*self.weight.shape, self.weight.dtype, self.bias is not None, is_int8(self.weight))
+    def kind(self) -> tuple[object, ...]:
+        """What layers that are computed as one have in common."""
+        weight = self.weight
+        return weight.shape[1], weight.dtype, self.bias is not None, is_int8(weight)
 
 
-def prepack(model: nn.Module, rows: tuple[int, ...] = _ROWS) -> int:
-    """Replaces the linear layers of a CPU model by prepacked ones where that is faster; returns how
-    many. Layers that share their input are computed as one. ``rows``: the numbers of rows that
-    matter.
+def prepack(model: nn.Module, *, many_rows: bool = False) -> int:
+    """Replaces the linear layers of a CPU model by prepacked ones; returns how many. Layers that
+    share their input are computed as one. ``many_rows``: it computes hundreds at once, for which
+    AVX-512 multiplies oneDNN's layout faster.
 
-    Must run on the thread that will run the model, with its thread count: the choice is timed.
+    Must run on the thread that will run the model, with its thread count.
     """
-    num_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    others = torch.zeros(min(num_bytes, _MOST_OTHER_BYTES), dtype=torch.uint8)
-    choice = _Choice(rows, others)
+    in_half = not (many_rows and torch.backends.cpu.get_cpu_capability() == "AVX512")
     joins = _SHARED_INPUT if _shares_inputs(model) else ()
-    with choice.times.keeping():
-        return sum(_prepack_layers(parent, choice, joins) for parent in list(model.modules()))
+    return sum(_prepack_layers(parent, joins, in_half) for parent in list(model.modules()))
 
 
-def _prepack_layers(parent: nn.Module, choice: _Choice, joins: tuple[tuple[str, ...], ...]) -> int:
+def _prepack_layers(parent: nn.Module, joins: tuple[tuple[str, ...], ...], in_half: bool) -> int:
     """As ``prepack``, of a module's own layers."""
     replaced = 0
     layers = {layer.name: layer for layer in _linear_layers(parent)}
     for names in joins:
         group = [layers[name] for name in names if name in layers]
-        linear = choice.joined(group) if len(group) == len(names) else None
+        linear = _packed(group, in_half) if len(group) == len(names) else None
         if linear is not None:
             shared = _SharedInput(linear, [layer.weight.shape[0] for layer in group])
             for index, layer in enumerate(group):
@@ -137,7 +122,7 @@ def _prepack_layers(parent: nn.Module, choice: _Choice, joins: tuple[tuple[str, 
                 del layers[layer.name]
             replaced += len(group)
     for layer in layers.values():
-        linear = choice.packed(layer)
+        linear = _packed([layer], in_half)
         if linear is not None:
             setattr(parent, layer.name, linear)
             replaced += 1
@@ -159,66 +144,29 @@ def _shares_inputs(model: nn.Module) -> bool:
     )
 
 
-class _Choice:
-    """Times each kind of layer once in each form and remembers the seconds."""
-
-    def __init__(self, rows: tuple[int, ...], others: torch.Tensor) -> None:
-        self.times = LayoutTimes(rows, others)
-        self._joins: dict[tuple[object, ...], bool] = {}
-
-    def packed(self, layer: _Layer) -> PrepackedLinear | None:
-        """The layer's fastest form, or None if that is the unchanged layer."""
-        linear, packed_s = self._fastest([layer])
-        return linear if self._plain_seconds(layer) * _PACKING_SAVES > packed_s else None
-
-    def joined(self, layers: list[_Layer]) -> PrepackedLinear | None:
-        """One layer for all, if it is not slower beyond what it saves elsewhere."""
-        if len({(layer.weight.shape[1], *layer.key[2:]) for layer in layers}) > 1:
-            return None
-        key = tuple(layer.key for layer in layers)
-        if not self._joins.get(key, True):
-            return None
-        linear, joined_s = self._fastest(layers)
-        if key not in self._joins:
-            apart_s = sum(
-                min(self._plain_seconds(layer), self._fastest([layer])[1]) for layer in layers
-            )
-            self._joins[key] = joined_s <= apart_s * _JOINING_SAVES
-        return linear if self._joins[key] else None
-
-    def _fastest(self, layers: list[_Layer]) -> tuple[PrepackedLinear | None, float]:
-        """The fastest form of these layers as one, and its seconds; infinite where none works."""
-        fastest: tuple[PrepackedLinear | None, float] = (None, float("inf"))
-        forms = _INT8_FORMS if is_int8(layers[0].weight) else _FORMS
-        keys = {form: repr((form.__name__, *(layer.key for layer in layers))) for form in forms}
-        for form in sorted(forms, key=lambda form: self.times.known(keys[form])):
-            if self.times.known(keys[form]) >= fastest[1]:
-                continue
-            try:
-                linear = _joined(layers, form)
-                seconds = self.times.of(keys[form], linear, layers[0].weight)
-            except (AttributeError, ImportError, RuntimeError):
-                continue  # not available in this installation or for this weight
-            if seconds < fastest[1]:
-                fastest = (linear, seconds)
-        return fastest
-
-    def _plain_seconds(self, layer: _Layer) -> float:
-        return self.times.of(repr(("plain", layer.key)), layer.module, layer.weight)
-
-
-def _joined(layers: list[_Layer], form: type[PrepackedLinear]) -> PrepackedLinear:
-    """One layer with the outputs of all, in order."""
+def _packed(layers: list[_Layer], in_half: bool) -> PrepackedLinear | None:
+    """One layer with the outputs of all, in order; None where torch can't lay the weights out so,
+    or they are of different kinds.
+    """
+    if len({layer.kind for layer in layers}) > 1:
+        return None
+    half = (Float16StoredLinear,) if in_half else ()
+    forms = (Int8Linear,) if is_int8(layers[0].weight) else (*half, PrepackedLinear)
     biases = [layer.bias for layer in layers if layer.bias is not None]
-    weight = form.joined([layer.weight.detach() for layer in layers])
-    return form(weight, torch.cat(biases) if biases else None)
+    for form in forms:
+        with suppress(AttributeError, ImportError, RuntimeError):  # missing, or not for this weight
+            weight = form.joined([layer.weight.detach() for layer in layers])
+            made = form(weight, torch.cat(biases) if biases else None)
+            made(torch.zeros(1, made.in_features, dtype=made.dtype))
+            return made
+    return None
 
 
 def _linear_layers(parent: nn.Module) -> Iterator[_Layer]:
     for name, child in list(parent.named_children()):
         weight, bias = _linear_weight(child)
         if weight is not None and name not in READ_BY_PARENT:
-            yield _Layer(name, child, weight, bias)
+            yield _Layer(name, weight, bias)
 
 
 def _linear_weight(module: nn.Module) -> tuple[torch.Tensor | None, torch.Tensor | None]:

@@ -22,8 +22,6 @@ from hf_triton.encoder.runners.runner import (
     select_runner,
 )
 from hf_triton.encoder.texts.encoding import Encoding
-from hf_triton.runtime.devices import layout_times
-from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.fused.parts import UnsupportedLayersError
 from tests.support.tiny_encoders import ARCHITECTURES
@@ -95,15 +93,10 @@ def test_texts_of_every_length_are_computed_as_transformers_does(
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
-def test_an_activation_may_be_part_of_the_product_before(
-    activation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_activation_may_be_part_of_the_product_before(activation: str) -> None:
     setup = tiny_setup("bert", hidden_act=activation)
     texts = whole_texts(setup)
     expected = [reference_forward(setup, text) for text in texts]
-    monkeypatch.setattr(
-        layout_times, "seconds_of", lambda run, *_: 2.0 - isinstance(run, PrepackedLinear)
-    )
     prepack(setup.model)
     assert largest_difference(FusedRunner(setup).forward(texts), expected) < 2e-5
 

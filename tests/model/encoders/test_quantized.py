@@ -17,9 +17,8 @@ from hf_triton.encoder.runners.runner import (
     reference_forward,
     tolerance_of,
 )
-from hf_triton.runtime.devices import int8_linear, layout_times
+from hf_triton.runtime.devices import int8_linear
 from hf_triton.runtime.devices.device import Placement
-from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
 from hf_triton.text_classification.classification import TextClassification
 from hf_triton.text_classification.options import Options
 from tests.support.encoder_setups import served_model
@@ -32,12 +31,7 @@ CPU = Placement("cpu", {"": "cpu"})
     not int8_linear._multiplies_exactly(), reason="this CPU multiplies bytes inexactly"
 )
 @pytest.mark.parametrize("method", ["int8", "int8_dynamic"])
-def test_linear_layers_are_quantized_joined_and_fused(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        layout_times, "seconds_of", lambda run, *_: 2.0 - isinstance(run, PrepackedLinear)
-    )
+def test_linear_layers_are_quantized_joined_and_fused(method: str, tmp_path: Path) -> None:
     files = tiny_encoder("bert", "AutoModelForSequenceClassification", tmp_path / "model")
     served = dataclasses.replace(
         served_model(files, tmp_path, task="text-classification"), quantization={"method": method}

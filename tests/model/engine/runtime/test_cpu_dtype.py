@@ -14,9 +14,7 @@ import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from hf_triton.runtime.devices import device as devices
-from hf_triton.runtime.devices import layout_times
 from hf_triton.runtime.devices.device import Placement
-from hf_triton.runtime.devices.linear_layouts import Float16StoredLinear
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.weights.loading import load_config, load_model
 from tests.support.served_models import served_model
@@ -90,7 +88,6 @@ def test_a_model_of_bfloat16_is_computed_in_float32_from_16_bits_where_that_is_f
     processor: Callable[..., None],
     tmp_path: Path,
     log_lines: list[str],
-    monkeypatch: pytest.MonkeyPatch,
     kind: str,
     configured: bool,
 ) -> None:
@@ -103,11 +100,6 @@ def test_a_model_of_bfloat16_is_computed_in_float32_from_16_bits_where_that_is_f
     assert log_lines == [
         f"I tiny: computes in float32, and not in bfloat16, as its weights are: {why}"
     ]
-    monkeypatch.setattr(
-        layout_times,
-        "seconds_of",
-        lambda run, *_: 1.0 if isinstance(run, Float16StoredLinear) else 2.0,
-    )
     assert prepack(model) == _num_linears(make())
 
 

@@ -1,15 +1,12 @@
 """Prepacked and plain linear layers give the same numbers; layers stay plain where the operator is
-missing or slower.
+missing.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import threading
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,9 +16,6 @@ from torch import nn
 from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.pytorch_utils import Conv1D
 
-import hf_triton.runtime
-from hf_triton.runtime.devices import layout_times
-from hf_triton.runtime.devices.layout_times import LayoutTimes
 from hf_triton.runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
 from hf_triton.runtime.devices.prepacked_linear import LinearPart, prepack
 from hf_triton.runtime.fused.reading.layers import ACTIVATIONS
@@ -43,14 +37,6 @@ FORMS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.fixture
-def always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    def seconds(run: object, *_: object) -> float:
-        return 1.0 if isinstance(run, PrepackedLinear) else 2.0
-
-    monkeypatch.setattr(layout_times, "seconds_of", seconds)
-
-
 def half_exact(linear: nn.Linear) -> nn.Linear:
     """The layer with the nearest weights that float16 holds."""
     with torch.no_grad():
@@ -67,7 +53,6 @@ def layer(form: str, dtype: torch.dtype = torch.float32) -> nn.Sequential:
 
 
 @needs_onednn
-@pytest.mark.usefixtures("always_faster")
 @pytest.mark.parametrize(
     "dtype, num_rows",
     [
@@ -92,7 +77,6 @@ def test_both_forms_give_the_same_numbers(form: str, dtype: torch.dtype, num_row
 
 
 @needs_onednn
-@pytest.mark.usefixtures("always_faster")
 @pytest.mark.parametrize(
     "name, num_joined",
     [
@@ -172,7 +156,6 @@ def test_a_weight_that_float16_would_round_is_not_stored_in_half(value: float) -
 
 
 @needs_onednn
-@pytest.mark.usefixtures("always_faster")
 def test_each_layer_takes_a_form_that_its_own_weight_allows() -> None:
     model = nn.Sequential(half_exact(nn.Linear(8, 8)), nn.Linear(8, 8), half_exact(nn.Linear(8, 8)))
     assert prepack(model) == 3
@@ -181,6 +164,19 @@ def test_each_layer_takes_a_form_that_its_own_weight_allows() -> None:
         PrepackedLinear,
         Float16StoredLinear,
     ]
+
+
+@needs_onednn
+@pytest.mark.parametrize(
+    "capability, form", [("AVX512", PrepackedLinear), ("AVX2", Float16StoredLinear)]
+)
+def test_many_rows_are_multiplied_in_float32_where_avx512_does(
+    capability: str, form: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    model = nn.Sequential(half_exact(nn.Linear(8, 8)))
+    assert prepack(model, many_rows=True) == 1
+    assert type(model[0]) is form
 
 
 @pytest.mark.parametrize(
@@ -200,74 +196,6 @@ def test_layers_stay_plain_where_the_operator_is_missing(
     assert type(model[0]) is nn.Linear
 
 
-@pytest.fixture
-def model_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Makes this the process of a model, which keeps what it works out -> where it does."""
-    monkeypatch.setattr(hf_triton.runtime, "version_folder", tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path
-
-
-@needs_onednn
-@pytest.mark.parametrize("plain_s, replaced", [(2.0, 2), (0.95, 2), (0.5, 0)])
-def test_a_shape_is_timed_once_on_a_machine_and_again_where_the_times_are_damaged(
-    plain_s: float, replaced: int, monkeypatch: pytest.MonkeyPatch, model_process: Path
-) -> None:
-    timed = []
-
-    def seconds(timed_layer: object, *_: object) -> float:
-        timed.append(timed_layer)
-        return 1.0 if isinstance(timed_layer, PrepackedLinear) else plain_s
-
-    monkeypatch.setattr(layout_times, "seconds_of", seconds)
-    monkeypatch.setattr(layout_times, "num_interruptions", lambda: 0)
-    counts = []
-    for damage in (b"", b"", b"{", b""):
-        for file in model_process.rglob("layouts/*") if damage else ():
-            file.write_bytes(damage)
-        timed.clear()
-        model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
-        assert prepack(model) == replaced
-        counts.append(len(timed))
-    assert counts == [2, 0, 2, 0]  # two forms of one shape; these weights are not float16
-
-
-@needs_onednn
-def test_a_machine_that_is_never_quiet_keeps_the_best_of_three_times(
-    monkeypatch: pytest.MonkeyPatch, model_process: Path
-) -> None:
-    interruptions = itertools.count(step=10)
-    # Of oneDNN's layout and of the layer as it is, in turns; by the third the layout is slower.
-    seconds = iter([1.0, 2.0, 3.0, 4.0, 5.0, 4.0])
-    monkeypatch.setattr(layout_times, "num_interruptions", lambda: next(interruptions))
-    monkeypatch.setattr(layout_times, "seconds_of", lambda *_: next(seconds))
-    packed = [prepack(nn.Sequential(nn.Linear(8, 8))) for _ in range(4)]
-    assert packed == [1, 1, 1, 1]
-    assert not [*seconds]
-
-
-def test_copies_that_load_at_once_take_the_times_of_the_first(
-    monkeypatch: pytest.MonkeyPatch, model_process: Path
-) -> None:
-    """On a busy machine, too: timed beside one another they would disturb each other's times."""
-    seconds = iter([1.0, 2.0])
-    monkeypatch.setattr(layout_times, "num_interruptions", itertools.count(step=10).__next__)
-    monkeypatch.setattr(layout_times, "seconds_of", lambda *_: next(seconds))
-    linear, taken = nn.Linear(8, 8), []
-    first, second = (LayoutTimes((1, 32), torch.zeros(8)) for _ in range(2))
-
-    def load_second() -> None:
-        with second.keeping():
-            taken.append(second.of("a layer", linear, linear.weight))
-
-    thread = threading.Thread(target=load_second)
-    with first.keeping():
-        assert first.of("a layer", linear, linear.weight) == 1.0
-        thread.start()
-    thread.join()
-    assert taken == [1.0]
-
-
 class Branches(nn.Module):
     """Two layers that may be given one tensor, or two."""
 
@@ -282,7 +210,6 @@ Branches.config = SimpleNamespace(is_encoder_decoder=False)  # type: ignore[attr
 
 
 @needs_onednn
-@pytest.mark.usefixtures("always_faster")
 @pytest.mark.parametrize("order", ["gate_proj up_proj", "up_proj gate_proj", "up_proj up_proj"])
 @torch.inference_mode()
 def test_joined_layers_answer_in_any_order_and_for_different_inputs(order: str) -> None:
@@ -298,7 +225,6 @@ def test_joined_layers_answer_in_any_order_and_for_different_inputs(order: str) 
 
 
 @needs_onednn
-@pytest.mark.usefixtures("always_faster")
 @torch.inference_mode()
 def test_joined_layers_keep_nothing_once_all_were_asked() -> None:
     model = Branches()
@@ -311,7 +237,6 @@ def test_joined_layers_keep_nothing_once_all_were_asked() -> None:
 
 
 @needs_onednn
-@pytest.mark.usefixtures("always_faster")
 @pytest.mark.parametrize(
     "module, is_encoder_decoder", [("transformers_modules.theirs", False), ("transformers.a", True)]
 )
@@ -335,7 +260,6 @@ def test_layers_are_not_joined_where_their_inputs_may_differ(
     ],
     ids=["float16", "not on the CPU", "embedding", "a subclass of Linear"],
 )
-@pytest.mark.usefixtures("always_faster")
 def test_other_layers_are_left_alone(module: nn.Module) -> None:
     model = nn.Sequential(module)
     assert prepack(model) == 0

@@ -19,10 +19,9 @@ from torchao.quantization import (
 )
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from hf_triton.runtime.devices import int8_linear, layout_times
+from hf_triton.runtime.devices import int8_linear
 from hf_triton.runtime.devices.device import Placement
 from hf_triton.runtime.devices.int8_linear import Int8Linear, RowKernels
-from hf_triton.runtime.devices.linear_layouts import PrepackedLinear
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError
 from hf_triton.runtime.weights import quantization
@@ -54,14 +53,6 @@ DIFFERENCES = {
 needs_exact_products = pytest.mark.skipif(
     not int8_linear._multiplies_exactly(), reason="this CPU multiplies bytes inexactly"
 )
-
-
-@pytest.fixture
-def always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    def seconds(run: object, *_: object) -> float:
-        return 1.0 if isinstance(run, PrepackedLinear) else 2.0
-
-    monkeypatch.setattr(layout_times, "seconds_of", seconds)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +135,6 @@ def test_a_rows_outputs_do_not_depend_on_the_rows_beside_it(method: str) -> None
     assert packed(x[:0]).shape == (0, 80)
 
 
-@pytest.mark.usefixtures("always_faster")
 @pytest.mark.parametrize("name", ["llama", "gemma2", "falcon-new"])
 def test_an_int8_model_generates_the_quantized_models_own_tokens(name: str, tmp_path: Path) -> None:
     tiny_model(name).save_pretrained(tmp_path)
@@ -155,7 +145,6 @@ def test_an_int8_model_generates_the_quantized_models_own_tokens(name: str, tmp_
         assert generate_all(engine, asked, at_first=5) == expected
 
 
-@pytest.mark.usefixtures("always_faster")
 @pytest.mark.parametrize("method", CONFIGS)
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_layers_are_quantized_but_the_embeddings_and_those_left_out(
@@ -193,7 +182,7 @@ def widened(model: Any) -> Any:
 
 @pytest.mark.parametrize("prepare", [prepack, lambda model: None], ids=["prepacked", "plain"])
 def test_adapters_of_a_quantized_model_give_the_tokens_of_pefts_own(
-    prepare: Any, weights: Path, tmp_path: Path, always_faster: None
+    prepare: Any, weights: Path, tmp_path: Path
 ) -> None:
     model = quantized(weights, method="int8")
     folders = adapters_of("llama", tiny_model("llama"), tmp_path)
