@@ -67,6 +67,5 @@ class OwnAttention:
 
 
 def _set(names: Iterable[tuple[Any, str]]) -> None:
-    """Sets each configuration's attention implementation."""
     for config, name in names:
         config._attn_implementation_internal = name  # noqa: SLF001

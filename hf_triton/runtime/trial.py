@@ -43,8 +43,6 @@ class RunnerSpec:
 
 
 class Refusals:
-    """The reasons why candidates were rejected, grouped by reason."""
-
     def __init__(self) -> None:
         self._names: dict[str, dict[str, None]] = {}
 

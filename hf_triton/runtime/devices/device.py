@@ -175,7 +175,6 @@ def check_device_works(device: torch.device) -> None:
 
 
 def check_devices_work(model: torch.nn.Module) -> None:
-    """Calls ``check_device_works`` for each device that holds weights."""
     for device in devices_of(model):
         check_device_works(device)
 
@@ -204,7 +203,6 @@ def free_cpu_bytes() -> int:
 
 
 def total_bytes(device: torch.device) -> int:
-    """A GPU's whole memory in bytes, used or not."""
     import torch
 
     return int(torch.cuda.mem_get_info(device)[1])

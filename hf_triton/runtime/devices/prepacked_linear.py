@@ -65,8 +65,6 @@ class _SharedInput:
 
 
 class LinearPart(nn.Module):
-    """One of several linear layers that are computed together."""
-
     def __init__(self, shared: _SharedInput, index: int) -> None:
         super().__init__()
         self.shared, self.index = shared, index

@@ -42,7 +42,6 @@ class PooledReception(ABC):
 
     @property
     def num_open(self) -> int:
-        """The number of unanswered requests."""
         return len(self._requests)
 
     @abstractmethod

@@ -93,21 +93,17 @@ class EngineThread(Generic[T]):
 
     @property
     def is_overdue(self) -> bool:
-        """Whether a stop's grace is over."""
         return self.stop_at_s is not None and time.monotonic() >= self.stop_at_s
 
     @property
     def last_step_s(self) -> float:
-        """How long the last step took, in seconds."""
         return self._watchdog.last_step_s
 
     @property
     def num_unfinished(self) -> int:
-        """The number of running and waiting items."""
         return len(self._unfinished)
 
     def __contains__(self, item: T) -> bool:
-        """Whether an item is unfinished."""
         return item in self._unfinished
 
     def start(self) -> None:
@@ -176,7 +172,6 @@ class EngineThread(Generic[T]):
             return released
 
     def unfinished(self) -> list[T]:
-        """All running and waiting items."""
         with self.condition:
             return list(self._unfinished)
 

@@ -168,8 +168,6 @@ def _counts(most: int) -> list[int]:
 
 @dataclass
 class _Mean:
-    """A mean of measurements, and its variance."""
-
     num: int = 0
     total: float = 0.0
     squares: float = 0.0

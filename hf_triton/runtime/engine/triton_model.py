@@ -259,7 +259,6 @@ class LoadMetrics:
 
 
 def held_bytes() -> dict[str, int]:
-    """The bytes that this process uses on each device."""
     import psutil
     import torch
 

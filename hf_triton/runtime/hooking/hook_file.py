@@ -57,7 +57,6 @@ class HookFile:
             raise LoadError(f"hooks: {name} has neither preprocess nor postprocess")
 
     def defines(self, function: str) -> bool:
-        """Whether the file defines ``preprocess`` or ``postprocess``."""
         return function in self._functions
 
     def run(self, function: str, subject: HookTensors, *, request_id: str = "") -> None:

@@ -213,7 +213,6 @@ class HookThreads:
             threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, work: Work) -> None:
-        """Runs ``work`` as soon as a thread is free."""
         self._waiting.put(work)
 
     def close(self) -> None:

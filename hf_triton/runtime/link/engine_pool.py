@@ -45,7 +45,6 @@ class EnginePool:
 
     @property
     def num_waiting(self) -> int:
-        """The number of requests that are not answered yet."""
         return sum(len(client.pending) for client in self.clients())
 
     def forward(self, request: LinkRequest, responder: Responder) -> None:

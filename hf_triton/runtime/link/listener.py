@@ -76,7 +76,6 @@ class EngineListener:
         request.responder.fail(OverloadedError("the model is being unloaded: try again"))
 
     def forget(self, caller: _Caller) -> None:
-        """Removes a caller that has disconnected."""
         with self._lock:
             self._callers.discard(caller)
 

@@ -135,7 +135,6 @@ def _decoded(
     file: bytes,
     most_bytes: int,
 ) -> bytearray:
-    """What ``decode`` makes of the file."""
     reading, began_s = current_reading(), time.monotonic()
     max_bytes = _LEAST_BYTES + most_bytes
     try:

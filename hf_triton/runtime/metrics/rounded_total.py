@@ -20,5 +20,4 @@ class RoundedTotal:
         self._step = step
 
     def add(self, amount: int) -> None:
-        """Adds ``amount``, rounded at random."""
         self.value += self._step * int(amount / self._step + _draw())

@@ -61,5 +61,4 @@ def call_text(name: str, num_responses: int, waited_s: float, journal: str) -> s
 
 
 def journal_file(prefix: str, name: str) -> str:
-    """The path of a stream's journal."""
     return f"{prefix}{name}.told"

@@ -216,7 +216,6 @@ def with_counts(text: str, counts: list[int]) -> str:
 
 
 def read_counts(text: str) -> list[int]:
-    """The counts that ``with_counts`` wrote; empty without any."""
     found: list[int] = json.loads(text).get(_COUNTS, []) if _COUNTS in text else []
     return found
 

@@ -90,7 +90,6 @@ class OpenRequests:
         self.end(_outcome(error))
 
     def end(self, outcome: str = "ok") -> None:
-        """Counts a request as answered."""
         with self._changed:
             self._on_end(outcome)
             self._num_open -= 1

@@ -66,7 +66,6 @@ class PlainRequest:
 
     @property
     def num_bytes(self) -> int:
-        """The length of all texts, in bytes."""
         texts = [array for array in self.inputs.values() if array.dtype == np.object_]
         parameters = [value for value in self.parameter_values.values() if isinstance(value, str)]
         return sum(sum(map(len, text.ravel().tolist())) for text in texts) + sum(

@@ -113,11 +113,9 @@ class RequestFields:
         return self._request.tensor(name)
 
     def has_tensor(self, name: str) -> bool:
-        """Whether the request has an input of that name."""
         return self._request.tensor(name) is not None
 
     def drop_parameters(self, names: Iterable[str]) -> None:
-        """Removes parameters that are overridden."""
         for name in names:
             self.parameters.pop(name, None)
 

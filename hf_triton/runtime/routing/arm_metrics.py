@@ -45,7 +45,6 @@ class ArmMetrics:
                 self._durations[arm].observe(seconds)
 
     def names(self) -> list[str]:
-        """Every arm that has begun."""
         with self._lock:
             return list(self._outcomes)
 

@@ -93,7 +93,6 @@ class TrafficSplit:
         self._lock = threading.Lock()
 
     def next(self) -> int:
-        """The index of the next request's share."""
         with self._lock:
             place = random.randrange(sum(self._left))
             number = bisect_right(list(accumulate(self._left)), place)

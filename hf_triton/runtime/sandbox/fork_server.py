@@ -45,12 +45,10 @@ class ForkServer:
 
     @property
     def pid(self) -> int | None:
-        """The program's process id, where it was started."""
         return None if self._program is None else self._program.pid
 
     @property
     def runs(self) -> bool:
-        """Whether the program is there."""
         return self._program is not None and self._program.poll() is None
 
     def start(self, content: bytes) -> None:

@@ -66,7 +66,6 @@ class FileHashes:
             self._changed = True
 
     def forget(self, path: Path) -> None:
-        """Removes a file from the record."""
         with self._lock:
             self._changed |= self._known.pop(self._key(path), None) is not None
 

@@ -60,7 +60,6 @@ def _attention_kernels(config: Any) -> Iterator[Any]:
 def load_tokenizer(
     served: ServedModel, files: Path, changes: Mapping[str, Any] | None = None
 ) -> Any:
-    """The model's tokenizer, with ``changes`` to its tokenizer_config.json."""
     from transformers import AutoTokenizer
 
     tokenizer = load_part(served, AutoTokenizer, files, "its tokenizer: ", **changes or {})

@@ -214,7 +214,6 @@ def _users_snapshot(served: ServedModel) -> Path | None:
 
 
 def _shards(index: Path) -> set[str]:
-    """The files that an index of weights names."""
     return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
 
 
