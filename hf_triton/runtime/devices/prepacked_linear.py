@@ -148,8 +148,11 @@ def _packed(layers: list[_Layer], in_half: bool) -> PrepackedLinear | None:
     """
     if len({layer.kind for layer in layers}) > 1:
         return None
-    half = (Float16StoredLinear,) if in_half else ()
-    forms = (Int8Linear,) if is_int8(layers[0].weight) else (*half, PrepackedLinear)
+    forms: list[type[PrepackedLinear]] = [PrepackedLinear]
+    if is_int8(layers[0].weight):
+        forms = [Int8Linear]
+    elif in_half:
+        forms = [Float16StoredLinear, PrepackedLinear]
     biases = [layer.bias for layer in layers if layer.bias is not None]
     for form in forms:
         with suppress(AttributeError, ImportError, RuntimeError):  # missing, or not for this weight
