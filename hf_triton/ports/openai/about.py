@@ -11,8 +11,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from hf_triton.ports.http.upstream import Pool, Question
-from hf_triton.ports.openai.openapi_schema.document import document
-from hf_triton.ports.openai.openapi_schema.operation import TEXT, Operation, Route
+from hf_triton.ports.openai.openapi_schema.document import TEXT, Operation, Route, document
 from hf_triton.ports.openai.openapi_schema.page import page
 from hf_triton.ports.openai.schema.errors import ApiError
 from hf_triton.ports.openai.sending import json_response

@@ -31,7 +31,7 @@ from hf_triton.ports.openai.bodies import check_encoding, read_body, read_form
 from hf_triton.ports.openai.connections import followed
 from hf_triton.ports.openai.media_hosts import MediaHosts
 from hf_triton.ports.openai.one_model import NAMED, OneModel, routes_of
-from hf_triton.ports.openai.openapi_schema.operation import Operation, Route
+from hf_triton.ports.openai.openapi_schema.document import Operation, Route
 from hf_triton.ports.openai.playground.routes import Playground
 from hf_triton.ports.openai.responses.kept import NONE_KEPT, EarlierResponses, KeptResponses
 from hf_triton.ports.openai.routes import chat, completions, messages, speech, tgi

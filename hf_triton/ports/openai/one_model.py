@@ -13,7 +13,7 @@ from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
 from generator.spec.task_sets import COMPLETION_TASKS
-from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation, Route
+from hf_triton.ports.openai.openapi_schema.document import EVENTS, Operation, Route
 from hf_triton.ports.openai.routes import speech, tgi
 from hf_triton.ports.openai.routes.encoders import classify, embeddings, rankings
 from hf_triton.ports.openai.routes.encoders.endpoint import MAX_INPUTS, EncoderEndpoint

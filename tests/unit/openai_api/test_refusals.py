@@ -238,6 +238,11 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def api(module_api: Translator) -> Translator:
+    return module_api
+
+
 @pytest.mark.threat("alike-salts")
 @pytest.mark.parametrize(
     "path, body, said",

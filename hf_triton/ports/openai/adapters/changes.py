@@ -21,7 +21,7 @@ from generator.yaml_file.keys import name_pattern
 from hf_triton.ports.admin import HTTP_HEADER, needs_key
 from hf_triton.ports.openai.adapters.files import change, sources
 from hf_triton.ports.openai.adapters.sources import source_of
-from hf_triton.ports.openai.openapi_schema.operation import TEXT, Operation, Route
+from hf_triton.ports.openai.openapi_schema.document import TEXT, Operation, Route
 from hf_triton.ports.openai.schema.body import Filled, Ignored, Json, read
 from hf_triton.ports.openai.schema.errors import ApiError, bad_field
 from hf_triton.ports.openai.triton.catalog import Catalog, ServedModel

@@ -1,16 +1,22 @@
-"""The OpenAPI document of the routes: https://spec.openapis.org/oas/v3.1.0."""
+"""What routes take and answer, as their modules declare it, and the OpenAPI document of them:
+https://spec.openapis.org/oas/v3.1.0.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from aiohttp import web
+from msgspec import Struct
 
-from hf_triton.ports.openai.openapi_schema.operation import EVENTS, FILE, JSON, Operation, Route
-from hf_triton.ports.openai.schema.errors import HUBS_STATUSES, HubError
+from hf_triton.ports.openai.schema.errors import HUBS_STATUSES, Error, HubError
 
+JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
+FORM, FILE = "multipart/form-data", "application/octet-stream"
 _STATUSES = {
     400: "A field is not as it must be",
     401: "Without a key that is known",
@@ -31,6 +37,41 @@ _EVENT = {"type": "object", "properties": {"event": _TEXT, "data": _TEXT}, "requ
 _VARIABLE = re.compile(r"\{(\w+)(:[^}]*)?\}")
 _REF = "#/components/schemas/{name}"
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """``answer`` is the type of a 200's JSON, None where there is none; ``body`` is a Struct, or a
+    tuple of those of which a request has one; ``also`` are the media types of other answers.
+    ``takes_file`` where a file may come in the place of the body.
+    """
+
+    summary: str
+    answer: Any = None
+    body: Any = None
+    also: tuple[str, ...] = ()
+    takes: str = JSON
+    takes_file: bool = False
+    error: type[Struct] = Error
+
+    @property
+    def bodies(self) -> tuple[type[Struct], ...]:
+        """Those of which a request has one."""
+        return self.body if isinstance(self.body, tuple) else (self.body,) if self.body else ()
+
+
+@dataclass(frozen=True)
+class Route:
+    """One path; without a ``method`` GET where nothing is sent."""
+
+    path: str
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    operation: Operation
+    method: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.method:
+            object.__setattr__(self, "method", "POST" if self.operation.body else "GET")
 
 
 def document(routes: Sequence[Route]) -> Json:

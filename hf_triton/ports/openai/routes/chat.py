@@ -15,7 +15,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from generator.spec.task_sets import CHAT_TASKS
-from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation
+from hf_triton.ports.openai.openapi_schema.document import EVENTS, Operation
 from hf_triton.ports.openai.routes.answers import Choice, Choices, ChoicesWriter
 from hf_triton.ports.openai.routes.endpoint import Endpoint
 from hf_triton.ports.openai.schema.answers import GenerationUsage

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from generator.spec.task_sets import COMPLETION_TASKS
-from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation
+from hf_triton.ports.openai.openapi_schema.document import EVENTS, Operation
 from hf_triton.ports.openai.routes.answers import Choice, Choices, ChoicesWriter
 from hf_triton.ports.openai.routes.endpoint import Endpoint
 from hf_triton.ports.openai.schema.answers import GenerationUsage

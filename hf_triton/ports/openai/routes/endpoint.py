@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from hf_triton.ports.openai.openapi_schema.operation import Operation
+from hf_triton.ports.openai.openapi_schema.document import Operation
 from hf_triton.ports.openai.responses.kept import EarlierResponses
 from hf_triton.ports.openai.routes.answers import Answer, Choice, Chunks
 from hf_triton.ports.openai.schema.answers import to_json

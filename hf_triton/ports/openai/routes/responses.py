@@ -14,7 +14,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, structs, to_builtins
 
 from generator.spec.task_sets import CHAT_TASKS
-from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation
+from hf_triton.ports.openai.openapi_schema.document import EVENTS, Operation
 from hf_triton.ports.openai.responses import request as responses
 from hf_triton.ports.openai.responses.kept import NOTHING, EarlierResponses
 from hf_triton.ports.openai.responses.request import InputTokensRequest, ResponsesRequest

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from hf_triton.ports.openai.openapi_schema.operation import FORM, TEXT, Operation
+from hf_triton.ports.openai.openapi_schema.document import FORM, TEXT, Operation
 from hf_triton.ports.openai.schema.body import Count, Filled, Ignored, Integer, Number, only, read
 from hf_triton.ports.openai.schema.errors import bad_field
 from hf_triton.ports.openai.schema.json_body import read_object, short

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Struct, UnsetType
 
 from generator.spec.task_sets import COMPLETION_TASKS
-from hf_triton.ports.openai.openapi_schema.operation import EVENTS, Operation
+from hf_triton.ports.openai.openapi_schema.document import EVENTS, Operation
 from hf_triton.ports.openai.routes.answers import Answer, Choice, Chunks, aside
 from hf_triton.ports.openai.routes.completions import CompletionRequest
 from hf_triton.ports.openai.routes.endpoint import Endpoint

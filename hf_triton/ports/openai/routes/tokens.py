@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from generator.spec.runtime_rules import TOKENIZER_QUESTION
 from generator.spec.task_sets import COMPLETION_TASKS
-from hf_triton.ports.openai.openapi_schema.operation import Operation
+from hf_triton.ports.openai.openapi_schema.document import Operation
 from hf_triton.ports.openai.routes import chat
 from hf_triton.ports.openai.routes.answers import Answer, Chunks
 from hf_triton.ports.openai.routes.endpoint import Endpoint

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from generator.spec.task_sets import CLASSIFIER_TASKS
-from hf_triton.ports.openai.openapi_schema.operation import Operation
+from hf_triton.ports.openai.openapi_schema.document import Operation
 from hf_triton.ports.openai.routes.encoders.endpoint import (
     MAX_INPUTS,
     NUM_TOKENS,

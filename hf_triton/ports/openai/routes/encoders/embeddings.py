@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct
 
 from generator.spec.task_sets import EMBEDDING_TASKS
-from hf_triton.ports.openai.openapi_schema.operation import Operation
+from hf_triton.ports.openai.openapi_schema.document import Operation
 from hf_triton.ports.openai.routes.encoders.endpoint import (
     NUM_TOKENS,
     Answers,

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from hf_triton.ports.openai.openapi_schema.operation import Operation
+from hf_triton.ports.openai.openapi_schema.document import Operation
 from hf_triton.ports.openai.schema.answers import Usage
 from hf_triton.ports.openai.schema.body import only, read
 from hf_triton.ports.openai.schema.errors import ApiError

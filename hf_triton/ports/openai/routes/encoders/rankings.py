@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from generator.spec.task_sets import CLASSIFIER_TASKS, EMBEDDING_TASKS
-from hf_triton.ports.openai.openapi_schema.operation import Operation
+from hf_triton.ports.openai.openapi_schema.document import Operation
 from hf_triton.ports.openai.routes.encoders.embeddings import (
     EMBED,
     VECTORS,
