@@ -6,9 +6,7 @@ Knows no sampler, no runner and no layout: it is where they meet.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ..memory.pages import StateCopy
 from ..sequence.sequence import Sequence
@@ -19,13 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class StepInputs:
-    """Numbers for the step's one copy to the device.
-
-    ``columns`` (any length,) int32 are set before ``forward``, by whoever needs numbers of his own
-    on the device: ``forward`` leaves the same numbers in ``device_columns``, (the same length,)
-    int32 on the runner's device, a view of the buffer that the step was copied to. They are there
-    as soon as work that is launched after ``forward`` runs, and valid until the next ``forward``.
-    Empty columns give an empty view. Some runners leave ``device_columns`` None.
+    """Numbers that travel to the device with a step.
 
     ``adapters`` are the numbers (0: none) of the step's sequences, of decodes, of chunks and then
     of drafts; empty where none has one.
@@ -35,13 +27,9 @@ class StepInputs:
     device from ``pending_tokens`` (rows,), those that were sampled there.
     """
 
-    columns: np.ndarray[Any, np.dtype[np.int32]] = field(
-        default_factory=lambda: np.empty(0, dtype=np.int32)
-    )
     pending_rows: dict[Sequence, int] = field(default_factory=dict)
     pending_tokens: torch.Tensor | None = None
     adapters: list[int] = field(default_factory=list)
-    device_columns: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -8,38 +8,22 @@ In transformers' and vLLM's order. All rows' changes go to the device together, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from hf_triton.runtime.devices.device import to_device
+
 from ..sequence.sequence import Sequence
 from ..structured.grammar import Grammar
-from .columns import MOST_LOGITS, Column, Columns, DeviceColumns, to_device
-from .penalties import PenalisedTokens, Penalties, PenaltyColumns
+from .penalties import PenalisedTokens, apply_penalties
+from .token_logprobs import MOST_LOGITS
 
 _MINUS_INFINITY = float("-inf")
 _Ids = npt.NDArray[np.int32]
-_NONE: _Ids = np.zeros((0, 2), dtype=np.int32)
-
-
-@dataclass(frozen=True)
-class Changes:
-    """One step's, of the rows whose logits change: ``biased``, ``allowed`` and ``forbidden`` (n, 2)
-    are (row, token). ``limited`` are the rows that may have ``allowed`` tokens alone, ``followed``
-    those whose next token depends on their last.
-    """
-
-    limited: Column
-    allowed: Column
-    biased: Column
-    biases: Column
-    forbidden: Column
-    penalties: PenaltyColumns | None
-    followed: list[tuple[int, _SequenceProcessors]]
 
 
 class LogitsProcessors:
@@ -48,88 +32,46 @@ class LogitsProcessors:
     def __init__(self, eos_token_ids: Rows[int]) -> None:
         self._eos_token_ids = tuple(eos_token_ids)
         self._changes: dict[Sequence, _SequenceProcessors] = {}
-        self._penalties = Penalties()
-        self._free_rows: list[int] = []  # of the penalties' tokens
-        self._num_rows = 0
-        self._unsent: list[PenalisedTokens] = []
 
-    def prepare(
-        self,
-        sequences: Rows[Sequence],
-        vocab_size: int,
-        pending_rows: Mapping[Sequence, int],
-        columns: Columns,
-    ) -> Changes | None:
-        """Puts what is known before a step's logits into ``columns``; None where none change.
-        ``pending_rows`` are those, in the step before, of tokens that are still on the device.
+    def apply(
+        self, logits: torch.Tensor, sequences: Rows[Sequence], late: Collection[Sequence] = ()
+    ) -> None:
+        """Changes float32 logits (rows, vocab) in place; nobody waits for the grammars of ``late``,
+        whose tokens are thrown away.
         """
-        for tokens in self._unsent:
-            tokens.begin_again()  # the step was given up
-        self._unsent = []
         changes = [
-            (row, self._of(sequence, vocab_size))
+            (row, self._of(sequence, logits.shape[-1]))
             for row, sequence in enumerate(sequences)
             if sequence.params.changes_logits
         ]
-        if not changes:
-            return None
         limited = [(row, change.allowed) for row, change in changes if len(change.allowed)]
-        biased = [(row, change) for row, change in changes if len(change.biased)]
-        forbidden = [(row, change.forbidden()) for row, change in changes]
-        penalised = [(row, c.penalised) for row, c in changes if c.penalised is not None]
-        self._unsent = [tokens for _, tokens in penalised]
-        return Changes(
-            limited=columns.ints([row for row, _ in limited]),
-            allowed=columns.ints(_pairs(limited)),
-            biased=columns.ints(_pairs((row, change.biased) for row, change in biased)),
-            biases=columns.floats([bias for _, change in biased for bias in change.biases]),
-            forbidden=columns.ints(_pairs(forbidden)),
-            penalties=PenaltyColumns.of(penalised, pending_rows, columns) if penalised else None,
-            followed=[(row, change) for row, change in changes if change.follows],
-        )
-
-    def apply(
-        self,
-        logits: torch.Tensor,
-        changes: Changes,
-        values: DeviceColumns,
-        tokens_before: torch.Tensor | None = None,
-        late: Collection[Sequence] = (),
-    ) -> None:
-        """Changes float32 logits (rows, vocab) in place. ``tokens_before`` (rows,) is the step
-        before; nobody waits for the grammars of ``late``.
-        """
-        self._unsent = []
-        if changes.limited:
-            places = values[changes.allowed].unbind(1)
+        if limited:
+            places = _places(limited, logits.device)
             kept = logits[places]
-            logits.index_fill_(0, values[changes.limited], _MINUS_INFINITY)
+            rows = torch.tensor([row for row, _ in limited])
+            logits.index_fill_(0, to_device(rows, logits.device), _MINUS_INFINITY)
             logits[places] = kept
-        if changes.biased:
-            logits[values[changes.biased].unbind(1)] += values[changes.biases]
-        if changes.penalties is not None:
-            self._penalties.apply(logits, changes.penalties, values, tokens_before)
-        if changes.forbidden:
-            _forbid(logits, values[changes.forbidden])
-        self._follow(logits, changes.followed, late)
-
-    def _follow(
-        self,
-        logits: torch.Tensor,
-        followed: list[tuple[int, _SequenceProcessors]],
-        late: Collection[Sequence],
-    ) -> None:
-        """Forbids what the last tokens do."""
-        words = _pairs((row, change.completions()) for row, change in followed)
-        if len(words):
-            _forbid(logits, to_device(words, logits.device).long())
-        sequences = [(row, change.sequence) for row, change in followed]
-        for row, sequence in sequences:
-            if sequence.params.rule is not None:
-                sequence.params.rule.restrict(logits[row], sequence.token_ids)
+        biased = [(row, change) for row, change in changes if len(change.biased)]
+        if biased:
+            places = _places([(row, change.biased) for row, change in biased], logits.device)
+            biases = torch.from_numpy(np.concatenate([change.biases for _, change in biased]))
+            logits[places] += to_device(biases, logits.device)
+        penalised = [(row, c.penalised) for row, c in changes if c.penalised is not None]
+        if penalised:
+            apply_penalties(logits, penalised)
+        found = ((row, change.forbidden()) for row, change in changes)
+        forbidden = [(row, token_ids) for row, token_ids in found if len(token_ids)]
+        if forbidden:
+            # Not a plain number, which torch would copy to the device, and wait for it.
+            places = _places(forbidden, logits.device)
+            logits.index_put_(places, logits.new_full((), _MINUS_INFINITY))
+        for row, change in changes:
+            rule = change.sequence.params.rule
+            if rule is not None:
+                rule.restrict(logits[row], change.sequence.token_ids)
         held = [
             (row, change.allowed_by(change.sequence.grammar))
-            for row, change in followed
+            for row, change in changes
             if change.sequence.grammar is not None and change.sequence not in late
         ]
         if held:
@@ -137,30 +79,17 @@ class LogitsProcessors:
 
     def forget(self, sequence: Sequence) -> None:
         """Drops what is kept for a finished sequence."""
-        change = self._changes.pop(sequence, None)
-        if change is not None and change.penalised is not None:
-            self._free_rows.append(change.penalised.row)
+        self._changes.pop(sequence, None)
 
     def _of(self, sequence: Sequence, vocab_size: int) -> _SequenceProcessors:
-        change = self._changes.get(sequence)
-        if change is None:
+        if sequence not in self._changes:
             change = _SequenceProcessors(sequence, self._eos_token_ids, vocab_size)
             self._changes[sequence] = change
-            if sequence.params.penalises:
-                change.penalised = PenalisedTokens(sequence, self._free_row())
-        return change
-
-    def _free_row(self) -> int:
-        if self._free_rows:
-            return self._free_rows.pop()
-        self._num_rows += 1
-        return self._num_rows - 1
+        return self._changes[sequence]
 
 
 class _SequenceProcessors:
     """What one sequence's options change."""
-
-    penalised: PenalisedTokens | None = None
 
     def __init__(self, sequence: Sequence, eos_token_ids: tuple[int, ...], vocab_size: int) -> None:
         params = sequence.params
@@ -174,16 +103,14 @@ class _SequenceProcessors:
         self._bad_words = BadWords(params.bad_token_ids, eos_token_ids, vocab_size)
         self._always = np.array(self._bad_words.single, dtype=np.int32)
         self._at_first = np.concatenate([self._always, self._ends])
-        self.follows = bool(self._bad_words.follows or sequence.grammar or params.rule)
+        self.penalised = PenalisedTokens(sequence) if params.penalises else None
 
     def forbidden(self) -> _Ids:
-        """The tokens that must not come next, whichever came last."""
-        is_short = self.sequence.num_sampled_tokens < self.sequence.params.min_tokens
-        return self._at_first if is_short else self._always
-
-    def completions(self) -> list[int]:
-        """The tokens that would complete a bad word."""
-        return self._bad_words.completions(self.sequence)
+        """The tokens that must not come next."""
+        is_short = len(self.sequence.token_ids) < self.sequence.params.min_tokens
+        found = self._at_first if is_short else self._always
+        completions = self._bad_words.completions(self.sequence)
+        return np.concatenate([found, np.array(completions, np.int32)]) if completions else found
 
     def allowed_by(self, grammar: Grammar) -> npt.NDArray[np.uint8]:
         """A bit for each token, as ``Grammar.mask``; none of those that end outputs before this one
@@ -199,22 +126,15 @@ class _SequenceProcessors:
         return mask
 
 
-def _pairs(tokens: Iterable[tuple[int, Rows[int] | _Ids]]) -> _Ids:
-    """(row, its tokens) -> (row, token) for each token, (n, 2)."""
-    listed = [one for one in tokens if len(one[1])]
-    if not listed:
-        return _NONE
-    rows, ids = zip(*listed, strict=True)
-    pairs = np.empty((sum(map(len, ids)), 2), dtype=np.int32)
-    pairs[:, 0] = np.repeat(rows, [len(one) for one in ids])
-    pairs[:, 1] = np.concatenate(ids)
-    return pairs
-
-
-def _forbid(logits: torch.Tensor, places: torch.Tensor) -> None:
-    """places (n, 2) are (row, token)."""
-    # Not a plain number, which torch would copy to the device, and wait for it.
-    logits.index_put_(places.unbind(1), logits.new_full((), _MINUS_INFINITY))
+def _places(
+    tokens: Rows[tuple[int, _Ids]], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(row, its tokens) -> the row and the token of each, on the device."""
+    rows, token_ids = zip(*tokens, strict=True)
+    pairs = np.empty((2, sum(map(len, token_ids))), dtype=np.int32)
+    pairs[0] = np.repeat(rows, [len(one) for one in token_ids])
+    pairs[1] = np.concatenate(token_ids)
+    return to_device(torch.from_numpy(pairs), device).long().unbind()
 
 
 def apply_masks(logits: torch.Tensor, constrained: Rows[tuple[int, npt.NDArray[np.uint8]]]) -> None:
@@ -223,7 +143,7 @@ def apply_masks(logits: torch.Tensor, constrained: Rows[tuple[int, npt.NDArray[n
     """
     masks = [mask.view(np.int32) for _, mask in constrained]
     rows = np.array([row for row, _ in constrained], dtype=np.int32)
-    sent = to_device(np.concatenate([rows, *masks]), logits.device)
+    sent = to_device(torch.from_numpy(np.concatenate([rows, *masks])), logits.device)
     words = sent[len(rows) :].view(torch.uint8).view(len(rows), -1, 1)
     shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
     vocab_size = logits.shape[-1]
@@ -255,7 +175,6 @@ class BadWords:
             else:
                 self._longer.setdefault(word[:-1], []).append(word[-1])
                 self._lengths.setdefault(word[-2], set()).add(len(word) - 1)
-        self.follows = bool(self._longer)  # whether what comes last matters
         self._most_before = max(map(len, self._longer), default=0)
 
     def completions(self, sequence: Sequence) -> list[int]:

@@ -12,95 +12,86 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
 from functools import cache
 
 import torch
 
+from hf_triton.runtime.devices.device import to_device
 from hf_triton.runtime.kernels.kernel_loading import DRAW_KERNELS, load_kernel
 from hf_triton.runtime.kernels.thread_team import Kernel, ThreadTeam
 
 from ..sequence.sampling_params import SamplingParams
-from .columns import MOST_LOGITS, Column, Columns, DeviceColumns
+from .token_logprobs import MOST_LOGITS
 
 _MINUS_INFINITY = float("-inf")
 
 Drawn = tuple[int, SamplingParams, float]  # the row of the logits, options, uniform number
 
 
-@dataclass(frozen=True)
-class Draws:
+def draw(logits: torch.Tensor, drawn: Rows[Drawn]) -> torch.Tensor:
+    """logits (rows, vocab) -> token ids (drawn,); of a row with NaN, or without a finite largest
+    logit, the place of that.
+    """
+    kernel = _kernel(logits.dtype) if logits.device.type == "cpu" else None
+    if kernel is not None and logits.is_contiguous():
+        return _Draws(drawn, logits).draw_in_a_loop(kernel)
+    token_ids = torch.empty(len(drawn), dtype=torch.int64, device=logits.device)
+    for group in _grouped(drawn, logits.shape[-1]):
+        draws = _Draws([drawn[at] for at in group], logits)
+        token_ids[to_device(torch.tensor(group), logits.device)] = draws.draw_by_operators()
+    return token_ids
+
+
+class _Draws:
     """Rows that are drawn together.
 
-    ``numbers`` (4, drawn) are temperatures, uniform numbers, top_p and min_p; top_p and ``top_k``
-    (drawn, 1) are 0 where they are off. ``most`` is the largest top_k; ``is_unbounded`` where a row
-    has top_p without top_k.
+    ``_numbers`` (4, drawn) are temperatures, uniform numbers, top_p and min_p; top_p and ``_top_k``
+    (drawn, 1) are 0 where they are off. ``_most`` is the largest top_k; ``_is_unbounded`` where a
+    row has top_p without top_k.
     """
 
-    rows: Column
-    numbers: Column
-    top_k: Column
-    most: int
-    has_top_p: bool
-    is_unbounded: bool
-    has_min_p: bool
-
-    @classmethod
-    def of(cls, drawn: Rows[Drawn], vocab_size: int, columns: Columns) -> Draws:
-        """The draws of rows that all have filters, or all none; else it takes longer."""
+    def __init__(self, drawn: Rows[Drawn], logits: torch.Tensor) -> None:
+        """logits (rows, vocab)."""
         params = [params for _, params, _ in drawn]
-        ks = [p.top_k if 0 < p.top_k < vocab_size else 0 for p in params]
+        size = logits.shape[-1]
+        ks = [p.top_k if 0 < p.top_k < size else 0 for p in params]
         ps = [p.top_p if 0 < p.top_p < 1 else 0.0 for p in params]
         min_ps = [p.min_p for p in params]
         temperatures = [min(max(p.temperature, 1e-5), 1e30) for p in params]
         uniform = [number for _, _, number in drawn]
-        return cls(
-            rows=columns.ints([row for row, _, _ in drawn]),
-            numbers=columns.floats([temperatures, uniform, ps, min_ps]),
-            top_k=columns.ints([[k] for k in ks]),
-            most=max(ks),
-            has_top_p=any(ps),
-            is_unbounded=any(p and not k for k, p in zip(ks, ps, strict=True)),
-            has_min_p=any(min_ps),
-        )
+        whole = torch.tensor([[row for row, _, _ in drawn], ks])
+        numbers = torch.tensor([temperatures, uniform, ps, min_ps])
+        self._logits = logits
+        self._rows, self._top_k = to_device(whole, logits.device)
+        self._numbers = to_device(numbers, logits.device)
+        self._top_k = self._top_k.unsqueeze(1)
+        self._most, self._has_top_p, self._has_min_p = max(ks), any(ps), any(min_ps)
+        self._is_unbounded = any(p and not k for k, p in zip(ks, ps, strict=True))
 
-    def draw(self, logits: torch.Tensor, values: DeviceColumns) -> torch.Tensor:
-        """logits (rows, vocab) -> token ids (drawn,); of a row with NaN, or without a finite
-        largest logit, the place of that.
-        """
-        kernel = _kernel(logits.dtype) if logits.device.type == "cpu" else None
-        if kernel is not None and logits.is_contiguous():
-            return self._draw_in_a_loop(kernel, logits, values)
-        rows = values[self.rows]
-        return self._draw_by_operators(logits[rows] if len(rows) < len(logits) else logits, values)
-
-    def _draw_in_a_loop(
-        self, kernel: Kernel, logits: torch.Tensor, values: DeviceColumns
-    ) -> torch.Tensor:
-        rows, numbers, top_k = (values[one] for one in (self.rows, self.numbers, self.top_k))
-        team, size = ThreadTeam(torch.get_num_threads()), logits.shape[-1]
+    def draw_in_a_loop(self, kernel: Kernel) -> torch.Tensor:
+        """Token ids (drawn,)."""
+        rows, size = self._rows, self._logits.shape[-1]
+        team = ThreadTeam(torch.get_num_threads())
         out = torch.empty(len(rows), dtype=torch.int64)
         scratch = torch.empty(team.num_threads, 4 * size + 1)
-        team.run(
-            kernel,
-            *(len(rows), size, logits.data_ptr(), rows.data_ptr(), numbers.data_ptr()),
-            *(top_k.data_ptr(), out.data_ptr(), scratch.data_ptr()),
-        )
+        read = (self._logits, rows, self._numbers, self._top_k)
+        addresses = [tensor.data_ptr() for tensor in (*read, out, scratch)]
+        team.run(kernel, len(rows), size, *addresses)
         return out
 
-    def _draw_by_operators(self, logits: torch.Tensor, values: DeviceColumns) -> torch.Tensor:
-        """logits (drawn, vocab) -> token ids (drawn,)."""
-        temperatures, uniform, top_p, min_p = values[self.numbers].unsqueeze(2)
-        scores = logits.float()
+    def draw_by_operators(self) -> torch.Tensor:
+        """Token ids (drawn,)."""
+        temperatures, uniform, top_p, min_p = self._numbers.unsqueeze(2)
+        scores = self._logits[self._rows].float()  # (drawn, vocab)
         # The largest score is 0 before the division: a tiny temperature gives -inf, never inf or
         # NaN.
         largest, place = scores.max(dim=-1, keepdim=True)
         scores = (scores - largest).div_(temperatures)
         weights = scores.exp()  # (drawn, vocab), 1 for the likeliest
-        if self.most or self.is_unbounded:
-            least = self._threshold(scores, weights, values[self.top_k], top_p)
+        if self._most or self._is_unbounded:
+            least = self._threshold(scores, weights, self._top_k, top_p)
             weights = weights.masked_fill_(scores < least, 0)
-        if self.has_min_p:
+        if self._has_min_p:
             weights = weights.masked_fill_(weights < min_p, 0)
         return torch.where(largest - largest == 0, _invert(weights, uniform), place).squeeze(1)
 
@@ -108,17 +99,17 @@ class Draws:
         self, scores: torch.Tensor, weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
     ) -> torch.Tensor:
         """(drawn, 1): the least score that top_k and then top_p keep; -inf where both are off."""
-        if self.is_unbounded:  # whether fewer are enough could not be asked without a wait
+        if self._is_unbounded:  # whether fewer are enough could not be asked without a wait
             top = scores.sort(dim=-1, descending=True).values
         else:
-            top = scores.topk(self.most, dim=-1).values
+            top = scores.topk(self._most, dim=-1).values
         last = (top_k - 1).clamp_min(0)  # (drawn, 1)
         kth = top.gather(1, last).masked_fill(top_k == 0, _MINUS_INFINITY)
-        if not self.has_top_p:
+        if not self._has_top_p:
             return kth
         cumulative = top.exp().cumsum(dim=-1)
         total = cumulative.gather(1, last)
-        if self.is_unbounded:
+        if self._is_unbounded:
             total = torch.where(top_k > 0, total, weights.sum(dim=-1, keepdim=True))
         # A token stays while the mass before it is below top_p's: the likeliest one always does.
         num_kept = 1 + (cumulative[:, :-1] < top_p * total).sum(dim=-1, keepdim=True)
@@ -144,13 +135,13 @@ def _kernel(dtype: torch.dtype) -> Kernel | None:
         return None
 
 
-def grouped(drawn: Rows[Drawn], vocab_size: int) -> Iterator[Rows[Drawn]]:
-    """Those with filters and those without apart, and so few together that their scores take little
-    memory.
+def _grouped(drawn: Rows[Drawn], vocab_size: int) -> Iterator[list[int]]:
+    """The places of those with filters and of those without apart, and so few together that their
+    scores take little memory.
     """
     at_once = max(1, MOST_LOGITS // vocab_size)
     for filters in (False, True):
-        alike = [one for one in drawn if one[1].filters == filters]
+        alike = [at for at, one in enumerate(drawn) if one[1].filters == filters]
         for first in range(0, len(alike), at_once):
             yield alike[first : first + at_once]
 

@@ -9,45 +9,25 @@ that is accepted with the model's probability for it, else another is drawn from
 A batch of plain greedy sequences costs one argmax. A sequence's options change its own tokens
 only, and a seed gives the same tokens in any batch.
 
-On a GPU a step costs one copy in, one copy out and one wait: ``prepare`` what is known before the
-forward pass, even before the tokens of the step before are read; ``launch``, which waits for
-nothing; ``read``. What grammars and bad words of several tokens forbid is one more copy in.
+``launch`` waits for nothing but grammars; ``Sampled.read`` waits for the device.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
+
+from hf_triton.runtime.devices.device import to_device
 
 from ..forward.transformers.runner import argmax
 from ..sequence.sequence import NO_TOKEN, Sequence, Token
-from .columns import NOTHING, Columns, DeviceColumns, to_device
-from .logits_processors import Changes, LogitsProcessors
-from .random_sampling import Draws, grouped
+from .logits_processors import LogitsProcessors
+from .random_sampling import draw
 from .token_logprobs import Asked
-
-_NONE_PENDING: Mapping[Sequence, int] = {}
-
-
-@dataclass(frozen=True)
-class SamplerInputs:
-    """What is known of a step's sampling before its logits; ``array`` (size,) int32 is to be on the
-    device.
-    """
-
-    sequences: list[Sequence]
-    array: npt.NDArray[np.int32]
-    changes: Changes | None = None
-    draws: Rows[Draws] = ()
-    num_drawn: int = 0
-    asked: Asked | None = None
 
 
 class Sampled:
@@ -57,7 +37,7 @@ class Sampled:
 
     def __init__(
         self,
-        sequences: list[Sequence],
+        sequences: Rows[Sequence],
         token_ids: torch.Tensor,
         best: torch.Tensor,
         asked: Asked | None = None,
@@ -98,85 +78,67 @@ class Sampler:
     ) -> None:
         self._changes = LogitsProcessors(eos_token_ids)
         self._argmax = argmax
-        self._last: torch.Tensor | None = None  # token ids
 
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Token]:
         """logits (num_sequences, vocab), any float dtype, may be changed in place -> one token
         each.
         """
-        return self.launch(logits, self.prepare(sequences, logits.shape[-1])).read()
-
-    def prepare(
-        self,
-        sequences: Rows[Sequence],
-        vocab_size: int,
-        pending_rows: Mapping[Sequence, int] = _NONE_PENDING,
-    ) -> SamplerInputs:
-        """What the next ``launch`` needs; a sequence that stands there several times gets as many
-        tokens. ``pending_rows`` are those, in the last ``launch``, of tokens that are not read yet.
-        What is prepared is launched before the next is prepared, or not at all.
-        """
-        if all(sequence.params.is_plain for sequence in sequences):
-            return SamplerInputs(list(sequences), NOTHING)
-        columns = Columns()
-        num_before: Counter[Sequence] = Counter()
-        drawn = []
-        for row, sequence in enumerate(sequences):
-            if not sequence.params.is_greedy:
-                uniform = sequence.uniform(num_before[sequence])
-                drawn.append((row, sequence.params, uniform))
-                num_before[sequence] += 1
-        changes = self._changes.prepare(sequences, vocab_size, pending_rows, columns)
-        draws = [Draws.of(group, vocab_size, columns) for group in grouped(drawn, vocab_size)]
-        asked = Asked.of(sequences, columns)
-        return SamplerInputs(list(sequences), columns.array(), changes, draws, len(drawn), asked)
+        return self.launch(logits, sequences).read()
 
     @torch.inference_mode()  # a runner's logits can't be changed in place outside of it
     def launch(
         self,
         logits: torch.Tensor,
-        inputs: SamplerInputs,
-        array: torch.Tensor | None = None,
+        sequences: Rows[Sequence],
         late: Collection[Sequence] = (),
     ) -> Sampled:
         """logits (num_sequences, vocab), may be changed in place -> one token each, which the
-        device has or is to compute. ``array`` is ``inputs.array`` where it is on the device. The
-        tokens of ``late`` are to be thrown away: their grammars are not waited for.
+        device has or is to compute. A sequence that stands there several times gets as many tokens.
+        The tokens of ``late`` are to be thrown away: their grammars are not waited for.
         """
-        if array is None:
-            array = to_device(inputs.array, logits.device)
-        values, asked = DeviceColumns(array), inputs.asked
+        if all(sequence.params.is_plain for sequence in sequences):
+            token_ids = self._argmax(logits)
+            return Sampled(sequences, token_ids, _scores(logits, token_ids))
         raw, best = logits, None
-        if inputs.changes is not None:
+        wanted = ((row, one.params.num_logprobs) for row, one in enumerate(sequences))
+        asking = [(row, num) for row, num in wanted if num is not None]
+        if any(sequence.params.changes_logits for sequence in sequences):
             best = logits.amax(dim=-1)
             # Small penalties would be rounded away in half precision.
-            logits = logits.to(torch.float32, copy=asked is not None)
-            self._changes.apply(logits, inputs.changes, values, self._last, late)
-        token_ids = self._choose(logits, inputs, values)
+            logits = logits.to(torch.float32, copy=bool(asking))
+            self._changes.apply(logits, sequences, late)
+        token_ids = self._choose(logits, sequences)
         if best is None:
-            best = logits.gather(1, token_ids.unsqueeze(1)).squeeze(1)
-        logprobs = asked.compute(raw, token_ids, values) if asked is not None else None
-        self._last = token_ids
-        return Sampled(inputs.sequences, token_ids, best, asked, logprobs)
+            best = _scores(logits, token_ids)
+        if not asking:
+            return Sampled(sequences, token_ids, best)
+        asked = Asked(asking)
+        return Sampled(sequences, token_ids, best, asked, asked.compute(raw, token_ids))
 
     def forget(self, sequence: Sequence) -> None:
         """Drops what is kept for a finished sequence."""
         self._changes.forget(sequence)
 
-    def _choose(
-        self, logits: torch.Tensor, inputs: SamplerInputs, values: DeviceColumns
-    ) -> torch.Tensor:
+    def _choose(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
         """logits (num_sequences, vocab) -> token ids (num_sequences,)."""
-        all_are_drawn = inputs.num_drawn == len(inputs.sequences)
-        if all_are_drawn and len(inputs.draws) == 1:
-            return inputs.draws[0].draw(logits, values)
-        if all_are_drawn:
-            token_ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-        else:
-            token_ids = self._argmax(logits)
-        for draws in inputs.draws:
-            token_ids[values[draws.rows]] = draws.draw(logits, values)
+        num_before: Counter[Sequence] = Counter()
+        drawn = []
+        for row, sequence in enumerate(sequences):
+            if not sequence.params.is_greedy:
+                drawn.append((row, sequence.params, sequence.uniform(num_before[sequence])))
+                num_before[sequence] += 1
+        if len(drawn) == len(sequences):
+            return draw(logits, drawn)
+        token_ids = self._argmax(logits)
+        if drawn:
+            rows = torch.tensor([row for row, _, _ in drawn])
+            token_ids[to_device(rows, logits.device)] = draw(logits, drawn)
         return token_ids
+
+
+def _scores(logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
+    """logits (rows, vocab), token_ids (rows,) -> (rows,)."""
+    return logits.gather(1, token_ids.unsqueeze(1)).squeeze(1)
 
 
 def choice_seed(seed: int | None, index: int) -> int | None:

@@ -8,44 +8,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..sequence.sequence import LEAST_LOGPROB, Sequence, TokenLogprobs
-from .columns import MOST_LOGITS, Column, Columns, DeviceColumns
+from hf_triton.runtime.devices.device import to_device
+
+from ..sequence.sequence import LEAST_LOGPROB, TokenLogprobs
+
+# What is computed from at once where copies of it are made: 32 MiB in float32.
+MOST_LOGITS = 2**23
 
 
-@dataclass(frozen=True)
 class Asked:
-    """Which rows of a step ask, and how many of the likeliest tokens each wants."""
+    """The rows of a step that ask, and how many of the likeliest tokens each wants."""
 
-    rows: list[int]
-    nums: list[int]
-    column: Column  # the rows
+    def __init__(self, asking: Rows[tuple[int, int]]) -> None:
+        """``asking`` are (row, how many), at least one."""
+        self.rows = [row for row, _ in asking]
+        self.nums = [num for _, num in asking]
 
-    @classmethod
-    def of(cls, sequences: Rows[Sequence], columns: Columns) -> Asked | None:
-        """None where none asks."""
-        asking = [
-            (row, s.params.num_logprobs)
-            for row, s in enumerate(sequences)
-            if s.params.num_logprobs is not None
-        ]
-        if not asking:
-            return None
-        rows = [row for row, _ in asking]
-        return cls(rows, [num for _, num in asking], columns.ints(rows))
-
-    def compute(
-        self, logits: torch.Tensor, token_ids: torch.Tensor, values: DeviceColumns
-    ) -> torch.Tensor:
+    def compute(self, logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
         """logits (num_sequences, vocab) as the model made them, token_ids (num_sequences,) -> what
         ``read`` takes, (numbers,) int32, some of them the bits of float32.
         """
-        parts = values[self.column].split(_rows_at_once(logits))
+        parts = to_device(torch.tensor(self.rows), logits.device).split(_rows_at_once(logits))
         found = [_computed(logits[rows], token_ids[rows], max(self.nums)) for rows in parts]
         return torch.cat(found).flatten()
 

@@ -30,7 +30,7 @@ from hf_triton.text_generation.lora.places import LimitedAdapters
 from hf_triton.text_generation.memory.known_prompts import KnownPrompts
 from hf_triton.text_generation.memory.paged_cache import PagedSize
 from hf_triton.text_generation.sampling.random_sampling import load_loops
-from hf_triton.text_generation.sampling.sampler import Sampled, Sampler, SamplerInputs
+from hf_triton.text_generation.sampling.sampler import Sampled, Sampler
 from hf_triton.text_generation.sampling.speculative.drafter import Drafter, runs_of
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
 from hf_triton.text_generation.sequence.source import text_source
@@ -322,8 +322,7 @@ class InFlightEngine(Engine):
         if drafter is not None and self._launched is None:
             drafter.draft(step, self._space.append)
         if step.num_tokens:
-            inputs = self._sampler.prepare(step.rows, self._vocab_size, self._pending_rows)
-            step.inputs.columns, step.inputs.pending_rows = inputs.array, self._pending_rows
+            step.inputs.pending_rows = self._pending_rows
             if self._launched is not None:
                 step.inputs.pending_tokens = self._launched.token_ids
             if self.setup.device.type == "cpu":
@@ -338,7 +337,7 @@ class InFlightEngine(Engine):
             if self._rules is not None:
                 logits = self._rules.apply(logits, step.sampled)
             self._settle()
-            self._sample(step, inputs, logits)
+            self._sample(step, logits)
             self._begun_s, self._computed = begun_s, step
         if step.drafts or failed or not (self._plan.async_scheduling and step.num_tokens):
             self._settle()
@@ -393,7 +392,7 @@ class InFlightEngine(Engine):
         media = self._plan.media
         return (step, {}) if media is None else encode(step, media.entry)
 
-    def _sample(self, step: Step, inputs: SamplerInputs, logits: torch.Tensor) -> None:
+    def _sample(self, step: Step, logits: torch.Tensor) -> None:
         """Launches the sampling of a step's tokens."""
         sampled = step.sampled
         late = self._late(sampled)
@@ -403,8 +402,7 @@ class InFlightEngine(Engine):
             sequence.num_computed_tokens -= 1
         if len(late) == len(sampled):
             return
-        array = step.inputs.device_columns
-        self._launched = self._sampler.launch(logits, inputs, array, late)
+        self._launched = self._sampler.launch(logits, step.rows, late)
         self._drafts = step.drafts
         left_out = late | self._doubted
         for row, sequence in enumerate(sampled):

@@ -31,7 +31,6 @@ from .runner import PageRunner
 from .step import PagedStep, StepShape, lay_out_pages
 
 MOST_SEQS = 512
-_MOST_COLUMNS = 2**18
 _MOST_FAILURES = 3  # of captures, before the first that succeeds
 _TOLERANCE = 3e-2  # of the logits' range; the same kernels run, so logits should be equal
 
@@ -62,7 +61,7 @@ class GraphedRunner(Runner):
         self._capture = capture
         self._sizes = batch_sizes(min(self.cache.size.max_num_seqs, MOST_SEQS))
         self._graphs: dict[int, _Graph] = {}
-        num_numbers = sum(self._shape(self._sizes[-1]).sizes.values()) + _MOST_COLUMNS
+        num_numbers = sum(self._shape(self._sizes[-1]).sizes.values())
         self._buffer = torch.zeros(num_numbers, dtype=torch.int32, device=inner.device)
         self._logits = torch.empty(0)  # all graphs write here
 
@@ -94,15 +93,13 @@ class GraphedRunner(Runner):
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
         """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``,
-        written over by the next; see ``StepInputs`` for what else is on the device then.
+        written over by the next.
         """
         graph = self._graph(step)
         if graph is None:
             return self.inner.forward(step)
         pinned = self._buffer.is_cuda
         host = lay_out_pages(step, graph.shape, pinned=pinned)
-        if len(host.buffer) > len(self._buffer):
-            return self.inner.forward(step)
         self._buffer[: len(host.buffer)].copy_(host.buffer, non_blocking=True)
         host.placed(self._buffer[: len(host.buffer)], self.cache)
         return graph.replay()[: len(step.all_rows)]

@@ -45,15 +45,13 @@ class StepShape:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The parts of the buffer, in their order; the sampler's columns follow."""
+        """The parts of the buffer, in their order."""
         tokens, seqs = self.num_tokens, self.num_seqs
         counts = (*[tokens] * 4, seqs + 1, seqs + 1, seqs, seqs, self.num_last)
         return dict(zip(_FIELDS, (*counts, seqs * self.most_pages), strict=True))
 
     def views(self, buffer: Any) -> dict[str, Any]:
-        """buffer (size,), of torch or numpy -> its parts by name, views, with ``columns`` as the
-        rest of it.
-        """
+        """buffer (size,), of torch or numpy -> its parts by name, views."""
         sizes = self.sizes
         ends = list(accumulate(sizes.values()))
         parts = {
@@ -61,7 +59,7 @@ class StepShape:
             for (name, size), end in zip(sizes.items(), ends, strict=True)
         }
         table = parts["block_table"].reshape(self.num_seqs, self.most_pages)
-        return {**parts, "block_table": table, "columns": buffer[ends[-1] :]}
+        return {**parts, "block_table": table}
 
 
 @dataclass(frozen=True)
@@ -88,14 +86,11 @@ class HostStep:
         return self.placed(self.buffer.to(device, non_blocking=True), cache)
 
     def placed(self, buffer: torch.Tensor, cache: PagedCache) -> PagedStep:
-        """The step as views of ``buffer``, which holds its numbers. Does what ``StepInputs``
-        says.
-        """
+        """The step as views of ``buffer``, which holds its numbers."""
         step = PagedStep(cache, **self.shape.views(buffer), max_query_len=self.max_query_len)
         step.kept["on_host"] = self.starts, self.lengths
         step.chunks = self.chunks
         step.fill_pending(self.inputs.pending_tokens)
-        self.inputs.device_columns = step.columns
         return step
 
 
@@ -109,7 +104,7 @@ class PagedStep:
     tokens, its own of this step included, which lie in the pages ``block_table[i]``, (num_seqs,
     most_pages), 0 behind its last. ``key_starts`` (num_seqs + 1,) are sums of the lengths before.
     Its states lie in row ``slots[i]`` of their tables, padding's in row 0. ``last`` are the tokens
-    whose logits are wanted, ``columns`` the sampler's numbers.
+    whose logits are wanted.
 
     ``max_query_len`` is the most tokens of a sequence, or more.
     """
@@ -125,7 +120,6 @@ class PagedStep:
     slots: torch.Tensor
     last: torch.Tensor
     block_table: torch.Tensor
-    columns: torch.Tensor
     max_query_len: int
     chunks: Items[PrefillChunk | Draft] = ()  # on the host; of a captured step, none
     layers: set[int] = field(default_factory=set)  # that were written
@@ -240,7 +234,7 @@ class PagedStep:
         if device == self.block_table.device:
             return self
         if device not in self.kept:
-            moved = {name: getattr(self, name).to(device) for name in (*_FIELDS, "columns")}
+            moved = {name: getattr(self, name).to(device) for name in _FIELDS}
             there = PagedStep(self.cache, **moved, max_query_len=self.max_query_len)
             there.kept["on_host"] = self.on_host
             there.chunks = self.chunks
@@ -257,13 +251,11 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
     counts = [1] * len(step.decodes) + [chunk.end - chunk.start for chunk in chunks]
     lengths = [sequence.num_computed_tokens for sequence in step.decodes]
     lengths += [chunk.end for chunk in chunks]
-    columns = step.inputs.columns
     seqs, tokens, num_last = len(sequences), sum(counts), len(step.all_rows)
     shape = shape or StepShape(
         tokens, seqs, num_last, max((len(sequence.pages) for sequence in sequences), default=0)
     )
-    size = sum(shape.sizes.values()) + len(columns)
-    buffer = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
+    buffer = torch.zeros(sum(shape.sizes.values()), dtype=torch.int32, pin_memory=pinned)
     parts: dict[str, Int32s] = shape.views(buffer.numpy())
 
     num_padded = shape.num_seqs - seqs
@@ -272,7 +264,6 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
     np.cumsum(parts["lengths"], out=parts["key_starts"][1:])
     parts["slots"][:seqs] = [sequence.slot for sequence in sequences]
     _fill_block_table(parts["block_table"][:seqs], sequences)
-    parts["columns"][:] = columns
     parts["token_ids"][:tokens] = _token_ids(step)
     if step.inputs.adapters:
         parts["adapters"][:tokens] = np.repeat(step.inputs.adapters, counts)

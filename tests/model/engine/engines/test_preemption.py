@@ -16,7 +16,7 @@ from hf_triton.text_generation.engine.step import Step
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.structured.constraint import Constraint
-from tests.model.engine.sampling.test_step_ahead import EveryThird
+from tests.model.engine.sampling.test_batches import EveryThird
 from tests.support.driving import Answers, Completion, running, setup
 from tests.support.tiny_models import VOCAB_SIZE, tiny_model
 from tests.support.triton import eventually

@@ -12,7 +12,7 @@ from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.sequence.sequence import Sequence
 from hf_triton.text_generation.structured.constraint import Constraint
 from tests.model.engine.engines.test_preemption import NUM, WAYS
-from tests.model.engine.sampling.test_step_ahead import EveryThird
+from tests.model.engine.sampling.test_batches import EveryThird
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_models import BART, VOCAB_SIZE, random_encoder_decoder, tiny_model
 

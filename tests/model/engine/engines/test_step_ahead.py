@@ -12,7 +12,7 @@ import pytest
 
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.structured.constraint import Constraint
-from tests.model.engine.sampling.test_step_ahead import EveryThird
+from tests.model.engine.sampling.test_batches import EveryThird
 from tests.support.driving import Answers, Completion, running, setup
 from tests.support.tiny_models import VOCAB_SIZE, tiny_model
 from tests.support.triton import eventually

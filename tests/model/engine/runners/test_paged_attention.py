@@ -9,7 +9,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -109,14 +108,6 @@ def test_padding_are_sequences_of_one_token_in_the_page_of_nobody() -> None:
     assert step.key_starts.tolist() == [0, 6, 8, 45, 46, 47]
     assert step.last.tolist()[:3] == [0, 1, 2]
     assert step.block_table.tolist() == [[7, 0, 0, 0], [2, 0, 0, 0], [3, 4, 9, 0], *[[0] * 4] * 2]
-
-
-def test_the_samplers_columns_travel_with_the_step() -> None:
-    step = decodes_only()
-    step.inputs.columns = np.array([4, -9, 2**31 - 1], dtype=np.int32)
-    on_device(step, garbage_cache())
-    assert step.inputs.device_columns is not None
-    assert step.inputs.device_columns.tolist() == [4, -9, 2**31 - 1]
 
 
 def test_a_token_that_the_host_has_not_read_comes_from_the_row_where_it_was_sampled() -> None:

@@ -16,7 +16,6 @@ from transformers import (
     SequenceBiasLogitsProcessor,
 )
 
-from hf_triton.text_generation.sampling.columns import Columns, DeviceColumns
 from hf_triton.text_generation.sampling.logits_processors import LogitsProcessors
 from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.sequence import Sequence, Token
@@ -38,15 +37,8 @@ def having(token_ids: list[int], prompt: list[int] | None = None, **params: Any)
 
 
 def changed(logits: torch.Tensor, *rows: Sequence, eos: tuple[int, ...] = (EOS,)) -> torch.Tensor:
-    return apply(LogitsProcessors(eos), logits.clone(), *rows)
-
-
-def apply(changes: LogitsProcessors, logits: torch.Tensor, *rows: Sequence) -> torch.Tensor:
-    """The same logits, changed."""
-    columns = Columns()
-    step = changes.prepare(rows, logits.shape[-1], {}, columns)
-    if step is not None:
-        changes.apply(logits, step, DeviceColumns(torch.from_numpy(columns.array())))
+    logits = logits.clone()
+    LogitsProcessors(eos).apply(logits, rows)
     return logits
 
 
@@ -176,11 +168,9 @@ def test_a_row_of_nothing_but_bad_words_harms_no_neighbour() -> None:
 
 def test_a_batch_without_such_options_is_not_touched() -> None:
     rows = [having([4]), having([5], temperature=1.0, top_k=3, stop_token_ids=(4,), seed=1)]
-    changes = LogitsProcessors([EOS])
-    columns = Columns()
-    assert changes.prepare(rows, VOCAB_SIZE, {}, columns) is None
-    assert not len(columns.array())
-    assert changes._changes == {}
+    sampler = Sampler([EOS])
+    sample(sampler, random_logits(2), rows)
+    assert sampler._changes._changes == {}
 
 
 def test_tokens_that_are_not_allowed_never_come_whatever_a_bias_says() -> None:

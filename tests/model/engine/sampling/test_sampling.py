@@ -19,8 +19,7 @@ from transformers import (
 )
 
 from hf_triton.text_generation.sampling import random_sampling
-from hf_triton.text_generation.sampling.columns import Columns, DeviceColumns
-from hf_triton.text_generation.sampling.random_sampling import Draws
+from hf_triton.text_generation.sampling.random_sampling import draw
 from hf_triton.text_generation.sampling.sampler import Sampler, choice_seed
 from hf_triton.text_generation.sequence.sampling_params import SamplingParams
 from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Token
@@ -143,12 +142,11 @@ def test_a_loop_and_operators_draw_the_same_tokens(
         (row, SamplingParams(max_tokens=1, **{**one, "repetition_penalty": 1.0}), number)
         for row, (one, number) in enumerate(zip(options, numbers, strict=True))
     ]
-    columns = Columns()
-    draws = Draws.of(drawn, size, columns)
-    values = DeviceColumns(torch.from_numpy(columns.array()))
     assert random_sampling._kernel(dtype) is not None
-    tokens = draws.draw(logits, values).tolist()
-    assert tokens == draws._draw_by_operators(logits, values).tolist()
+    tokens = draw(logits, drawn).tolist()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(random_sampling, "_kernel", lambda _: None)
+        assert tokens == draw(logits, drawn).tolist()
 
 
 def test_a_top_p_just_below_1_is_drawn_from_what_is_left_of_a_vocabulary() -> None:

@@ -1,4 +1,4 @@
-"""Tokens are the same whether the host has read a sequence's last one when the next is prepared."""
+"""Tokens of a batch whose sequences come and go are those of each sequence alone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_triton.text_generation.sampling.sampler import Sampled, Sampler
+from hf_triton.text_generation.sampling.sampler import Sampler
 from hf_triton.text_generation.sequence.sequence import Sequence, Token
 from hf_triton.text_generation.structured.constraint import Constraint
 from hf_triton.text_generation.structured.grammar import Grammar
 from tests.model.engine.sampling.test_sampling import (
     EOS,
     EVERYTHING,
-    VOCAB_SIZE,
     random_logits,
     sequence,
 )
@@ -73,34 +72,24 @@ def alone(one: Sequence, number: int) -> list[Token]:
     return tokens
 
 
-def one_step_ahead(sequences: list[Sequence], chance: random.Random) -> list[list[Token]]:
+def together(sequences: list[Sequence], chance: random.Random) -> list[list[Token]]:
     """Sequences are left out of steps as preempted ones are, and of sampling as those are whose
     grammar is late.
     """
-    sampler, sampled, pending = (
-        Sampler([EOS]),
-        Sampled([], torch.zeros(0), torch.zeros(0)),
-        dict[Sequence, int](),
-    )
+    sampler = Sampler([EOS])
     tokens: dict[Sequence, list[Token]] = {one: [] for one in sequences}
     while min(map(len, tokens.values())) < NUM_STEPS:
         running = [one for one in sequences if chance.random() < 0.8] or sequences[:1]
-        inputs = sampler.prepare(running, VOCAB_SIZE, pending)
         logits = torch.cat([logits_of(sequences.index(one), one) for one in running])
-        read = sampled.read()
-        for one, row in pending.items():
-            one.num_pending = 0
-            one.append(read[row], frozenset())
-            tokens[one].append(read[row])
         late = {one for one in running if chance.random() < 0.1}
         for one in running:
             if isinstance(one.grammar, EveryThird):
                 one.grammar.is_late = one in late
-        if len(late) < len(running):
-            sampled = sampler.launch(logits, inputs, late=late)
-        pending = {one: row for row, one in enumerate(running) if one not in late}
-        for one in pending:
-            one.num_pending = 1
+        sampled = sampler.launch(logits, running, late)
+        for one, token in zip(running, sampled.read(), strict=True):
+            if one not in late:
+                one.append(token, frozenset())
+                tokens[one].append(token)
     return [tokens[one][:NUM_STEPS] for one in sequences]
 
 
@@ -109,13 +98,13 @@ MIXES = st.lists(st.tuples(EVERYTHING, st.booleans()), min_size=1, max_size=6)
 
 @settings(max_examples=80, deadline=None)
 @given(MIXES, st.integers(0, 2**16))
-def test_no_token_depends_on_when_the_one_before_it_is_read(
+def test_no_token_depends_on_its_neighbours_or_on_steps_that_leave_it_out(
     mixes: list[tuple[dict[str, Any], bool]], seed: int
 ) -> None:
     def batch() -> list[Sequence]:
         return [made(options, seed + n, is_held=held) for n, (options, held) in enumerate(mixes)]
 
-    found = one_step_ahead(batch(), random.Random(seed))
+    found = together(batch(), random.Random(seed))
     for number, one in enumerate(batch()):
         expected = alone(one, number)
         assert [token.id for token in found[number]] == [token.id for token in expected]
@@ -125,16 +114,3 @@ def test_no_token_depends_on_when_the_one_before_it_is_read(
                 assert token.logprobs.logprob == pytest.approx(other.logprobs.logprob, abs=1e-5)
                 assert token.logprobs.rank == other.logprobs.rank
                 assert len(token.logprobs.alternatives) == len(other.logprobs.alternatives)
-
-
-def test_the_tokens_of_a_forgotten_sequence_are_not_the_next_one_s() -> None:
-    sampler, lasting = Sampler([]), sequence([4, 5], frequency_penalty=2.0, max_tokens=300)
-    for _ in range(3):
-        rows = [lasting, sequence([4, 5], frequency_penalty=2.0)]
-        for step in range(50):
-            tokens = sampler.sample(torch.zeros(2, VOCAB_SIZE), rows)
-            assert tokens[1].id == step % VOCAB_SIZE  # each of them once before any comes again
-            for one, token in zip(rows, tokens, strict=True):
-                one.append(token, frozenset())
-        sampler.forget(rows[1])
-    assert sampler._changes._penalties._tokens.shape == (2, 64)
