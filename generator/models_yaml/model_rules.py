@@ -121,8 +121,10 @@ def _response_cache(entry: Entry) -> Iterator[tuple[Node, str]]:
 def _adapters(entry: Entry) -> Iterator[tuple[Node, str]]:
     given, keys, task = entry.given, entry.keys, entry.task
     found = [key for key in ("adapters", "adapters_from") if getattr(keys, key)]
-    if keys.max_loaded_adapters and not found and not {"adapters", "adapters_from"} & entry.wrong:
-        yield given["max_loaded_adapters"], "expected none: the model has no adapters"
+    on_vllm = keys.layout == "vllm-backend" or entry.options.get("engine") == "vllm"
+    if keys.max_loaded_adapters and not on_vllm:
+        reason = "only engine vllm takes it, the others keep all adapters in the device's memory"
+        yield given["max_loaded_adapters"], f"expected none: {reason}; leave it out"
     if task is None or not found:
         return
     if not task.has_adapters:

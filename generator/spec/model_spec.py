@@ -567,7 +567,7 @@ class ModelKeys(Keys):
         "`[./folder, org/name, org/*]`",
     )
     max_loaded_adapters: Annotated[int, whole(1, MAX_ADAPTERS, "adapters")] | None = key(
-        None, "number of LoRA adapters on the device at once", "all"
+        None, "with engine: vllm, number of LoRA adapters on the device at once", "all"
     )
     served_names: (
         Annotated[tuple[Annotated[str, _SERVED_NAME], ...], listed("a list of names")] | None

@@ -50,7 +50,6 @@ _HISTOGRAMS = {
     "time_per_output_token_s": "Mean time between a sequence's tokens, after the first",
     "queue_time_s": "Time from a sequence's arrival to its first step",
 }
-_LOADS_HELP = "Times that an adapter was copied to the device"
 _ADAPTERS_HELP = "Started sequences that named an adapter"
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -66,7 +65,6 @@ class EngineMetrics:
         self.num_unknown_tokens = 0
         self.num_refused = 0
         self.num_preempted = 0
-        self.num_adapter_loads: int | None = None  # where not all are on the device
         self.num_draft_tokens = 0
         self.num_accepted_tokens = 0
         self.finish_reasons: Counter[str] = Counter()
@@ -149,9 +147,6 @@ def families(
     samples = tuple(Sample({"adapter": name}, float(metrics.adapters[name])) for name in adapters)
     if samples:
         yield Family(f"{_PREFIX}adapter_sequences_total", _ADAPTERS_HELP, True, samples)
-    if metrics.num_adapter_loads is not None:
-        name, number = f"{_PREFIX}adapter_loads_total", float(metrics.num_adapter_loads)
-        yield one_number(name, _LOADS_HELP, number, counter=True)
     for name, help_text in _HISTOGRAMS.items():
         unit = "_seconds" if name.endswith("_s") else ""
         histograms: dict[tuple[tuple[str, str], ...], Histogram] = {(): getattr(metrics, name)}

@@ -20,7 +20,7 @@ from torch import nn
 from hf_triton.runtime.devices.prepacked_linear import READ_BY_PARENT
 from hf_triton.runtime.errors import LoadError
 
-from .rows import DeviceRows, LowRank, Matrices, StepAdapters
+from .rows import LowRank, Matrices, RowAdapters, StepAdapters
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 _keys = count(1)
@@ -99,15 +99,12 @@ class Adapters(Collection[str]):
                 )
         removed = self.removed
         stay = (one for one in self.computed if one.key not in removed or one.key in used)
-        computed = {one.key: one for one in (*adapters, *stay)}
-        return self._change(adapters, tuple(computed.values()))
-
-    def _change(self, current: Sequence[Adapter], computed: Sequence[Adapter]) -> Change:
+        computed = tuple({one.key: one for one in (*adapters, *stay)}.values())
         matrices = {
             layer: layer.matrices_of([one.parts.get(name) for one in computed])
             for name, layer in self.layers.items()
         }
-        return Change(current, computed, matrices)
+        return Change(adapters, computed, matrices)
 
     def take_up(self, change: Change) -> None:
         """Serves what the change says; called between two forwards."""
@@ -138,7 +135,7 @@ class Adapters(Collection[str]):
         layers then compute has the same shapes whatever the numbers are. Inside a CUDA graph it is
         entered while the graph is captured, and a replay reads the numbers anew.
         """
-        tokens, rows = DeviceRows(numbers), DeviceRows(sampled)
+        tokens, rows = RowAdapters(numbers), RowAdapters(sampled)
         return self.applied(StepAdapters(len(numbers), len(sampled), tokens, rows))
 
 
@@ -161,7 +158,7 @@ class AdaptedLinear(nn.Module):
         """
         super().__init__()
         self.base, self.is_head, self._adapters, self._like = base, is_head, adapters, like
-        self.in_features, self.out_features = self._size = size
+        self.in_features, self.out_features = size
         self.matrices: Matrices | None = None  # of no adapter yet
 
     def matrices_of(self, parts: Sequence[LowRank | None]) -> Matrices | None:
@@ -172,11 +169,6 @@ class AdaptedLinear(nn.Module):
         down = torch.cat([part.down for part in given]).to(self._like)
         up = torch.cat([part.up.t() for part in given]).to(self._like)
         return Matrices(down, up, tuple(0 if part is None else part.rank for part in parts))
-
-    def empty_matrices(self, ranks: tuple[int, ...]) -> Matrices:
-        """Matrices of adapters that change nothing yet."""
-        down, up = (self._like.new_zeros(sum(ranks), size) for size in self._size)
-        return Matrices(down, up, ranks)
 
     @property
     def weight(self) -> Any:

@@ -8,12 +8,13 @@ refused by name, never ignored.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 
 from hf_triton.runtime import log
 from hf_triton.runtime.errors import LoadError, reason
@@ -21,12 +22,10 @@ from hf_triton.runtime.regular_file import read_json
 from hf_triton.runtime.request.json_text import short
 from hf_triton.runtime.weights.hub_files import ADAPTER_CONFIG
 from hf_triton.runtime.weights.loading import load_on_meta_device
-from hf_triton.runtime.weights.model_files import adapter_folders
+from hf_triton.runtime.weights.model_files import adapter_folders, model_files
 from hf_triton.runtime.weights.served_model import ServedAdapter, ServedModel
 
-from .base_weights import is_of_base
 from .linear import Adapter, Adapters
-from .places import LimitedAdapters
 from .rows import LowRank
 
 _PREFIX = "base_model.model."
@@ -79,10 +78,7 @@ class AdapterReader:
                 if one.loaded_at is None:
                     raise
                 log.error(f"{self._served.name}: {error}; a request had loaded it, left out")
-        read, most = [adapter for _, adapter in self._known], self._served.max_loaded_adapters
-        if most is None:
-            return Adapters(read, self._sizes())
-        return LimitedAdapters(read, self._sizes(), most)
+        return Adapters([adapter for _, adapter in self._known], self._sizes())
 
     def _sizes(self) -> dict[str, tuple[int, int]]:
         """The linear layers' in_features and out_features, by name."""
@@ -144,7 +140,7 @@ def _adapter(name: str, folder: Path, modules: Any, served: ServedModel) -> Adap
     weights = {
         key: tensor
         for key, tensor in load_peft_weights(str(folder), device="cpu").items()
-        if ".lora_" in key or not is_of_base(served, modules, _name_in_base(key), tensor)
+        if ".lora_" in key or not _is_of_base(served, modules, _name_in_base(key), tensor)
     }
     return Adapter(
         name, _low_rank_layers(config, weights, modules, f"{base}, not for {served.source}")
@@ -153,6 +149,34 @@ def _adapter(name: str, folder: Path, modules: Any, served: ServedModel) -> Adap
 
 def _name_in_base(key: str) -> str:
     return key.removeprefix(_PREFIX).replace(".base_layer.", ".")
+
+
+def _is_of_base(served: ServedModel, modules: Any, name: str, tensor: torch.Tensor) -> bool:
+    """Whether a whole tensor is the base's parameter of this name, in the dtype that it was saved
+    in: PEFT saves the base's head by default beside an adapter that changes it.
+    """
+    try:
+        asked = modules.get_parameter(name)
+    except AttributeError:
+        return False
+    # Where a head is tied to the embeddings, the files have these alone.
+    every = modules.named_parameters(remove_duplicate=False)
+    names = [known for known, parameter in every if parameter is asked]
+    found = next(_base_tensors(served, names), None)
+    return found is not None and torch.equal(found.to(tensor.dtype), tensor)
+
+
+def _base_tensors(served: ServedModel, names: Sequence[str]) -> Iterator[torch.Tensor]:
+    """The base's tensors of these names, which files may have with or without a prefix."""
+    try:
+        files = sorted(model_files(served).glob("*.safetensors"))
+    except LoadError:
+        return
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118, it is no dictionary
+                if any(f".{key}".endswith(f".{n}") or f".{n}".endswith(f".{key}") for n in names):
+                    yield file.get_tensor(key)
 
 
 def _check_kind(given: Any) -> None:

@@ -6,10 +6,6 @@ matrix products, however many adapters share a step.
 
 What is of other adapters is left out by choosing, never by a product with 0: huge weights overflow,
 and infinity times 0 is NaN in rows that have nothing to do with them.
-
-On the CPU a step multiplies the rows and columns alone that it needs (``RowAdapters``). On a GPU
-shapes do not depend on the step, so that a CUDA graph can hold them (``DeviceRows``): rows read
-their adapters' numbers from the device.
 """
 
 from __future__ import annotations
@@ -21,11 +17,7 @@ from itertools import accumulate
 import torch
 import torch.nn.functional as F
 
-# Taking each row's own matrices writes and reads them once more: three times the memory traffic.
-_TRAFFIC_OF_GATHERING = 3
-# Below, all ranks together are read in less time than the three more kernels take that gathering
-# needs: 1,024 ranks of a layer of 4,096 x 4,096 in 16 bits are 16 MiB, 5 us of an H100's memory.
-_FEWEST_RANKS_TO_GATHER = 1024
+from hf_triton.runtime.devices.device import to_device
 
 
 @dataclass(frozen=True)
@@ -58,22 +50,6 @@ class Matrices:
         self.ends = (0, *accumulate(ranks))
         owners = [number for number, rank in enumerate(ranks, 1) for _ in range(rank)]
         self.owners = torch.tensor(owners, dtype=torch.int32, device=down.device)
-        # By an adapter's number; 0 is none.
-        own = [(0, 0), *zip(self.ends, ranks, strict=False)]
-        self.own_columns = torch.tensor(own, dtype=torch.int32, device=down.device)
-
-    @torch.inference_mode()
-    def put(self, at: int, part: LowRank | None) -> None:
-        """Writes an adapter's change into the columns of the one at ``at``, which have room for it;
-        those that are left, or all without a change, become zero.
-        """
-        columns = slice(self.ends[at], self.ends[at + 1])
-        down, up, rank = self.down[columns], self.up[columns], part.rank if part else 0
-        if part is not None:
-            down[:rank].copy_(part.down)
-            up[:rank].copy_(part.up.t())
-        down[rank:].zero_()
-        up[rank:].zero_()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -82,86 +58,51 @@ class Matrices:
 
 
 class RowAdapters:
-    """Each row's adapter: its number, from 1 in the model's order, or 0.
+    """The adapter of each row, ``numbers`` (rows,): from 1 in the model's order, or 0.
 
-    Rows before the first and behind the last that has one are left alone.
+    What is computed has the same shapes whatever the numbers are. Of numbers that the host knows
+    (``of``), only the rows from the first to the last that has an adapter are computed, by the
+    columns of the adapters between the lowest and the highest number.
     """
 
-    def __init__(self, numbers: Sequence[int]) -> None:
-        """At least one number is not 0."""
-        found = [number for number in numbers if number]
-        self.lowest, self.highest = min(found), max(found)
-        self.is_uniform = len(found) == len(numbers) and self.lowest == self.highest
-        first = next(row for row, number in enumerate(numbers) if number)
-        last = next(row for row in reversed(range(len(numbers))) if numbers[row])
-        self.rows = slice(None) if self.is_uniform else slice(first, last + 1)
-        self.numbers = torch.tensor(numbers[self.rows])
+    def __init__(self, numbers: torch.Tensor) -> None:
+        self._numbers, self._rows = numbers, slice(None)
+        self._lowest, self._highest = 1, 0  # a highest of 0 stands for all
+        self._is_uniform = False
         self._masks: dict[tuple[object, ...], torch.Tensor] = {}
+
+    @classmethod
+    def of(cls, numbers: Sequence[int], device: torch.device) -> RowAdapters | None:
+        """None where no row has an adapter."""
+        rows = [row for row, number in enumerate(numbers) if number]
+        if not rows:
+            return None
+        used = slice(rows[0], rows[-1] + 1)
+        found = cls(to_device(torch.tensor(numbers[used], dtype=torch.int32), device))
+        found._rows = used
+        found._lowest = min(numbers[row] for row in rows)
+        found._highest = max(numbers[used])
+        found._is_uniform = found._lowest == found._highest and len(rows) == len(numbers[used])
+        return found
 
     def add(self, matrices: Matrices, x: torch.Tensor, y: torch.Tensor) -> None:
         """Adds to ``y`` (rows, out_features) what adapters make of ``x`` (rows, in_features)."""
-        columns = slice(matrices.ends[self.lowest - 1], matrices.ends[self.highest])
+        last = self._highest or len(matrices.ranks)
+        columns = slice(matrices.ends[self._lowest - 1], matrices.ends[last])
         if columns.start == columns.stop:
             return
-        low = F.linear(x[self.rows], matrices.down[columns])
-        if not self.is_uniform:
+        # A head's input comes from another GPU, where layers are spread.
+        low = F.linear(x[self._rows].to(matrices.down.device), matrices.down[columns])
+        if not self._is_uniform:
             low.masked_fill_(self._mask(matrices, columns), 0)
-        y[self.rows].addmm_(low, matrices.up[columns])
+        y[self._rows].addmm_(low, matrices.up[columns])
 
     def _mask(self, matrices: Matrices, columns: slice) -> torch.Tensor:
         """(rows, columns): where a column is not of the row's own adapter."""
         if matrices.key not in self._masks:
-            numbers = self.numbers.unsqueeze(1)
+            numbers = self._numbers.to(matrices.down.device).unsqueeze(1)
             self._masks[matrices.key] = numbers != matrices.owners[columns]
         return self._masks[matrices.key]
-
-
-class DeviceRows:
-    """Each row's adapter as RowAdapters has it, ``numbers`` (rows,) int32 on the device. What is
-    computed has the same shapes whatever the numbers are, and waits for none.
-
-    Made anew for each forward, inside a captured one too: it keeps what it has computed of the
-    numbers.
-    """
-
-    def __init__(self, numbers: torch.Tensor) -> None:
-        self.numbers = numbers
-        self._masks: dict[tuple[object, ...], torch.Tensor] = {}
-        self._indices: dict[tuple[object, ...], tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def add(self, matrices: Matrices, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Adds to ``y`` (rows, out_features) what the adapters make of ``x`` (rows, in_features).
-
-        Takes each row's own matrices instead of all where that reads less: few rows of a model with
-        many adapters.
-        """
-        x = x.to(matrices.down.device)  # a head's comes from another GPU, where layers are spread
-        gathered = len(self.numbers) * max(matrices.ranks) * _TRAFFIC_OF_GATHERING
-        if max(gathered, _FEWEST_RANKS_TO_GATHER) < len(matrices.down):
-            index, is_other = self._own(matrices)
-            low = torch.bmm(matrices.down[index], x.unsqueeze(2)).squeeze(2)
-            low.masked_fill_(is_other, 0)
-            y.unsqueeze(1).baddbmm_(low.unsqueeze(1), matrices.up[index])
-        else:
-            low = F.linear(x, matrices.down).masked_fill_(self._mask(matrices), 0)
-            y.addmm_(low, matrices.up)
-
-    def _mask(self, matrices: Matrices) -> torch.Tensor:
-        """(rows, ranks): where a column is not of the row's own adapter."""
-        if matrices.key not in self._masks:
-            numbers = self.numbers.to(matrices.down.device).unsqueeze(1)
-            self._masks[matrices.key] = numbers != matrices.owners
-        return self._masks[matrices.key]
-
-    def _own(self, matrices: Matrices) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where each row's own matrices are, and which of these are not: (rows, largest rank)."""
-        if matrices.key not in self._indices:
-            device = matrices.down.device
-            first, rank = matrices.own_columns[self.numbers.to(device)].unsqueeze(2).unbind(1)
-            offsets = torch.arange(max(matrices.ranks), dtype=torch.int32, device=device)
-            index = (first + offsets).clamp_(max=len(matrices.down) - 1)
-            self._indices[matrices.key] = index, offsets >= rank
-        return self._indices[matrices.key]
 
 
 @dataclass(frozen=True)
@@ -173,10 +114,10 @@ class StepAdapters:
 
     num_tokens: int
     num_sampled: int
-    tokens: RowAdapters | DeviceRows | None
-    sampled: RowAdapters | DeviceRows | None
+    tokens: RowAdapters | None
+    sampled: RowAdapters | None
 
-    def of(self, num_rows: int, *, is_head: bool) -> RowAdapters | DeviceRows | None:
+    def of(self, num_rows: int, *, is_head: bool) -> RowAdapters | None:
         """Those of as many rows as a layer is given. A step that wants as many logits as it has
         tokens may want one token's twice, so there the head alone is given the sampled rows.
         """

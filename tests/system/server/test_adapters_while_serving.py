@@ -36,7 +36,6 @@ models:
     model: {DEMO_MODEL}
     options: {options}
     adapters: [{listed}]
-    max_loaded_adapters: 1
     adapters_from: [{next(iter(adapters.values())).parent}]
     instance_group: [{{kind: KIND_CPU, count: 2}}]
 """

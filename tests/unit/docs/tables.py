@@ -89,7 +89,6 @@ def _metric_rows(metrics: Iterable[tuple[str, str, str, list[str]]]) -> str:
 
 def _engine_families() -> Iterator[Family]:
     metrics = EngineMetrics()
-    metrics.num_adapter_loads = 0
     yield from of_engines(metrics, dict.fromkeys(_GAUGES, 0), ["name"], drafts=True)
 
 

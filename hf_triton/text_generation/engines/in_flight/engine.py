@@ -26,7 +26,6 @@ from hf_triton.text_generation.forward.paged.runner import AdaptedPageRunner, Pa
 from hf_triton.text_generation.forward.transformers.runner import Runner
 from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSteps, ExtrasRunner
 from hf_triton.text_generation.lora.linear import Adapter, Change
-from hf_triton.text_generation.lora.places import LimitedAdapters
 from hf_triton.text_generation.memory.known_prompts import KnownPrompts
 from hf_triton.text_generation.memory.paged_cache import PagedSize
 from hf_triton.text_generation.sampling.random_sampling import load_loops
@@ -36,7 +35,6 @@ from hf_triton.text_generation.sequence.sequence import NO_TOKEN, Sequence, Toke
 from hf_triton.text_generation.sequence.source import text_source
 from hf_triton.text_generation.structured.grammar import tell_all, wait_for_masks
 
-from .adapter_line import AdapterLine
 from .drafting import computes_drafts, make_drafter
 from .encoding import encode, forget_embeddings
 from .plan import plan
@@ -67,7 +65,6 @@ class InFlightEngine(Engine):
         self._rules: GenerationRules | None = None  # the model's own
         most_ms = setup.options.max_step_ms
         self._step_times = StepTimes(None if most_ms is None else most_ms / 1000)
-        self._line: AdapterLine | None = None  # where not all adapters are on the device
         self._change: Change | None = None  # of adapters, to take up; guarded by the condition
         self._computed: Step | None = None
         self._begun_s = self._settled_s = 0.0  # of the step that is computed, of the one before
@@ -130,9 +127,6 @@ class InFlightEngine(Engine):
             name = f"{self.runner.name}, adapters"
             self.runner = ExtrasRunner(self.runner, adapted, extras)
             self.runner.name = name
-        if isinstance(setup.adapters, LimitedAdapters):
-            self._line = AdapterLine(setup.adapters, lambda: self._scheduler.all)
-            self.metrics.num_adapter_loads = 0
         self._use_new_space(shares=False)
         self._warm_up()
         if self._rules is not None:
@@ -210,7 +204,7 @@ class InFlightEngine(Engine):
 
     def _has_work(self) -> bool:
         known = self._scheduler.has_work or self._launched is not None
-        return known or self._change is not None or bool(self._line)
+        return known or self._change is not None
 
     def change_adapters(self, adapters: Items[Adapter]) -> None:
         """Serves these from the next step on, and waits for that; sequences that it has go on with
@@ -284,16 +278,7 @@ class InFlightEngine(Engine):
         going = [sequence for sequence in sequences if sequence.finish_reason is None]
         for sequence in going if self._shares else ():
             self._known.fill(sequence)
-        self._scheduler.add(self._with_adapters(going))
-
-    def _with_adapters(self, sequences: list[Sequence]) -> list[Sequence]:
-        """Those, and of the ones before, whose adapters are on the device."""
-        if self._line is None or not (sequences or self._line):
-            return sequences
-        ready = self._line.pass_on(sequences)
-        assert isinstance(self.setup.adapters, LimitedAdapters)
-        self.metrics.num_adapter_loads = self.setup.adapters.num_loads
-        return ready
+        self._scheduler.add(going)
 
     def _resume(self, sequence: Sequence) -> None:
         """Goes on with an output whose beginning another process has generated."""
@@ -487,8 +472,6 @@ class InFlightEngine(Engine):
             sequence.append(token, self.setup.eos_token_ids)
 
     def _remove(self, sequences: list[Sequence]) -> None:
-        if self._line:
-            self._line.remove(set(sequences))
         self._scheduler.retire(self._forgotten(sequences))
         for sequence in sequences:
             sequence.source = sequence.encoded = None  # memory, though others still refer to it
@@ -502,8 +485,7 @@ class InFlightEngine(Engine):
         return self._forgotten(self._scheduler.drain_running())
 
     def _drain(self) -> list[Sequence]:
-        waiting = self._line.drain() if self._line is not None else []
-        return self._forgotten(self._scheduler.drain() + waiting)
+        return self._forgotten(self._scheduler.drain())
 
     def _forgotten(self, sequences: list[Sequence]) -> list[Sequence]:
         for sequence in sequences:

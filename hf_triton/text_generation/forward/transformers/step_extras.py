@@ -82,11 +82,8 @@ class AdaptedSteps:
     ``AdaptedPageRunner``), and is told which.
     """
 
-    fixed_shapes = False  # tests set it
-
     def __init__(self, adapters: Adapters, device: torch.device, *, on_device: bool) -> None:
         self._adapters, self._device, self._on_device = adapters, device, on_device
-        self.fixed_shapes = self.fixed_shapes or device.type != "cpu"
 
     def are_in(self, step: Step) -> bool:
         return any(sequence.lora_name is not None for sequence in step.sequences)
@@ -99,15 +96,8 @@ class AdaptedSteps:
         for chunk in step.chunks:
             numbers += [self._number(chunk.sequence)] * (chunk.end - chunk.start)
         sampled = [self._number(sequence) for sequence in step.all_rows]
-        if self.fixed_shapes:
-            both = torch.tensor(numbers + sampled, dtype=torch.int32).to(self._device)
-            return self._adapters.on_device(both[: len(numbers)], both[len(numbers) :])
-        rows, own = _rows(numbers), _rows(sampled)
+        rows, own = (RowAdapters.of(each, self._device) for each in (numbers, sampled))
         return self._adapters.applied(StepAdapters(len(numbers), len(sampled), rows, own))
 
     def _number(self, sequence: Sequence) -> int:
         return self._adapters.number(sequence.adapter_key)
-
-
-def _rows(numbers: list[int]) -> RowAdapters | None:
-    return RowAdapters(numbers) if any(numbers) else None

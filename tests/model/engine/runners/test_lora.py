@@ -16,18 +16,13 @@ from safetensors.torch import load_file, save_file
 from hf_triton.runtime.devices.prepacked_linear import prepack
 from hf_triton.runtime.errors import LoadError, OverloadedError
 from hf_triton.text_generation.engine.engine import Engine
-from hf_triton.text_generation.engines.in_flight import adapter_line
 from hf_triton.text_generation.engines.in_flight import engine as in_flight
-from hf_triton.text_generation.engines.in_flight.adapter_line import AdapterLine
 from hf_triton.text_generation.engines.in_flight.engine import InFlightEngine
 from hf_triton.text_generation.forward.paged.graphs import GraphedRunner
-from hf_triton.text_generation.forward.transformers.step_extras import AdaptedSteps, ExtrasRunner
-from hf_triton.text_generation.lora import rows
+from hf_triton.text_generation.forward.transformers.step_extras import ExtrasRunner
 from hf_triton.text_generation.lora.linear import attach
-from hf_triton.text_generation.lora.places import LimitedAdapters
 from hf_triton.text_generation.lora.reading import AdapterReader
-from hf_triton.text_generation.lora.rows import DeviceRows, Matrices, RowAdapters, StepAdapters
-from hf_triton.text_generation.sequence.sequence import Sequence
+from hf_triton.text_generation.lora.rows import Matrices, RowAdapters, StepAdapters
 from tests.model.engine.runners.test_cuda_graphs import Captures
 from tests.support.driving import Answers, running, setup
 from tests.support.tiny_adapters import peft_reference, read, save_adapter, served_with
@@ -106,8 +101,7 @@ def failure(engine: Engine, name: str) -> str:
     "name, runner, way",
     [
         *((*each, "prepacked") for each in RUNNERS),
-        *((*RUNNERS[0], way) for way in ("plain", "fixed_shapes", "gathered")),
-        *((*each, "gathered") for each in (RUNNERS[3], RUNNERS[-1])),
+        (*RUNNERS[0], "plain"),
     ],
 )
 def test_each_request_gets_the_tokens_of_pefts_own_model(
@@ -116,15 +110,10 @@ def test_each_request_gets_the_tokens_of_pefts_own_model(
     way: str,
     tmp_path: Path,
     request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prepare: Any = prepack if way == "prepacked" else lambda model: None
     if runner == "packed":
         request.getfixturevalue("not_fused")
-    monkeypatch.setattr(AdaptedSteps, "fixed_shapes", way in ("fixed_shapes", "gathered"))
-    if way == "gathered":
-        monkeypatch.setattr(rows, "_FEWEST_RANKS_TO_GATHER", 0)
-        monkeypatch.setattr(rows, "_TRAFFIC_OF_GATHERING", 0)
     folders = adapters_of(name, tiny_model(name), tmp_path)
     asked = list(zip(mixed_load(len(NAMES)), NAMES, strict=True))
     expected = peft_reference(tiny_model(name), folders, asked)
@@ -137,12 +126,22 @@ def test_each_request_gets_the_tokens_of_pefts_own_model(
         assert f"({runner}, adapters)" in engine.description
         assert generated(engine, asked, at_once=len(asked)) == expected
         assert generated(engine, asked, at_once=1) == expected
+        told = {one.name: one.samples for one in engine.families()}
+        counts = {
+            one.labels["adapter"]: one.value for one in told["hf_triton_adapter_sequences_total"]
+        }
+        assert counts == {name: 2 * NAMES.count(name) for name in folders}
 
 
-@pytest.mark.parametrize("num_adapters, gathers", [(3, False), (120, True)])
-def test_rows_on_the_device_compute_what_each_rows_own_adapter_does(
-    num_adapters: int, gathers: bool
-) -> None:
+def both_ways(numbers: list[int]) -> list[RowAdapters]:
+    """Of numbers that the host knows, and that the device alone has."""
+    known = RowAdapters.of(numbers, torch.device("cpu"))
+    assert known is not None
+    return [known, RowAdapters(torch.tensor(numbers, dtype=torch.int32))]
+
+
+@pytest.mark.parametrize("num_adapters", [3, 120])
+def test_rows_are_computed_by_their_own_adapters(num_adapters: int) -> None:
     ranks = tuple((0, 7, 25)[number % 3] for number in range(num_adapters))
     torch.manual_seed(0)
     matrices = Matrices(torch.randn(sum(ranks), 12), torch.randn(sum(ranks), 20), ranks)
@@ -154,31 +153,23 @@ def test_rows_on_the_device_compute_what_each_rows_own_adapter_does(
             columns = slice(matrices.ends[number - 1], matrices.ends[number])
             down, up = matrices.down[columns].double(), matrices.up[columns].double()
             expected[row] += down @ x[row].double() @ up
-    by_step = y.clone()
-    RowAdapters(numbers).add(matrices, x, by_step)
-    on_device = DeviceRows(torch.tensor(numbers, dtype=torch.int32))
-    on_device.add(matrices, x, y)
-    assert bool(on_device._indices) == gathers
-    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-4)
-    torch.testing.assert_close(by_step.double(), expected, rtol=1e-5, atol=1e-4)
+    for each in both_ways(numbers):
+        found = y.clone()
+        each.add(matrices, x, found)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("gathers", [False, True])
-def test_what_overflows_in_one_adapter_is_in_its_own_rows_alone(
-    gathers: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_overflows_in_one_adapter_is_in_its_own_rows_alone() -> None:
     """Weights that are finite and huge."""
-    monkeypatch.setattr(rows, "_FEWEST_RANKS_TO_GATHER", 0 if gathers else 2**62)
-    monkeypatch.setattr(rows, "_TRAFFIC_OF_GATHERING", 0)
     ranks = (2, 3, 4)
     torch.manual_seed(0)
     matrices = Matrices(torch.randn(9, 12), torch.randn(9, 20), ranks)
     numbers, x, y = [1, 2, 3, 0, 1, 2], torch.ones(6, 12), torch.zeros(6, 20)
     expected = y.clone()
-    RowAdapters(numbers).add(matrices, x, expected)
+    both_ways(numbers)[0].add(matrices, x, expected)
     matrices.down[2:5] = torch.finfo(torch.float32).max
     others = torch.tensor([number != 2 for number in numbers])
-    for each in (RowAdapters(numbers), DeviceRows(torch.tensor(numbers, dtype=torch.int32))):
+    for each in both_ways(numbers):
         found = y.clone()
         each.add(matrices, x, found)
         assert not found[~others].isfinite().any()
@@ -186,7 +177,7 @@ def test_what_overflows_in_one_adapter_is_in_its_own_rows_alone(
 
 
 def test_a_head_sees_the_sampled_rows_even_where_there_are_as_many_as_tokens() -> None:
-    tokens, sampled = RowAdapters([1, 2]), RowAdapters([2, 2])
+    tokens, sampled = both_ways([1, 2])
     step = StepAdapters(2, 2, tokens, sampled)
     assert step.of(2, is_head=True) is sampled
     assert step.of(2, is_head=False) is tokens
@@ -268,153 +259,6 @@ def test_a_change_that_is_made_while_it_is_refused_counts_as_made(
     with running(engine):
         monkeypatch.setattr(engine.thread, "check_running", refused)
         engine.change_adapters(files.read(served_with({"sql": llama["sql"]}).adapters))
-
-
-def limited(model: Any, folders: dict[str, Path], most: int) -> LimitedAdapters:
-    found = AdapterReader(
-        served_with(folders, max_loaded_adapters=most), model.config, model.dtype
-    ).adapters()
-    assert isinstance(found, LimitedAdapters)
-    return found
-
-
-@pytest.mark.parametrize(
-    "way, most, passed_s",
-    [
-        *((way, 1, 60.0) for way in ("compiled", "pages", "fixed_shapes", "gathered", "graphs")),
-        *(("compiled", *few) for few in ((1, 0.0), (2, 60.0))),
-        ("graphs", 2, 60.0),
-    ],
-)
-def test_more_adapters_than_there_are_places_give_the_tokens_of_all_loaded(
-    llama: dict[str, Path],
-    tmp_path: Path,
-    way: str,
-    most: int,
-    passed_s: float,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of three adapters, one with the largest rank and a layer that no other changes."""
-
-    monkeypatch.setattr(adapter_line, "_MOST_PASSED_S", passed_s)
-    monkeypatch.setattr(AdaptedSteps, "fixed_shapes", way in ("fixed_shapes", "gathered"))
-    if way == "gathered":
-        monkeypatch.setattr(rows, "_FEWEST_RANKS_TO_GATHER", 0)
-        monkeypatch.setattr(rows, "_TRAFFIC_OF_GATHERING", 0)
-    if way == "graphs":
-        monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
-    made = setup(tiny_model("llama"), max_num_seqs=5, max_num_batched_tokens=24)
-    third = save_adapter(made.model, tmp_path, seed=5, r=8, target_modules=["up_proj", "q_proj"])
-    folders = {**llama, "third": third}
-    names = ("polite", "sql", None, "third", "sql", None, "polite", "third", "polite", "sql")
-    asked = list(zip(mixed_load(len(names)), names, strict=True))
-    expected = peft_reference(tiny_model("llama"), folders, asked)
-    adapters = limited(made.model, folders, most)
-    compiled = way not in ("pages", "graphs")
-    made = replace(made, adapters=adapters, compiled=compiled, async_scheduling=way == "graphs")
-    engine = InFlightEngine(made)
-    with running(engine):
-        assert generated(engine, asked, at_once=len(asked)) == expected
-        assert generated(engine, asked, at_once=1) == expected
-        assert adapters.num_loads >= 3
-        told = {one.name: one.samples for one in engine.families()}
-        assert told["hf_triton_adapter_loads_total"][0].value == adapters.num_loads
-        num_asked = {
-            one.labels["adapter"]: one.value for one in told["hf_triton_adapter_sequences_total"]
-        }
-        assert num_asked == {name: 2 * names.count(name) for name in folders}
-        if way == "graphs":
-            assert isinstance(engine.runner, ExtrasRunner)
-            assert isinstance(engine.runner.inner, GraphedRunner)
-
-
-def test_the_adapter_whose_requests_began_longest_ago_leaves_the_device(
-    llama: dict[str, Path],
-) -> None:
-    model = tiny_model("llama")
-    adapters = limited(model, {**llama, "third": llama["sql"]}, 2)
-    attach(model, adapters)
-    first, second, third = (adapters.current[name].key for name in ("polite", "sql", "third"))
-    for key in (first, second, first):
-        assert adapters.load(key, set)
-    assert adapters.num_loads == 2
-    assert not adapters.load(third, lambda: {first, second})
-    assert adapters.load(third, set)
-    assert [adapters.holds(key) for key in (first, second, third)] == [True, False, True]
-    assert {adapters.number(first), adapters.number(third)} == {1, 2}
-    with pytest.raises(KeyError):
-        adapters.number(second)
-
-
-def test_those_whose_adapters_are_there_go_past_one_that_waits_for_a_while(
-    llama: dict[str, Path],
-) -> None:
-    model, answers = tiny_model("llama"), Answers()
-    adapters = limited(model, llama, 1)
-    attach(model, adapters)
-    running: list[Sequence] = []
-    line = AdapterLine(adapters, lambda: running)
-
-    def sequence(name: str | None) -> Sequence:
-        made = answers.sequence(0, [1, 2], max_tokens=2)
-        made.adapter_key = adapters.current[name].key if name else 0
-        return made
-
-    running += line.pass_on([sequence("polite")])
-    waits, passes = sequence("sql"), sequence("polite")
-    assert line.pass_on([waits, passes]) == [passes]
-    waits.submitted_s -= 2
-    behind, plain = sequence("polite"), sequence(None)
-    assert line.pass_on([behind]) == []
-    running.clear()
-    assert line.pass_on([plain]) == [waits, plain]
-    assert line.drain() == [behind]
-
-
-def test_adapters_change_where_few_have_places(llama: dict[str, Path], tmp_path: Path) -> None:
-    """Those that come may have larger ranks, and other layers, than there is room for."""
-    made = setup(tiny_model("llama"), max_num_seqs=4)
-    other = save_adapter(made.model, tmp_path, seed=5, r=8, target_modules=["up_proj", "q_proj"])
-    after = {"polite": llama["polite"], "new": other, "sql": llama["sql"]}
-    before: list[tuple[Asked, str | None]] = [
-        (Asked(one.prompt, 9), "polite") for one in mixed_load(3)
-    ]
-    later = [(one, name) for one, _ in before for name in ("new", "polite", "sql", None)]
-    files = AdapterReader(
-        served_with(llama, max_loaded_adapters=1), made.model.config, made.model.dtype
-    )
-    engine = InFlightEngine(replace(made, adapters=(held := files.adapters())))
-    with running(engine):
-        assert generated(engine, before, at_once=3) == peft_reference(
-            tiny_model("llama"), llama, before
-        )
-        engine.change_adapters(files.read(served_with(after).adapters))
-        assert generated(engine, later, at_once=4) == peft_reference(
-            tiny_model("llama"), after, later
-        )
-        engine.change_adapters(files.read(served_with({"sql": llama["sql"]}).adapters))
-        engine.forget_removed_adapters()
-        assert len(held.computed) == 1
-        assert failure(engine, "new") == "lora_name: this adapter has been removed"
-        assert generated(engine, later[2:4], at_once=2) == peft_reference(
-            tiny_model("llama"), after, later[2:4]
-        )
-
-
-def test_one_that_waits_for_a_place_can_leave(llama: dict[str, Path]) -> None:
-    made = setup(tiny_model("llama"), max_num_seqs=4)
-    engine = InFlightEngine(replace(made, adapters=limited(made.model, llama, 1)))
-    answers = Answers()
-    sequences = [answers.sequence(number, [1, 2, 3], max_tokens=60) for number in range(3)]
-    for sequence, name in zip(sequences, ("polite", "sql", "sql"), strict=True):
-        sequence.lora_name = name
-    sequences[2].deadline_s = 0.0
-    with running(engine):
-        engine.submit(sequences)
-        engine.cancel(sequences[1:2])
-        assert eventually(lambda: engine.num_unfinished == 0)
-        assert [one.finish_reason for one in sequences] == ["length", "cancelled", "timeout"]
-        assert engine.metrics.num_adapter_loads == 1
 
 
 def test_an_adapter_that_is_as_before_is_not_read_again(llama: dict[str, Path]) -> None:
